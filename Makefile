@@ -1,0 +1,93 @@
+# Everything a developer of idgen does, one target each. `make` alone lists them.
+# Every target does its own set-up first and skips quickly what is already there.
+
+# The major version of PostgreSQL to build for and test with.
+PG ?= 15
+PG_CONFIG ?= /usr/lib/postgresql/$(PG)/bin/pg_config
+# How much of `make soak`: 1 takes minutes, 100 takes a night.
+ROUNDS ?= 1
+
+# PGRX_PG_CONFIG_PATH tells pgrx which PostgreSQL to compile against; it makes `cargo pgrx init`, and its files in
+# the home directory, unnecessary.
+export PG PG_CONFIG
+export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
+# Rust may have been installed after this shell was started.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+CARGO ?= cargo
+FEATURES = --no-default-features --features pg$(PG)
+STAGE = target/package/pg$(PG)
+# Root copies straight into PostgreSQL's directories; anybody else asks sudo, for that copy only.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# Model checking replaces the atomics in every crate, so it keeps its own target directory.
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build install installcheck test-core test demo demo-stop bench soak lint clean
+
+help: ## list the targets
+	@echo "idgen, for PostgreSQL $(PG) (choose another with PG=...)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
+
+setup: ## install what building and testing need (Debian packages, cargo-pgrx)
+	@scripts/setup.sh
+
+build: setup ## build in release, into target/package
+	@echo "==> build for PostgreSQL $(PG), release"
+	@rm -rf $(STAGE)
+	@$(CARGO) pgrx package $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE)
+
+# `install` and not `cp`: it replaces the library instead of writing into it, which would crash a server that has it
+# loaded, and it sets the mode whatever the umask. An unchanged file is left alone.
+install: build ## build and install into PostgreSQL
+	@echo "==> install into PostgreSQL $(PG)"
+	@cd $(STAGE) && find . -type f | while read -r file; do \
+	  cmp -s "$$file" "/$$file" || { echo "$${file#.}"; $(SUDO) install -m 0644 -D "$$file" "/$$file" </dev/null || exit 1; }; \
+	done
+
+installcheck: install ## SQL tests (pg_regress, isolation) on a private server
+	@scripts/installcheck.sh
+
+test-core: setup ## the tests that need no PostgreSQL
+	@echo "==> core: unit and property tests"
+	@$(CARGO) test -p idgen-core
+	@echo "==> core: every interleaving (loom)"
+	@$(LOOM) test -p idgen-core --test loom --release
+
+test: test-core installcheck ## all tests: core, loom models, SQL, real clusters
+	@echo "==> real clusters: crashes, clocks, promotion"
+	@$(CARGO) test -p idgen-cluster-tests
+	@echo "==> all tests passed"
+
+demo: install ## see it work: ids under pgbench load, checked by query
+	@scripts/demo.sh
+
+demo-stop: ## stop and remove the demo's server
+	@scripts/demo.sh stop
+
+bench: setup ## measure the speed of the core
+	@echo "==> benchmarks of the core"
+	@$(CARGO) bench -p idgen-core
+
+soak: install ## the same tests in big figures; ROUNDS=n for more
+	@echo "==> soak, $(ROUNDS) round(s): core"
+	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
+	@$(LOOM) test -p idgen-core --test loom --release
+	@echo "==> soak, $(ROUNDS) round(s): real clusters"
+	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-cluster-tests --release
+
+# The extension apart from the rest: only it needs PostgreSQL's headers and the choice of a version.
+lint: setup ## formatting, clippy, and the syntax of the scripts
+	@echo "==> format"
+	@$(CARGO) fmt --all --check
+	@echo "==> clippy"
+	@$(CARGO) clippy --workspace --exclude idgen --all-targets -- -D warnings
+	@$(CARGO) clippy -p idgen $(FEATURES) --all-targets -- -D warnings
+	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
+	@echo "==> scripts"
+	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
+
+clean: demo-stop ## remove everything that was built, and the demo's server
+	@echo "==> clean"
+	@$(CARGO) clean

@@ -1,0 +1,192 @@
+//! Layouts as text: `time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01`, or the name of a preset.
+
+use super::{Layout, PRESETS, Span, Tag};
+use crate::error::{LayoutError, LayoutProblem as Problem};
+use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
+use std::fmt;
+
+/// Fewer bits of time than these end within a quarter of an hour; more leave no room for a sequence.
+const TIME_BITS: (u8, u8) = (20, 62);
+const SEQUENCE_BITS: (u8, u8) = (1, 32);
+/// What fits a PostgreSQL integer, in which these fields are shown.
+const OTHER_BITS: (u8, u8) = (1, 31);
+const TOTAL_BITS: u32 = 63;
+/// 9999-12-31T23:59:59.999Z: what four digits of a year can write.
+const LAST_EPOCH_MS: i64 = 253_402_300_799_999;
+const MS_PER_DAY: i64 = 86_400_000;
+
+type Words<'a> = Vec<(&'a str, u8)>;
+
+/// What has been read so far: the bit fields from high to low, and the rest.
+#[derive(Default)]
+struct Draft<'a> {
+    fields: Words<'a>,
+    tag_value: u32,
+    unit_ms: Option<u32>,
+    epoch_ms: Option<i64>,
+}
+
+impl Layout {
+    /// Reads a preset's name or a spec.
+    ///
+    /// The rules: `time` comes first and has 20 to 62 bits; one `sequence` of 1 to 32; at most one `worker`, `datacenter`
+    /// (which needs a worker) and `tag`, of 1 to 31 each; together at most 63; a tag's value fits its bits; `unit` is
+    /// 1ms to 1s, 1ms where it is left out; `epoch` is a date, a time or milliseconds since 1970, from 1970 to 9999.
+    pub fn parse(text: &str) -> Result<Layout, LayoutError> {
+        let mut words = text.split_whitespace();
+        let spec = match (words.next(), words.next()) {
+            (None, _) => return Err(LayoutError::of_text(Problem::Empty)),
+            (Some(name), None) if !name.contains(':') => {
+                preset(name).ok_or_else(|| LayoutError::at(name, Problem::UnknownPreset))?
+            }
+            _ => text,
+        };
+        let mut draft = Draft::default();
+        for word in spec.split_whitespace() {
+            draft.read(word).map_err(|problem| LayoutError::at(word, problem))?;
+        }
+        draft.finish().map_err(LayoutError::of_text)
+    }
+}
+
+fn preset(name: &str) -> Option<&'static str> {
+    PRESETS.iter().find(|(preset, _)| *preset == name).map(|(_, spec)| *spec)
+}
+
+impl<'a> Draft<'a> {
+    fn read(&mut self, word: &'a str) -> Result<(), Problem> {
+        let (key, value) = word.split_once(':').ok_or(Problem::NoColon)?;
+        match key {
+            "time" if !self.fields.is_empty() => Err(Problem::TimeNotFirst),
+            "time" => self.field(key, value, TIME_BITS),
+            "sequence" => self.field(key, value, SEQUENCE_BITS),
+            "worker" | "datacenter" => self.field(key, value, OTHER_BITS),
+            "tag" => self.tag(value),
+            "unit" => set_once(&mut self.unit_ms, parse_unit(value)?),
+            "epoch" => set_once(&mut self.epoch_ms, parse_epoch(value)?),
+            _ => Err(Problem::UnknownWord),
+        }
+    }
+
+    fn field(&mut self, key: &'a str, bits: &str, (min, max): (u8, u8)) -> Result<(), Problem> {
+        if self.fields.is_empty() && key != "time" {
+            return Err(Problem::TimeNotFirst);
+        }
+        if self.fields.iter().any(|(other, _)| *other == key) {
+            return Err(Problem::Repeated);
+        }
+        let in_range = digits(bits).filter(|bits| (min.into()..=max.into()).contains(bits));
+        let bits = in_range.ok_or(Problem::Bits { min, max })? as u8;
+        self.fields.push((key, bits));
+        Ok(())
+    }
+
+    fn tag(&mut self, value: &str) -> Result<(), Problem> {
+        let (bits, tag) = value.split_once('=').ok_or(Problem::TagWithoutValue)?;
+        self.field("tag", bits, OTHER_BITS)?;
+        let max = Span { shift: 0, bits: self.bits("tag").unwrap_or(0) }.max();
+        let fits = digits(tag).filter(|tag| *tag <= max);
+        self.tag_value = fits.ok_or(Problem::TagDoesNotFit { max })? as u32;
+        Ok(())
+    }
+
+    fn bits(&self, key: &str) -> Option<u8> {
+        self.fields.iter().find(|(field, _)| *field == key).map(|(_, bits)| *bits)
+    }
+
+    fn span(&self, key: &str) -> Option<Span> {
+        let at = self.fields.iter().position(|(field, _)| *field == key)?;
+        let shift = self.fields[at + 1..].iter().map(|(_, bits)| bits).sum();
+        Some(Span { shift, bits: self.fields[at].1 })
+    }
+
+    fn finish(self) -> Result<Layout, Problem> {
+        let total: u32 = self.fields.iter().map(|(_, bits)| u32::from(*bits)).sum();
+        if total > TOTAL_BITS {
+            return Err(Problem::TooManyBits { total });
+        }
+        let layout = Layout {
+            time: self.span("time").ok_or(Problem::MissingTime)?,
+            datacenter: self.span("datacenter"),
+            worker: self.span("worker"),
+            tag: self.span("tag").map(|span| Tag { span, value: self.tag_value }),
+            sequence: self.span("sequence").ok_or(Problem::MissingSequence)?,
+            unit_ms: self.unit_ms.unwrap_or(1),
+            epoch_ms: self.epoch_ms.ok_or(Problem::MissingEpoch)?,
+        };
+        if layout.datacenter.is_some() && layout.worker.is_none() {
+            return Err(Problem::DatacenterWithoutWorker);
+        }
+        Ok(layout)
+    }
+}
+
+fn set_once<T>(place: &mut Option<T>, value: T) -> Result<(), Problem> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::Repeated),
+    }
+}
+
+/// Decimal digits and nothing else: no sign, no blank, no underscore.
+fn digits(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+fn parse_unit(text: &str) -> Result<u32, Problem> {
+    let unit_ms = match text.strip_suffix("ms") {
+        Some(number) => digits(number),
+        None => text.strip_suffix('s').and_then(digits).and_then(|s| s.checked_mul(1000)),
+    };
+    unit_ms.filter(|ms| (1..=1000).contains(ms)).map(|ms| ms as u32).ok_or(Problem::Unit)
+}
+
+fn parse_epoch(text: &str) -> Result<i64, Problem> {
+    let parsed = if let Some(number) = text.strip_suffix("ms") {
+        digits(number).and_then(|ms| i64::try_from(ms).ok())
+    } else if let Ok(date) = text.parse::<NaiveDate>() {
+        Some(date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis())
+    } else {
+        DateTime::parse_from_rfc3339(text).ok().map(|time| time.timestamp_millis())
+    };
+    parsed.filter(|ms| (0..=LAST_EPOCH_MS).contains(ms)).ok_or(Problem::Epoch)
+}
+
+/// The canonical spec: what [`Layout::parse`] reads back as the same layout.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut below = vec![(self.sequence, "sequence")];
+        below.extend(self.datacenter.map(|span| (span, "datacenter")));
+        below.extend(self.worker.map(|span| (span, "worker")));
+        below.extend(self.tag.map(|tag| (tag.span, "tag")));
+        below.sort_by_key(|(span, _)| std::cmp::Reverse(span.shift));
+
+        write!(f, "time:{}", self.time.bits)?;
+        for (span, name) in below {
+            write!(f, " {name}:{}", span.bits)?;
+            if let ("tag", Some(tag)) = (name, self.tag) {
+                write!(f, "={}", tag.value)?;
+            }
+        }
+        match self.unit_ms {
+            1000 => write!(f, " unit:1s")?,
+            unit_ms => write!(f, " unit:{unit_ms}ms")?,
+        }
+        write!(f, " epoch:{}", epoch_text(self.epoch_ms))
+    }
+}
+
+/// Midnights as dates, everything else as RFC 3339 in UTC.
+fn epoch_text(epoch_ms: i64) -> String {
+    match epoch_ms % MS_PER_DAY {
+        0 => time_text(epoch_ms).chars().take("1970-01-01".len()).collect(),
+        _ => time_text(epoch_ms),
+    }
+}
+
+/// An instant in milliseconds since 1970, as RFC 3339 in UTC; `infinity` where the calendar ends.
+pub fn time_text(time_ms: i64) -> String {
+    let time: Option<DateTime<Utc>> = DateTime::from_timestamp_millis(time_ms);
+    time.map_or("infinity".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+}

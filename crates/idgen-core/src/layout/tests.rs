@@ -1,0 +1,248 @@
+use super::*;
+use crate::error::{LayoutError, LayoutProblem as Problem};
+use proptest::prelude::*;
+
+fn layout(text: &str) -> Layout {
+    Layout::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn problem(text: &str) -> (Option<String>, Problem) {
+    let LayoutError { word, problem } = Layout::parse(text).expect_err(text);
+    (word, problem)
+}
+
+/// 2026-01-01, inside every preset.
+const NOW_MS: i64 = 1_767_225_600_000;
+
+#[test]
+fn presets_are_what_the_named_systems_publish() {
+    let published = [
+        ("snowflake", 63, 1, 1_288_834_974_657, 1024, 4_096_000),
+        ("twitter", 63, 1, 1_288_834_974_657, 1024, 4_096_000),
+        ("sonyflake", 63, 10, 1_409_529_600_000, 65_536, 25_600),
+        ("instagram", 63, 1, 1_314_220_021_721, 8192, 1_024_000),
+        ("pgedge", 63, 1, 1_672_531_200_000, 1024, 4_096_000),
+        ("seconds", 63, 1000, 1_262_304_000_000, 1, 4_294_967_296),
+        ("js53", 53, 1, 1_577_836_800_000, 8, 512_000),
+    ];
+    for (name, bits, unit_ms, epoch_ms, workers, rate) in published {
+        let preset = layout(name);
+        assert_eq!(preset.bits(), bits, "{name}");
+        assert_eq!(preset.unit_ms(), unit_ms, "{name}");
+        assert_eq!(preset.epoch_ms(), epoch_ms, "{name}");
+        assert_eq!(preset.workers(), workers, "{name}");
+        assert_eq!(preset.ids_per_second(), rate, "{name}");
+    }
+    assert_eq!(published.len(), PRESETS.len());
+}
+
+#[test]
+fn presets_are_written_in_canonical_form() {
+    for (name, spec) in PRESETS {
+        assert_eq!(layout(name).to_string(), spec);
+        assert_eq!(layout(name), layout(spec));
+    }
+}
+
+#[test]
+fn spellings_of_one_layout_are_equal() {
+    let canonical = layout("time:41 worker:10 sequence:12 unit:1ms epoch:2018-08-01");
+    for other in [
+        "time:41 worker:10 sequence:12 epoch:2018-08-01",
+        "  epoch:2018-08-01   unit:1ms\ttime:41\nworker:10 sequence:12 ",
+        "time:41 worker:10 sequence:12 epoch:2018-08-01T00:00:00Z",
+        "time:41 worker:10 sequence:12 epoch:2018-08-01T02:00:00+02:00",
+        "time:41 worker:10 sequence:12 epoch:1533081600000ms",
+    ] {
+        assert_eq!(layout(other), canonical, "{other}");
+    }
+    assert_eq!(layout("time:31 sequence:32 unit:1000ms epoch:2010-01-01"), layout("seconds"));
+}
+
+/// `snowflake` and `twitter` cut the same bits differently: they issue from one state.
+#[test]
+fn layouts_with_the_same_bits_are_one_space() {
+    let one = |name, datacenter, worker| layout(name).space(Node { datacenter, worker }).unwrap();
+    assert_eq!(one("snowflake", 0, 7), one("twitter", 0, 7));
+    assert_eq!(one("snowflake", 0, 33), one("twitter", 1, 1));
+    assert_ne!(one("snowflake", 0, 7), one("snowflake", 0, 8));
+    assert_ne!(one("snowflake", 0, 7), one("pgedge", 0, 7));
+}
+
+#[test]
+fn a_wrong_text_is_refused_at_its_word() {
+    let at = |word: &str, problem| (Some(word.to_owned()), problem);
+    let tail = "unit:1ms epoch:2020-01-01";
+    let with = |fields: &str| problem(&format!("{fields} {tail}"));
+
+    assert_eq!(problem(""), (None, Problem::Empty));
+    assert_eq!(problem(" \t\n"), (None, Problem::Empty));
+    assert_eq!(problem("snowflak"), at("snowflak", Problem::UnknownPreset));
+    assert_eq!(problem("Snowflake"), at("Snowflake", Problem::UnknownPreset));
+    assert_eq!(problem("snowflake js53"), at("snowflake", Problem::NoColon));
+    assert_eq!(with("time:41 sequence"), at("sequence", Problem::NoColon));
+    assert_eq!(with("time:41 sequnce:12"), at("sequnce:12", Problem::UnknownWord));
+    assert_eq!(with("Time:41 sequence:12"), at("Time:41", Problem::UnknownWord));
+    assert_eq!(with("sequence:12 time:41"), at("sequence:12", Problem::TimeNotFirst));
+    assert_eq!(with("time:41 worker:10 time:12"), at("time:12", Problem::TimeNotFirst));
+    assert_eq!(with("time:41 sequence:5 sequence:5"), at("sequence:5", Problem::Repeated));
+    assert_eq!(with("time:41 sequence:5 unit:1ms"), at("unit:1ms", Problem::Repeated));
+    assert_eq!(with("time:41 sequence:5 epoch:2020-01-01"), at("epoch:2020-01-01", Problem::Repeated));
+    assert_eq!(with("time:19 sequence:5"), at("time:19", Problem::Bits { min: 20, max: 62 }));
+    assert_eq!(with("time:63 sequence:5"), at("time:63", Problem::Bits { min: 20, max: 62 }));
+    for bits in ["0", "33", "-1", "+1", "1.5", "", "x", "0x10", "99999999999999999999", "١"] {
+        let word = format!("sequence:{bits}");
+        assert_eq!(with(&format!("time:41 sequence:{bits}")), at(&word, Problem::Bits { min: 1, max: 32 }));
+    }
+    assert_eq!(with("time:20 worker:32 sequence:5"), at("worker:32", Problem::Bits { min: 1, max: 31 }));
+    assert_eq!(with("time:41 datacenter:0 sequence:5"), at("datacenter:0", Problem::Bits { min: 1, max: 31 }));
+    assert_eq!(with("time:41 tag:4 sequence:5"), at("tag:4", Problem::TagWithoutValue));
+    assert_eq!(with("time:41 tag:4=16 sequence:5"), at("tag:4=16", Problem::TagDoesNotFit { max: 15 }));
+    assert_eq!(with("time:41 tag:4=-1 sequence:5"), at("tag:4=-1", Problem::TagDoesNotFit { max: 15 }));
+    assert_eq!(with("time:41 tag:4= sequence:5"), at("tag:4=", Problem::TagDoesNotFit { max: 15 }));
+    for unit in ["0ms", "1001ms", "2s", "0s", "1", "1m", "ms", "s", "-1ms", "1.5ms", "18446744073709551615s"] {
+        let word = format!("unit:{unit}");
+        assert_eq!(problem(&format!("time:41 sequence:12 {word} epoch:2020-01-01")), at(&word, Problem::Unit));
+    }
+    for epoch in ["1969-12-31", "10000-01-01", "2020-02-30", "2020", "yesterday", "-1ms", "2020-01-01T00:00:00"] {
+        let word = format!("epoch:{epoch}");
+        assert_eq!(problem(&format!("time:41 sequence:12 {word}")), at(&word, Problem::Epoch));
+    }
+    assert_eq!(problem(tail), (None, Problem::MissingTime));
+    assert_eq!(with("time:41"), (None, Problem::MissingSequence));
+    assert_eq!(problem("time:41 sequence:12"), (None, Problem::MissingEpoch));
+    assert_eq!(with("time:41 datacenter:5 sequence:12"), (None, Problem::DatacenterWithoutWorker));
+    assert_eq!(with("time:42 worker:10 sequence:12"), (None, Problem::TooManyBits { total: 64 }));
+}
+
+#[test]
+fn a_server_number_must_fit() {
+    let number = |datacenter, worker| Node { datacenter, worker };
+    let js53 = layout("js53");
+    assert!(js53.space(number(0, 7)).is_ok());
+    assert_eq!(js53.space(number(0, 8)), Err(NodeError { field: "worker", value: 8, max: 7 }));
+    assert_eq!(js53.space(number(1, 7)), Err(NodeError { field: "datacenter", value: 1, max: 0 }));
+    assert_eq!(layout("seconds").space(number(0, 1)), Err(NodeError { field: "worker", value: 1, max: 0 }));
+}
+
+#[test]
+fn bounds_of_a_tick_hold_its_ids_and_no_others() {
+    for (name, _) in PRESETS {
+        let layout = layout(name);
+        let unit_ms = i64::from(layout.unit_ms());
+        let inside = layout.pack(NOW_MS, Node::default(), layout.sequence.max()).unwrap();
+        assert!(layout.floor(NOW_MS) <= inside && inside <= layout.ceil(NOW_MS), "{name}");
+        assert_eq!(layout.ceil(NOW_MS) + 1, layout.floor(NOW_MS + unit_ms), "{name}");
+    }
+}
+
+#[test]
+fn a_time_outside_of_the_layout_clamps() {
+    for (name, _) in PRESETS {
+        let layout = layout(name);
+        let last = layout.floor(layout.ends_at_ms() - 1);
+        assert_eq!(layout.floor(i64::MIN), 0, "{name}");
+        assert_eq!(layout.floor(layout.epoch_ms() - 1), 0, "{name}");
+        assert_eq!(layout.floor(layout.ends_at_ms()), last, "{name}");
+        assert_eq!(layout.floor(i64::MAX), last, "{name}");
+        assert_eq!(layout.ceil(i64::MAX) as u64, (1 << layout.bits()) - 1, "{name}");
+    }
+}
+
+#[test]
+fn the_ends_of_a_layout_are_errors() {
+    let js53 = layout("js53");
+    let pack = |time_ms, sequence| js53.pack(time_ms, Node::default(), sequence);
+    assert_eq!(pack(js53.epoch_ms(), 0), Ok(0));
+    assert_eq!(pack(js53.epoch_ms() - 1, 0), Err(IdError::BeforeEpoch));
+    assert!(pack(js53.ends_at_ms() - 1, 511).is_ok_and(|id| id < 1 << 53));
+    assert_eq!(pack(js53.ends_at_ms(), 0), Err(IdError::AfterEnd));
+    assert_eq!(pack(NOW_MS, 512), Err(IdError::Sequence { max: 511 }));
+    assert_eq!(js53.unpack(-1), Err(IdError::Negative));
+    assert_eq!(js53.unpack(1 << 53), Err(IdError::TooManyBits { bits: 53 }));
+}
+
+#[test]
+fn the_end_is_announced_a_year_ahead() {
+    let js53 = layout("js53");
+    let year_ms = 365 * 86_400_000;
+    assert!(!js53.ends_within_a_year(js53.ends_at_ms() - year_ms));
+    assert!(js53.ends_within_a_year(js53.ends_at_ms() - year_ms + 1));
+    assert!(js53.ends_within_a_year(js53.ends_at_ms() + 1));
+}
+
+/// Times that milliseconds cannot say end at the greatest one and do not wrap.
+#[test]
+fn far_times_do_not_overflow() {
+    let far = layout("time:62 sequence:1 unit:1s epoch:9999-12-31");
+    assert_eq!(far.ends_at_ms(), i64::MAX);
+    assert_eq!(far.unpack(i64::MAX).unwrap().time_ms, i64::MAX);
+    assert!(far.pack(i64::MAX, Node::default(), 1).is_ok_and(|id| id > 0));
+}
+
+/// Any layout the rules allow, as text, with the order of the fields below time shuffled.
+pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
+    let fields = (20u32..=45, 1u32..=12, 1u32..=8, 1u32..=4, 1u32..=4);
+    let which = (any::<bool>(), any::<bool>(), any::<bool>());
+    let rest = (1u32..=1000, 0i64..=NOW_MS - 20_000_000_000, any::<u32>());
+    (fields, which, rest, Just(["datacenter", "worker", "tag", "sequence"]).prop_shuffle()).prop_map(
+        |(
+            (time, sequence, worker, datacenter, tag),
+            (has_worker, has_datacenter, has_tag),
+            (unit, epoch, value),
+            order,
+        )| {
+            let mut text = format!("time:{}", time.min(63 - sequence - worker - datacenter - tag));
+            for field in order {
+                text += &match field {
+                    "sequence" => format!(" sequence:{sequence}"),
+                    "worker" if has_worker => format!(" worker:{worker}"),
+                    "datacenter" if has_worker && has_datacenter => format!(" datacenter:{datacenter}"),
+                    "tag" if has_tag => format!(" tag:{tag}={}", value & ((1 << tag) - 1)),
+                    _ => String::new(),
+                };
+            }
+            Layout::parse(&format!("{text} unit:{unit}ms epoch:{epoch}ms")).expect(&text)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn the_canonical_form_reads_back(layout in any_layout()) {
+        prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout));
+    }
+
+    #[test]
+    fn packing_and_unpacking_are_inverse(layout in any_layout(), raw in any::<u64>()) {
+        let id = (raw & ((1 << layout.bits()) - 1)) as i64;
+        let parts = layout.unpack(id).unwrap();
+        let node = Node {
+            datacenter: parts.datacenter.unwrap_or(0),
+            worker: parts.worker.unwrap_or(0),
+        };
+        let packed = layout.pack(parts.time_ms, node, parts.sequence).unwrap();
+        // The layout's own tag is filled in, whatever tag the id had.
+        let tag_mask = layout.tag.map_or(0, |tag| tag.span.put(tag.span.max()));
+        prop_assert_eq!(packed as u64 & !tag_mask, id as u64 & !tag_mask);
+        prop_assert_eq!(packed as u64 & tag_mask, layout.tag_bits());
+    }
+
+    #[test]
+    fn fields_do_not_reach_their_neighbours(layout in any_layout()) {
+        let spans = [Some(layout.time), Some(layout.sequence), layout.worker, layout.datacenter, layout.tag.map(|t| t.span)];
+        let masks: Vec<u64> = spans.into_iter().flatten().map(|s| s.put(s.max())).collect();
+        prop_assert_eq!(masks.iter().map(|m| m.count_ones()).sum::<u32>(), layout.bits());
+        prop_assert_eq!(masks.iter().fold(0, |all, m| all | m), (1 << layout.bits()) - 1);
+    }
+
+    #[test]
+    fn no_text_panics(text in ".*") {
+        let _ = Layout::parse(&text);
+    }
+
+    #[test]
+    fn no_text_of_the_right_words_panics(text in "((time|sequence|worker|tag|unit|epoch)[:=]?[0-9]{0,4}(ms|s|=[0-9]{1,12})? ?){0,8}") {
+        let _ = Layout::parse(&text);
+    }
+}

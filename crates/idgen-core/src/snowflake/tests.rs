@@ -1,0 +1,233 @@
+use super::*;
+use crate::layout::tests::any_layout;
+use crate::layout::{Layout, Node};
+use proptest::prelude::*;
+
+/// 2026-01-01.
+const NOW_MS: i64 = 1_767_225_600_000;
+
+fn space(text: &str) -> IdSpace {
+    Layout::parse(text).unwrap().space(Node::default()).unwrap()
+}
+
+fn bounds(now_ms: i64, drift_ms: i64) -> Bounds {
+    Bounds { now_ms, drift_ms, mark_ms: i64::MAX }
+}
+
+/// The generator without the atomics: what one thread sees.
+struct Line {
+    space: IdSpace,
+    free: u64,
+}
+
+impl Line {
+    fn new(text: &str) -> Self {
+        let space = space(text);
+        Self { space, free: space.first_slot_from(NOW_MS - 1000) }
+    }
+
+    fn next(&mut self, want: u64, bounds: &Bounds) -> Answer {
+        let answer = self.space.next(self.free, want, bounds);
+        if let Answer::Issued(run) = answer {
+            assert!(run.first >= self.free, "slots never go back");
+            assert!((1..=want).contains(&run.count));
+            self.free = run.first + run.count;
+        }
+        answer
+    }
+
+    fn run(&mut self, want: u64, bounds: &Bounds) -> Run {
+        match self.next(want, bounds) {
+            Answer::Issued(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const SMALL: &str = "time:41 sequence:2 epoch:2020-01-01";
+
+#[test]
+fn a_full_tick_borrows_up_to_the_drift_and_then_waits() {
+    let mut line = Line::new(SMALL);
+    line.free = line.space.first_slot_from(NOW_MS);
+    for ahead_ms in 0..=2 {
+        let run = line.run(4, &bounds(NOW_MS, 2));
+        assert_eq!(line.space.time_ms(run.first), NOW_MS + ahead_ms);
+        assert_eq!((run.count, run.borrowed), (4, if ahead_ms == 0 { 0 } else { 4 }));
+    }
+    assert_eq!(line.next(1, &bounds(NOW_MS, 2)), Answer::Wait { until_ms: NOW_MS + 1 });
+    // Asked again at the time it said, it has ids.
+    let run = line.run(1, &bounds(NOW_MS + 1, 2));
+    assert_eq!(line.space.time_ms(run.first), NOW_MS + 3);
+}
+
+#[test]
+fn without_drift_a_tick_gives_what_it_has() {
+    let mut line = Line::new(SMALL);
+    line.free = line.space.first_slot_from(NOW_MS);
+    assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 3);
+    assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 1);
+    assert_eq!(line.next(3, &bounds(NOW_MS, 0)), Answer::Wait { until_ms: NOW_MS + 1 });
+}
+
+#[test]
+fn a_batch_is_one_run_while_it_fits_and_counts_what_it_borrows() {
+    let mut line = Line::new(SMALL);
+    line.free = line.space.first_slot_from(NOW_MS);
+    let run = line.run(1000, &bounds(NOW_MS, 1000));
+    assert_eq!((run.count, run.borrowed), (1000, 996));
+    assert_eq!(line.run(u64::from(u32::MAX), &bounds(NOW_MS, 1000)).count, 4 * 1001 - 1000);
+}
+
+#[test]
+fn nothing_is_issued_at_or_past_the_mark() {
+    let mut line = Line::new(SMALL);
+    line.free = line.space.first_slot_from(NOW_MS);
+    let marked = |mark_ms| Bounds { mark_ms, ..bounds(NOW_MS, 1000) };
+    // As much as fits before the mark, whatever was wanted.
+    assert_eq!(line.run(100, &marked(NOW_MS + 3)).count, 12);
+    assert_eq!(line.next(100, &marked(NOW_MS + 3)), Answer::Reserve { time_ms: NOW_MS + 3 + 24 });
+    assert_eq!(line.run(1, &marked(NOW_MS + 4)).count, 1);
+    // A mark behind the clock: nothing at all.
+    let mut behind = Line::new(SMALL);
+    assert_eq!(behind.next(1, &marked(NOW_MS)), Answer::Reserve { time_ms: NOW_MS });
+}
+
+#[test]
+fn a_mark_inside_a_tick_excludes_the_ticks_that_begin_at_it_or_later() {
+    let mut line = Line::new("time:39 sequence:8 unit:10ms epoch:2020-01-01");
+    line.free = line.space.first_slot_from(NOW_MS);
+    let run = line.run(1000, &Bounds { mark_ms: NOW_MS + 15, ..bounds(NOW_MS, 1000) });
+    assert_eq!(run.count, 512);
+    assert_eq!(line.space.time_ms(run.first + run.count - 1), NOW_MS + 10);
+}
+
+#[test]
+fn after_a_backward_step_ids_go_on_upwards_within_the_drift() {
+    let mut line = Line::new(SMALL);
+    let before = line.run(1, &bounds(NOW_MS, 10));
+    let after = line.run(1, &bounds(NOW_MS - 5, 10));
+    assert!(after.first > before.first);
+    assert_eq!(line.space.time_ms(after.first), NOW_MS);
+    assert_eq!(after.borrowed, 1);
+    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Answer::Wait { until_ms } if until_ms == NOW_MS - 10));
+}
+
+#[test]
+fn the_last_tick_works_and_the_next_is_the_end() {
+    let mut line = Line::new("time:20 sequence:2 epoch:2025-12-31T23:50:00Z");
+    let end_ms = line.space.ends_at_ms();
+    let run = line.run(1, &bounds(end_ms - 1, 1000));
+    assert_eq!(line.space.time_ms(run.first), end_ms - 1);
+    // The rest of the last tick, and nothing borrowed from beyond it.
+    let rest = line.run(100, &bounds(end_ms - 1, 1000));
+    assert_eq!(line.space.time_ms(rest.first + rest.count - 1), end_ms - 1);
+    assert_eq!(line.space.id(rest.first + rest.count - 1), (1 << 22) - 1);
+    assert_eq!(line.next(1, &bounds(end_ms - 1, 1000)), Answer::Exhausted);
+    assert_eq!(line.next(1, &bounds(end_ms, 1000)), Answer::Exhausted);
+    assert_eq!(line.next(1, &bounds(i64::MAX, 1000)), Answer::Exhausted);
+}
+
+#[test]
+fn a_clock_before_the_epoch_is_an_answer_of_its_own() {
+    let mut line = Line::new(SMALL);
+    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 1000)), Answer::BeforeEpoch);
+    assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Answer::BeforeEpoch);
+    line.free = 0;
+    assert!(matches!(line.next(1, &bounds(line.space.epoch_ms(), 0)), Answer::Issued(_)));
+}
+
+#[test]
+fn a_busy_layout_gives_every_slot_of_every_tick() {
+    for drift_ms in [0, 1000] {
+        let mut line = Line::new("snowflake");
+        line.free = line.space.first_slot_from(NOW_MS);
+        let mut issued = 0;
+        for ms in 0..2000 {
+            while let Answer::Issued(run) = line.next(7, &bounds(NOW_MS + ms, drift_ms)) {
+                issued += run.count;
+            }
+        }
+        assert_eq!(issued, 4096 * (2000 + drift_ms as u64), "drift {drift_ms}");
+    }
+}
+
+/// Ids drawn slowly spread evenly over `id % n`: no residue is 5 % off, for any n from 2 to 16.
+#[test]
+fn slow_ids_are_even_over_every_small_modulus() {
+    for (text, unit_ms) in [("snowflake", 1), ("js53", 1), ("instagram", 1), ("seconds", 1000i64)] {
+        for every in [1i64, 2, 7] {
+            let mut line = Line::new(text);
+            let draw = |n| {
+                let run = line.run(1, &bounds(NOW_MS + n * every * unit_ms, 1000));
+                line.space.id(run.first)
+            };
+            let ids: Vec<i64> = (0i64..400_000).map(draw).collect();
+            for n in 2..=16 {
+                let mut counts = vec![0u32; n];
+                ids.iter().for_each(|id| counts[*id as usize % n] += 1);
+                let even = ids.len() as f64 / n as f64;
+                let worst = counts.iter().map(|count| (f64::from(*count) / even - 1.0).abs()).fold(0.0, f64::max);
+                assert!(worst < 0.05, "{text}, one in {every}: a residue of {n} is {:.1} % off", worst * 100.0);
+            }
+        }
+    }
+}
+
+/// What a clock may do between two issues: mostly little, sometimes a leap, also back.
+fn any_walk() -> impl Strategy<Value = Vec<(i64, u64)>> {
+    let step = prop_oneof![8 => 0i64..3, 2 => -2000i64..2000, 1 => -4_000_000i64..4_000_000];
+    prop::collection::vec((step, prop_oneof![4 => Just(1u64), 1 => 1u64..5000]), 1..200)
+}
+
+proptest! {
+    /// S1 and S2 over any walk of the clock: every id is greater than the one before; S3: none is further ahead of the
+    /// clock than the drift; and the answer to wait tells a time at which there are ids.
+    #[test]
+    fn ids_rise_and_stay_within_the_drift(layout in any_layout(), walk in any_walk(), drift_ms in 0i64..2000) {
+        let space = layout.space(Node::default()).unwrap();
+        let mut line = Line { space, free: space.first_slot_from(NOW_MS) };
+        let mut now_ms = NOW_MS;
+        let mut last_id = -1;
+        for (step, want) in walk {
+            now_ms += step;
+            match line.next(want, &bounds(now_ms, drift_ms)) {
+                Answer::Issued(run) => {
+                    let last = run.first + run.count - 1;
+                    prop_assert!(space.id(run.first) > last_id);
+                    prop_assert!(space.time_ms(last) <= now_ms + drift_ms);
+                    prop_assert_eq!(layout.unpack(space.id(last)).unwrap().time_ms, space.time_ms(last));
+                    last_id = space.id(last);
+                }
+                Answer::Wait { until_ms } => {
+                    prop_assert!(until_ms > now_ms);
+                    prop_assert!(matches!(space.next(line.free, want, &bounds(until_ms, drift_ms)), Answer::Issued(_)));
+                }
+                Answer::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
+                Answer::BeforeEpoch => prop_assert!(now_ms < space.epoch_ms()),
+                Answer::Reserve { .. } => prop_assert!(false, "there is no mark"),
+            }
+        }
+    }
+
+    /// Later slots have later ids, and no id leaves its layout.
+    #[test]
+    fn ids_rise_with_their_slots(layout in any_layout(), free in 0u64..1 << 40, step in 1u64..1 << 20) {
+        let space = layout.space(Node::default()).unwrap();
+        let last = space.first_slot_from(i64::MAX) - 1;
+        let slot = free % (last - step);
+        prop_assert!(space.id(slot) < space.id(slot + step));
+        prop_assert!(layout.unpack(space.id(last)).is_ok());
+    }
+
+    /// A state that begins at an instant has no id before it, and gives the instant's own tick if it begins with it.
+    #[test]
+    fn a_state_begins_at_its_instant(layout in any_layout(), after in 0i64..10_000_000) {
+        let space = layout.space(Node::default()).unwrap();
+        let start_ms = NOW_MS + after;
+        let first = space.first_slot_from(start_ms);
+        prop_assert!(space.time_ms(first) >= start_ms.min(space.ends_at_ms()));
+        prop_assert!(first == 0 || space.time_ms(first - 1) < start_ms);
+        prop_assert_eq!(space.settled_ms(first), space.time_ms(first));
+    }
+}

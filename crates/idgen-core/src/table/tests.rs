@@ -1,0 +1,167 @@
+use super::*;
+use crate::snowflake::{Answer, Bounds};
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
+
+/// 2026-01-01.
+const NOW_MS: i64 = 1_767_225_600_000;
+
+/// A table with its memory, and backends that remember handles.
+struct Server {
+    generators: Vec<Generator>,
+    tenants: Vec<Option<Tenant>>,
+    floor_ms: i64,
+    kept: Option<IdSpace>,
+    worker: u32,
+}
+
+impl Server {
+    fn new(size: usize) -> Self {
+        Self {
+            generators: (0..size).map(|_| Generator::new()).collect(),
+            tenants: vec![None; size],
+            floor_ms: NOW_MS,
+            kept: None,
+            worker: 0,
+        }
+    }
+
+    fn space(&self, text: &str) -> (IdSpace, Layout, Node) {
+        let layout = Layout::parse(text).unwrap();
+        let node = Node { datacenter: 0, worker: self.worker };
+        (layout.space(node).unwrap(), layout, node)
+    }
+
+    fn attach(&mut self, text: &str, now_ms: i64) -> Result<Place, Full> {
+        let (space, layout, node) = self.space(text);
+        let mut table =
+            Table { generators: &self.generators, tenants: &mut self.tenants, floor_ms: &mut self.floor_ms };
+        table.attach(space, (layout, node), self.kept, now_ms)
+    }
+
+    /// Draws by a handle; `None` when its tenancy has ended or it would have to wait.
+    fn draw(&self, text: &str, place: Place, now_ms: i64) -> Option<i64> {
+        let (space, ..) = self.space(text);
+        let bounds = Bounds { now_ms, drift_ms: 1000, mark_ms: i64::MAX };
+        match self.generators[place.index].issue(place.handle, &space, 1, &bounds) {
+            Ok(Answer::Issued(run)) => Some(space.id(run.first)),
+            _ => None,
+        }
+    }
+}
+
+fn tagged(tag: usize) -> String {
+    format!("time:41 tag:10={tag} worker:4 sequence:2 epoch:2020-01-01")
+}
+
+#[test]
+fn a_space_is_found_again_under_any_spelling() {
+    let mut server = Server::new(4);
+    let first = server.attach("snowflake", NOW_MS).unwrap();
+    let again = server.attach("twitter", NOW_MS).unwrap();
+    assert_eq!((again.index, again.handle), (first.index, first.handle));
+    assert!(first.new && !again.new);
+    assert_ne!(server.attach("pgedge", NOW_MS).unwrap().index, first.index);
+}
+
+#[test]
+fn the_default_layout_keeps_its_generator() {
+    let mut server = Server::new(3);
+    server.kept = Some(server.space("snowflake").0);
+    for tag in 0..10 {
+        assert_ne!(server.attach(&tagged(tag), NOW_MS).unwrap().index, KEPT);
+    }
+    let kept = server.attach("snowflake", NOW_MS).unwrap();
+    assert_eq!(kept.index, KEPT);
+    for tag in 0..10 {
+        server.attach(&tagged(tag), NOW_MS).unwrap();
+    }
+    assert!(server.draw("snowflake", kept, NOW_MS).is_some(), "never taken from it");
+}
+
+#[test]
+fn the_one_that_was_still_for_longest_makes_room() {
+    let mut server = Server::new(3);
+    let busy = server.attach(&tagged(0), NOW_MS).unwrap();
+    let still = server.attach(&tagged(1), NOW_MS).unwrap();
+    server.draw(&tagged(1), still, NOW_MS + 1).unwrap();
+    server.draw(&tagged(0), busy, NOW_MS + 5).unwrap();
+    let new = server.attach(&tagged(2), NOW_MS + 10).unwrap();
+    assert_eq!(new.index, still.index);
+    assert!(server.draw(&tagged(0), busy, NOW_MS + 10).is_some());
+    assert_eq!(server.draw(&tagged(1), still, NOW_MS + 10), None, "its tenancy has ended");
+}
+
+#[test]
+fn one_that_is_ahead_of_the_clock_is_not_taken() {
+    let mut server = Server::new(2);
+    let ahead = server.attach(&tagged(0), NOW_MS).unwrap();
+    for _ in 0..9 {
+        server.draw(&tagged(0), ahead, NOW_MS).unwrap();
+    }
+    assert_eq!(server.attach(&tagged(1), NOW_MS), Err(Full));
+    assert_eq!(server.floor_ms, NOW_MS, "and the floor stays behind the clock");
+    // Nine ids of four a tick: two ticks ahead, so free three ticks on.
+    assert_eq!(server.attach(&tagged(1), NOW_MS + 2), Err(Full));
+    assert!(server.attach(&tagged(1), NOW_MS + 3).is_ok());
+}
+
+#[test]
+fn a_space_that_comes_back_begins_after_all_it_issued() {
+    let mut server = Server::new(2);
+    let place = server.attach(&tagged(0), NOW_MS).unwrap();
+    let before = server.draw(&tagged(0), place, NOW_MS + 5).unwrap();
+    server.attach(&tagged(1), NOW_MS + 6).unwrap();
+    // Even if the clock has gone back since.
+    let place = server.attach(&tagged(0), NOW_MS + 6).unwrap();
+    assert!(server.draw(&tagged(0), place, NOW_MS).unwrap() > before);
+}
+
+/// Ids of a table go on rising when the server gets another number.
+#[test]
+fn a_new_worker_number_begins_above_the_old_one() {
+    let mut server = Server::new(4);
+    let text = "time:41 worker:4 sequence:2 epoch:2020-01-01";
+    server.worker = 9;
+    let old = server.attach(text, NOW_MS).unwrap();
+    let last = (0..30).map(|_| server.draw(text, old, NOW_MS).unwrap()).max().unwrap();
+    server.worker = 3;
+    let new = server.attach(text, NOW_MS).unwrap();
+    assert!(server.draw(text, new, NOW_MS).unwrap() > last);
+    // Another tag is another layout: it does not start ahead of the clock because of this one.
+    let other = server.attach(&tagged(1), NOW_MS).unwrap();
+    let id = server.draw(&tagged(1), other, NOW_MS).unwrap();
+    assert_eq!(Layout::parse(&tagged(1)).unwrap().unpack(id).unwrap().time_ms, NOW_MS);
+}
+
+proptest! {
+    /// Many layouts over few generators, by backends that keep old handles: no id twice in a layout, and each layout's
+    /// ids rise.
+    #[test]
+    fn no_id_comes_twice_however_generators_change_hands(
+        steps in prop::collection::vec((0usize..8, 0usize..3, 0i64..6, any::<bool>()), 1..400),
+    ) {
+        let mut server = Server::new(4);
+        server.kept = Some(server.space(&tagged(0)).0);
+        let mut now_ms = NOW_MS;
+        let mut seen = HashSet::new();
+        let mut last: HashMap<usize, i64> = HashMap::new();
+        let mut remembered: HashMap<(usize, usize), Place> = HashMap::new();
+        for (tag, backend, step, fresh) in steps {
+            now_ms += step;
+            if fresh {
+                match server.attach(&tagged(tag), now_ms) {
+                    Ok(place) => drop(remembered.insert((tag, backend), place)),
+                    Err(Full) => prop_assert!(tag != 0, "the kept one always has room"),
+                }
+            }
+            if let Some(place) = remembered.get(&(tag, backend))
+                && let Some(id) = server.draw(&tagged(tag), *place, now_ms)
+            {
+                prop_assert!(seen.insert(id), "{} twice", id);
+                prop_assert!(last.insert(tag, id).is_none_or(|last| last < id));
+            }
+            prop_assert!(server.floor_ms <= now_ms);
+        }
+    }
+}

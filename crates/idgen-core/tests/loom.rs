@@ -1,0 +1,189 @@
+//! Every interleaving of the shared word: run with `--cfg loom` in RUSTFLAGS.
+#![cfg(loom)]
+
+use idgen_core::generator::{Ended, Generator, Handle};
+use idgen_core::layout::{Layout, Node};
+use idgen_core::snowflake::{Answer, Bounds, IdSpace};
+use idgen_core::table::{Full, Table, Tenant};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+/// 2026-01-01.
+const NOW_MS: i64 = 1_767_225_600_000;
+const LAYOUT: &str = "time:41 tag:2=0 sequence:2 epoch:2020-01-01";
+const OTHER: &str = "time:41 tag:2=1 sequence:2 epoch:2020-01-01";
+const THIRD: &str = "time:41 tag:2=2 sequence:2 epoch:2020-01-01";
+
+fn layout(text: &str) -> (IdSpace, Layout) {
+    let layout = Layout::parse(text).unwrap();
+    (layout.space(Node::default()).unwrap(), layout)
+}
+
+fn bounds(now_ms: i64) -> Bounds {
+    Bounds { now_ms, drift_ms: 1000, mark_ms: i64::MAX }
+}
+
+struct Server {
+    generators: Vec<Generator>,
+    /// What the lock protects.
+    table: Mutex<(Vec<Option<Tenant>>, i64)>,
+}
+
+impl Server {
+    fn new(size: usize) -> Arc<Self> {
+        let generators = (0..size).map(|_| Generator::new()).collect();
+        Arc::new(Self { generators, table: Mutex::new((vec![None; size], NOW_MS)) })
+    }
+
+    fn attach(&self, text: &str, now_ms: i64) -> Result<(usize, Handle), Full> {
+        let (space, layout) = layout(text);
+        let mut guard = self.table.lock().unwrap();
+        let (tenants, floor_ms) = &mut *guard;
+        let mut table = Table { generators: &self.generators, tenants, floor_ms };
+        let place = table.attach(space, (layout, Node::default()), None, now_ms)?;
+        Ok((place.index, place.handle))
+    }
+
+    /// The ids of up to `want` slots.
+    fn draw(&self, text: &str, (index, handle): (usize, Handle), want: u64, now_ms: i64) -> Result<Vec<i64>, Ended> {
+        let (space, _) = layout(text);
+        match self.generators[index].issue(handle, &space, want, &bounds(now_ms))? {
+            Answer::Issued(run) => Ok((run.first..run.first + run.count).map(|slot| space.id(slot)).collect()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn assert_rising(ids: &[i64]) {
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
+}
+
+fn assert_distinct(mut ids: Vec<i64>) {
+    ids.sort_unstable();
+    assert_rising(&ids);
+}
+
+/// S1: three backends issue one each.
+#[test]
+fn three_issue_one_each() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let draw = move |server: &Server| server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
+        let others = [(); 2].map(|()| {
+            let server = server.clone();
+            thread::spawn(move || draw(&server))
+        });
+        let mut all = draw(&server);
+        others.into_iter().for_each(|t| all.extend(t.join().unwrap()));
+        assert_eq!(all.len(), 3);
+        assert_distinct(all);
+    });
+}
+
+/// S1, S2: two backends issue one after the other, while the clock moves on.
+#[test]
+fn two_issue_again_and_again() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let draws = move |server: &Server| {
+            let mut ids = server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
+            ids.extend(server.draw(LAYOUT, place, 1, NOW_MS + 1).unwrap());
+            assert_rising(&ids);
+            ids
+        };
+        let other = {
+            let server = server.clone();
+            thread::spawn(move || draws(&server))
+        };
+        let mut all = draws(&server);
+        all.extend(other.join().unwrap());
+        assert_eq!(all.len(), 4);
+        assert_distinct(all);
+    });
+}
+
+/// S1, S2: batches that span ticks, beside single ids.
+#[test]
+fn concurrent_issue_of_many() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let other = {
+            let server = server.clone();
+            thread::spawn(move || server.draw(LAYOUT, place, 6, NOW_MS).unwrap())
+        };
+        let mut all = server.draw(LAYOUT, place, 5, NOW_MS + 1).unwrap();
+        all.extend(server.draw(LAYOUT, place, 1, NOW_MS + 1).unwrap());
+        assert_rising(&all);
+        let ids = other.join().unwrap();
+        assert_rising(&ids);
+        all.extend(ids);
+        assert_eq!(all.len(), 12);
+        assert_distinct(all);
+    });
+}
+
+/// A generator changes hands while a backend issues by a handle it remembers: what the backend gets is in its own
+/// layout and before everything that layout issues later; or it notices.
+#[test]
+fn issue_against_eviction() {
+    loom::model(|| {
+        // One generator is kept for the default layout, so all three layouts share the other.
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let holder = {
+            let server = server.clone();
+            thread::spawn(move || {
+                let mut ids = Vec::new();
+                for now_ms in [NOW_MS, NOW_MS + 1] {
+                    ids.extend(server.draw(LAYOUT, place, 1, now_ms).unwrap_or_default());
+                }
+                assert_rising(&ids);
+                ids
+            })
+        };
+        // Well past what the holder draws, so that the eviction may go through at any moment of it.
+        let later_ms = NOW_MS + 10;
+        let other = server.attach(OTHER, later_ms).unwrap();
+        let mut others = server.draw(OTHER, other, 1, later_ms).unwrap();
+        // Back again, after yet another tenant: the position has moved on, and never returns to what the holder saw.
+        let third = server.attach(THIRD, later_ms + 10).unwrap();
+        server.draw(THIRD, third, 1, later_ms + 10).unwrap();
+        let back = server.attach(LAYOUT, later_ms + 20).unwrap();
+        let mut ids = server.draw(LAYOUT, back, 1, NOW_MS).unwrap();
+        assert_eq!(server.draw(OTHER, other, 1, later_ms + 20), Err(Ended));
+
+        let early = holder.join().unwrap();
+        assert!(early.iter().all(|id| *id < ids[0]), "{early:?} before {ids:?}");
+        ids.extend(early);
+        others.extend(&ids);
+        assert_distinct(others);
+    });
+}
+
+/// A tenant that draws up to the clock while it is being evicted stays: its ids are not cut off from the floor.
+#[test]
+fn eviction_of_one_that_wakes_up() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let waking = {
+            let server = server.clone();
+            thread::spawn(move || server.draw(LAYOUT, place, 1, NOW_MS + 5).unwrap_or_default())
+        };
+        let taken = server.attach(OTHER, NOW_MS + 5);
+        let drawn = waking.join().unwrap();
+        let floor_ms = server.table.lock().unwrap().1;
+        assert!(floor_ms <= NOW_MS + 5, "the floor is never ahead of the clock");
+        if taken.is_ok() {
+            assert!(drawn.is_empty(), "a tenancy that gave ids of this tick was taken at this tick");
+        }
+        let ids = match server.attach(LAYOUT, NOW_MS + 6) {
+            Ok(place) => server.draw(LAYOUT, place, 1, NOW_MS).unwrap(),
+            Err(Full) => panic!("nobody is ahead of the clock"),
+        };
+        assert!(drawn.iter().all(|id| *id < ids[0]));
+    });
+}

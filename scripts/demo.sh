@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Shows idgen at work on a throw-away server: ids under pgbench's load, and every claim checked by a query.
+# The server stays up afterwards, so that you can try things; "demo.sh stop" stops and removes it.
+set -Eeuo pipefail
+cd "$(dirname "$0")/.."
+
+pg_config=${PG_CONFIG:-/usr/lib/postgresql/${PG:-15}/bin/pg_config}
+seconds=${DEMO_SECONDS:-15}
+note=target/demo.dir # holds the path of the demo's directory
+
+say() { printf '\n==> %s\n' "$*"; }
+as_server_user() { if [ "$(id -u)" = 0 ]; then runuser -u postgres -- "$@"; else "$@"; fi; }
+sql() { as_server_user "$bindir/psql" -XqAt -v ON_ERROR_STOP=1 "$@"; }
+show() { as_server_user "$bindir/psql" -Xq -P footer=off -v ON_ERROR_STOP=1 "$@"; }
+bench() { as_server_user "$bindir/pgbench" --no-vacuum --client=8 --jobs=2 "$@" 2>"$dir/pgbench.log"; }
+
+# check WHAT EXPECTED QUERY: the demo fails when a query does not answer what was claimed.
+failed=0
+check() {
+  local answer
+  answer=$(sql -c "$3")
+  if [ "$answer" = "$2" ]; then
+    printf '  ok      %s: %s\n' "$1" "$answer"
+  else
+    printf '  FAILED  %s: %s, expected %s\n' "$1" "$answer" "$2"
+    failed=1
+  fi
+}
+
+stop() {
+  [ -e "$note" ] || return 0
+  local dir pid
+  dir=$(cat "$note")
+  echo "==> stop and remove the demo's server in $dir"
+  pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null || true)
+  # The number may be another process's by now, so look where it runs.
+  runs() { [ -n "$pid" ] && [ "$(readlink "/proc/$pid/cwd")" = "$dir/data" ]; }
+  ! runs || kill -QUIT "$pid"
+  while runs; do sleep 0.1; done
+  rm -rf "$dir" "$note"
+}
+
+# In target/, unless the server's user cannot get there or the path is too long for a socket (107 bytes).
+make_directory() {
+  mkdir -p target
+  dir=$PWD/target/demo
+  if [ ${#dir} -gt 80 ] || ! as_server_user test -x "$PWD/target"; then
+    dir=$(mktemp -d /tmp/idgen-demo.XXXXXX)
+  fi
+  echo "$dir" >"$note"
+  mkdir -p "$dir"
+  chmod 700 "$dir"
+  [ "$(id -u)" != 0 ] || chown postgres "$dir"
+}
+
+start() {
+  say "a new server in $dir, with shared_preload_libraries = 'idgen'"
+  as_server_user "$bindir/initdb" -D data -U postgres -A trust -E UTF8 --no-locale --no-sync >initdb.log
+  as_server_user tee -a data/postgresql.conf >/dev/null <<EOF
+shared_preload_libraries = 'idgen'
+listen_addresses = ''
+unix_socket_directories = '$dir'
+port = $PGPORT
+EOF
+  as_server_user "$bindir/pg_ctl" -D data -l server.log -s -w start || { cat server.log >&2; exit 1; }
+  sql -d postgres -c "CREATE DATABASE demo"
+}
+
+bank() {
+  say "pgbench's bank gets a snowflake key, then 8 clients for $seconds s"
+  as_server_user "$bindir/pgbench" --initialize --quiet --scale=10 2>pgbench.log
+  show -e -c "CREATE EXTENSION idgen" \
+    -c "ALTER TABLE pgbench_history ADD COLUMN id bigint PRIMARY KEY DEFAULT snowflake_next()"
+  bench --time="$seconds" | tee bank.log | grep -E '^(number of transactions actually|latency|tps)'
+
+  local done
+  done=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' bank.log)
+  check "every transaction has its row" "$done" "SELECT count(*) FROM pgbench_history"
+  check "and every row an id of its own" "$done" "SELECT count(DISTINCT id) FROM pgbench_history"
+}
+
+by_time() {
+  say "the id is the time: one range of the primary key answers \"the last 5 seconds\""
+  sql -c "VACUUM (ANALYZE) pgbench_history"
+  show -e -c "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF)
+SELECT count(*) FROM pgbench_history WHERE id >= snowflake_floor(now() - interval '5 seconds')" | tee explain.log
+  check "the plan uses the primary key" 1 "SELECT ($(grep -cE 'Index (Only )?Scan using pgbench_history_pkey' explain.log || true))"
+  check "rows wrongly in or out of such a range" 0 \
+    "WITH cut AS MATERIALIZED (SELECT max(mtime) - interval '5 seconds' AS t FROM pgbench_history)
+     SELECT count(*) FROM pgbench_history, cut
+     WHERE (id >= snowflake_floor(t)) <> (snowflake_time(id) >= date_trunc('milliseconds', t))"
+
+  say "one id taken apart, beside the time its row was written"
+  show -e -c "SELECT id, mtime FROM pgbench_history ORDER BY id DESC LIMIT 1" \
+    -c "SELECT * FROM snowflake_parts((SELECT max(id) FROM pgbench_history))"
+}
+
+ordered() {
+  say "order: 8 clients insert 100 rows at a time for 3 s and number them"
+  sql -c "CREATE TABLE demo_order (id bigint PRIMARY KEY DEFAULT snowflake_next(), client int, n int)"
+  as_server_user tee order.sql >/dev/null <<'EOF'
+INSERT INTO demo_order (client, n) SELECT :client_id, :n + g FROM generate_series(1, 100) g;
+\set n :n + 100
+EOF
+  bench --time=3 --define=n=0 --file=order.sql >order.log
+  sql -c "SELECT '  ' || count(*) || ' rows' FROM demo_order"
+  check "ids not above the one before of the same client" 0 \
+    "SELECT count(*) FROM (SELECT id <= lag(id) OVER (PARTITION BY client ORDER BY n) AS wrong FROM demo_order) s WHERE wrong"
+  check "ids that two tables share" 0 "SELECT count(*) FROM pgbench_history JOIN demo_order USING (id)"
+}
+
+fast() {
+  say "speed: 8 clients only draw, 1000 ids a call, for 3 s"
+  echo 'SELECT max(snowflake_next()) FROM generate_series(1, 1000);' | as_server_user tee draw.sql >/dev/null
+  bench --time=3 --file=draw.sql | awk '/^tps/ { printf "  %.2f million ids per second\n", $3 / 1000 }'
+}
+
+# Whoever starts PostgreSQL with RUST_BACKTRACE set gets a backtrace in the DETAIL of every error.
+unset RUST_BACKTRACE PGOPTIONS PGSERVICE
+stop
+[ "${1:-}" != stop ] || exit 0
+
+bindir=$("$pg_config" --bindir)
+make_directory
+export PGHOST=$dir PGPORT=54329 PGUSER=postgres PGDATABASE=demo LC_ALL=C
+trap 'echo "demo: failed; the logs are in $dir" >&2' ERR
+cd "$dir"
+start
+bank
+by_time
+ordered
+fast
+say "what the server says about its generators"
+show -x -e -c "SELECT * FROM idgen.stat_snowflake"
+
+[ $failed = 0 ] || { echo "demo: a check failed" >&2; exit 1; }
+say "all checks passed. The server is yours until you stop it:"
+[ "$(id -u)" != 0 ] || as='runuser -u postgres -- '
+echo "  ${as:-}psql -h $dir -p $PGPORT -U postgres demo"
+echo "  make demo-stop"

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs what building and testing idgen need, and nothing that is already there. Works as root, or as a user who
+# may use sudo. It creates and starts no PostgreSQL server.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PG=${PG:-15}
+packages=(
+  "postgresql-$PG" "postgresql-server-dev-$PG"        # the server, its headers, pg_regress and pgbench
+  build-essential clang libclang-dev                  # pgrx reads the headers through libclang
+  pkg-config libssl-dev                               # to compile cargo-pgrx
+  faketime                                            # tests that step the clock
+)
+# cargo-pgrx and the library must be of one version, and Cargo.toml names it.
+pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
+rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+
+say() { echo "==> $*"; }
+die() { echo "setup: $*" >&2; exit 1; }
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# Debian's server package makes and starts a cluster, which nobody asked for here. Two files prevent that; they are
+# there only while apt runs, and files that exist are not touched.
+no_cluster=/etc/postgresql-common/createcluster.d/idgen-setup.conf
+no_start=/usr/sbin/policy-rc.d
+prevent_cluster() {
+  [ ! -e "$no_start" ] || no_start= # before the trap, which removes what is named here
+  trap allow_cluster EXIT
+  as_root mkdir -p "${no_cluster%/*}"
+  echo 'create_main_cluster = false' | as_root tee "$no_cluster" >/dev/null
+  if [ -n "$no_start" ]; then
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$no_start" >/dev/null
+    as_root chmod 755 "$no_start"
+  fi
+}
+allow_cluster() {
+  as_root rm -f "$no_cluster" ${no_start:+"$no_start"}
+  as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
+}
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  say "install ${missing[*]}"
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "needs root or sudo to install packages"
+  as_root apt-get update -q
+  apt-cache show "postgresql-$PG" >/dev/null 2>&1 ||
+    die "this system's package sources have no PostgreSQL $PG: add the PostgreSQL project's own source, or choose PG=15"
+  installed "postgresql-$PG" || prevent_cluster
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+check_rust() {
+  local version
+  version=$(rustc --version 2>/dev/null | cut -d ' ' -f 2) ||
+    die "Rust $rust is missing: install rustup, then run: rustup toolchain install $rust"
+  [ "$(printf '%s\n' "$rust" "$version" | sort -V | head -n 1)" = "$rust" ] ||
+    die "Rust $version is too old, $rust is needed: install rustup, then run: rustup toolchain install $rust"
+  { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 ||
+    die "rustfmt or clippy is missing: run: rustup component add rustfmt clippy"
+}
+
+install_cargo_pgrx() {
+  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] && return
+  say "install cargo-pgrx $pgrx (takes minutes, once)"
+  # Its own target directory: otherwise it would use, and disturb, that of this project when one is set.
+  env -u CARGO_TARGET_DIR cargo install --locked cargo-pgrx --version "$pgrx"
+}
+
+command -v apt-get >/dev/null || die "knows Debian and its relatives only; elsewhere install: ${packages[*]}"
+check_rust
+install_packages
+install_cargo_pgrx
+say "setup: PostgreSQL $PG, Rust and cargo-pgrx $pgrx are there"

@@ -1,0 +1,155 @@
+//! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
+
+use idgen_core::error::{IdError, LayoutError, NodeError};
+use idgen_core::layout::{Layout, PRESETS, time_text};
+use idgen_core::snowflake::IdSpace;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// An error on its way to the user.
+pub struct Failure {
+    code: PgSqlErrorCode,
+    message: String,
+    detail: Option<String>,
+    hint: Option<String>,
+}
+
+impl Failure {
+    fn new(code: PgSqlErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None, hint: None }
+    }
+
+    fn detail(self, detail: impl Into<String>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
+    }
+
+    fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Ends the statement with this error.
+    pub fn raise(self) -> ! {
+        let mut report = ErrorReport::new(self.code, self.message, "idgen");
+        if let Some(detail) = self.detail {
+            report = report.set_detail(detail);
+        }
+        if let Some(hint) = self.hint {
+            report = report.set_hint(hint);
+        }
+        report.report(PgLogLevel::ERROR);
+        unreachable!("an error report of level ERROR does not return")
+    }
+}
+
+pub fn null_argument(name: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{name} must not be null"))
+}
+
+pub fn negative_count(count: i32) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("count must not be negative: \"{count}\""))
+}
+
+pub fn layout(text: &str, error: &LayoutError) -> Failure {
+    let presets: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid layout \"{text}\""))
+        .detail(error.to_string())
+        .hint(format!(
+            "Use a preset ({}) or a spec such as \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
+            presets.join(", ")
+        ))
+}
+
+pub fn not_preloaded() -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        "idgen must be preloaded to generate ids",
+    )
+    .detail("All sessions issue ids from one place in shared memory, which is set up when the server starts.")
+    .hint("Set shared_preload_libraries = 'idgen' in postgresql.conf (after others, separated by commas), and restart.")
+}
+
+pub fn standby() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION, "cannot generate ids during recovery")
+        .detail("This server is a standby: its primary issues the ids.")
+        .hint("Connect to the primary, or promote this server.")
+}
+
+/// This server's number does not fit the layout it is to generate in.
+pub fn server_number(layout: &Layout, error: NodeError) -> Failure {
+    let NodeError { field, value, max } = error;
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        format!("{field} id {value} of this server does not fit layout \"{layout}\""),
+    )
+    .detail(room(field, max))
+    .hint(format!("Set idgen.{field}_id to a number that fits and restart, or use a layout with more bits for it."))
+}
+
+fn room(field: &str, max: u64) -> String {
+    match max {
+        0 => format!("The layout has no field \"{field}\", so only number 0 can be in it."),
+        _ => format!("The layout has room for {field} 0 to {max}."),
+    }
+}
+
+pub fn table_full(generators: usize) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "too many layouts are generating ids at once")
+        .detail(format!(
+            "All {generators} generators have issued up to the clock or beyond, so none can make room yet."
+        ))
+        .hint("Set idgen.max_generators higher and restart, or try again when the clock has moved on.")
+}
+
+pub fn before_epoch(space: &IdSpace, now_ms: i64) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the clock is before the epoch of the layout")
+        .detail(format!("The server's clock says {}, the epoch is {}.", time_text(now_ms), time_text(space.epoch_ms())))
+        .hint("Use an epoch in the past, or set the server's clock.")
+}
+
+pub fn exhausted(space: &IdSpace) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        "the time bits of the layout have come to their end",
+    )
+    .detail(format!("The layout has no ids from {} on.", time_text(space.ends_at_ms())))
+    .hint("Use a layout with more time bits, a longer unit or a later epoch.")
+}
+
+/// An id that cannot be taken apart, or an argument of snowflake_make that does not fit.
+pub fn id(error: IdError, value: i64, layout: &Layout) -> Failure {
+    let failure = |message| Failure::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, message);
+    match error {
+        IdError::Negative => {
+            failure(format!("\"{value}\" is no snowflake id")).detail("An id is never negative.".to_owned())
+        }
+        IdError::TooManyBits { bits } => failure(format!("\"{value}\" is no id of layout \"{layout}\""))
+            .detail(format!("An id of the layout has {bits} bits at most.")),
+        IdError::BeforeEpoch => failure("ts is before the epoch of the layout".to_owned())
+            .detail(format!("The layout begins at {}.", time_text(layout.epoch_ms()))),
+        IdError::AfterEnd => failure("ts is after the end of the layout".to_owned())
+            .detail(format!("The layout has no ids from {} on.", time_text(layout.ends_at_ms()))),
+        IdError::Sequence { max } => failure(format!("sequence \"{value}\" does not fit layout \"{layout}\""))
+            .detail(format!("The layout has room for sequence 0 to {max}.")),
+        IdError::Node(NodeError { field, value, max }) => {
+            failure(format!("{field} \"{value}\" does not fit layout \"{layout}\"")).detail(room(field, max))
+        }
+    }
+}
+
+pub fn negative_part(name: &str, value: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        format!("{name} must not be negative: \"{value}\""),
+    )
+}
+
+pub fn time_out_of_range(value: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW,
+        format!("the time of id \"{value}\" is out of range for a timestamp"),
+    )
+}
+
+pub fn ts_not_finite() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, "ts must be finite")
+}

@@ -1,0 +1,143 @@
+//! The SQL functions that read ids and make bounds. They work without preload, on a standby and anywhere else.
+//!
+//! With a layout they are IMMUTABLE. Without one they depend on `idgen.layout`, which changes only when the server
+//! starts, and are STABLE. All are STRICT: NULL in, NULL out.
+
+use super::layouts;
+use crate::error;
+use crate::record::{self, Record};
+use crate::timestamp;
+use idgen_core::layout::{Layout, Node};
+use pgrx::prelude::*;
+
+#[pg_extern(
+    sql = "CREATE FUNCTION snowflake_parts(id bigint, OUT ts timestamptz, OUT datacenter int, OUT worker int, \
+           OUT tag int, OUT sequence bigint) STABLE STRICT PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    parts(id, &layouts::default(), fcinfo)
+}
+
+#[pg_extern(sql = "CREATE FUNCTION snowflake_parts(id bigint, layout text, OUT ts timestamptz, OUT datacenter int, \
+           OUT worker int, OUT tag int, OUT sequence bigint) IMMUTABLE STRICT PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_parts_in(id: i64, layout: &str, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    parts(id, &layouts::parsed(layout), fcinfo)
+}
+
+fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    let parts = layout.unpack(id).unwrap_or_else(|e| error::id(e, id, layout).raise());
+    let int = |field: Option<u32>| field.map(|value| value as i32).into_datum();
+    let datums = [
+        time_of(id, parts.time_ms).into_datum(),
+        int(parts.datacenter),
+        int(parts.worker),
+        int(parts.tag),
+        (parts.sequence as i64).into_datum(),
+    ];
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { record::form(fcinfo, datums) }
+}
+
+#[pg_extern(stable, strict, parallel_safe)]
+fn snowflake_time(id: i64) -> TimestampWithTimeZone {
+    time(id, &layouts::default())
+}
+
+#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_time")]
+fn snowflake_time_in(id: i64, layout: &str) -> TimestampWithTimeZone {
+    time(id, &layouts::parsed(layout))
+}
+
+fn time(id: i64, layout: &Layout) -> TimestampWithTimeZone {
+    let parts = layout.unpack(id).unwrap_or_else(|e| error::id(e, id, layout).raise());
+    time_of(id, parts.time_ms)
+}
+
+fn time_of(id: i64, time_ms: i64) -> TimestampWithTimeZone {
+    timestamp::from_ms(time_ms).unwrap_or_else(|| error::time_out_of_range(id).raise())
+}
+
+#[pg_extern(stable, strict, parallel_safe)]
+fn snowflake_floor(ts: TimestampWithTimeZone) -> i64 {
+    layouts::default().floor(timestamp::to_ms(ts))
+}
+
+#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_floor")]
+fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: &str) -> i64 {
+    layouts::parsed(layout).floor(timestamp::to_ms(ts))
+}
+
+#[pg_extern(stable, strict, parallel_safe)]
+fn snowflake_ceil(ts: TimestampWithTimeZone) -> i64 {
+    layouts::default().ceil(timestamp::to_ms(ts))
+}
+
+#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_ceil")]
+fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: &str) -> i64 {
+    layouts::parsed(layout).ceil(timestamp::to_ms(ts))
+}
+
+#[pg_extern(stable, strict, parallel_safe)]
+fn snowflake_make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: default!(i32, 0)) -> i64 {
+    make(ts, worker, sequence, datacenter, &layouts::default())
+}
+
+#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
+fn snowflake_make_in(ts: TimestampWithTimeZone, worker: i32, sequence: i64, layout: &str) -> i64 {
+    make(ts, worker, sequence, 0, &layouts::parsed(layout))
+}
+
+#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
+fn snowflake_make_with_datacenter_in(
+    ts: TimestampWithTimeZone,
+    worker: i32,
+    sequence: i64,
+    datacenter: i32,
+    layout: &str,
+) -> i64 {
+    make(ts, worker, sequence, datacenter, &layouts::parsed(layout))
+}
+
+fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, layout: &Layout) -> i64 {
+    let time_ms = timestamp::to_ms(ts);
+    if matches!(time_ms, i64::MIN | i64::MAX) {
+        error::ts_not_finite().raise();
+    }
+    let unsigned =
+        |name, value: i32| u32::try_from(value).unwrap_or_else(|_| error::negative_part(name, value.into()).raise());
+    let node = Node { datacenter: unsigned("datacenter", datacenter), worker: unsigned("worker", worker) };
+    let wanted = u64::try_from(sequence).unwrap_or_else(|_| error::negative_part("sequence", sequence).raise());
+    layout.pack(time_ms, node, wanted).unwrap_or_else(|e| error::id(e, sequence, layout).raise())
+}
+
+#[pg_extern(
+    sql = "CREATE FUNCTION snowflake_layout(OUT spec text, OUT bits int, OUT unit interval, OUT epoch timestamptz, \
+           OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) STABLE STRICT PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    describe(&layouts::default(), fcinfo)
+}
+
+#[pg_extern(sql = "CREATE FUNCTION snowflake_layout(layout text, OUT spec text, OUT bits int, OUT unit interval, \
+           OUT epoch timestamptz, OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) \
+           IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_layout_in(layout: &str, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    describe(&layouts::parsed(layout), fcinfo)
+}
+
+fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    let datums = [
+        layout.to_string().into_datum(),
+        (layout.bits() as i32).into_datum(),
+        timestamp::interval_of_ms(layout.unit_ms()).into_datum(),
+        timestamp::from_ms_or_infinity(layout.epoch_ms()).into_datum(),
+        (layout.workers() as i64).into_datum(),
+        (layout.ids_per_second() as i64).into_datum(),
+        timestamp::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
+    ];
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { record::form(fcinfo, datums) }
+}

@@ -1,0 +1,25 @@
+//! The SQL functions that issue ids, and the ones that read them.
+
+use call_site::CallSite;
+use pgrx::prelude::*;
+
+mod call_site;
+mod decode;
+pub mod layouts;
+mod many;
+pub mod space;
+
+/// The next id in the layout of `idgen.layout`.
+#[pg_extern(volatile, parallel_safe)]
+fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    unsafe { CallSite::new(fcinfo, None) }.with_space(space::next_id)
+}
+
+/// The next id in a layout. NULL is 22004.
+#[pg_extern(sql = "CREATE FUNCTION snowflake_next(layout text) RETURNS bigint VOLATILE PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
+    unsafe { CallSite::new(fcinfo, Some(0)) }.with_space(space::next_id)
+}

@@ -1,0 +1,90 @@
+//! `idgen.status()`: versions, settings, and checks in words.
+
+use crate::snowflake::layouts;
+use crate::{clock, settings, shmem, stats};
+use idgen_core::layout::time_text;
+use pgrx::JsonB;
+use pgrx::prelude::*;
+use serde_json::{Value, json};
+
+/// Works without preload, and then says so.
+#[pg_extern(sql = "CREATE FUNCTION idgen.status() RETURNS jsonb VOLATILE PARALLEL UNSAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn status() -> JsonB {
+    let library = env!("CARGO_PKG_VERSION");
+    let sql = sql_version();
+    let node = settings::node();
+    JsonB(json!({
+        "version": { "library": library, "sql": sql },
+        "settings": {
+            "layout": settings::layout(),
+            "worker_id": if settings::worker_undecided() { -1 } else { i64::from(node.worker) },
+            "datacenter_id": node.datacenter,
+            "max_drift_ms": settings::max_drift_ms(),
+            "max_generators": settings::max_generators(),
+        },
+        "checks": [
+            check_preloaded(),
+            check_versions(library, &sql),
+            check_worker(),
+            check_layouts(clock::now_ms()),
+        ],
+    }))
+}
+
+fn sql_version() -> String {
+    let query = "SELECT extversion FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'idgen'";
+    Spi::get_one(query).ok().flatten().unwrap_or_default()
+}
+
+fn check(name: &str, ok: bool, message: String) -> Value {
+    json!({ "check": name, "ok": ok, "message": message })
+}
+
+fn check_preloaded() -> Value {
+    match shmem::shared() {
+        Some(_) => check("preloaded", true, "ids can be generated".to_owned()),
+        None => check("preloaded", false, "set shared_preload_libraries = 'idgen' and restart".to_owned()),
+    }
+}
+
+fn check_versions(library: &str, sql: &str) -> Value {
+    let message = match library == sql {
+        true => "library and SQL objects are of one version".to_owned(),
+        false => format!(
+            "the library is {library}, the SQL objects are {sql}: run ALTER EXTENSION idgen UPDATE, and restart if the library was replaced"
+        ),
+    };
+    check("versions", library == sql, message)
+}
+
+fn check_worker() -> Value {
+    let node = settings::node();
+    if let Err(e) = layouts::default().space(node) {
+        let message = format!("idgen.{}_id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
+        return check("worker", false, message);
+    }
+    match settings::worker_undecided() {
+        true => check(
+            "worker",
+            false,
+            "idgen.worker_id is not set and acts as 0: set it, differently on each server whose ids meet".to_owned(),
+        ),
+        false => {
+            check("worker", true, format!("this server is worker {} of datacenter {}", node.worker, node.datacenter))
+        }
+    }
+}
+
+/// The default layout, and every other in use: does one end within a year?
+fn check_layouts(now_ms: i64) -> Value {
+    let in_use = stats::tenants().into_iter().map(|(_, tenant, _)| tenant.layout);
+    let ending = in_use.chain([layouts::default()]).filter(|layout| layout.ends_within_a_year(now_ms));
+    match ending.min_by_key(|layout| layout.ends_at_ms()) {
+        None => check("layouts", true, "no layout in use ends within a year".to_owned()),
+        Some(layout) => {
+            let ends_at = time_text(layout.ends_at_ms());
+            check("layouts", false, format!("layout \"{layout}\" has no ids from {ends_at} on"))
+        }
+    }
+}

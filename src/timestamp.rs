@@ -1,0 +1,31 @@
+//! PostgreSQL's timestamps and the core's milliseconds since 1970.
+
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+
+/// 2000-01-01, where PostgreSQL's timestamps begin, in milliseconds since 1970.
+const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
+
+/// The millisecond that holds an instant; the least and greatest number for the infinities.
+pub fn to_ms(ts: TimestampWithTimeZone) -> i64 {
+    match pg_sys::TimestampTz::from(ts) {
+        infinite @ (i64::MIN | i64::MAX) => infinite,
+        us => us.div_euclid(1000) + POSTGRES_EPOCH_MS,
+    }
+}
+
+/// `None` for what a timestamp cannot say.
+pub fn from_ms(ms: i64) -> Option<TimestampWithTimeZone> {
+    let us = ms.checked_sub(POSTGRES_EPOCH_MS)?.checked_mul(1000)?;
+    TimestampWithTimeZone::try_from(us).ok()
+}
+
+/// `infinity` for what is later than a timestamp can say.
+pub fn from_ms_or_infinity(ms: i64) -> TimestampWithTimeZone {
+    from_ms(ms).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
+}
+
+/// At most a second, which an interval always holds.
+pub fn interval_of_ms(ms: u32) -> Option<Interval> {
+    Interval::new(0, 0, i64::from(ms) * 1000).ok()
+}

@@ -1,0 +1,20 @@
+//! Says what the clocks show to a process: for every line it reads, one with CLOCK_REALTIME, CLOCK_MONOTONIC and
+//! CLOCK_BOOTTIME in nanoseconds. A test runs it under the fake clock of a server to see with the server's eyes.
+
+use std::io::Write;
+
+use nix::time::{ClockId, clock_gettime};
+
+fn main() {
+    for line in std::io::stdin().lines() {
+        line.expect("standard input is readable");
+        let clocks = [ClockId::CLOCK_REALTIME, ClockId::CLOCK_MONOTONIC, ClockId::CLOCK_BOOTTIME].map(nanoseconds);
+        println!("{} {} {}", clocks[0], clocks[1], clocks[2]);
+        std::io::stdout().flush().expect("standard output is writable");
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock).expect("Linux has this clock");
+    time.tv_sec() * 1_000_000_000 + time.tv_nsec()
+}

@@ -1,0 +1,89 @@
+//! What a cluster is made with.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::clock::FakeClock;
+use crate::cluster::Cluster;
+use crate::programs::give_to_server;
+use crate::settings::Settings;
+use crate::template;
+
+/// Options of a cluster to be started: see [`Cluster::builder`].
+pub struct Builder {
+    settings: Settings,
+    fake_clock: bool,
+    own_initdb: bool,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        let builder = Builder { settings: Settings::new(), fake_clock: false, own_initdb: false };
+        builder.preload(true)
+    }
+
+    /// Whether the server loads idgen at its start, as it does unless told otherwise.
+    pub fn preload(self, preload: bool) -> Builder {
+        self.conf("shared_preload_libraries", if preload { "idgen" } else { "" })
+    }
+
+    /// A setting for postgresql.conf; a later one of the same name wins.
+    pub fn conf(mut self, name: &str, value: &str) -> Builder {
+        self.settings.set(name, value);
+        self
+    }
+
+    /// Gives the server a wall clock that [`Cluster::clock`] steps.
+    pub fn fake_clock(mut self) -> Builder {
+        self.fake_clock = true;
+        self
+    }
+
+    /// Gives the cluster a system identifier of its own: without this all clusters of a test process have the same one,
+    /// as if they were copies of one another.
+    pub fn own_initdb(mut self) -> Builder {
+        self.own_initdb = true;
+        self
+    }
+
+    pub fn start(self) -> Cluster {
+        let dir = private_dir();
+        let data = dir.path().join("data");
+        if self.own_initdb {
+            template::initdb(&data);
+        } else {
+            template::copy(&data);
+        }
+        Settings::include_in(&data);
+        let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
+        Cluster::new(dir, self.settings, clock)
+    }
+}
+
+/// The directory of one cluster: its data, log, clock and socket. Nobody else can enter it, so nobody else can connect.
+pub(crate) fn private_dir() -> TempDir {
+    let dir = tempfile::Builder::new().prefix("idgen-").tempdir().expect("a temporary directory");
+    give_to_server(dir.path());
+    assert_fits_socket(dir.path());
+    dir
+}
+
+/// PostgreSQL's own message for this says little about where the path came from.
+fn assert_fits_socket(dir: &Path) {
+    let socket = dir.join(".s.PGSQL.5432");
+    let length = socket.as_os_str().len();
+    assert!(length <= 107, "the path of a socket may have 107 bytes, {} has {length}: set TMPDIR", socket.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Builder;
+
+    #[test]
+    fn idgen_is_preloaded_unless_told_otherwise() {
+        let preloaded = |builder: &Builder| builder.settings.get("shared_preload_libraries").map(str::to_owned);
+        assert_eq!(preloaded(&Builder::new()).as_deref(), Some("idgen"));
+        assert_eq!(preloaded(&Builder::new().preload(false)).as_deref(), Some(""));
+    }
+}

@@ -1,0 +1,240 @@
+//! One throw-away server.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::builder::Builder;
+use crate::clock::FakeClock;
+use crate::connect::PORT;
+use crate::postmaster::{Postmaster, Stop, await_death};
+use crate::procfs::poll;
+use crate::settings::Settings;
+
+/// How long a server may take to start, recovery included, to stop, or to come back after a crash.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server with a data directory of its own, reached through a socket of its own. Stopped and removed when dropped.
+///
+/// The methods panic, with the end of the server's log, when what they are asked for does not happen.
+pub struct Cluster {
+    dir: TempDir,
+    clock: Option<FakeClock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    settings: Settings,
+    /// `None` while the server is stopped.
+    postmaster: Option<Postmaster>,
+}
+
+impl Cluster {
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// A server with idgen preloaded and default settings.
+    pub fn start() -> Cluster {
+        Cluster::builder().start()
+    }
+
+    /// Starts a server on the data directory in `dir`.
+    pub(crate) fn new(dir: TempDir, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
+        settings.set("unix_socket_directories", &dir.path().to_string_lossy());
+        settings.set("port", PORT);
+        let cluster = Cluster { dir, clock, state: Mutex::new(State { settings, postmaster: None }) };
+        cluster.start_again();
+        cluster
+    }
+}
+
+/// Start, stop and crash.
+impl Cluster {
+    pub fn start_again(&self) {
+        self.try_start().unwrap_or_else(|report| panic!("the server did not start\n{report}"));
+    }
+
+    /// Starts the stopped server. When it does not come up, the error has what it logged.
+    pub fn try_start(&self) -> Result<(), String> {
+        let mut state = self.state();
+        assert!(state.postmaster.is_none(), "the server is running");
+        state.settings.write(&self.data_dir());
+        let logged_before = self.log().len();
+        let mut command = self.program("postgres");
+        if let Some(clock) = &self.clock {
+            clock.apply_to(&mut command);
+        }
+        let postmaster = state.postmaster.insert(Postmaster::spawn(command, &self.data_dir(), &self.log_file()));
+        let outcome = poll(PATIENCE, || match postmaster.ended() {
+            Some(status) => Some(Err(format!("it ended with {status}"))),
+            None => self.try_client().ok().map(|_| Ok(())),
+        });
+        let failure = match outcome {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(ended)) => ended,
+            None => format!("it took no connection in {PATIENCE:?}"),
+        };
+        if let Some(postmaster) = state.postmaster.take() {
+            postmaster.destroy();
+        }
+        let logged = telling_lines(&self.log()[logged_before..]).collect::<Vec<_>>().join("\n");
+        Err(format!("{failure}\n{logged}"))
+    }
+
+    /// Stops the server and waits until it has ended.
+    pub fn stop(&self, how: Stop) {
+        let mut state = self.state();
+        let postmaster = state.postmaster.as_mut().expect("the server is running");
+        let status = postmaster.stop(how, PATIENCE);
+        let status = status.unwrap_or_else(|| panic!("no end of {how:?} stop in {PATIENCE:?}\n{}", self.log_tail()));
+        state.postmaster = None;
+        // A process that crashed during the shutdown shows only here.
+        let clean = how == Stop::Immediate || status.success();
+        assert!(clean, "{how:?} stop ended with {status}\n{}", self.log_tail());
+    }
+
+    /// An ordinary restart, with the settings as they are now.
+    pub fn restart(&self) {
+        self.stop(Stop::Fast);
+        self.start_again();
+    }
+
+    /// Kills one process of the server with SIGKILL. When this returns the postmaster has noticed, and lets nobody in
+    /// until it has recovered: see [`Cluster::wait_until_ready`].
+    pub fn kill9(&self, pid: i32) {
+        let pid = Pid::from_raw(pid);
+        let state = self.state();
+        let postmaster = state.postmaster.as_ref().expect("the server is running");
+        assert!(postmaster.has_child(pid), "process {pid} is no child of postmaster {}", postmaster.pid());
+        kill(pid, Signal::SIGKILL).unwrap_or_else(|error| panic!("cannot kill process {pid}: {error}"));
+        // The postmaster reaps it and turns to recovery in one go, before it looks at new connections.
+        self.wait_for(PATIENCE, "the postmaster to reap the process", || !postmaster.has_child(pid));
+    }
+
+    /// Kills the postmaster with SIGKILL and waits until its children have noticed and ended, so that the server can be
+    /// started again. A child that is paused does not notice.
+    pub fn kill9_postmaster(&self) {
+        let postmaster = self.state().postmaster.take().expect("the server is running");
+        let orphans = await_death(postmaster.kill9(), PATIENCE);
+        assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
+    }
+
+    /// Waits until the server takes connections again, after one of its processes has crashed.
+    pub fn wait_until_ready(&self) {
+        self.wait_for(PATIENCE, "the server to take connections", || self.try_client().is_ok());
+    }
+}
+
+/// Settings and insight.
+impl Cluster {
+    /// Changes a setting for the next [`Cluster::reload`] or start.
+    pub fn set_conf(&self, name: &str, value: &str) {
+        let mut state = self.state();
+        state.settings.set(name, value);
+        state.settings.write(&self.data_dir());
+    }
+
+    /// Makes the server read its settings, and waits until new sessions have them. Processes that were there before
+    /// follow at their next statement or wake-up.
+    pub fn reload(&self) {
+        // A new session has the time from the postmaster, which a session that reloads by itself would not show.
+        let load_time = || -> SystemTime {
+            self.client().query_one("SELECT pg_conf_load_time()", &[]).expect("a timestamp").get(0)
+        };
+        let before = load_time();
+        self.execute("SELECT pg_reload_conf()");
+        self.wait_for(PATIENCE, "the settings to be loaded", || load_time() != before);
+    }
+
+    /// The clock of a cluster built with [`Builder::fake_clock`].
+    pub fn clock(&self) -> &FakeClock {
+        self.clock.as_ref().expect("this cluster was built without fake_clock()")
+    }
+
+    pub fn pid_of_postmaster(&self) -> i32 {
+        self.state().postmaster.as_ref().expect("the server is running").pid().as_raw()
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// All that the server has logged since it was made.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_file()).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until `condition` holds; panics with `what` and the end of the log when it does not before the deadline.
+    pub fn wait_for(&self, deadline: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+        let met = poll(deadline, || condition().then_some(()));
+        assert!(met.is_some(), "waited {deadline:?} for {what}\n{}", self.log_tail());
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        self.state().settings.clone()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    pub(crate) fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = telling_lines(&log).collect();
+        let tail = &lines[lines.len().saturating_sub(60)..];
+        format!("end of {}:\n{}", self.log_file().display(), tail.join("\n"))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A killed server leaves shared memory behind that outlives its directory, and the system has room for only so much.
+    /// The next start on the same data directory removes it, so a server that was killed last is started once more: without
+    /// sessions, and without anything a test has preloaded.
+    fn sweep(&self) {
+        if !self.data_dir().join("postmaster.pid").exists() {
+            return;
+        }
+        let mut command = self.program("postgres");
+        command.arg("--single").arg("-D").arg(self.data_dir());
+        command.args(["-c", "shared_preload_libraries=", "postgres"]);
+        // A standby cannot run like this, and says so only after it has removed what we are after.
+        let _ = command.stdin(Stdio::null()).output();
+    }
+
+    /// A lock that a failed assertion left poisoned still guards what Drop needs.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leaves out the refusals that the harness itself provokes while it waits for the server to come up.
+fn telling_lines(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| !line.contains("FATAL:  the database system is "))
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            // Before the stop: the end of the log is about the failure, and not about the shutdown.
+            eprintln!("kept {}\n{}", self.dir.path().display(), self.log_tail());
+        }
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(postmaster) = state.postmaster.take() {
+            postmaster.destroy();
+        }
+        if failed {
+            self.dir.disable_cleanup(true);
+        } else {
+            self.sweep();
+        }
+    }
+}

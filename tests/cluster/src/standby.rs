@@ -1,0 +1,109 @@
+//! A physical standby of a cluster.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::builder::private_dir;
+use crate::clock::FakeClock;
+use crate::cluster::Cluster;
+use crate::programs::run;
+use crate::settings::Settings;
+
+/// How long replication may take for what it is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Options of a standby to be started: see [`Cluster::standby_builder`].
+pub struct StandbyBuilder<'primary> {
+    primary: &'primary Cluster,
+    settings: Settings,
+    synchronous: bool,
+    fake_clock: bool,
+}
+
+impl Cluster {
+    /// A streaming standby of this server, with its settings and the true clock.
+    pub fn standby(&self) -> Cluster {
+        self.standby_builder().start()
+    }
+
+    /// A streaming standby with options. It has the settings of this server; a synchronous one also changes this server's.
+    pub fn standby_builder(&self) -> StandbyBuilder<'_> {
+        let mut settings = self.settings();
+        // Once promoted it would wait for itself.
+        settings.set("synchronous_standby_names", "");
+        StandbyBuilder { primary: self, settings, synchronous: false, fake_clock: false }
+    }
+
+    /// Makes this standby a primary, and waits until it is one.
+    pub fn promote(&self) {
+        let wait_seconds = i32::try_from(PATIENCE.as_secs()).expect("a minute fits");
+        let row = self.client().query_one("SELECT pg_promote(true, $1)", &[&wait_seconds]).expect("a standby");
+        assert!(row.get::<_, bool>(0), "not promoted in {PATIENCE:?}\n{}", self.log_tail());
+    }
+
+    /// Waits until this standby has replayed all that the primary has written up to now.
+    pub fn wait_replayed(&self, primary: &Cluster) {
+        let row = primary.client().query_one("SELECT pg_current_wal_lsn()::text", &[]).expect("a primary");
+        let written: String = row.get(0);
+        let mut standby = self.client();
+        self.wait_for(PATIENCE, &format!("WAL to be replayed up to {written}"), || {
+            let row = standby.query_one("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", &[&written]);
+            row.expect("a standby").get(0)
+        });
+    }
+}
+
+impl StandbyBuilder<'_> {
+    /// Commits on the primary wait for this standby, and for no other.
+    pub fn synchronous(mut self) -> Self {
+        self.synchronous = true;
+        self
+    }
+
+    /// Gives the standby a wall clock of its own: see [`Cluster::clock`].
+    pub fn fake_clock(mut self) -> Self {
+        self.fake_clock = true;
+        self
+    }
+
+    /// A setting in which the standby differs from its primary.
+    pub fn conf(mut self, name: &str, value: &str) -> Self {
+        self.settings.set(name, value);
+        self
+    }
+
+    pub fn start(self) -> Cluster {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("standby_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = private_dir();
+        let source = format!("{} application_name={name}", self.primary.connect_string("postgres", "postgres"));
+        // The slot keeps the WAL that a standby still needs, however long a test stops it.
+        run(self.primary.program("pg_basebackup").arg("-D").arg(dir.path().join("data")).args([
+            "-d",
+            &source,
+            "--wal-method=stream",
+            "--write-recovery-conf",
+            "--create-slot",
+            "--slot",
+            &name,
+            "--checkpoint=fast",
+            "--no-sync",
+        ]));
+        let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
+        let standby = Cluster::new(dir, self.settings, clock);
+        if self.synchronous {
+            self.primary.set_conf("synchronous_standby_names", &name);
+            self.primary.reload();
+            await_synchronous(self.primary, &name);
+        }
+        standby
+    }
+}
+
+fn await_synchronous(primary: &Cluster, standby: &str) {
+    let mut client = primary.client();
+    let sql = "SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync'";
+    primary.wait_for(PATIENCE, "the standby to be synchronous", || {
+        client.query_one(sql, &[&standby]).expect("a boolean").get(0)
+    });
+}
