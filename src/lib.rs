@@ -18,7 +18,32 @@ mod timestamp;
 pgrx::pg_module_magic!();
 
 extension_sql_file!("../sql/tables.sql", bootstrap);
-extension_sql_file!("../sql/views.sql", requires = [stats::stat_get_snowflake]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = [stats::stat_get_snowflake]);
+extension_sql_file!(
+    "../sql/comments.sql",
+    requires = [
+        "views",
+        snowflake::snowflake_next,
+        snowflake::snowflake_next_in,
+        snowflake::many::snowflake_next_many,
+        snowflake::many::snowflake_next_many_in,
+        snowflake::decode::snowflake_parts,
+        snowflake::decode::snowflake_parts_in,
+        snowflake::decode::snowflake_time,
+        snowflake::decode::snowflake_time_in,
+        snowflake::decode::snowflake_floor,
+        snowflake::decode::snowflake_floor_in,
+        snowflake::decode::snowflake_ceil,
+        snowflake::decode::snowflake_ceil_in,
+        snowflake::decode::snowflake_make,
+        snowflake::decode::snowflake_make_in,
+        snowflake::decode::snowflake_make_with_datacenter_in,
+        snowflake::decode::snowflake_layout,
+        snowflake::decode::snowflake_layout_in,
+        stats::reset_stats,
+        status::status,
+    ]
+);
 extension_sql_file!("../sql/grants.sql", finalize);
 
 /// Runs when the library is loaded: by the postmaster if it is preloaded, else by a backend at its first call. The

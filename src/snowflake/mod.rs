@@ -10,7 +10,8 @@ mod many;
 pub mod space;
 
 /// The next id in the layout of `idgen.layout`.
-#[pg_extern(volatile, parallel_safe)]
+#[pg_extern(sql = "CREATE FUNCTION snowflake_next() RETURNS bigint VOLATILE PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     unsafe { CallSite::new(fcinfo, None) }.with_space(space::next_id)

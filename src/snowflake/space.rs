@@ -43,22 +43,30 @@ pub fn attach(layout: Layout) -> Attached {
     }
     let node = settings::node();
     let space = layout.space(node).unwrap_or_else(|e| error::server_number(&layout, e).raise());
+    let now_ms = clock::now_ms();
+    // A layout that has ended, or not begun, takes no generator from one that works.
+    refuse_outside(&space, space.next(0, 1, &bounds(now_ms)), now_ms);
     let kept = layouts::default().space(node).ok();
     stats::flush_at_transaction_end();
-    let attached = place(shared, space, (layout, node), kept);
+    let attached = place(shared, space, (layout, node), kept, now_ms);
     attached.unwrap_or_else(|| error::table_full(shared.generators.len()).raise())
 }
 
-fn place(shared: &'static Shared, space: IdSpace, made_by: (Layout, Node), kept: Option<IdSpace>) -> Option<Attached> {
-    let now_ms = clock::now_ms();
+fn place(
+    shared: &'static Shared,
+    space: IdSpace,
+    (layout, node): (Layout, Node),
+    kept: Option<IdSpace>,
+    now_ms: i64,
+) -> Option<Attached> {
     let place = shared.with_table(|table| {
-        let place = table.attach(space, made_by, kept, now_ms).ok()?;
+        let place = table.attach(space, (layout, node), kept, now_ms).ok()?;
         if place.new {
             shared.counters[place.index].reset();
         }
         Some(place)
     })?;
-    let (layout, index) = (made_by.0, place.index);
+    let index = place.index;
     if place.new {
         announce_end(&layout, now_ms);
     }
@@ -91,13 +99,18 @@ pub fn next_run(attached: &mut Attached, want: u64) -> Run {
 #[inline]
 fn issue(attached: &mut Attached, want: u64) -> Run {
     loop {
-        // Nothing durable bounds an issue yet; the end of what milliseconds can say does.
-        let bounds = Bounds { now_ms: clock::now_ms(), drift_ms: settings::max_drift_ms(), mark_ms: i64::MAX };
+        let bounds = bounds(clock::now_ms());
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Answer::Issued(run)) => return run,
             other => overcome(attached, other, bounds.now_ms),
         }
     }
+}
+
+#[inline]
+fn bounds(now_ms: i64) -> Bounds {
+    // Nothing durable bounds an issue yet; the end of what milliseconds can say does.
+    Bounds { now_ms, drift_ms: settings::max_drift_ms(), mark_ms: i64::MAX }
 }
 
 /// What to do before asking again; an error where that would not help.
@@ -106,9 +119,16 @@ fn overcome(attached: &mut Attached, obstacle: Result<Answer, Ended>, now_ms: i6
     match obstacle {
         Err(Ended) => *attached = attach(attached.layout),
         Ok(Answer::Wait { until_ms }) => wait_until(attached.index, until_ms),
-        Ok(Answer::BeforeEpoch) => error::before_epoch(&attached.space, now_ms).raise(),
-        Ok(Answer::Exhausted | Answer::Reserve { .. }) => error::exhausted(&attached.space).raise(),
-        Ok(Answer::Issued(_)) => {}
+        Ok(answer) => refuse_outside(&attached.space, answer, now_ms),
+    }
+}
+
+/// An error when the clock is outside of the layout's time.
+fn refuse_outside(space: &IdSpace, answer: Answer, now_ms: i64) {
+    match answer {
+        Answer::BeforeEpoch => error::before_epoch(space, now_ms).raise(),
+        Answer::Exhausted | Answer::Reserve { .. } => error::exhausted(space).raise(),
+        Answer::Issued(_) | Answer::Wait { .. } => {}
     }
 }
 

@@ -1,0 +1,45 @@
+COMMENT ON SCHEMA idgen IS 'idgen: views and functions for operators';
+
+COMMENT ON FUNCTION snowflake_next() IS
+    'next id of this server in the layout of idgen.layout';
+COMMENT ON FUNCTION snowflake_next(text) IS
+    'next id of this server in a layout: a preset''s name or a spec';
+COMMENT ON FUNCTION snowflake_next_many(int) IS
+    'that many ids of this server, increasing, in the layout of idgen.layout';
+COMMENT ON FUNCTION snowflake_next_many(int, text) IS
+    'that many ids of this server, increasing, in a layout';
+COMMENT ON FUNCTION snowflake_parts(bigint) IS
+    'an id of idgen.layout taken apart; NULL where the layout has no such field';
+COMMENT ON FUNCTION snowflake_parts(bigint, text) IS
+    'an id of a layout taken apart; NULL where the layout has no such field';
+COMMENT ON FUNCTION snowflake_time(bigint) IS
+    'start of the tick in which an id of idgen.layout was made';
+COMMENT ON FUNCTION snowflake_time(bigint, text) IS
+    'start of the tick in which an id of a layout was made';
+COMMENT ON FUNCTION snowflake_floor(timestamptz) IS
+    'least id of the tick that holds this time, in the layout of idgen.layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_floor(timestamptz, text) IS
+    'least id of the tick that holds this time, in a layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_ceil(timestamptz) IS
+    'greatest id of the tick that holds this time, in the layout of idgen.layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_ceil(timestamptz, text) IS
+    'greatest id of the tick that holds this time, in a layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, int) IS
+    'the id with these parts in the layout of idgen.layout, for backfill';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, text) IS
+    'the id with these parts in a layout, for backfill';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, int, text) IS
+    'the id with these parts in a layout with datacenters, for backfill';
+COMMENT ON FUNCTION snowflake_layout() IS
+    'what the layout of idgen.layout is: canonical spec, bits, unit, epoch, capacity, end';
+COMMENT ON FUNCTION snowflake_layout(text) IS
+    'what a layout is: canonical spec, bits, unit, epoch, capacity, end';
+
+COMMENT ON VIEW idgen.stat_snowflake IS
+    'one row for each layout and number of this server that issues ids: last id, counters, waits, end';
+COMMENT ON FUNCTION idgen.stat_get_snowflake() IS
+    'what idgen.stat_snowflake shows';
+COMMENT ON FUNCTION idgen.status() IS
+    'versions, settings, and checks in words';
+COMMENT ON FUNCTION idgen.reset_stats() IS
+    'sets the counters of idgen.stat_snowflake to zero';

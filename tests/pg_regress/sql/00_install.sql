@@ -1,0 +1,35 @@
+-- What the extension brings, and who may use it.
+CREATE EXTENSION idgen;
+\dx+ idgen
+
+-- every member has a comment
+SELECT pg_describe_object(classid, objid, objsubid) AS without_comment
+FROM pg_depend d
+WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+  AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
+  AND obj_description(d.objid, (SELECT relname FROM pg_class c WHERE c.oid = d.classid)) IS NULL;
+
+-- volatility, parallel class, strictness, and who may execute
+SELECT p.oid::regprocedure AS function, provolatile AS volatile, proparallel AS parallel, proisstrict AS strict,
+       has_function_privilege('public', p.oid, 'EXECUTE') AS public
+FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
+ORDER BY p.oid::regprocedure::text COLLATE "C";
+
+\d idgen.stat_snowflake
+
+-- settings: name, unit, context, range, default
+SELECT name, unit, vartype, context, min_val, max_val, boot_val, short_desc
+FROM pg_settings WHERE name LIKE 'idgen.%' ORDER BY name;
+SET idgen.nonsense = 1;
+SET idgen.layout = 'js53';
+
+-- users' functions go where they want them, the rest to schema idgen
+DROP EXTENSION idgen;
+CREATE SCHEMA ids;
+CREATE EXTENSION idgen SCHEMA ids;
+SELECT ids.snowflake_next() < ids.snowflake_next() AS rises;
+SELECT count(*) FROM idgen.stat_snowflake;
+DROP EXTENSION idgen;
+DROP SCHEMA ids;
+CREATE EXTENSION idgen;

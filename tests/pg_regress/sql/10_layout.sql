@@ -1,0 +1,44 @@
+-- Layouts: presets, specs, the canonical form, and texts that are none.
+\x on
+SELECT p AS preset, l.* FROM unnest(string_to_array('snowflake twitter sonyflake instagram pgedge seconds js53', ' ')) p,
+    snowflake_layout(p) l;
+\x off
+SELECT spec FROM snowflake_layout();
+
+-- spellings of one layout
+SELECT DISTINCT (snowflake_layout(l)).spec FROM unnest(ARRAY[
+    'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01',
+    'epoch:2020-01-01 unit:1ms time:41   tag:4=7 worker:8 sequence:10',
+    'time:41 tag:4=7 worker:8 sequence:10 unit:1ms epoch:1577836800000ms',
+    'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01T01:00:00+01:00']) l;
+
+-- texts that are no layout
+\set VERBOSITY default
+SELECT snowflake_layout('');
+\echo :SQLSTATE
+SELECT snowflake_layout('snowflak');
+SELECT snowflake_layout('time');
+SELECT snowflake_layout('time:41');
+SELECT snowflake_layout('time:41 sequence:12');
+SELECT snowflake_layout('sequence:12 time:41 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:12 colour:3 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:12 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:19 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:63 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:33 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:-1 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 worker:99999999999999999999 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 worker:11 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 datacenter:5 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 tag:4 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 tag:4=16 sequence:12 epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:12 unit:2s epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:12 unit:1us epoch:2020-01-01');
+SELECT snowflake_layout('time:41 sequence:12 epoch:2020-02-30');
+SELECT snowflake_layout('time:41 sequence:12 epoch:1969-12-31');
+SELECT snowflake_layout('time:41 sequence:12 epoch:2020-01-01 epoch:2021-01-01');
+SELECT snowflake_layout(repeat('x', 100) || E'\n"quoted"');
+
+-- the next call works
+SELECT bits FROM snowflake_layout('js53');
+SELECT snowflake_layout(NULL) IS NULL AS null_in_null_out;

@@ -1,0 +1,20 @@
+-- What an ordinary role can do, and what it cannot.
+CREATE ROLE idgen_somebody;
+SET ROLE idgen_somebody;
+SELECT snowflake_next() > 0 AS next, snowflake_next('js53') > 0 AS next_in, (SELECT count(*) FROM snowflake_next_many(3)) AS many;
+SELECT worker FROM snowflake_parts(1888944671579078656);
+SELECT count(*) > 0 AS view FROM idgen.stat_snowflake;
+SELECT idgen.status() ? 'checks' AS status;
+SELECT idgen.reset_stats();
+\echo :SQLSTATE
+CREATE TABLE idgen.mine ();
+SET idgen.layout = 'js53';
+\echo :SQLSTATE
+SET idgen.worker_id = 1;
+SET idgen.datacenter_id = 1;
+SET idgen.max_drift = '10s';
+SET idgen.max_generators = 2;
+ALTER SYSTEM SET idgen.max_drift = '10s';
+ALTER ROLE idgen_somebody SET idgen.max_drift = '10s';
+RESET ROLE;
+DROP ROLE idgen_somebody;
