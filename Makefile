@@ -33,10 +33,12 @@ help: ## list the targets
 setup: ## install what building and testing need (Debian packages, cargo-pgrx)
 	@scripts/setup.sh
 
+# Old releases' SQL goes along: it is where every upgrade begins, and its test.
 build: setup ## build in release, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)
 	@$(CARGO) pgrx package $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE)
+	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` and not `cp`: it replaces the library instead of writing into it, which would crash a server that has it
 # loaded, and it sets the mode whatever the umask. An unchanged file is left alone.

@@ -30,6 +30,10 @@ COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, text) IS
     'the id with these parts in a layout, for backfill';
 COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, int, text) IS
     'the id with these parts in a layout with datacenters, for backfill';
+COMMENT ON FUNCTION snowflake_observe(bigint, boolean) IS
+    'makes all ids of this server begin after this one of idgen.layout, as setval does; returns where they begin';
+COMMENT ON FUNCTION snowflake_observe(bigint, text, boolean) IS
+    'makes all ids of this server begin after this one of a layout, as setval does; returns where they begin';
 COMMENT ON FUNCTION snowflake_layout() IS
     'what the layout of idgen.layout is: canonical spec, bits, unit, epoch, capacity, end';
 COMMENT ON FUNCTION snowflake_layout(text) IS
@@ -39,7 +43,11 @@ COMMENT ON VIEW idgen.stat_snowflake IS
     'one row for each layout and number of this server that issues ids: last id, counters, waits, end';
 COMMENT ON FUNCTION idgen.stat_get_snowflake() IS
     'what idgen.stat_snowflake shows';
+COMMENT ON VIEW idgen.stat_clock IS
+    'the durable mark, how far ids are ahead of the clock, and the backward steps it has made';
+COMMENT ON FUNCTION idgen.stat_get_clock() IS
+    'what idgen.stat_clock shows';
 COMMENT ON FUNCTION idgen.status() IS
     'versions, settings, and checks in words';
 COMMENT ON FUNCTION idgen.reset_stats() IS
-    'sets the counters of idgen.stat_snowflake to zero';
+    'sets the counters of the views to zero';

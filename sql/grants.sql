@@ -1,4 +1,6 @@
--- Everybody may generate, decode and look; setting the counters back is for DBAs, and superusers grant it.
+-- Everybody may generate, decode and look. Setting the counters back, and saying where ids begin, is for DBAs; superusers
+-- grant it.
 GRANT USAGE ON SCHEMA idgen TO PUBLIC;
-GRANT SELECT ON idgen.stat_snowflake TO PUBLIC;
+GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;

@@ -3,3 +3,7 @@ SELECT layout, datacenter, worker, last_id, last_time, issued, batches, borrowed
        pg_catalog.make_interval(secs => wait_us OPERATOR(pg_catalog./) 1000000.0) AS wait_time,
        ends_at
 FROM idgen.stat_get_snowflake();
+
+CREATE VIEW idgen.stat_clock AS
+SELECT mark, lead, backward_steps, largest_step, mark_writes, mark_write_time
+FROM idgen.stat_get_clock();

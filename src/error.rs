@@ -1,5 +1,6 @@
 //! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
 
+use crate::clock::{FileError, PATH};
 use idgen_core::error::{IdError, LayoutError, NodeError};
 use idgen_core::layout::{Layout, PRESETS, time_text};
 use idgen_core::snowflake::IdSpace;
@@ -59,6 +60,15 @@ pub fn layout(text: &str, error: &LayoutError) -> Failure {
         ))
 }
 
+pub fn configured_wrongly(name: &str, text: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("invalid value for parameter \"{name}\": \"{text}\""),
+    )
+    .detail("Uniqueness rests on this setting, so the server does not start with its default instead.")
+    .hint("Set a value that fits, or take the line out.")
+}
+
 pub fn not_preloaded() -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -92,12 +102,42 @@ fn room(field: &str, max: u64) -> String {
     }
 }
 
-pub fn table_full(generators: usize) -> Failure {
-    Failure::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "too many layouts are generating ids at once")
-        .detail(format!(
-            "All {generators} generators have issued up to the clock or beyond, so none can make room yet."
-        ))
-        .hint("Set idgen.max_generators higher and restart, or try again when the clock has moved on.")
+/// The high-water file cannot be used. Generation waits until it can: the next call tries again.
+pub fn high_water(error: FileError) -> Failure {
+    let way_out = "Bring the file back from where it was moved or copied; it must be this server's own and not older than \
+                   its last id. If there is none, and the server's clock is past the time of every id issued here, remove \
+                   the directory \"idgen\" from the data directory: ids then begin at the clock.";
+    let damaged = |message: &str| {
+        Failure::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, format!("{message} \"{PATH}\"")).hint(way_out)
+    };
+    match error {
+        FileError::Missing => {
+            Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_FILE, format!("high-water file \"{PATH}\" is missing"))
+                .detail("The directory is there, so ids were issued here, up to a time that only the file knows.")
+                .hint(way_out)
+        }
+        FileError::Damaged => damaged("no record is whole in the high-water file")
+            .detail("It says up to which time ids were issued here."),
+        FileError::Foreign(other) => damaged("another server has written the high-water file")
+            .detail(format!("Its system identifier is {other}.")),
+        FileError::Io(error) => Failure::new(
+            PgSqlErrorCode::ERRCODE_IO_ERROR,
+            format!("could not use the high-water file \"{PATH}\": {error}"),
+        )
+        .detail("No id is issued past the time that the file durably promises.")
+        .hint(
+            "Make the directory \"idgen\" in the data directory writable, with space left; the next call tries again.",
+        ),
+    }
+}
+
+pub fn observed_too_far_ahead(id: i64, time_ms: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("id \"{id}\" is more than a day ahead of the clock"),
+    )
+    .detail(format!("Its time is {}, and all ids of this server would begin there.", time_text(time_ms)))
+    .hint("Check the id and its layout; if it is right, say force => true.")
 }
 
 pub fn before_epoch(space: &IdSpace, now_ms: i64) -> Failure {

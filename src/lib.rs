@@ -7,6 +7,7 @@ use pgrx::prelude::*;
 
 mod clock;
 mod error;
+mod read_only;
 mod record;
 mod settings;
 mod shmem;
@@ -18,7 +19,11 @@ mod timestamp;
 pgrx::pg_module_magic!();
 
 extension_sql_file!("../sql/tables.sql", bootstrap);
-extension_sql_file!("../sql/views.sql", name = "views", requires = [stats::stat_get_snowflake]);
+extension_sql_file!(
+    "../sql/views.sql",
+    name = "views",
+    requires = [stats::stat_get_snowflake, clock::stats::stat_get_clock]
+);
 extension_sql_file!(
     "../sql/comments.sql",
     requires = [
@@ -27,6 +32,8 @@ extension_sql_file!(
         snowflake::snowflake_next_in,
         snowflake::many::snowflake_next_many,
         snowflake::many::snowflake_next_many_in,
+        snowflake::observe::snowflake_observe,
+        snowflake::observe::snowflake_observe_in,
         snowflake::decode::snowflake_parts,
         snowflake::decode::snowflake_parts_in,
         snowflake::decode::snowflake_time,
@@ -56,5 +63,6 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define(preloading);
     if preloading {
         shmem::install_hooks();
+        clock::recovery::register_worker();
     }
 }

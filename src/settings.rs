@@ -2,6 +2,7 @@
 //!
 //! An ordinary role cannot change any of them: uniqueness rests on them.
 
+use crate::error;
 use idgen_core::layout::{Layout, Node};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
@@ -14,15 +15,21 @@ static WORKER_ID: GucSetting<i32> = GucSetting::<i32>::new(-1);
 static DATACENTER_ID: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Long enough for a burst of four million ids at the default layout's rate, short enough to sort by.
 static MAX_DRIFT: GucSetting<i32> = GucSetting::<i32>::new(1000);
-/// Far more layouts than a schema has, in 72 kB.
+/// One fsync in three seconds is nothing to any disk, and three seconds ahead after a crash nothing to any user.
+static CLOCK_WINDOW: GucSetting<i32> = GucSetting::<i32>::new(3000);
+/// Far more layouts than a schema has, in 90 kB.
 static MAX_GENERATORS: GucSetting<i32> = GucSetting::<i32>::new(256);
 
 /// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
 const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
 
+/// The widest window: after a crash ids begin up to that, and half of it, ahead of the clock.
+const CLOCK_WINDOW_LIMIT_MS: i32 = 60_000;
+
 /// Defines the settings. What shared memory depends on is fixed when the server starts. A library that was not
 /// preloaded comes too late for that, and has no shared memory: it reads the same settings from the server's files.
 pub fn define(preloading: bool) {
+    let configured: Vec<_> = NAMES.iter().map(|(name, flags)| (*name, *flags, value_of(name))).collect();
     let at_start = || {
         if preloading { GucContext::Postmaster } else { GucContext::Sighup }
     };
@@ -72,6 +79,16 @@ pub fn define(preloading: bool) {
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
+        c"idgen.clock_window",
+        c"How far ahead the high-water mark is written.",
+        c"The mark is written once in this time at the most, and ids begin up to one and a half of it later after a crash.",
+        &CLOCK_WINDOW,
+        100,
+        CLOCK_WINDOW_LIMIT_MS,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
         c"idgen.max_generators",
         c"How many combinations of layout and worker number can generate at once.",
         c"Beyond this, one that is behind the clock makes room.",
@@ -83,9 +100,52 @@ pub fn define(preloading: bool) {
         GucFlags::default(),
     );
     if preloading {
+        for (name, flags, text) in configured {
+            refuse_unless_taken(name, flags, text);
+        }
         // SAFETY: a C string literal. Only when preloaded, for this removes every setting of the prefix that is not
         // defined by now, and those fixed at the start cannot be defined later.
         unsafe { pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
+    }
+}
+
+/// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
+const NAMES: [(&CStr, Option<GucFlags>); 6] = [
+    (c"idgen.layout", None),
+    (c"idgen.worker_id", Some(GucFlags::empty())),
+    (c"idgen.datacenter_id", Some(GucFlags::empty())),
+    (c"idgen.max_drift", Some(GucFlags::UNIT_MS)),
+    (c"idgen.clock_window", Some(GucFlags::UNIT_MS)),
+    (c"idgen.max_generators", Some(GucFlags::empty())),
+];
+
+/// What a setting is now, as text; before it is defined, what the configuration says.
+fn value_of(name: &CStr) -> Option<CString> {
+    // SAFETY: the name is a C string; the result is null or a C string that is copied at once.
+    unsafe {
+        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_owned())
+    }
+}
+
+/// Where the configuration has a wrong value for a library's setting, PostgreSQL takes the default instead and warns. A
+/// worker id that is quietly 0 makes duplicates, so the server does not start, as with PostgreSQL's own settings.
+fn refuse_unless_taken(name: &CStr, number: Option<GucFlags>, configured: Option<CString>) {
+    let (Some(text), Some(taken)) = (configured, value_of(name)) else {
+        return;
+    };
+    let is_taken = match number {
+        None => text == taken,
+        Some(flags) => {
+            let mut parsed = 0;
+            // SAFETY: a C string, a local for the result, and no wish for a hint.
+            let is_number =
+                unsafe { pg_sys::parse_int(text.as_ptr(), &mut parsed, flags.bits(), std::ptr::null_mut()) };
+            is_number && taken.to_string_lossy() == parsed.to_string()
+        }
+    };
+    if !is_taken {
+        error::configured_wrongly(&name.to_string_lossy(), &text.to_string_lossy()).raise();
     }
 }
 
@@ -109,6 +169,10 @@ pub fn worker_undecided() -> bool {
 #[inline]
 pub fn max_drift_ms() -> i64 {
     i64::from(MAX_DRIFT.get())
+}
+
+pub fn clock_window_ms() -> i64 {
+    i64::from(CLOCK_WINDOW.get())
 }
 
 pub fn max_generators() -> usize {

@@ -4,7 +4,7 @@
 //! calls, and when the process turns to another generator: an atomic add on a shared line for each id would cost as
 //! much as the id.
 
-use crate::{shmem, timestamp};
+use crate::{clock, shmem, timestamp};
 use idgen_core::snowflake::Run;
 use idgen_core::table::Tenant;
 use pgrx::prelude::*;
@@ -154,12 +154,13 @@ pub fn tenants() -> Vec<(usize, Tenant, Option<u64>)> {
     found
 }
 
-/// Sets the counters of `idgen.stat_snowflake` to zero.
+/// Sets the counters of the views to zero.
 #[pg_extern(sql = "CREATE FUNCTION idgen.reset_stats() RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn reset_stats() {
     flush();
     if let Some(shared) = shmem::shared() {
         shared.counters.iter().for_each(shmem::Counters::reset);
+        clock::stats::reset(shared.clock);
     }
 }

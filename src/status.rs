@@ -1,11 +1,12 @@
 //! `idgen.status()`: versions, settings, and checks in words.
 
 use crate::snowflake::layouts;
-use crate::{clock, settings, shmem, stats};
+use crate::{clock, read_only, settings, shmem, stats};
 use idgen_core::layout::time_text;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Works without preload, and then says so.
 #[pg_extern(sql = "CREATE FUNCTION idgen.status() RETURNS jsonb VOLATILE PARALLEL UNSAFE \
@@ -21,20 +22,24 @@ fn status() -> JsonB {
             "worker_id": if settings::worker_undecided() { -1 } else { i64::from(node.worker) },
             "datacenter_id": node.datacenter,
             "max_drift_ms": settings::max_drift_ms(),
+            "clock_window_ms": settings::clock_window_ms(),
             "max_generators": settings::max_generators(),
         },
         "checks": [
             check_preloaded(),
             check_versions(library, &sql),
             check_worker(),
-            check_layouts(clock::now_ms()),
+            check_layouts(),
+            check_default_layout(),
+            check_clock(),
+            check_mark(),
         ],
     }))
 }
 
 fn sql_version() -> String {
     let query = "SELECT extversion FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'idgen'";
-    Spi::get_one(query).ok().flatten().unwrap_or_default()
+    read_only::get_one(query).unwrap_or_default()
 }
 
 fn check(name: &str, ok: bool, message: String) -> Value {
@@ -77,7 +82,8 @@ fn check_worker() -> Value {
 }
 
 /// The default layout, and every other in use: does one end within a year?
-fn check_layouts(now_ms: i64) -> Value {
+fn check_layouts() -> Value {
+    let now_ms = clock::wall_ms();
     let in_use = stats::tenants().into_iter().map(|(_, tenant, _)| tenant.layout);
     let ending = in_use.chain([layouts::default()]).filter(|layout| layout.ends_within_a_year(now_ms));
     match ending.min_by_key(|layout| layout.ends_at_ms()) {
@@ -86,5 +92,44 @@ fn check_layouts(now_ms: i64) -> Value {
             let ends_at = time_text(layout.ends_at_ms());
             check("layouts", false, format!("layout \"{layout}\" has no ids from {ends_at} on"))
         }
+    }
+}
+
+fn check_default_layout() -> Value {
+    let changed = shmem::shared().is_some_and(|shared| shared.clock.layout_changed.load(Relaxed));
+    let message = match changed {
+        false => "idgen.layout is what it was when ids were last issued",
+        true => {
+            "idgen.layout is another than before this start: old and new ids of one table may be equal, and decode differently"
+        }
+    };
+    check("idgen.layout", !changed, message.to_owned())
+}
+
+/// How far the clock may be behind before somebody should look at it.
+const BEHIND_MS: i64 = 1000;
+
+fn check_clock() -> Value {
+    let behind_ms = shmem::shared().map_or(0, |shared| clock::stats::behind_ms(shared.clock));
+    match behind_ms < BEHIND_MS {
+        true => check("clock", true, "ids go by the wall clock".to_owned()),
+        false => check(
+            "clock",
+            false,
+            format!(
+                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash or a promotion"
+            ),
+        ),
+    }
+}
+
+fn check_mark() -> Value {
+    let state = shmem::shared().map(|shared| shared.clock);
+    if let Some(error) = state.and_then(clock::stats::write_error) {
+        return check("mark", false, format!("the high-water file \"{}\" could not be written: {error}", clock::PATH));
+    }
+    match state.and_then(clock::stats::mark_ms) {
+        Some(mark_ms) => check("mark", true, format!("ids are durably promised up to {}", time_text(mark_ms))),
+        None => check("mark", true, "no id was generated since the server started".to_owned()),
     }
 }

@@ -25,7 +25,7 @@ pub fn from_ms_or_infinity(ms: i64) -> TimestampWithTimeZone {
     from_ms(ms).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
 }
 
-/// At most a second, which an interval always holds.
-pub fn interval_of_ms(ms: u32) -> Option<Interval> {
-    Interval::new(0, 0, i64::from(ms) * 1000).ok()
+/// `None` for what an interval cannot say.
+pub fn interval_of_us(us: i64) -> Option<Interval> {
+    Interval::new(0, 0, us).ok()
 }

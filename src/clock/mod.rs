@@ -1,17 +1,176 @@
-//! The time.
+//! The time: read from the machine, bounded by what the file promises.
 
-/// Nanoseconds since 1970, by the server's wall clock.
-#[inline]
-pub fn now_ns() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // Straight to libc, which reads the clock without a system call; PostgreSQL's own function costs a guarded call.
-    // SAFETY: the pointer is to a local that outlives the call. It cannot fail: every system has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut now) };
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
+use crate::settings;
+use crate::shmem::Shared;
+use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
+use idgen_core::snowflake::Bounds;
+use pgrx::prelude::*;
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::time::Duration;
+
+mod file;
+pub mod mark;
+pub mod recovery;
+pub mod stats;
+
+pub use file::{FileError, PATH};
+
+const NS_PER_MS: i64 = 1_000_000;
+
+/// What all processes know about time. In shared memory; made by the postmaster.
+pub struct State {
+    effective: EffectiveClock,
+    pub mark: Mark,
+    /// Number of the newest record in the file. Holder of the file's lock.
+    turn: AtomicU64,
+    /// The server started in archive or standby recovery: times of another server's clock have been replayed.
+    recovered: AtomicBool,
+    /// `idgen.layout` is another than when the file was last written by an earlier start.
+    pub layout_changed: AtomicBool,
+    writes: AtomicU64,
+    write_us: AtomicU64,
+    /// The system's error number of the last write, 0 if it went well.
+    last_error: AtomicI32,
+    /// Who waits for the mark sleeps here.
+    moved: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
-/// Milliseconds since 1970, by the server's wall clock.
+// SAFETY: the condition variable is PostgreSQL's own for shared memory, and is used through its functions only, which
+// lock it; everything else is atomic.
+unsafe impl Sync for State {}
+
+impl State {
+    /// As the server starts: the file is not read yet, so nothing can be issued.
+    pub fn new() -> Self {
+        Self {
+            effective: EffectiveClock::new(read()),
+            mark: Mark::unknown(),
+            turn: AtomicU64::new(0),
+            recovered: AtomicBool::new(recovery::is_requested()),
+            layout_changed: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+            write_us: AtomicU64::new(0),
+            last_error: AtomicI32::new(0),
+            moved: UnsafeCell::new(pg_sys::ConditionVariable::default()),
+        }
+    }
+
+    /// To be called once the state is at its place.
+    pub fn init_at_place(&self) {
+        // SAFETY: the postmaster, before any other process exists.
+        unsafe { pg_sys::ConditionVariableInit(self.moved.get()) };
+    }
+
+    /// The time by which ids may be issued, in milliseconds since 1970: it never goes back while the server runs.
+    pub fn now_ms(&self) -> i64 {
+        self.effective.now_ms(read())
+    }
+
+    /// Where ids end that are issued now.
+    fn limit_ms(&self) -> i64 {
+        self.now_ms() + settings::max_drift_ms()
+    }
+
+    /// Where the mark has to be moved to now.
+    fn target(&self) -> Target {
+        Target::past(self.limit_ms(), settings::clock_window_ms())
+    }
+}
+
+/// The bounds of an issue by one look at the wall clock. They may be too narrow, never too wide: when they are in the
+/// way, ask for [`careful_bounds`].
 #[inline]
-pub fn now_ms() -> i64 {
-    now_ns() / 1_000_000
+pub fn quick_bounds(state: &State) -> Bounds {
+    let now_ms = wall_ms();
+    if state.effective.is_stale(now_ms) {
+        sample(state);
+    }
+    // `due` for the mark, so that the mark is moved before it is in anybody's way.
+    Bounds { now_ms, limit_ms: now_ms + settings::max_drift_ms(), mark_ms: state.mark.due_ms() }
+}
+
+/// The bounds of an issue by the effective clock and the mark itself, which is moved if it is due and nobody else is
+/// moving it.
+pub fn careful_bounds(shared: &Shared) -> Bounds {
+    let state = shared.clock;
+    sample(state);
+    let bounds = Bounds { now_ms: wall_ms(), limit_ms: state.limit_ms(), mark_ms: 0 };
+    mark::tend(shared, bounds.limit_ms);
+    Bounds { mark_ms: state.mark.mark_ms(), ..bounds }
+}
+
+/// Takes note of both clocks, and says in the server's log when the wall clock has stepped back.
+#[cold]
+fn sample(state: &State) {
+    if let Some(step_ns) = state.effective.sample(read_together) {
+        let step_ms = step_ns / NS_PER_MS;
+        log!("the clock has stepped back by {step_ms} ms; ids go on from where they were, no faster than time passes");
+    }
+}
+
+/// Waits until the limit of issue is at least this, outside of any lock. Ends early, by an error, when the statement is
+/// cancelled or the session terminated.
+pub fn wait_for_limit(state: &State, limit_ms: i64) {
+    let until_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(NS_PER_MS);
+    loop {
+        let left_ns = until_ns.saturating_sub(state.effective.now_ns(read()));
+        if left_ns <= 0 {
+            return;
+        }
+        sleep(Duration::from_nanos(left_ns as u64));
+        check_for_interrupts!();
+        // Forward steps shorten the wait.
+        sample(state);
+    }
+}
+
+/// Sleeps for at most so long, and at most a second.
+fn sleep(left: Duration) {
+    let ms = left.as_millis().min(1000) as i64;
+    if ms == 0 {
+        // A latch counts in milliseconds, and would sleep through a tick of the default layout. A signal ends this
+        // one too; should it arrive just before, it is seen within the millisecond.
+        let rest = libc::timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+        // SAFETY: the pointer is to a local that outlives the call; null: the remainder is not wanted.
+        unsafe { libc::nanosleep(&rest, null_mut()) };
+        return;
+    }
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: every backend has its latch, and waits on it alone.
+    unsafe {
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, ms, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+    }
+}
+
+/// Milliseconds since 1970 by the server's wall clock.
+#[inline]
+pub fn wall_ms() -> i64 {
+    gettime(libc::CLOCK_REALTIME) / NS_PER_MS
+}
+
+/// Both clocks. The wall clock last: read late, it is ahead of the boot time, and the effective clock with it.
+fn read() -> Reading {
+    let boot_ns = gettime(libc::CLOCK_BOOTTIME);
+    Reading { wall_ns: gettime(libc::CLOCK_REALTIME), boot_ns }
+}
+
+/// Both clocks at one instant, to a fifth of a millisecond; `None` when the process is interrupted at each try.
+fn read_together() -> Option<Reading> {
+    (0..3).find_map(|_| {
+        let reading = read();
+        let after_ns = gettime(libc::CLOCK_BOOTTIME);
+        (after_ns - reading.boot_ns < NS_PER_MS / 5).then_some(reading)
+    })
+}
+
+#[inline]
+fn gettime(clock: libc::clockid_t) -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // Straight to libc, which reads the clock without a system call; PostgreSQL's own function costs a guarded call.
+    // SAFETY: the pointer is to a local that outlives the call. It cannot fail: every Linux has these clocks.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }

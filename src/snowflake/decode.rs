@@ -132,7 +132,7 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
     let datums = [
         layout.to_string().into_datum(),
         (layout.bits() as i32).into_datum(),
-        timestamp::interval_of_ms(layout.unit_ms()).into_datum(),
+        timestamp::interval_of_us(i64::from(layout.unit_ms()) * 1000).into_datum(),
         timestamp::from_ms_or_infinity(layout.epoch_ms()).into_datum(),
         (layout.workers() as i64).into_datum(),
         (layout.ids_per_second() as i64).into_datum(),

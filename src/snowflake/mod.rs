@@ -7,6 +7,7 @@ mod call_site;
 mod decode;
 pub mod layouts;
 mod many;
+mod observe;
 pub mod space;
 
 /// The next id in the layout of `idgen.layout`.

@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use idgen_core::generator::Generator;
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::Bounds;
-use idgen_core::table::Table;
+use idgen_core::table::{FLOORS, Table};
 use std::hint::black_box;
 
 /// 2026-01-01.
@@ -15,15 +15,15 @@ fn issue(c: &mut Criterion) {
         let layout = Layout::parse(name).expect("a preset");
         let space = layout.space(Node::default()).expect("worker 0 fits");
         let generators = [Generator::new(), Generator::new()];
-        let (mut tenants, mut floor_ms) = ([None, None], NOW_MS);
-        let mut table = Table { generators: &generators, tenants: &mut tenants, floor_ms: &mut floor_ms };
-        let place = table.attach(space, (layout, Node::default()), None, NOW_MS).expect("the table is empty");
+        let (mut tenants, mut floors_ms) = ([None, None], [NOW_MS; FLOORS]);
+        let mut table = Table { generators: &generators, tenants: &mut tenants, floors_ms: &mut floors_ms };
+        let place = table.attach(space, (layout, Node::default()), None);
         let mut now_ms = NOW_MS;
         c.bench_function(&format!("issue {want} in {name}"), |b| {
             b.iter(|| {
                 // A clock that moves on, so that no layout runs into its drift.
                 now_ms += 1;
-                let bounds = Bounds { now_ms, drift_ms: 1000, mark_ms: i64::MAX };
+                let bounds = Bounds { now_ms, limit_ms: now_ms + 1000, mark_ms: i64::MAX };
                 black_box(generators[place.index].issue(place.handle, &space, black_box(want), &bounds))
             })
         });

@@ -75,6 +75,17 @@ impl Generator {
         self.position.load(Ordering::Acquire).wrapping_sub(handle.offset)
     }
 
+    /// Makes `free` the first free slot, unless a later one is. For the holder of the table's lock, exclusively.
+    pub(crate) fn skip_to(&self, handle: Handle, free: u64) {
+        // Release: an issue that finds the new position finds what was written before it, as in `issue`.
+        let skip = |position: u64| {
+            let behind = position.wrapping_sub(handle.offset) < free;
+            behind.then(|| free.wrapping_add(handle.offset))
+        };
+        // `Err` says that nothing was behind.
+        let _ = self.position.fetch_update(Ordering::AcqRel, Ordering::Acquire, skip);
+    }
+
     /// Ends the tenancy and returns its first free slot. For the holder of the table's lock, exclusively.
     pub(crate) fn end(&self, handle: Handle) -> u64 {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);

@@ -112,8 +112,12 @@ impl Layout {
         self.ends_at_ms().saturating_sub(now_ms) < 365 * 86_400_000
     }
 
-    /// The ids one server makes in this layout.
+    /// The ids one server makes in this layout. Its numbers count where the layout has the field.
     pub fn space(&self, node: Node) -> Result<IdSpace, NodeError> {
+        let node = Node {
+            datacenter: self.datacenter.map_or(0, |_| node.datacenter),
+            worker: self.worker.map_or(0, |_| node.worker),
+        };
         Ok(IdSpace {
             time: self.time,
             sequence: self.sequence,

@@ -3,6 +3,7 @@
 //! No clock, no I/O and no PostgreSQL in here: the time, the rows and the limits come in as arguments, and decisions
 //! go out as values. The extension reads settings, clock and shared memory, asks this crate, and converts the answer.
 
+pub mod clock;
 pub mod error;
 pub mod generator;
 pub mod layout;

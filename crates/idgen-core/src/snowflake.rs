@@ -21,9 +21,9 @@ pub struct IdSpace {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub now_ms: i64,
-    /// How far an id's time may be ahead of `now_ms`.
-    pub drift_ms: i64,
-    /// No id has this time or a later one, whatever the drift: what is durably promised ends here.
+    /// No id has a later time than this: the clock and the drift. Not before `now_ms`.
+    pub limit_ms: i64,
+    /// No id has this time or a later one: what is durably promised ends here.
     pub mark_ms: i64,
 }
 
@@ -44,9 +44,9 @@ pub enum Answer {
     Reserve {
         time_ms: i64,
     },
-    /// Every slot within the drift is taken: ask again at this time.
+    /// Every slot up to the limit is taken: ask again when the limit is this time.
     Wait {
-        until_ms: i64,
+        time_ms: i64,
     },
     /// The clock is before the layout's epoch.
     BeforeEpoch,
@@ -95,10 +95,17 @@ impl IdSpace {
         IdSpace { node_bits: 0, ..*self } == IdSpace { node_bits: 0, ..*other }
     }
 
+    /// A number that is the same for spaces of one layout, and seldom for others.
+    pub(crate) fn layout_hash(&self) -> u64 {
+        let bits = [self.time, self.sequence].map(|span| u64::from(span.shift) << 8 | u64::from(span.bits));
+        let parts = [bits[0], bits[1], u64::from(self.unit_ms), self.epoch_ms as u64, self.tag_bits];
+        parts.into_iter().fold(0, |hash, part| mix(hash ^ part))
+    }
+
     /// Takes up to `want` (at least 1) slots, `free` being the first that is free.
     ///
     /// The next slot is the later of `free` and the start of the current tick; a full tick borrows the next one, as
-    /// far as the bounds let it. What fits is given, also when it is less than was wanted.
+    /// far as the bounds allow. What fits is given, also when it is less than was wanted.
     #[inline]
     pub fn next(&self, free: u64, want: u64, bounds: &Bounds) -> Answer {
         let Some(now_tick) = tick_at(self.epoch_ms, self.unit_ms, bounds.now_ms) else {
@@ -112,7 +119,7 @@ impl IdSpace {
         let mut last = first + (want - 1);
         let ahead = self.opening(now_tick + 1);
         if last >= ahead {
-            last = match self.within_drift(first, last, bounds) {
+            last = match self.within_limit(first, last, bounds) {
                 Ok(last) => last,
                 Err(answer) => return answer,
             };
@@ -126,19 +133,18 @@ impl IdSpace {
         Answer::Issued(Run { first, count: last - first + 1, borrowed: (last + 1).saturating_sub(first.max(ahead)) })
     }
 
-    /// The last slot up to `last` that the drift allows.
-    fn within_drift(&self, first: u64, last: u64, bounds: &Bounds) -> Result<u64, Answer> {
+    /// The last slot up to `last` that the limit allows.
+    fn within_limit(&self, first: u64, last: u64, bounds: &Bounds) -> Result<u64, Answer> {
         let first_tick = first >> self.sequence.bits;
         if first_tick > self.time.max() {
             return Err(Answer::Exhausted);
         }
-        let horizon_ms = bounds.now_ms.saturating_add(bounds.drift_ms);
-        // The horizon is not before now, and now is not before the epoch.
-        let horizon = tick_at(self.epoch_ms, self.unit_ms, horizon_ms).unwrap_or(0);
-        if first_tick > horizon {
-            return Err(Answer::Wait { until_ms: self.tick_start_ms(first_tick) - bounds.drift_ms });
+        // The limit is not before now, and now is not before the epoch.
+        let limit = tick_at(self.epoch_ms, self.unit_ms, bounds.limit_ms).unwrap_or(0);
+        if first_tick > limit {
+            return Err(Answer::Wait { time_ms: self.tick_start_ms(first_tick) });
         }
-        Ok(last.min(self.opening(horizon.min(self.time.max()) + 1) - 1))
+        Ok(last.min(self.opening(limit.min(self.time.max()) + 1) - 1))
     }
 
     /// The last slot up to `last` whose time is before the mark.
@@ -172,10 +178,10 @@ impl IdSpace {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014): every bit
-/// of the tick reaches every bit of the result.
+/// of the number reaches every bit of the result.
 #[inline]
-fn mix(tick: u64) -> u64 {
-    let mut z = tick.wrapping_add(0x9e37_79b9_7f4a_7c15);
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

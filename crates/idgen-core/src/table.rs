@@ -27,43 +27,52 @@ pub struct Place {
     pub new: bool,
 }
 
-/// No generator is free and none can be taken: each has issued up to the clock or beyond.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Full;
-
 /// The generator that is kept for the default layout and never taken from it.
 pub const KEPT: usize = 0;
+
+/// How many floors there are. Spaces share them by a hash; more of them only make it rarer that two do.
+pub const FLOORS: usize = 1024;
 
 /// The table, in the hands of whoever holds its lock.
 pub struct Table<'a> {
     pub generators: &'a [Generator],
     pub tenants: &'a mut [Option<Tenant>],
-    /// Nothing that has left the table was issued at or after this time (milliseconds since 1970). Every new tenancy
-    /// begins at it, so that a space that comes back cannot repeat itself. Never ahead of the clock.
-    pub floor_ms: &'a mut i64,
+    /// For each space, by its hash: what left the table issued nothing at or after this time (milliseconds since 1970).
+    /// A new tenancy begins at its floor, so a space that comes back cannot repeat itself. The ids of one that was taken
+    /// ahead of the clock push only those ahead that share its floor, and by no more than it was itself.
+    pub floors_ms: &'a mut [i64; FLOORS],
 }
 
 impl Table<'_> {
-    /// Finds the generator of a space, or gives it one: a free one, else the one that has been still for longest.
-    /// `kept` is the space of the default layout.
-    pub fn attach(
-        &mut self,
-        space: IdSpace,
-        (layout, node): (Layout, Node),
-        kept: Option<IdSpace>,
-        now_ms: i64,
-    ) -> Result<Place, Full> {
+    /// Finds the generator of a space, or gives it one: a free one, else the one that has been still for longest. There
+    /// always is one, so nobody can fill the table. `kept` is the space of the default layout.
+    pub fn attach(&mut self, space: IdSpace, (layout, node): (Layout, Node), kept: Option<IdSpace>) -> Place {
         if let Some(place) = self.find(&space) {
-            return Ok(place);
+            return place;
         }
-        let index = match kept == Some(space) {
-            true => KEPT,
-            false => self.vacate(now_ms)?,
-        };
+        let index = if kept == Some(space) { KEPT } else { self.stillest() };
+        self.evict(index);
         let first_slot = space.first_slot_from(self.start_ms(&space));
         let handle = self.generators[index].begin(first_slot);
         self.tenants[index] = Some(Tenant { space, layout, node, first_slot, handle });
-        Ok(Place { index, handle, new: true })
+        Place { index, handle, new: true }
+    }
+
+    /// Makes everything begin at this time or later: what is in the table goes on from it, what comes begins at it.
+    pub fn raise_floor(&mut self, floor_ms: i64) {
+        for floor in self.floors_ms.iter_mut() {
+            *floor = floor_ms.max(*floor);
+        }
+        for (generator, tenant) in self.generators.iter().zip(self.tenants.iter()) {
+            if let Some(tenant) = tenant {
+                generator.skip_to(tenant.handle, tenant.space.first_slot_from(floor_ms));
+            }
+        }
+    }
+
+    /// The time at which, and after which, nothing has been issued by anything that is or was in the table.
+    pub fn settled_ms(&self) -> i64 {
+        self.settled().map(|(_, settled_ms)| settled_ms).chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
     }
 
     fn find(&self, space: &IdSpace) -> Option<Place> {
@@ -74,13 +83,12 @@ impl Table<'_> {
         self.tenants.iter().enumerate().find_map(at)
     }
 
-    /// Where a new space begins: after all that left the table, and after all that its layout has issued here under
-    /// another number, so that ids of one table keep rising when the server's number changes.
+    /// Where a new space begins: at its floor, and after all that its layout has issued here under another number, so
+    /// that ids of one table keep rising when the server's number changes.
     fn start_ms(&self, space: &IdSpace) -> i64 {
-        let siblings = self
-            .settled()
-            .filter(|(index, _)| self.tenants[*index].is_some_and(|tenant| tenant.space.same_layout(space)));
-        siblings.map(|(_, settled_ms)| settled_ms).fold(*self.floor_ms, i64::max)
+        let is_sibling = |index: usize| self.tenants[index].is_some_and(|tenant| tenant.space.same_layout(space));
+        let siblings = self.settled().filter(|(index, _)| is_sibling(*index));
+        siblings.map(|(_, settled_ms)| settled_ms).fold(self.floors_ms[floor_of(space)], i64::max)
     }
 
     /// Each tenant's generator with the first instant at which it has issued nothing.
@@ -92,36 +100,31 @@ impl Table<'_> {
         self.tenants.iter().enumerate().filter_map(of)
     }
 
-    fn vacate(&mut self, now_ms: i64) -> Result<usize, Full> {
+    /// A generator that is free, or the one that has been still for longest; never the kept one.
+    fn stillest(&self) -> usize {
         let mut others = self.tenants.iter().enumerate().skip(KEPT + 1);
         if let Some((index, _)) = others.find(|(_, tenant)| tenant.is_none()) {
-            return Ok(index);
+            return index;
         }
-        loop {
-            let stillest = self.settled().filter(|(index, _)| *index != KEPT).min_by_key(|(_, at)| *at);
-            // Taking a generator that is ahead of the clock would push the floor, and so every new space, ahead too.
-            let (index, _) = stillest.filter(|(_, settled_ms)| *settled_ms <= now_ms).ok_or(Full)?;
-            if self.evict(index, now_ms) {
-                return Ok(index);
-            }
-        }
+        let others = self.settled().filter(|(index, _)| *index != KEPT);
+        let stillest = others.min_by_key(|(_, settled_ms)| *settled_ms);
+        stillest.expect("a table has a generator beside the kept one, and none is free").0
     }
 
-    /// Ends a tenancy. If it drew ids in the meantime, up to the clock, it stays after all, under a new handle.
-    fn evict(&mut self, index: usize, now_ms: i64) -> bool {
-        let Some(tenant) = self.tenants[index].as_mut() else {
-            return true;
-        };
-        let free = self.generators[index].end(tenant.handle);
-        let settled_ms = tenant.space.settled_ms(free);
-        if settled_ms > now_ms {
-            tenant.handle = self.generators[index].begin(free);
-            return false;
+    /// Ends the tenancy of a generator, if it has a tenant. What that issued, up to this very moment, is under its
+    /// floor from now on.
+    fn evict(&mut self, index: usize) {
+        if let Some(tenant) = self.tenants[index].take() {
+            let free = self.generators[index].end(tenant.handle);
+            let floor = &mut self.floors_ms[floor_of(&tenant.space)];
+            *floor = tenant.space.settled_ms(free).max(*floor);
         }
-        *self.floor_ms = settled_ms.max(*self.floor_ms);
-        self.tenants[index] = None;
-        true
     }
+}
+
+/// Which floor is a space's. The server's number is left out, so that a new number finds what the old one has left.
+fn floor_of(space: &IdSpace) -> usize {
+    (space.layout_hash() % FLOORS as u64) as usize
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Every interleaving of the shared word: run with `--cfg loom` in RUSTFLAGS.
 #![cfg(loom)]
 
+use idgen_core::clock::{Mark, Target};
 use idgen_core::generator::{Ended, Generator, Handle};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Answer, Bounds, IdSpace};
-use idgen_core::table::{Full, Table, Tenant};
+use idgen_core::table::{FLOORS, Table, Tenant};
+use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -20,28 +22,28 @@ fn layout(text: &str) -> (IdSpace, Layout) {
 }
 
 fn bounds(now_ms: i64) -> Bounds {
-    Bounds { now_ms, drift_ms: 1000, mark_ms: i64::MAX }
+    Bounds { now_ms, limit_ms: now_ms + 1000, mark_ms: i64::MAX }
 }
 
 struct Server {
     generators: Vec<Generator>,
     /// What the lock protects.
-    table: Mutex<(Vec<Option<Tenant>>, i64)>,
+    table: Mutex<(Vec<Option<Tenant>>, [i64; FLOORS])>,
 }
 
 impl Server {
     fn new(size: usize) -> Arc<Self> {
         let generators = (0..size).map(|_| Generator::new()).collect();
-        Arc::new(Self { generators, table: Mutex::new((vec![None; size], NOW_MS)) })
+        Arc::new(Self { generators, table: Mutex::new((vec![None; size], [NOW_MS; FLOORS])) })
     }
 
-    fn attach(&self, text: &str, now_ms: i64) -> Result<(usize, Handle), Full> {
+    fn attach(&self, text: &str) -> (usize, Handle) {
         let (space, layout) = layout(text);
         let mut guard = self.table.lock().unwrap();
-        let (tenants, floor_ms) = &mut *guard;
-        let mut table = Table { generators: &self.generators, tenants, floor_ms };
-        let place = table.attach(space, (layout, Node::default()), None, now_ms)?;
-        Ok((place.index, place.handle))
+        let (tenants, floors_ms) = &mut *guard;
+        let mut table = Table { generators: &self.generators, tenants, floors_ms };
+        let place = table.attach(space, (layout, Node::default()), None);
+        (place.index, place.handle)
     }
 
     /// The ids of up to `want` slots.
@@ -68,7 +70,7 @@ fn assert_distinct(mut ids: Vec<i64>) {
 fn three_issue_one_each() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let place = server.attach(LAYOUT);
         let draw = move |server: &Server| server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
         let others = [(); 2].map(|()| {
             let server = server.clone();
@@ -86,7 +88,7 @@ fn three_issue_one_each() {
 fn two_issue_again_and_again() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let place = server.attach(LAYOUT);
         let draws = move |server: &Server| {
             let mut ids = server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
             ids.extend(server.draw(LAYOUT, place, 1, NOW_MS + 1).unwrap());
@@ -109,7 +111,7 @@ fn two_issue_again_and_again() {
 fn concurrent_issue_of_many() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let place = server.attach(LAYOUT);
         let other = {
             let server = server.clone();
             thread::spawn(move || server.draw(LAYOUT, place, 6, NOW_MS).unwrap())
@@ -132,7 +134,7 @@ fn issue_against_eviction() {
     loom::model(|| {
         // One generator is kept for the default layout, so all three layouts share the other.
         let server = Server::new(2);
-        let place = server.attach(LAYOUT, NOW_MS).unwrap();
+        let place = server.attach(LAYOUT);
         let holder = {
             let server = server.clone();
             thread::spawn(move || {
@@ -146,12 +148,12 @@ fn issue_against_eviction() {
         };
         // Well past what the holder draws, so that the eviction may go through at any moment of it.
         let later_ms = NOW_MS + 10;
-        let other = server.attach(OTHER, later_ms).unwrap();
+        let other = server.attach(OTHER);
         let mut others = server.draw(OTHER, other, 1, later_ms).unwrap();
         // Back again, after yet another tenant: the position has moved on, and never returns to what the holder saw.
-        let third = server.attach(THIRD, later_ms + 10).unwrap();
+        let third = server.attach(THIRD);
         server.draw(THIRD, third, 1, later_ms + 10).unwrap();
-        let back = server.attach(LAYOUT, later_ms + 20).unwrap();
+        let back = server.attach(LAYOUT);
         let mut ids = server.draw(LAYOUT, back, 1, NOW_MS).unwrap();
         assert_eq!(server.draw(OTHER, other, 1, later_ms + 20), Err(Ended));
 
@@ -163,27 +165,51 @@ fn issue_against_eviction() {
     });
 }
 
-/// A tenant that draws up to the clock while it is being evicted stays: its ids are not cut off from the floor.
+/// A tenant draws at the very moment of its eviction: what it got is counted, or it got nothing.
 #[test]
-fn eviction_of_one_that_wakes_up() {
+fn eviction_of_one_that_is_drawing() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT, NOW_MS).unwrap();
-        let waking = {
+        let place = server.attach(LAYOUT);
+        let drawing = {
             let server = server.clone();
-            thread::spawn(move || server.draw(LAYOUT, place, 1, NOW_MS + 5).unwrap_or_default())
+            thread::spawn(move || server.draw(LAYOUT, place, 6, NOW_MS).unwrap_or_default())
         };
-        let taken = server.attach(OTHER, NOW_MS + 5);
-        let drawn = waking.join().unwrap();
-        let floor_ms = server.table.lock().unwrap().1;
-        assert!(floor_ms <= NOW_MS + 5, "the floor is never ahead of the clock");
-        if taken.is_ok() {
-            assert!(drawn.is_empty(), "a tenancy that gave ids of this tick was taken at this tick");
+        server.attach(OTHER);
+        let back = server.attach(LAYOUT);
+        let ids = server.draw(LAYOUT, back, 1, NOW_MS).unwrap();
+        let drawn = drawing.join().unwrap();
+        assert!(drawn.iter().all(|id| *id < ids[0]), "{drawn:?} before {ids:?}");
+    });
+}
+
+/// Nothing is issued past what the file has, whoever moves the mark and whoever issues meanwhile.
+#[test]
+fn issue_against_a_mark_that_moves() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT);
+        let mark = Arc::new(Mark::unknown());
+        // What the file has: written before the mark is published, read after the issue.
+        let file_ms = Arc::new(AtomicI64::new(NOW_MS + 1));
+        mark.publish(Target { mark_ms: NOW_MS + 1, due_ms: NOW_MS });
+        let mover = {
+            let (mark, file_ms) = (mark.clone(), file_ms.clone());
+            thread::spawn(move || {
+                file_ms.store(NOW_MS + 2, Ordering::Relaxed);
+                mark.publish(Target { mark_ms: NOW_MS + 2, due_ms: NOW_MS + 1 });
+            })
+        };
+        let (space, layout) = layout(LAYOUT);
+        for look in [Mark::due_ms, Mark::mark_ms] {
+            let bounds = Bounds { mark_ms: look(&mark), ..bounds(NOW_MS) };
+            let answer = server.generators[place.0].issue(place.1, &space, 6, &bounds).unwrap();
+            if let Answer::Issued(run) = answer {
+                let last = layout.unpack(space.id(run.first + run.count - 1)).unwrap();
+                assert!(last.time_ms < bounds.mark_ms && bounds.mark_ms <= file_ms.load(Ordering::Relaxed));
+            }
         }
-        let ids = match server.attach(LAYOUT, NOW_MS + 6) {
-            Ok(place) => server.draw(LAYOUT, place, 1, NOW_MS).unwrap(),
-            Err(Full) => panic!("nobody is ahead of the clock"),
-        };
-        assert!(drawn.iter().all(|id| *id < ids[0]));
+        mover.join().unwrap();
+        assert_eq!(mark.mark_ms(), NOW_MS + 2);
     });
 }

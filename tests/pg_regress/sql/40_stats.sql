@@ -13,8 +13,34 @@ SELECT jsonb_pretty(idgen.status() -> 'settings');
 SELECT (idgen.status() #>> '{version,library}') = (SELECT extversion FROM pg_extension WHERE extname = 'idgen') AS library,
        (idgen.status() #>> '{version,sql}') = (SELECT extversion FROM pg_extension WHERE extname = 'idgen') AS sql;
 SELECT c.* FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
-WHERE "check" <> 'layouts';
+WHERE "check" NOT IN ('layouts', 'mark');
 -- the layout of 30_next that ends within a year
 SELECT c.ok, c.message ~ '^layout "time:35 sequence:12 unit:1ms epoch:.*" has no ids from .* on$' AS message
 FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
 WHERE "check" = 'layouts';
+
+-- the clock and the mark: promised past every id, by no more than drift and one and a half windows
+SELECT mark > now() AS promised, mark < clock_timestamp() + interval '7 seconds' AS not_far, lead < interval '1.1 seconds' AS lead,
+       backward_steps, largest_step, mark_writes >= 0 AS writes, mark_write_time >= '0' AS write_time
+FROM idgen.stat_clock;
+SELECT c.ok, c.message ~ '^ids are durably promised up to 20.*Z$' AS message
+FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
+WHERE "check" = 'mark';
+
+-- observing an id: like setval, everything begins after it
+SELECT snowflake_observe(snowflake_next()) <= clock_timestamp() + interval '1.1 seconds' AS floor;
+SELECT snowflake_observe(snowflake_ceil(now() + interval '10 minutes')) > now() + interval '10 minutes' AS floor;
+SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next,
+       snowflake_time(snowflake_next('js53'), 'js53') > now() + interval '9 minutes' AS next_in;
+SELECT c.ok, c.message ~ '^the wall clock is [56]\d{5} ms behind the times of ids' AS message
+FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
+WHERE "check" = 'clock';
+-- less than that changes nothing
+SELECT snowflake_observe(snowflake_ceil(now())) < now() + interval '1 second' AS floor;
+SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next;
+-- far ahead is more likely a mistake
+SELECT snowflake_observe(snowflake_ceil('2077-01-01', 'js53'), 'js53');
+\echo :SQLSTATE
+SELECT snowflake_observe(-1);
+SELECT snowflake_observe(9007199254740992, 'js53');
+SELECT snowflake_observe(NULL) IS NULL AS null_in_null_out;

@@ -7,12 +7,16 @@ SELECT count(*) > 0 AS view FROM idgen.stat_snowflake;
 SELECT idgen.status() ? 'checks' AS status;
 SELECT idgen.reset_stats();
 \echo :SQLSTATE
+SELECT snowflake_observe(1);
+SELECT snowflake_observe(1, 'js53', true);
+SELECT count(*) AS view FROM idgen.stat_clock;
 CREATE TABLE idgen.mine ();
 SET idgen.layout = 'js53';
 \echo :SQLSTATE
 SET idgen.worker_id = 1;
 SET idgen.datacenter_id = 1;
 SET idgen.max_drift = '10s';
+SET idgen.clock_window = '10s';
 SET idgen.max_generators = 2;
 ALTER SYSTEM SET idgen.max_drift = '10s';
 ALTER ROLE idgen_somebody SET idgen.max_drift = '10s';

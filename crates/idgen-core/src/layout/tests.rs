@@ -116,13 +116,19 @@ fn a_wrong_text_is_refused_at_its_word() {
 }
 
 #[test]
-fn a_server_number_must_fit() {
+fn a_server_number_must_fit_where_the_layout_has_the_field() {
     let number = |datacenter, worker| Node { datacenter, worker };
     let js53 = layout("js53");
     assert!(js53.space(number(0, 7)).is_ok());
     assert_eq!(js53.space(number(0, 8)), Err(NodeError { field: "worker", value: 8, max: 7 }));
-    assert_eq!(js53.space(number(1, 7)), Err(NodeError { field: "datacenter", value: 1, max: 0 }));
-    assert_eq!(layout("seconds").space(number(0, 1)), Err(NodeError { field: "worker", value: 1, max: 0 }));
+    assert_eq!(layout("twitter").space(number(32, 0)), Err(NodeError { field: "datacenter", value: 32, max: 31 }));
+    assert_eq!(js53.space(number(1, 7)), js53.space(number(0, 7)));
+    assert_eq!(layout("seconds").space(number(0, 1)), layout("seconds").space(number(0, 0)));
+    // A number that is asked for, and not the server's own, is not dropped.
+    assert_eq!(
+        js53.pack(NOW_MS, number(1, 7), 0),
+        Err(IdError::Node(NodeError { field: "datacenter", value: 1, max: 0 }))
+    );
 }
 
 #[test]

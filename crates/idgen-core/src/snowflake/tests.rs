@@ -11,7 +11,7 @@ fn space(text: &str) -> IdSpace {
 }
 
 fn bounds(now_ms: i64, drift_ms: i64) -> Bounds {
-    Bounds { now_ms, drift_ms, mark_ms: i64::MAX }
+    Bounds { now_ms, limit_ms: now_ms.saturating_add(drift_ms), mark_ms: i64::MAX }
 }
 
 /// The generator without the atomics: what one thread sees.
@@ -55,8 +55,8 @@ fn a_full_tick_borrows_up_to_the_drift_and_then_waits() {
         assert_eq!(line.space.time_ms(run.first), NOW_MS + ahead_ms);
         assert_eq!((run.count, run.borrowed), (4, if ahead_ms == 0 { 0 } else { 4 }));
     }
-    assert_eq!(line.next(1, &bounds(NOW_MS, 2)), Answer::Wait { until_ms: NOW_MS + 1 });
-    // Asked again at the time it said, it has ids.
+    assert_eq!(line.next(1, &bounds(NOW_MS, 2)), Answer::Wait { time_ms: NOW_MS + 3 });
+    // Asked again when the limit is what it said, it has ids.
     let run = line.run(1, &bounds(NOW_MS + 1, 2));
     assert_eq!(line.space.time_ms(run.first), NOW_MS + 3);
 }
@@ -67,7 +67,7 @@ fn without_drift_a_tick_gives_what_it_has() {
     line.free = line.space.first_slot_from(NOW_MS);
     assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 3);
     assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 1);
-    assert_eq!(line.next(3, &bounds(NOW_MS, 0)), Answer::Wait { until_ms: NOW_MS + 1 });
+    assert_eq!(line.next(3, &bounds(NOW_MS, 0)), Answer::Wait { time_ms: NOW_MS + 1 });
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn after_a_backward_step_ids_go_on_upwards_within_the_drift() {
     assert!(after.first > before.first);
     assert_eq!(line.space.time_ms(after.first), NOW_MS);
     assert_eq!(after.borrowed, 1);
-    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Answer::Wait { until_ms } if until_ms == NOW_MS - 10));
+    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Answer::Wait { time_ms } if time_ms == NOW_MS));
 }
 
 #[test]
@@ -199,9 +199,10 @@ proptest! {
                     prop_assert_eq!(layout.unpack(space.id(last)).unwrap().time_ms, space.time_ms(last));
                     last_id = space.id(last);
                 }
-                Answer::Wait { until_ms } => {
-                    prop_assert!(until_ms > now_ms);
-                    prop_assert!(matches!(space.next(line.free, want, &bounds(until_ms, drift_ms)), Answer::Issued(_)));
+                Answer::Wait { time_ms } => {
+                    prop_assert!(time_ms > now_ms + drift_ms);
+                    let then = bounds(time_ms - drift_ms, drift_ms);
+                    prop_assert!(matches!(space.next(line.free, want, &then), Answer::Issued(_)));
                 }
                 Answer::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
                 Answer::BeforeEpoch => prop_assert!(now_ms < space.epoch_ms()),

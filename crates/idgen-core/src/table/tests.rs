@@ -10,7 +10,7 @@ const NOW_MS: i64 = 1_767_225_600_000;
 struct Server {
     generators: Vec<Generator>,
     tenants: Vec<Option<Tenant>>,
-    floor_ms: i64,
+    floors_ms: [i64; FLOORS],
     kept: Option<IdSpace>,
     worker: u32,
 }
@@ -20,7 +20,7 @@ impl Server {
         Self {
             generators: (0..size).map(|_| Generator::new()).collect(),
             tenants: vec![None; size],
-            floor_ms: NOW_MS,
+            floors_ms: [NOW_MS; FLOORS],
             kept: None,
             worker: 0,
         }
@@ -32,17 +32,20 @@ impl Server {
         (layout.space(node).unwrap(), layout, node)
     }
 
-    fn attach(&mut self, text: &str, now_ms: i64) -> Result<Place, Full> {
+    fn table(&mut self) -> Table<'_> {
+        Table { generators: &self.generators, tenants: &mut self.tenants, floors_ms: &mut self.floors_ms }
+    }
+
+    fn attach(&mut self, text: &str) -> Place {
         let (space, layout, node) = self.space(text);
-        let mut table =
-            Table { generators: &self.generators, tenants: &mut self.tenants, floor_ms: &mut self.floor_ms };
-        table.attach(space, (layout, node), self.kept, now_ms)
+        let kept = self.kept;
+        self.table().attach(space, (layout, node), kept)
     }
 
     /// Draws by a handle; `None` when its tenancy has ended or it would have to wait.
     fn draw(&self, text: &str, place: Place, now_ms: i64) -> Option<i64> {
         let (space, ..) = self.space(text);
-        let bounds = Bounds { now_ms, drift_ms: 1000, mark_ms: i64::MAX };
+        let bounds = Bounds { now_ms, limit_ms: now_ms + 1000, mark_ms: i64::MAX };
         match self.generators[place.index].issue(place.handle, &space, 1, &bounds) {
             Ok(Answer::Issued(run)) => Some(space.id(run.first)),
             _ => None,
@@ -57,11 +60,11 @@ fn tagged(tag: usize) -> String {
 #[test]
 fn a_space_is_found_again_under_any_spelling() {
     let mut server = Server::new(4);
-    let first = server.attach("snowflake", NOW_MS).unwrap();
-    let again = server.attach("twitter", NOW_MS).unwrap();
+    let first = server.attach("snowflake");
+    let again = server.attach("twitter");
     assert_eq!((again.index, again.handle), (first.index, first.handle));
     assert!(first.new && !again.new);
-    assert_ne!(server.attach("pgedge", NOW_MS).unwrap().index, first.index);
+    assert_ne!(server.attach("pgedge").index, first.index);
 }
 
 #[test]
@@ -69,12 +72,12 @@ fn the_default_layout_keeps_its_generator() {
     let mut server = Server::new(3);
     server.kept = Some(server.space("snowflake").0);
     for tag in 0..10 {
-        assert_ne!(server.attach(&tagged(tag), NOW_MS).unwrap().index, KEPT);
+        assert_ne!(server.attach(&tagged(tag)).index, KEPT);
     }
-    let kept = server.attach("snowflake", NOW_MS).unwrap();
+    let kept = server.attach("snowflake");
     assert_eq!(kept.index, KEPT);
     for tag in 0..10 {
-        server.attach(&tagged(tag), NOW_MS).unwrap();
+        server.attach(&tagged(tag));
     }
     assert!(server.draw("snowflake", kept, NOW_MS).is_some(), "never taken from it");
 }
@@ -82,38 +85,64 @@ fn the_default_layout_keeps_its_generator() {
 #[test]
 fn the_one_that_was_still_for_longest_makes_room() {
     let mut server = Server::new(3);
-    let busy = server.attach(&tagged(0), NOW_MS).unwrap();
-    let still = server.attach(&tagged(1), NOW_MS).unwrap();
+    let busy = server.attach(&tagged(0));
+    let still = server.attach(&tagged(1));
     server.draw(&tagged(1), still, NOW_MS + 1).unwrap();
     server.draw(&tagged(0), busy, NOW_MS + 5).unwrap();
-    let new = server.attach(&tagged(2), NOW_MS + 10).unwrap();
+    let new = server.attach(&tagged(2));
     assert_eq!(new.index, still.index);
     assert!(server.draw(&tagged(0), busy, NOW_MS + 10).is_some());
     assert_eq!(server.draw(&tagged(1), still, NOW_MS + 10), None, "its tenancy has ended");
 }
 
+/// Nobody can fill the table, and nobody is pushed ahead of the clock by those who draw fast.
 #[test]
-fn one_that_is_ahead_of_the_clock_is_not_taken() {
+fn one_that_is_ahead_of_the_clock_makes_room_and_keeps_its_place_in_time() {
     let mut server = Server::new(2);
-    let ahead = server.attach(&tagged(0), NOW_MS).unwrap();
-    for _ in 0..9 {
-        server.draw(&tagged(0), ahead, NOW_MS).unwrap();
-    }
-    assert_eq!(server.attach(&tagged(1), NOW_MS), Err(Full));
-    assert_eq!(server.floor_ms, NOW_MS, "and the floor stays behind the clock");
-    // Nine ids of four a tick: two ticks ahead, so free three ticks on.
-    assert_eq!(server.attach(&tagged(1), NOW_MS + 2), Err(Full));
-    assert!(server.attach(&tagged(1), NOW_MS + 3).is_ok());
+    let ahead = server.attach(&tagged(0));
+    let last = (0..9).map(|_| server.draw(&tagged(0), ahead, NOW_MS).unwrap()).max().unwrap();
+    let other = server.attach(&tagged(1));
+    let id = server.draw(&tagged(1), other, NOW_MS).unwrap();
+    assert_eq!(Layout::parse(&tagged(1)).unwrap().unpack(id).unwrap().time_ms, NOW_MS);
+    let back = server.attach(&tagged(0));
+    assert!(server.draw(&tagged(0), back, NOW_MS).unwrap() > last);
+}
+
+#[test]
+fn a_raised_floor_holds_for_all_that_is_there_and_all_that_comes() {
+    let mut server = Server::new(3);
+    let there = server.attach(&tagged(0));
+    server.draw(&tagged(0), there, NOW_MS).unwrap();
+    server.table().raise_floor(NOW_MS + 500);
+    let time = |id| Layout::parse(&tagged(0)).unwrap().unpack(id).unwrap().time_ms;
+    assert_eq!(time(server.draw(&tagged(0), there, NOW_MS).unwrap()), NOW_MS + 500);
+    let comes = server.attach(&tagged(1));
+    assert_eq!(time(server.draw(&tagged(1), comes, NOW_MS).unwrap()), NOW_MS + 500);
+    // A lower one changes nothing.
+    server.table().raise_floor(NOW_MS);
+    assert_eq!(time(server.draw(&tagged(0), there, NOW_MS).unwrap()), NOW_MS + 500);
+}
+
+/// What a clean shutdown writes.
+#[test]
+fn all_that_was_issued_is_settled() {
+    let mut server = Server::new(2);
+    assert_eq!(server.table().settled_ms(), NOW_MS);
+    let gone = server.attach(&tagged(0));
+    (0..9).for_each(|_| assert!(server.draw(&tagged(0), gone, NOW_MS).is_some()));
+    assert_eq!(server.table().settled_ms(), NOW_MS + 3);
+    server.attach(&tagged(1));
+    assert_eq!(server.table().settled_ms(), NOW_MS + 3, "also of what has left the table");
 }
 
 #[test]
 fn a_space_that_comes_back_begins_after_all_it_issued() {
     let mut server = Server::new(2);
-    let place = server.attach(&tagged(0), NOW_MS).unwrap();
+    let place = server.attach(&tagged(0));
     let before = server.draw(&tagged(0), place, NOW_MS + 5).unwrap();
-    server.attach(&tagged(1), NOW_MS + 6).unwrap();
+    server.attach(&tagged(1));
     // Even if the clock has gone back since.
-    let place = server.attach(&tagged(0), NOW_MS + 6).unwrap();
+    let place = server.attach(&tagged(0));
     assert!(server.draw(&tagged(0), place, NOW_MS).unwrap() > before);
 }
 
@@ -123,13 +152,13 @@ fn a_new_worker_number_begins_above_the_old_one() {
     let mut server = Server::new(4);
     let text = "time:41 worker:4 sequence:2 epoch:2020-01-01";
     server.worker = 9;
-    let old = server.attach(text, NOW_MS).unwrap();
+    let old = server.attach(text);
     let last = (0..30).map(|_| server.draw(text, old, NOW_MS).unwrap()).max().unwrap();
     server.worker = 3;
-    let new = server.attach(text, NOW_MS).unwrap();
+    let new = server.attach(text);
     assert!(server.draw(text, new, NOW_MS).unwrap() > last);
     // Another tag is another layout: it does not start ahead of the clock because of this one.
-    let other = server.attach(&tagged(1), NOW_MS).unwrap();
+    let other = server.attach(&tagged(1));
     let id = server.draw(&tagged(1), other, NOW_MS).unwrap();
     assert_eq!(Layout::parse(&tagged(1)).unwrap().unpack(id).unwrap().time_ms, NOW_MS);
 }
@@ -150,10 +179,7 @@ proptest! {
         for (tag, backend, step, fresh) in steps {
             now_ms += step;
             if fresh {
-                match server.attach(&tagged(tag), now_ms) {
-                    Ok(place) => drop(remembered.insert((tag, backend), place)),
-                    Err(Full) => prop_assert!(tag != 0, "the kept one always has room"),
-                }
+                remembered.insert((tag, backend), server.attach(&tagged(tag)));
             }
             if let Some(place) = remembered.get(&(tag, backend))
                 && let Some(id) = server.draw(&tagged(tag), *place, now_ms)
@@ -161,7 +187,6 @@ proptest! {
                 prop_assert!(seen.insert(id), "{} twice", id);
                 prop_assert!(last.insert(tag, id).is_none_or(|last| last < id));
             }
-            prop_assert!(server.floor_ms <= now_ms);
         }
     }
 }

@@ -1,0 +1,180 @@
+//! The time that ids go by, and how far it is durably promised.
+//!
+//! Two things keep ids from repeating when the wall clock cannot be trusted. The *mark* is a time in a file: no id has
+//! it or a later one, so that after a crash everything begins at it. The *effective clock* never goes back: it is
+//! CLOCK_BOOTTIME plus an offset that only grows, so that after a backward step ids go on, no faster than time passes.
+
+use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+pub mod record;
+pub mod start;
+
+const NS_PER_MS: i64 = 1_000_000;
+
+/// How far the wall clock may move between two samples. Short beside any drift that is of use, long beside an issue.
+const SAMPLE_EVERY_MS: i64 = 10;
+
+/// Differences below this are noise of two clocks read one after the other, or the kernel slewing the clock.
+const STEP_NS: i64 = 1_000_000;
+
+/// Both clocks, read together. Nanoseconds: wall time since 1970, boot time since the machine started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub wall_ns: i64,
+    pub boot_ns: i64,
+}
+
+impl Reading {
+    pub fn wall_ms(&self) -> i64 {
+        self.wall_ns.div_euclid(NS_PER_MS)
+    }
+
+    /// What the wall clock is ahead of the machine's start.
+    fn offset_ns(&self) -> i64 {
+        self.wall_ns - self.boot_ns
+    }
+}
+
+/// What all processes know of the clocks. In shared memory.
+#[repr(C, align(64))]
+pub struct EffectiveClock {
+    /// Somebody is taking a sample. Readings told in another order than they were taken would look like steps.
+    sampling: AtomicBool,
+    /// Wall time of the last sample, in milliseconds: when to take the next.
+    sampled_ms: AtomicI64,
+    /// The greatest offset of wall to boot time seen, or made so by a floor. Only grows.
+    offset_ns: AtomicI64,
+    /// The offset at the last sample: what a step is measured against.
+    last_offset_ns: AtomicI64,
+    steps: AtomicU64,
+    largest_step_ns: AtomicI64,
+}
+
+impl EffectiveClock {
+    pub fn new(reading: Reading) -> Self {
+        Self {
+            sampling: AtomicBool::new(false),
+            sampled_ms: AtomicI64::new(reading.wall_ms()),
+            offset_ns: AtomicI64::new(reading.offset_ns()),
+            last_offset_ns: AtomicI64::new(reading.offset_ns()),
+            steps: AtomicU64::new(0),
+            largest_step_ns: AtomicI64::new(0),
+        }
+    }
+
+    /// Has the wall clock moved on, or back, so that it is time for a sample? The one look at the hot path.
+    #[inline]
+    pub fn is_stale(&self, wall_ms: i64) -> bool {
+        // One comparison for both directions: a difference below zero is a huge number.
+        wall_ms.wrapping_sub(self.sampled_ms.load(Ordering::Relaxed)) as u64 > SAMPLE_EVERY_MS as u64
+    }
+
+    /// Takes note of both clocks, unless somebody else is doing so. Returns by how many nanoseconds the wall clock has
+    /// stepped back since the last sample; to one caller only, however many notice.
+    pub fn sample(&self, read: impl FnOnce() -> Option<Reading>) -> Option<i64> {
+        if self.sampling.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let step_ns = read().and_then(|reading| self.note(reading));
+        self.sampling.store(false, Ordering::Release);
+        step_ns
+    }
+
+    fn note(&self, reading: Reading) -> Option<i64> {
+        let offset_ns = reading.offset_ns();
+        self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);
+        self.sampled_ms.store(reading.wall_ms(), Ordering::Relaxed);
+        let step_ns = self.last_offset_ns.swap(offset_ns, Ordering::Relaxed) - offset_ns;
+        if step_ns < STEP_NS {
+            return None;
+        }
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.largest_step_ns.fetch_max(step_ns, Ordering::Relaxed);
+        Some(step_ns)
+    }
+
+    /// The effective time in nanoseconds since 1970: the wall clock's where that is not behind.
+    pub fn now_ns(&self, reading: Reading) -> i64 {
+        reading.boot_ns + self.offset_ns.load(Ordering::Relaxed).max(reading.offset_ns())
+    }
+
+    /// The same in milliseconds.
+    pub fn now_ms(&self, reading: Reading) -> i64 {
+        self.now_ns(reading).div_euclid(NS_PER_MS)
+    }
+
+    /// Makes the effective time at least this: what begins at a floor goes on from it without waiting.
+    pub fn raise(&self, floor_ms: i64, reading: Reading) {
+        let offset_ns = floor_ms.saturating_mul(NS_PER_MS).saturating_sub(reading.boot_ns);
+        self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);
+    }
+
+    /// Backward steps seen, and the largest in nanoseconds.
+    pub fn steps(&self) -> (u64, i64) {
+        (self.steps.load(Ordering::Relaxed), self.largest_step_ns.load(Ordering::Relaxed))
+    }
+
+    pub fn reset_steps(&self) {
+        self.steps.store(0, Ordering::Relaxed);
+        self.largest_step_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+/// How far time is durably promised. In shared memory; written by whoever has written the file.
+#[repr(C, align(64))]
+pub struct Mark {
+    /// No id has this time or a later one (milliseconds since 1970). `UNKNOWN` until the file has been read.
+    mark_ms: AtomicI64,
+    /// From this time on it is due to be moved. What the hot path takes for the mark, so that it looks at one word.
+    due_ms: AtomicI64,
+}
+
+/// Before every time: nothing may be issued.
+const UNKNOWN: i64 = i64::MIN;
+
+/// Where to move the mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub mark_ms: i64,
+    pub due_ms: i64,
+}
+
+impl Target {
+    /// Ids have times up to `horizon_ms`, the effective clock and the drift. Past it the mark is promised for the window,
+    /// and half a window more to be moved in, while others go on: so it is moved once a window at the most.
+    pub fn past(horizon_ms: i64, window_ms: i64) -> Self {
+        let due_ms = horizon_ms.saturating_add(window_ms);
+        Self { mark_ms: due_ms.saturating_add(window_ms / 2), due_ms }
+    }
+}
+
+impl Mark {
+    pub fn unknown() -> Self {
+        Self { mark_ms: AtomicI64::new(UNKNOWN), due_ms: AtomicI64::new(UNKNOWN) }
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.mark_ms() != UNKNOWN
+    }
+
+    #[inline]
+    pub fn mark_ms(&self) -> i64 {
+        // Acquire: whoever sees a mark sees that the file has it.
+        self.mark_ms.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn due_ms(&self) -> i64 {
+        self.due_ms.load(Ordering::Acquire)
+    }
+
+    /// Publishes what the file has. For the holder of the file's lock; a mark never goes back while the server runs.
+    pub fn publish(&self, target: Target) {
+        self.mark_ms.fetch_max(target.mark_ms, Ordering::Release);
+        // After the mark: `due` read as the mark must never be past it.
+        self.due_ms.fetch_max(target.due_ms, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests;

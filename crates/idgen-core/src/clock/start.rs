@@ -1,0 +1,47 @@
+//! Where time begins when a server starts.
+
+use super::record::Found;
+
+/// Added to times that another server's clock has written: what its ids may have been ahead, beside drift and window.
+const MARGIN_MS: i64 = 10_000;
+
+/// What is known at the first generation after a start. All times in milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence {
+    pub wall_ms: i64,
+    /// From the control file; by this server's clock or, before a promotion, by the old primary's.
+    pub checkpoint_ms: i64,
+    /// The server has come out of archive or standby recovery.
+    pub recovered: bool,
+    /// The last commit that was replayed, and the newest prepared transaction: by the old primary's clock.
+    pub replayed_ms: Option<i64>,
+    pub prepared_ms: Option<i64>,
+    pub drift_ms: i64,
+    pub window_ms: i64,
+}
+
+impl Evidence {
+    /// The time at which everything begins: no id that this server, or the primary it follows, has issued before has
+    /// this time or a later one.
+    ///
+    /// A file with both its records says so by itself. Without a file this is a first start, and the clock and the last
+    /// checkpoint have to do. With one record of two, the other may have been the newer: it was written by a clock that
+    /// was not past the wall clock now, so its mark was no further ahead than margin, drift and window.
+    pub fn floor_ms(&self, file: Option<&Found>) -> i64 {
+        let own_ms = match file {
+            Some(found) if !found.other_is_damaged => found.record.mark_ms,
+            Some(found) => found.record.mark_ms.max(self.ahead_of(self.wall_ms.max(self.checkpoint_ms))),
+            None => self.wall_ms.max(self.checkpoint_ms) + 1,
+        };
+        if !self.recovered {
+            return own_ms;
+        }
+        let theirs = [Some(self.checkpoint_ms), self.replayed_ms, self.prepared_ms];
+        theirs.into_iter().flatten().map(|ms| self.ahead_of(ms)).fold(own_ms, i64::max)
+    }
+
+    /// The latest time that an id can have, issued when a server's clock said this.
+    fn ahead_of(&self, clock_ms: i64) -> i64 {
+        clock_ms + self.drift_ms + self.window_ms + MARGIN_MS
+    }
+}

@@ -1,0 +1,388 @@
+use super::record::{FILE, Record};
+use super::start::Evidence;
+use super::*;
+use crate::layout::{Layout, Node};
+use crate::snowflake::{Answer, Bounds, IdSpace};
+use proptest::prelude::*;
+
+/// 2026-01-01.
+const NOW_MS: i64 = 1_767_225_600_000;
+const DRIFT_MS: i64 = 1000;
+const WINDOW_MS: i64 = 3000;
+
+fn reading(wall_ms: i64, boot_ms: i64) -> Reading {
+    Reading { wall_ns: wall_ms * NS_PER_MS, boot_ns: boot_ms * NS_PER_MS }
+}
+
+fn evidence(wall_ms: i64) -> Evidence {
+    Evidence {
+        wall_ms,
+        checkpoint_ms: wall_ms - 60_000,
+        recovered: false,
+        replayed_ms: None,
+        prepared_ms: None,
+        drift_ms: DRIFT_MS,
+        window_ms: WINDOW_MS,
+    }
+}
+
+#[test]
+fn the_effective_clock_follows_the_wall_and_never_goes_back() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 500));
+    assert_eq!(clock.now_ms(reading(NOW_MS + 7, 507)), NOW_MS + 7);
+    // Back by an hour: it goes on as the machine's own clock does.
+    assert_eq!(clock.now_ms(reading(NOW_MS - 3_600_000, 510)), NOW_MS + 10);
+    assert_eq!(clock.now_ms(reading(NOW_MS - 3_599_000, 1510)), NOW_MS + 1010);
+    // Forward by an hour, sampled there, and back: it stays there.
+    clock.sample(|| Some(reading(NOW_MS + 3_600_000, 2000)));
+    assert_eq!(clock.now_ms(reading(NOW_MS + 1505, 2005)), NOW_MS + 3_600_005);
+}
+
+#[test]
+fn a_step_is_told_once_and_counted() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let sample = |wall_ms, boot_ms| clock.sample(|| Some(reading(wall_ms, boot_ms)));
+    assert_eq!(sample(NOW_MS + 20, 20), None);
+    assert_eq!(sample(NOW_MS + 35, 40), Some(5 * NS_PER_MS));
+    assert_eq!(sample(NOW_MS + 55, 60), None, "once");
+    assert_eq!(sample(NOW_MS + 3_600_000, 80), None, "forward");
+    assert_eq!(sample(NOW_MS + 100, 100), Some(3_599_920 * NS_PER_MS));
+    assert_eq!(clock.steps(), (2, 3_599_920 * NS_PER_MS));
+    // Less than a millisecond is noise.
+    let noise = Reading { wall_ns: (NOW_MS + 120) * NS_PER_MS - 900_000, boot_ns: 120 * NS_PER_MS };
+    assert_eq!(clock.sample(|| Some(noise)), None);
+    clock.reset_steps();
+    assert_eq!(clock.steps(), (0, 0));
+}
+
+#[test]
+fn a_sample_is_due_when_the_wall_clock_moves_either_way() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    assert!(!clock.is_stale(NOW_MS));
+    assert!(!clock.is_stale(NOW_MS + SAMPLE_EVERY_MS));
+    assert!(clock.is_stale(NOW_MS + SAMPLE_EVERY_MS + 1));
+    assert!(clock.is_stale(NOW_MS - 1));
+    assert!(clock.is_stale(i64::MIN) && clock.is_stale(i64::MAX));
+}
+
+#[test]
+fn a_floor_ahead_of_the_clock_is_where_time_goes_on_from() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    clock.raise(NOW_MS + 5000, reading(NOW_MS, 0));
+    assert_eq!(clock.now_ms(reading(NOW_MS, 0)), NOW_MS + 5000);
+    assert_eq!(clock.now_ms(reading(NOW_MS + 100, 100)), NOW_MS + 5100);
+    clock.raise(NOW_MS, reading(NOW_MS + 100, 100));
+    assert_eq!(clock.now_ms(reading(NOW_MS + 100, 100)), NOW_MS + 5100, "it only grows");
+}
+
+#[test]
+fn an_unknown_mark_lets_nothing_pass_and_a_known_one_never_goes_back() {
+    let mark = Mark::unknown();
+    assert!(!mark.is_known());
+    assert!(mark.mark_ms() < 0 && mark.due_ms() < 0);
+    let target = Target::past(NOW_MS + DRIFT_MS, WINDOW_MS);
+    mark.publish(target);
+    assert_eq!((mark.mark_ms(), mark.due_ms()), (NOW_MS + 5500, NOW_MS + 4000));
+    mark.publish(Target::past(NOW_MS, 0));
+    assert_eq!(mark.mark_ms(), NOW_MS + 5500);
+}
+
+/// Moved when it is due, the mark is moved once a window at the most.
+#[test]
+fn the_mark_is_moved_once_a_window() {
+    let mut moves = 0;
+    let mut target = Target::past(NOW_MS + DRIFT_MS, WINDOW_MS);
+    for ms in 0..60_000 {
+        // Ids at the full rate, so with times a drift ahead of the clock.
+        if NOW_MS + ms + DRIFT_MS >= target.due_ms {
+            target = Target::past(NOW_MS + ms + DRIFT_MS, WINDOW_MS);
+            moves += 1;
+        }
+    }
+    assert!(moves <= 60_000 / WINDOW_MS, "{moves}");
+}
+
+fn record(turn: u64, mark_ms: i64) -> Record {
+    let layout = Layout::parse("snowflake").unwrap().to_string();
+    Record { turn, mark_ms, system_identifier: 7_400_000_000_000_000_001, layout }
+}
+
+/// A file into which these were written in turn.
+fn file(records: &[Record]) -> Vec<u8> {
+    let mut bytes = vec![0; FILE];
+    for record in records {
+        let at = record.offset() as usize;
+        bytes[at..at + record::RECORD].copy_from_slice(&record.encode());
+    }
+    bytes
+}
+
+#[test]
+fn the_newest_record_of_the_file_counts() {
+    let found = Record::newest(&file(&[record(1, NOW_MS)])).unwrap();
+    assert_eq!((found.record, found.other_is_damaged), (record(1, NOW_MS), false));
+    let found = Record::newest(&file(&[record(1, NOW_MS), record(2, NOW_MS + 1)])).unwrap();
+    assert_eq!((found.record, found.other_is_damaged), (record(2, NOW_MS + 1), false));
+    // Turns decide and not marks: a clean shutdown may write a lower one.
+    let found = Record::newest(&file(&[record(4, NOW_MS + 9), record(5, NOW_MS)])).unwrap();
+    assert_eq!(found.record, record(5, NOW_MS));
+    for none in [vec![], vec![0; FILE], vec![0xff; FILE], file(&[record(1, NOW_MS)])[1..].to_vec()] {
+        assert_eq!(Record::newest(&none), None);
+    }
+}
+
+#[test]
+fn a_longest_layout_fits_a_record() {
+    let spec = "time:20 datacenter:11 worker:11 tag:10=1023 sequence:11 unit:999ms epoch:2026-12-31T23:59:59.999Z";
+    let layout = Layout::parse(spec).unwrap().to_string();
+    let record = Record { layout, ..record(1, NOW_MS) };
+    assert_eq!(Record::decode(&record.encode()), Some(record));
+}
+
+proptest! {
+    #[test]
+    fn a_record_reads_back(turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), layout in "[ -~]{0,300}") {
+        let record = Record { turn, mark_ms, system_identifier, layout };
+        prop_assert_eq!(Record::decode(&record.encode()), Some(record));
+    }
+
+    /// Any damage to the newer record is noticed, and the older one is found with a warning.
+    #[test]
+    fn damage_to_one_record_leaves_the_other(turn in 2u64..100, at in 0..record::RECORD, bit in 0u8..8, cut in any::<bool>()) {
+        let (older, newer) = (record(turn, NOW_MS), record(turn + 1, NOW_MS + 1));
+        let mut bytes = file(&[older.clone(), newer.clone()]);
+        let place = newer.offset() as usize;
+        match cut {
+            // A torn write: the end of it is still what was there before.
+            true => bytes[place + at..place + record::RECORD].fill(0x5a),
+            false => bytes[place + at] ^= 1u8 << bit,
+        }
+        let found = Record::newest(&bytes).unwrap();
+        prop_assert_eq!(found.record, older);
+        prop_assert!(found.other_is_damaged);
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..FILE + 9)) {
+        prop_assert_eq!(Record::newest(&bytes), None);
+    }
+}
+
+#[test]
+fn time_begins_at_the_mark() {
+    let found = Record::newest(&file(&[record(1, NOW_MS + 5500)])).unwrap();
+    assert_eq!(evidence(NOW_MS).floor_ms(Some(&found)), NOW_MS + 5500);
+    // However far back the clock is now; and a mark in the past is no reason to begin later.
+    assert_eq!(evidence(NOW_MS - 3_600_000).floor_ms(Some(&found)), NOW_MS + 5500);
+    assert_eq!(evidence(NOW_MS + 3_600_000).floor_ms(Some(&found)), NOW_MS + 5500);
+}
+
+#[test]
+fn a_first_start_goes_by_the_clock_and_the_last_checkpoint() {
+    assert_eq!(evidence(NOW_MS).floor_ms(None), NOW_MS + 1);
+    let behind = Evidence { checkpoint_ms: NOW_MS, ..evidence(NOW_MS - 3_600_000) };
+    assert_eq!(behind.floor_ms(None), NOW_MS + 1);
+}
+
+#[test]
+fn a_damaged_other_record_may_have_been_the_newer() {
+    let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 5500)]);
+    bytes[0] ^= 1;
+    let found = Record::newest(&bytes).unwrap();
+    assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
+    bytes[0] ^= 1;
+    bytes[record::SPACING] ^= 1;
+    let found = Record::newest(&bytes).unwrap();
+    assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
+}
+
+/// After a promotion the clock may be behind the old primary's, and so may the mark that came with the base backup.
+#[test]
+fn after_recovery_time_begins_past_what_the_old_primary_wrote() {
+    let found = Record::newest(&file(&[record(1, NOW_MS - 86_400_000)])).unwrap();
+    let behind = Evidence { recovered: true, checkpoint_ms: NOW_MS - 60_000, ..evidence(NOW_MS - 5000) };
+    let past_ms = DRIFT_MS + WINDOW_MS + 10_000;
+    let replayed = Evidence { replayed_ms: Some(NOW_MS), ..behind };
+    assert_eq!(replayed.floor_ms(Some(&found)), NOW_MS + past_ms);
+    let prepared = Evidence { prepared_ms: Some(NOW_MS - 1), ..behind };
+    assert_eq!(prepared.floor_ms(Some(&found)), NOW_MS - 1 + past_ms);
+    assert_eq!(behind.floor_ms(Some(&found)), NOW_MS - 60_000 + past_ms);
+    assert_eq!(replayed.floor_ms(None), NOW_MS + past_ms);
+    // Without recovery these times are this server's own, and the mark says it all.
+    assert_eq!(Evidence { recovered: false, ..replayed }.floor_ms(Some(&found)), NOW_MS - 86_400_000);
+}
+
+/// A machine with a wall clock that anything may happen to, and a server on it.
+struct Machine {
+    boot_ms: i64,
+    wall_ms: i64,
+    disk: Option<Vec<u8>>,
+    space: IdSpace,
+    server: Option<Server>,
+}
+
+struct Server {
+    clock: EffectiveClock,
+    mark: Mark,
+    turn: u64,
+    free: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Pass(i64),
+    Step(i64),
+    Draw(u64),
+    Crash { while_writing: bool },
+    CleanRestart,
+}
+
+impl Machine {
+    fn read(&self) -> Reading {
+        reading(self.wall_ms, self.boot_ms)
+    }
+
+    /// What the first generation after a start does.
+    fn start(&mut self) {
+        let found = self.disk.as_deref().map(|bytes| Record::newest(bytes).expect("one record is whole"));
+        // Without a file it is the first start; this machine has no checkpoints of later than that.
+        let at_start = Evidence { checkpoint_ms: self.wall_ms, ..evidence(self.wall_ms) };
+        let floor_ms = at_start.floor_ms(found.as_ref());
+        let clock = EffectiveClock::new(self.read());
+        clock.raise(floor_ms, self.read());
+        let turn = found.map_or(0, |found| found.record.turn);
+        let free = self.space.first_slot_from(floor_ms);
+        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free });
+    }
+
+    fn write(&mut self, mark_ms: i64) {
+        let server = self.server.as_mut().unwrap();
+        server.turn += 1;
+        let record = record(server.turn, mark_ms);
+        let bytes = self.disk.get_or_insert_with(|| vec![0; FILE]);
+        let at = record.offset() as usize;
+        bytes[at..at + record::RECORD].copy_from_slice(&record.encode());
+    }
+
+    /// One issue as the extension does it. Returns the first and last id, or `None` where it would have to wait.
+    fn issue(&mut self, want: u64) -> Option<(u64, u64)> {
+        for _ in 0..3 {
+            let now = self.read();
+            let server = self.server.as_mut().unwrap();
+            if server.clock.is_stale(now.wall_ms()) {
+                server.clock.sample(|| Some(now));
+            }
+            let limit_ms = server.clock.now_ms(now) + DRIFT_MS;
+            let bounds = Bounds { now_ms: now.wall_ms(), limit_ms, mark_ms: server.mark.mark_ms() };
+            match self.space.next(server.free, want, &bounds) {
+                Answer::Issued(run) => {
+                    let last = run.first + run.count - 1;
+                    assert!(self.space.time_ms(last) <= limit_ms, "S3");
+                    server.free = last + 1;
+                    return Some((run.first, last));
+                }
+                Answer::Reserve { .. } => {
+                    let target = Target::past(limit_ms, WINDOW_MS);
+                    self.write(target.mark_ms);
+                    self.server.as_ref().unwrap().mark.publish(target);
+                }
+                Answer::Wait { .. } => return None,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("the mark was moved and is still in the way");
+    }
+
+    fn happen(&mut self, event: &Event) -> Option<(u64, u64)> {
+        match *event {
+            Event::Pass(ms) => {
+                self.boot_ms += ms;
+                self.wall_ms += ms;
+            }
+            Event::Step(ms) => self.wall_ms += ms,
+            Event::Draw(want) => return self.issue(want),
+            Event::Crash { while_writing } => {
+                let server = self.server.take().unwrap();
+                if let (true, Some(bytes)) = (while_writing, self.disk.as_mut()) {
+                    // Torn: not whole, and so nothing was issued under it.
+                    let at = record(server.turn + 1, 0).offset() as usize;
+                    bytes[at..at + 100].fill(0x5a);
+                }
+                self.start();
+            }
+            Event::CleanRestart => {
+                // Exact: what is issued ends there. Not before the floor, which is where `free` began.
+                let server = self.server.as_ref().unwrap();
+                if server.mark.is_known() {
+                    self.write(self.space.settled_ms(server.free));
+                }
+                self.start();
+            }
+        }
+        None
+    }
+}
+
+fn machine(layout: &str) -> Machine {
+    let space = Layout::parse(layout).unwrap().space(Node::default()).unwrap();
+    let mut machine = Machine { boot_ms: 1000, wall_ms: NOW_MS, disk: None, space, server: None };
+    machine.start();
+    machine
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0i64..50).prop_map(Event::Pass),
+        1 => (0i64..10_000).prop_map(Event::Pass),
+        2 => prop_oneof![-20i64..20, -5_000i64..5_000, -4_000_000i64..4_000_000].prop_map(Event::Step),
+        12 => prop_oneof![3 => Just(1u64), 1 => 1u64..20_000].prop_map(Event::Draw),
+        1 => any::<bool>().prop_map(|while_writing| Event::Crash { while_writing }),
+        1 => Just(Event::CleanRestart),
+    ]
+}
+
+proptest! {
+    /// S1, S2 and S3 over any walk of the clock, with crashes and restarts at any point.
+    #[test]
+    fn no_id_comes_again_whatever_happens(
+        events in prop::collection::vec(any_event(), 1..300),
+        layout in prop::sample::select(vec!["snowflake", "sonyflake", "seconds", "js53"]),
+    ) {
+        let mut machine = machine(layout);
+        let mut last_slot = None;
+        for event in &events {
+            if let Some((first, last)) = machine.happen(event) {
+                prop_assert!(last_slot.is_none_or(|slot| slot < first), "{:?}", event);
+                last_slot = Some(last);
+            }
+        }
+    }
+
+    /// Generation goes on: drawn slowly, there is always an id, whatever the clock did before.
+    #[test]
+    fn slow_drawing_never_waits(steps in prop::collection::vec(prop_oneof![8 => Just(0i64), 1 => -4_000_000i64..4_000_000], 1..300)) {
+        let mut machine = machine("snowflake");
+        for step in steps {
+            machine.happen(&Event::Step(step));
+            machine.happen(&Event::Pass(1));
+            prop_assert!(machine.happen(&Event::Draw(1)).is_some());
+        }
+    }
+}
+
+/// While the clock is behind, the lead of ids over it does not grow, and shrinks when they are drawn slowly.
+#[test]
+fn the_lead_after_a_backward_step_shrinks() {
+    let mut machine = machine("snowflake");
+    machine.happen(&Event::Draw(1)).unwrap();
+    machine.happen(&Event::Step(-60_000));
+    let mut lead_ms = i64::MAX;
+    for _ in 0..60_000 {
+        machine.happen(&Event::Pass(1));
+        let (_, last) = machine.happen(&Event::Draw(4)).unwrap();
+        let now_ms = machine.space.time_ms(last) - machine.wall_ms;
+        assert!(now_ms <= lead_ms);
+        lead_ms = now_ms;
+    }
+    assert!(lead_ms <= 60, "{lead_ms}");
+}

@@ -1,0 +1,73 @@
+//! The high-water file, `idgen/clock` in the data directory: reading, making and writing it, and nothing else.
+//!
+//! Paths are relative: every process of a server has the data directory as its working directory.
+
+use idgen_core::clock::record::{FILE, Found, Record};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+
+pub const PATH: &str = "idgen/clock";
+const DIRECTORY: &str = "idgen";
+/// The directory while it is being made: it gets its name when the file in it is whole, so that a directory without a
+/// file is never the trace of a crash.
+const UNFINISHED: &str = "idgen.tmp";
+
+/// Why the file cannot be used.
+pub enum FileError {
+    /// The directory is there and the file is not.
+    Missing,
+    /// No record is whole.
+    Damaged,
+    /// It was written by the server with this system identifier.
+    Foreign(u64),
+    /// What the system said.
+    Io(io::Error),
+}
+
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> Self {
+        FileError::Io(error)
+    }
+}
+
+/// What the file says; `None` when this server has never had one.
+pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
+    if !fs::exists(DIRECTORY)? {
+        return Ok(None);
+    }
+    let bytes = fs::read(PATH).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => FileError::Missing,
+        _ => FileError::Io(error),
+    })?;
+    let found = Record::newest(&bytes).ok_or(FileError::Damaged)?;
+    match found.record.system_identifier {
+        own if own == system_identifier => Ok(Some(found)),
+        foreign => Err(FileError::Foreign(foreign)),
+    }
+}
+
+/// Makes the file with its first record, durably. `directory_mode` is that of the data directory.
+pub fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
+    if fs::exists(UNFINISHED)? {
+        fs::remove_dir_all(UNFINISHED)?;
+    }
+    DirBuilder::new().mode(directory_mode).create(UNFINISHED)?;
+    let path = Path::new(UNFINISHED).join("clock");
+    let file = OpenOptions::new().write(true).create_new(true).mode(directory_mode & 0o666).open(path)?;
+    file.set_len(FILE as u64)?;
+    file.write_all_at(&record.encode(), record.offset())?;
+    file.sync_all()?;
+    File::open(UNFINISHED)?.sync_all()?;
+    fs::rename(UNFINISHED, DIRECTORY)?;
+    File::open(".")?.sync_all()
+}
+
+/// Writes a record at its place, durably. After an error the caller writes the same place again: what a failed fsync
+/// has left of it is unknown, and a second fsync alone would say that all is well.
+pub fn write(record: &Record) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(PATH)?;
+    file.write_all_at(&record.encode(), record.offset())?;
+    file.sync_all()
+}

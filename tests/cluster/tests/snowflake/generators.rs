@@ -1,0 +1,199 @@
+//! The table of generators: more layouts than it has places.
+
+use std::collections::HashMap;
+
+use idgen_cluster_tests::{Cluster, rounds};
+use postgres::Client;
+
+use crate::{assert_distinct, assert_increasing, hint, ids, refused, start, value};
+
+/// One of many layouts, told apart by a tag.
+fn tagged(tag: i32) -> String {
+    format!("time:41 tag:10={tag} sequence:12 epoch:2020-01-01")
+}
+
+/// The same, with so few ids a tick that a batch is far ahead of the clock.
+fn narrow(tag: i32) -> String {
+    format!("time:41 tag:10={tag} sequence:1 epoch:2020-01-01")
+}
+
+fn draw(client: &mut Client, layout: &str) -> i64 {
+    value(client, &format!("SELECT snowflake_next('{layout}')"))
+}
+
+#[test]
+fn three_hundred_layouts_share_four_generators() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "4"));
+    let mut last: HashMap<i32, i64> = HashMap::new();
+    let mut kept = 0;
+    for session in 0..3 {
+        let mut client = cluster.client();
+        for tag in 0..300 {
+            let id = draw(&mut client, &tagged(tag));
+            let found: i32 = value(&mut client, &format!("SELECT tag FROM snowflake_parts({id}, '{}')", tagged(tag)));
+            assert_eq!(found, tag);
+            let before = last.insert(tag, id);
+            assert!(before.is_none_or(|before| id > before), "session {session}: {id} after {before:?} of tag {tag}");
+            let own: i64 = value(&mut client, "SELECT snowflake_next()");
+            assert!(own > kept, "{own} after {kept}");
+            kept = own;
+        }
+    }
+    let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
+    assert_eq!(shown, 4);
+}
+
+/// Faster than the clock ticks: no generator is behind it, yet each is only in the tick that is running.
+#[test]
+fn layouts_take_turns_within_a_tick() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "4"));
+    let mut client = cluster.client();
+    let sql = "SELECT snowflake_next(format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', n % 300))
+               FROM generate_series(0, 2999) AS n";
+    let drawn = ids(&mut client, sql);
+    for tag in 0..300 {
+        assert_increasing(&drawn.iter().skip(tag).step_by(300).copied().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_table_full_of_borrowers_refuses_a_new_layout_until_the_clock_has_moved_on() {
+    let builder = Cluster::builder().fake_clock().conf("idgen.max_generators", "4").conf("idgen.max_drift", "1min");
+    let cluster = start(builder);
+    let mut client = cluster.client();
+    // 50 seconds of ids, of two a millisecond: ahead of the clock for longer than the test.
+    for tag in 1..4 {
+        let count: i64 =
+            value(&mut client, &format!("SELECT count(*) FROM snowflake_next_many(100000, '{}')", narrow(tag)));
+        assert_eq!(count, 100_000);
+    }
+    let last = draw(&mut client, &narrow(1));
+    for mut session in [cluster.client(), client] {
+        let error = refused(&mut session, &format!("SELECT snowflake_next('{}')", narrow(4)), "53200");
+        assert!(hint(&error).contains("idgen.max_generators"), "{error:?}");
+        // Its place is kept, although it has not issued anything yet.
+        assert!(value::<i64>(&mut session, "SELECT snowflake_next()") > 0);
+        assert!(draw(&mut session, &narrow(1)) > last, "who has a place goes on");
+    }
+
+    cluster.clock().set_offset_ms(120_000);
+    let mut client = cluster.client();
+    assert!(draw(&mut client, &narrow(4)) > 0);
+    // Four layouts for three places: each comes back where it was left, or later.
+    for tag in [1, 2, 3, 4, 1] {
+        assert!(draw(&mut client, &narrow(tag)) > 0);
+        cluster.clock().set_offset_ms(120_000 + 1000 * i64::from(tag));
+    }
+    assert!(draw(&mut client, &narrow(1)) > last);
+}
+
+/// An error must not cost a place: anybody may make one.
+#[test]
+fn layouts_that_cannot_issue_take_no_place_for_good() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "4"));
+    let mut client = cluster.client();
+    for tag in 0..10 {
+        let future = format!("time:41 tag:10={tag} sequence:12 epoch:2100-01-01");
+        refused(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
+        let past = format!("time:20 tag:10={tag} sequence:12 epoch:2020-01-01");
+        refused(&mut client, &format!("SELECT snowflake_next('{past}')"), "22003");
+    }
+    assert!(draw(&mut client, &tagged(1)) > 0);
+}
+
+/// A session that remembers its place, in a statement it has prepared, finds out that the place was given away.
+#[test]
+fn a_prepared_place_that_was_given_away_is_found_again() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "2"));
+    let mut holder = cluster.client();
+    let mut other = cluster.client();
+    let mine = tagged(1);
+    crate::execute(&mut holder, &format!("CREATE TABLE t (n int, id bigint DEFAULT snowflake_next('{mine}'))"));
+    let insert = holder.prepare("INSERT INTO t (n) VALUES ($1) RETURNING id").unwrap();
+    let call = holder.prepare(&format!("SELECT snowflake_next('{mine}')")).unwrap();
+    let mut received = Vec::new();
+    for n in 0..200_i32 {
+        received.push(holder.query_one(&insert, &[&n]).unwrap().get::<_, i64>(0));
+        // There is one place beside that of idgen.layout, so every other layout takes it.
+        let theirs = draw(&mut other, &tagged(2 + n % 3));
+        received.push(holder.query_one(&call, &[]).unwrap().get(0));
+        received.push(draw(&mut other, &mine));
+        assert_eq!((theirs >> 12) & 1023, i64::from(2 + n % 3));
+    }
+    assert_increasing(&received);
+    assert!(received.iter().all(|id| (id >> 12) & 1023 == 1), "all of the holder's layout");
+}
+
+/// The same within one statement: the place is remembered from row to row while others take it.
+#[test]
+fn a_cursor_whose_place_was_given_away_goes_on() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "2"));
+    let mut holder = cluster.client();
+    let mut other = cluster.client();
+    let mine = tagged(1);
+    crate::execute(
+        &mut holder,
+        &format!(
+            "BEGIN;
+             DECLARE single CURSOR FOR SELECT snowflake_next('{mine}') FROM generate_series(1, 1000);
+             DECLARE batch CURSOR FOR SELECT snowflake_next_many(1000, '{mine}');"
+        ),
+    );
+    let (mut single, mut batch, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for tag in 2..102 {
+        single.extend(ids(&mut holder, "FETCH 10 FROM single"));
+        batch.extend(ids(&mut holder, "FETCH 10 FROM batch"));
+        draw(&mut other, &tagged(tag));
+        // In the holder's layout too, so that ids issued in between would show as repeats.
+        all.push(draw(&mut other, &mine));
+    }
+    assert_eq!((single.len(), batch.len()), (1000, 1000));
+    assert_increasing(&single);
+    assert_increasing(&batch);
+    assert_increasing(&all);
+    all.extend(single.iter().chain(&batch));
+    assert_distinct(all);
+}
+
+/// Sessions that take each other's places all the time, and draw from places they are about to lose.
+#[test]
+fn places_that_change_hands_under_load_repeat_nothing() {
+    let cluster = start(Cluster::builder().conf("idgen.max_generators", "4"));
+    // Being refused is part of it: then no generator was behind the clock, and the clock moves on.
+    cluster.execute(
+        "CREATE FUNCTION drawn(n int) RETURNS bigint[] LANGUAGE plpgsql AS $$
+         DECLARE
+             ids bigint[] := '{}'; l text;
+         BEGIN
+             WHILE cardinality(ids) < n LOOP
+                 l := format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', floor(random() * 8));
+                 BEGIN
+                     IF random() < 0.5 THEN
+                         ids := ids || snowflake_next(l);
+                     ELSE
+                         ids := ids || array(SELECT snowflake_next_many(3, l));
+                     END IF;
+                 EXCEPTION WHEN out_of_memory THEN NULL;
+                 END;
+             END LOOP;
+             RETURN ids;
+         END $$",
+    );
+    for _ in 0..rounds(1, 50) {
+        let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let draw = || value::<Vec<i64>>(&mut cluster.client(), "SELECT drawn(4000)");
+            let sessions: Vec<_> = (0..8).map(|_| scope.spawn(draw)).collect();
+            sessions.into_iter().map(|session| session.join().unwrap()).collect()
+        });
+        for session in &drawn {
+            for tag in 0..8 {
+                let own: Vec<i64> = session.iter().copied().filter(|id| (id >> 12) & 1023 == tag).collect();
+                assert!(!own.is_empty(), "tag {tag}");
+                assert_increasing(&own);
+            }
+        }
+        assert_distinct(drawn.concat());
+    }
+    let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
+    assert_eq!(shown, 3, "eight layouts had three places");
+}

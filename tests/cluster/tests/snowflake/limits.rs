@@ -1,0 +1,217 @@
+//! The ends of what numbers, settings and layouts can hold.
+
+use idgen_cluster_tests::{Cluster, Stop};
+use postgres::Client;
+
+use crate::{assert_increasing, hint, ids, refused, row, start, value};
+
+/// What one check of `idgen.status()` says.
+fn check(client: &mut Client, name: &str) -> (bool, String) {
+    let checks = "jsonb_array_elements(idgen.status()->'checks') AS c";
+    let sql = format!("SELECT (c->>'ok')::bool, c->>'message' FROM {checks} WHERE c->>'check' = '{name}'");
+    let row = row(client, &sql);
+    (row.get(0), row.get(1))
+}
+
+#[test]
+fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
+    let cluster = start(Cluster::builder().conf("idgen.worker_id", "8").conf("idgen.layout", "js53"));
+    let mut client = cluster.client();
+    for sql in
+        ["SELECT snowflake_next()", "SELECT snowflake_next('js53')", "SELECT count(*) FROM snowflake_next_many(2)"]
+    {
+        let error = refused(&mut client, sql, "22003");
+        assert!(hint(&error).contains("idgen.worker_id"), "{error:?}");
+        assert!(error.detail().unwrap().contains("0 to 7"), "{error:?}");
+    }
+    let (ok, message) = check(&mut client, "worker");
+    assert!(!ok && message.contains("idgen.worker_id is 8"), "{message}");
+
+    let worker: i32 =
+        value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next('snowflake'), 'snowflake')");
+    assert_eq!(worker, 8);
+    // A layout that tells no servers apart belongs to one server, which is number 0.
+    refused(&mut client, "SELECT snowflake_next('seconds')", "22003");
+
+    cluster.set_conf("idgen.worker_id", "7");
+    cluster.restart();
+    let mut client = cluster.client();
+    let worker: i32 = value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next())");
+    assert_eq!(worker, 7);
+    assert!(check(&mut client, "worker").0);
+}
+
+#[test]
+fn a_datacenter_id_is_in_the_ids_and_has_its_limit() {
+    let cluster = start(Cluster::builder().conf("idgen.worker_id", "3").conf("idgen.datacenter_id", "31"));
+    let mut client = cluster.client();
+    let parts =
+        row(&mut client, "SELECT datacenter, worker FROM snowflake_parts(snowflake_next('twitter'), 'twitter')");
+    assert_eq!((parts.get(0), parts.get(1)), (Some(31), Some(3)));
+    let narrow = "time:41 datacenter:4 worker:5 sequence:12 epoch:2020-01-01";
+    let error = refused(&mut client, &format!("SELECT snowflake_next('{narrow}')"), "22003");
+    assert!(hint(&error).contains("idgen.datacenter_id"), "{error:?}");
+    let error = refused(&mut client, "SELECT snowflake_next()", "22003");
+    assert!(error.detail().unwrap().contains("no field \"datacenter\""), "{error:?}");
+}
+
+#[test]
+fn settings_out_of_their_range_keep_the_server_down() {
+    let cluster = start(Cluster::builder());
+    cluster.stop(Stop::Fast);
+    for (name, bad, good) in [
+        ("idgen.layout", "time:41 wroker:10 sequence:12 epoch:2020-01-01", "snowflake"),
+        ("idgen.layout", "snowflak", "snowflake"),
+        ("idgen.worker_id", "-2", "1"),
+        ("idgen.worker_id", "2147483648", "1"),
+        ("idgen.datacenter_id", "-1", "0"),
+        ("idgen.max_drift", "-1", "1s"),
+        ("idgen.max_drift", "2min", "1min"),
+        ("idgen.max_generators", "1", "2"),
+        ("idgen.max_generators", "1000000", "65536"),
+    ] {
+        cluster.set_conf(name, bad);
+        let Err(report) = cluster.try_start() else { panic!("the server started with {name} = '{bad}'") };
+        assert!(report.contains(name), "{name} = '{bad}': {report}");
+        if name == "idgen.layout" {
+            let word = if bad.contains(' ') { "\"wroker:10\"" } else { "\"snowflak\"" };
+            assert!(report.contains(&format!("At {word}")), "the word is named: {report}");
+        }
+        cluster.set_conf(name, good);
+    }
+    cluster.start_again();
+}
+
+/// PostgreSQL drops what it does not know. It says so, and the check of the worker's number fails.
+#[test]
+fn a_misspelt_setting_is_told() {
+    let cluster = start(Cluster::builder().conf("idgen.wroker_id", "1"));
+    assert!(cluster.log().contains("\"idgen.wroker_id\""), "{}", cluster.log());
+    let (ok, message) = check(&mut cluster.client(), "worker");
+    assert!(!ok && message.contains("not set"), "{message}");
+}
+
+#[test]
+fn a_bad_setting_at_reload_is_refused_and_the_old_one_stays() {
+    let cluster = start(Cluster::builder().conf("idgen.max_drift", "2s"));
+    cluster.set_conf("idgen.max_drift", "-5");
+    cluster.reload();
+    let mut client = cluster.client();
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "2s");
+    assert!(cluster.log().contains("idgen.max_drift"), "the log says so");
+
+    cluster.set_conf("idgen.max_drift", "3s");
+    cluster.set_conf("idgen.layout", "js53");
+    cluster.reload();
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "3s");
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.layout"), "snowflake", "fixed until a restart");
+}
+
+#[test]
+fn a_clock_before_the_epoch_is_an_error() {
+    let cluster = start(Cluster::builder().fake_clock());
+    let mut client = cluster.client();
+    let future = "time:41 worker:10 sequence:12 epoch:2100-01-01";
+    for sql in [format!("SELECT snowflake_next('{future}')"), format!("SELECT snowflake_next_many(3, '{future}')")] {
+        let error = refused(&mut client, &sql, "22003");
+        assert!(error.message().contains("before the epoch"), "{error:?}");
+        assert!(error.detail().unwrap().contains("2100-01-01"), "{error:?}");
+    }
+    cluster.clock().set_offset_ms(80 * 366 * 86_400_000);
+    let first: i64 = value(&mut client, &format!("SELECT snowflake_next('{future}')"));
+    assert!(first > 0);
+    // A session that has drawn in it, when the clock goes back.
+    cluster.clock().set_offset_ms(0);
+    let error = refused(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
+    assert!(error.message().contains("before the epoch"), "{error:?}");
+}
+
+/// A layout of 2^20 ticks of a second that ends so many seconds from now, by the server's clock.
+fn ending_in(client: &mut Client, seconds: i64, sequence: u32) -> (i64, String) {
+    let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
+    let end_ms = (now + seconds) * 1000;
+    (end_ms, format!("time:20 sequence:{sequence} unit:1s epoch:{}ms", end_ms - (1000 << 20)))
+}
+
+/// Draws all the time, from before the last tick until after it: what was drawn wholly inside the last tick must be
+/// an id of it, and what was drawn wholly after it an error.
+#[test]
+fn the_last_tick_works_and_the_next_is_an_error() {
+    let cluster = start(Cluster::builder().fake_clock().conf("idgen.max_drift", "0"));
+    let mut client = cluster.client();
+    let (end_ms, layout) = ending_in(&mut client, 3600, 32);
+    cluster.clock().set_offset_ms((3600 - 2) * 1000);
+    let sql = format!(
+        "DO $$
+         DECLARE
+             finish timestamptz := to_timestamp({end_ms} / 1000);
+             before timestamptz; id bigint; in_last int := 0; too_late int := 0;
+         BEGIN
+             LOOP
+                 before := clock_timestamp();
+                 BEGIN
+                     id := snowflake_next('{layout}');
+                     IF before >= finish THEN
+                         RAISE 'id % at %, after the end', id, before USING ERRCODE = 'XX900';
+                     END IF;
+                     IF before >= finish - interval '1s' THEN
+                         in_last := in_last + 1;
+                         IF id >> 32 <> (1 << 20) - 1 THEN
+                             RAISE 'id % in the last tick', id USING ERRCODE = 'XX900';
+                         END IF;
+                     END IF;
+                 EXCEPTION WHEN numeric_value_out_of_range THEN
+                     IF clock_timestamp() < finish THEN
+                         RAISE 'ended at %, before the end', clock_timestamp() USING ERRCODE = 'XX900';
+                     END IF;
+                     too_late := too_late + 1;
+                     EXIT WHEN too_late >= 10;
+                 END;
+             END LOOP;
+             ASSERT in_last > 0, 'the last tick was seen';
+         END $$"
+    );
+    crate::execute(&mut client, &sql);
+    let error = refused(&mut client, &format!("SELECT snowflake_next('{layout}')"), "22003");
+    assert!(error.message().contains("time bits"), "{error:?}");
+    assert!(hint(&error).contains("more time bits"), "{error:?}");
+}
+
+/// Ids borrowed from later ticks end where the layout ends: the last tick is given out to its last id, and not more.
+#[test]
+fn borrowing_ends_with_the_last_tick() {
+    let cluster = start(Cluster::builder().fake_clock().conf("idgen.max_drift", "1min"));
+    let mut client = cluster.client();
+    let (end_ms, layout) = ending_in(&mut client, 3600, 2);
+    cluster.clock().set_offset_ms((3600 - 50) * 1000);
+    let drawn = ids(&mut client, &format!("SELECT snowflake_next_many(100, '{layout}')"));
+    assert_increasing(&drawn);
+    let last_id = (1_i64 << 22) - 1;
+    let mut last = drawn[99];
+    // About 200 ids are left in all: 50 seconds of 4 each.
+    for _ in 0..120 {
+        let next = client.query_one(&format!("SELECT snowflake_next('{layout}')"), &[]);
+        match next {
+            Ok(row) => {
+                let id: i64 = row.get(0);
+                assert!(id > last && id <= last_id, "{id} after {last}");
+                last = id;
+            }
+            Err(error) => {
+                let error = error.as_db_error().unwrap();
+                assert_eq!(error.code().code(), "22003", "{error:?}");
+                break;
+            }
+        }
+    }
+    assert_eq!(last, last_id, "every id up to the end was given, and an error after it");
+    let sql = format!("SELECT (extract(epoch FROM snowflake_time({last}, '{layout}')) * 1000)::bigint");
+    assert_eq!(value::<i64>(&mut client, &sql), end_ms - 1000);
+    refused(&mut client, &format!("SELECT snowflake_next_many(5, '{layout}')"), "22003");
+
+    // Its neighbours go on.
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    assert!(cluster.log().contains("has no ids from"), "the end was announced");
+    let (ok, message) = check(&mut client, "layouts");
+    assert!(!ok && message.contains(&layout[..18]), "{message}");
+}
