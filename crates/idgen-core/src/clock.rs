@@ -95,7 +95,9 @@ impl EffectiveClock {
 
     /// The effective time in nanoseconds since 1970: the wall clock's where that is not behind.
     pub fn now_ns(&self, reading: Reading) -> i64 {
-        reading.boot_ns + self.offset_ns.load(Ordering::Relaxed).max(reading.offset_ns())
+        let behind_ns = self.offset_ns.load(Ordering::Relaxed) - reading.offset_ns();
+        // Noise must not let ids be ahead of the wall clock. Waiting for less than a millisecond does no harm.
+        reading.wall_ns + if behind_ns < STEP_NS { 0 } else { behind_ns }
     }
 
     /// The same in milliseconds.
@@ -104,6 +106,7 @@ impl EffectiveClock {
     }
 
     /// Makes the effective time at least this: what begins at a floor goes on from it without waiting.
+    /// (One that is less than a millisecond ahead is waited for.)
     pub fn raise(&self, floor_ms: i64, reading: Reading) {
         let offset_ns = floor_ms.saturating_mul(NS_PER_MS).saturating_sub(reading.boot_ns);
         self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);

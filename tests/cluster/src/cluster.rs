@@ -1,5 +1,6 @@
 //! One throw-away server.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,8 @@ pub struct Cluster {
 
 struct State {
     settings: Settings,
+    /// Variables for the server's process.
+    environment: Vec<(String, OsString)>,
     /// `None` while the server is stopped.
     postmaster: Option<Postmaster>,
 }
@@ -48,7 +51,8 @@ impl Cluster {
     pub(crate) fn new(dir: TempDir, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
         settings.set("unix_socket_directories", &dir.path().to_string_lossy());
         settings.set("port", PORT);
-        let cluster = Cluster { dir, clock, state: Mutex::new(State { settings, postmaster: None }) };
+        let cluster =
+            Cluster { dir, clock, state: Mutex::new(State { settings, environment: Vec::new(), postmaster: None }) };
         cluster.start_again();
         cluster
     }
@@ -70,6 +74,7 @@ impl Cluster {
         if let Some(clock) = &self.clock {
             clock.apply_to(&mut command);
         }
+        command.envs(state.environment.iter().map(|(name, value)| (name, value)));
         let postmaster = state.postmaster.insert(Postmaster::spawn(command, &self.data_dir(), &self.log_file()));
         let outcome = poll(PATIENCE, || match postmaster.ended() {
             Some(status) => Some(Err(format!("it ended with {status}"))),
@@ -138,6 +143,12 @@ impl Cluster {
         let mut state = self.state();
         state.settings.set(name, value);
         state.settings.write(&self.data_dir());
+    }
+
+    /// Sets a variable of the server's environment for the next start, like LD_PRELOAD for a library that goes before
+    /// all others. It takes the place of what the fake clock sets.
+    pub fn set_env(&self, name: &str, value: impl Into<OsString>) {
+        self.state().environment.push((name.to_owned(), value.into()));
     }
 
     /// Makes the server read its settings, and waits until new sessions have them. Processes that were there before
