@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Shows idgen at work on a throw-away server: ids under pgbench's load, and every claim checked by a query.
+# Shows idgen at work on a throw-away server: ids under pgbench's load and over a kill -9, every claim checked by a query.
 # The server stays up afterwards, so that you can try things; "demo.sh stop" stops and removes it.
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 
 pg_config=${PG_CONFIG:-/usr/lib/postgresql/${PG:-15}/bin/pg_config}
 seconds=${DEMO_SECONDS:-15}
+recent=$((seconds / 3))
 note=target/demo.dir # holds the path of the demo's directory
 
 say() { printf '\n==> %s\n' "$*"; }
-as_server_user() { if [ "$(id -u)" = 0 ]; then runuser -u postgres -- "$@"; else "$@"; fi; }
+as_user=()
+[ "$(id -u)" != 0 ] || as_user=(runuser -u postgres --)
+as_server_user() { "${as_user[@]}" "$@"; }
 sql() { as_server_user "$bindir/psql" -XqAt -v ON_ERROR_STOP=1 "$@"; }
 show() { as_server_user "$bindir/psql" -Xq -P footer=off -v ON_ERROR_STOP=1 "$@"; }
 bench() { as_server_user "$bindir/pgbench" --no-vacuum --client=8 --jobs=2 "$@" 2>"$dir/pgbench.log"; }
@@ -53,6 +56,15 @@ make_directory() {
   [ "$(id -u)" != 0 ] || chown postgres "$dir"
 }
 
+# The server is our own child, not pg_ctl's: when it is killed its number is free at once, and it can be started again.
+serve() {
+  setsid "${as_user[@]}" "$bindir/postgres" -D data >>server.log 2>&1 &
+  until as_server_user "$bindir/pg_isready" --quiet; do
+    kill -0 $! 2>/dev/null || { cat server.log >&2; exit 1; }
+    sleep 0.1
+  done
+}
+
 start() {
   say "a new server in $dir, with shared_preload_libraries = 'idgen'"
   as_server_user "$bindir/initdb" -D data -U postgres -A trust -E UTF8 --no-locale --no-sync >initdb.log
@@ -62,7 +74,7 @@ listen_addresses = ''
 unix_socket_directories = '$dir'
 port = $PGPORT
 EOF
-  as_server_user "$bindir/pg_ctl" -D data -l server.log -s -w start || { cat server.log >&2; exit 1; }
+  serve
   sql -d postgres -c "CREATE DATABASE demo"
 }
 
@@ -80,13 +92,13 @@ bank() {
 }
 
 by_time() {
-  say "the id is the time: one range of the primary key answers \"the last 5 seconds\""
+  say "the id is the time: one range of the primary key answers \"the last $recent seconds\""
   sql -c "VACUUM (ANALYZE) pgbench_history"
   show -e -c "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF)
-SELECT count(*) FROM pgbench_history WHERE id >= snowflake_floor(now() - interval '5 seconds')" | tee explain.log
+SELECT count(*) FROM pgbench_history WHERE id >= snowflake_floor(now() - interval '$recent seconds')" | tee explain.log
   check "the plan uses the primary key" 1 "SELECT ($(grep -cE 'Index (Only )?Scan using pgbench_history_pkey' explain.log || true))"
   check "rows wrongly in or out of such a range" 0 \
-    "WITH cut AS MATERIALIZED (SELECT max(mtime) - interval '5 seconds' AS t FROM pgbench_history)
+    "WITH cut AS MATERIALIZED (SELECT max(mtime) - interval '$recent seconds' AS t FROM pgbench_history)
      SELECT count(*) FROM pgbench_history, cut
      WHERE (id >= snowflake_floor(t)) <> (snowflake_time(id) >= date_trunc('milliseconds', t))"
 
@@ -107,6 +119,38 @@ EOF
   check "ids not above the one before of the same client" 0 \
     "SELECT count(*) FROM (SELECT id <= lag(id) OVER (PARTITION BY client ORDER BY n) AS wrong FROM demo_order) s WHERE wrong"
   check "ids that two tables share" 0 "SELECT count(*) FROM pgbench_history JOIN demo_order USING (id)"
+}
+
+# Does any process of the server still run?
+alive() {
+  local process
+  for process in /proc/[0-9]*; do
+    [ "$(readlink "$process/cwd" 2>/dev/null)" != "$dir/data" ] || return 0
+  done
+  return 1
+}
+
+crash() {
+  say "kill -9 under load, by a client that has read 500,000 ids in a transaction which is still open"
+  bench --time=600 >/dev/null &
+  local load=$! killed
+  killed=$(head -n 1 data/postmaster.pid)
+  as_server_user "$bindir/psql" -XqAt -c "BEGIN" -c "SELECT snowflake_next() FROM generate_series(1, 500000)" \
+    -c "\\! kill -9 $killed" >seen.txt || true
+  wait "$load" || true
+  while alive; do sleep 0.1; done # a server does not start beside the remains of another
+
+  say "start again, and load again"
+  serve
+  sql -c "CREATE TABLE demo_seen (id bigint)" -c "\\copy demo_seen FROM $dir/seen.txt"
+  bench --time=3 >/dev/null
+  sql -c "CREATE TABLE demo_again AS SELECT snowflake_next() AS id FROM generate_series(1, 1000000)"
+  check "ids that the client had read" 500000 "SELECT count(*) FROM demo_seen"
+  check "of these, issued again" 0 \
+    "SELECT count(*) FROM demo_seen JOIN (SELECT id FROM demo_again UNION ALL SELECT id FROM pgbench_history) n USING (id)"
+  check "new ids not above all that was read before" 0 \
+    "SELECT count(*) FROM demo_again WHERE id <= (SELECT max(id) FROM demo_seen)"
+  check "rows without an id of their own" 0 "SELECT count(*) - count(DISTINCT id) FROM pgbench_history"
 }
 
 fast() {
@@ -130,11 +174,11 @@ bank
 by_time
 ordered
 fast
+crash
 say "what the server says about its generators"
-show -x -e -c "SELECT * FROM idgen.stat_snowflake"
+show -x -e -c "SELECT * FROM idgen.stat_snowflake" -c "SELECT * FROM idgen.stat_clock"
 
 [ $failed = 0 ] || { echo "demo: a check failed" >&2; exit 1; }
 say "all checks passed. The server is yours until you stop it:"
-[ "$(id -u)" != 0 ] || as='runuser -u postgres -- '
-echo "  ${as:-}psql -h $dir -p $PGPORT -U postgres demo"
+echo "  ${as_user[*]:+${as_user[*]} }psql -h $dir -p $PGPORT -U postgres demo"
 echo "  make demo-stop"
