@@ -30,6 +30,16 @@ impl Failure {
 
     /// Ends the statement with this error.
     pub fn raise(self) -> ! {
+        self.report(PgLogLevel::ERROR);
+        unreachable!("an error report of level ERROR does not return")
+    }
+
+    /// Tells it without ending anything.
+    pub fn warn(self) {
+        self.report(PgLogLevel::WARNING);
+    }
+
+    fn report(self, level: PgLogLevel) {
         let mut report = ErrorReport::new(self.code, self.message, "idgen");
         if let Some(detail) = self.detail {
             report = report.set_detail(detail);
@@ -37,8 +47,7 @@ impl Failure {
         if let Some(hint) = self.hint {
             report = report.set_hint(hint);
         }
-        report.report(PgLogLevel::ERROR);
-        unreachable!("an error report of level ERROR does not return")
+        report.report(level);
     }
 }
 

@@ -81,7 +81,7 @@ pub fn define(preloading: bool) {
     GucRegistry::define_int_guc(
         c"idgen.clock_window",
         c"How far ahead the high-water mark is written.",
-        c"The mark is written once in this time at the most, and ids begin up to one and a half of it later after a crash.",
+        c"The mark is written once in this time at the most. After a crash ids begin up to the drift and one and a half of it ahead.",
         &CLOCK_WINDOW,
         100,
         CLOCK_WINDOW_LIMIT_MS,
@@ -91,7 +91,7 @@ pub fn define(preloading: bool) {
     GucRegistry::define_int_guc(
         c"idgen.max_generators",
         c"How many combinations of layout and worker number can generate at once.",
-        c"Beyond this, one that is behind the clock makes room.",
+        c"Beyond this, the one that has been still for longest makes room.",
         &MAX_GENERATORS,
         // One is kept for idgen.layout, and another layout must have a place too.
         2,

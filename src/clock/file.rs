@@ -49,7 +49,7 @@ pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
 }
 
 /// Makes the file with its first record, durably. `directory_mode` is that of the data directory.
-pub fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
+fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
     if fs::exists(UNFINISHED)? {
         fs::remove_dir_all(UNFINISHED)?;
     }
@@ -57,17 +57,26 @@ pub fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
     let path = Path::new(UNFINISHED).join("clock");
     let file = OpenOptions::new().write(true).create_new(true).mode(directory_mode & 0o666).open(path)?;
     file.set_len(FILE as u64)?;
-    file.write_all_at(&record.encode(), record.offset())?;
-    file.sync_all()?;
+    put(&file, record)?;
     File::open(UNFINISHED)?.sync_all()?;
     fs::rename(UNFINISHED, DIRECTORY)?;
     File::open(".")?.sync_all()
 }
 
-/// Writes a record at its place, durably. After an error the caller writes the same place again: what a failed fsync
-/// has left of it is unknown, and a second fsync alone would say that all is well.
-pub fn write(record: &Record) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(PATH)?;
-    file.write_all_at(&record.encode(), record.offset())?;
+/// Writes a record at its places, durably; makes the file anew if it has gone while the server runs and knows what was in
+/// it. After an error the caller writes the same places again: what a failed fsync has left of it is unknown, and a second
+/// fsync alone would say that all is well.
+pub fn write(record: &Record, directory_mode: u32) -> io::Result<()> {
+    let file = match OpenOptions::new().write(true).open(PATH) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return create(record, directory_mode),
+        opened => opened?,
+    };
+    put(&file, record)
+}
+
+fn put(file: &File, record: &Record) -> io::Result<()> {
+    for place in record.places() {
+        file.write_all_at(&record.encode(), place)?;
+    }
     file.sync_all()
 }

@@ -22,21 +22,35 @@ pub fn ensure_known(shared: &Shared) {
     if shared.clock.mark.is_known() {
         return;
     }
-    // Before the lock: this reads other files and may run a query.
-    let evidence = recovery::evidence(shared.clock);
-    let mut changed_layout = None;
-    let outcome = alone(
-        shared,
-        |state| !state.mark.is_known(),
-        || {
-            changed_layout = load(shared, &evidence)?;
-            Ok(())
-        },
-    );
-    outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
-    if let Some((before, now)) = changed_layout {
-        log!("idgen.layout is \"{now}\" and was \"{before}\" when ids were last issued by default");
+    // Before the lock: this reads other files, may run a query, and may raise.
+    let evidence = recovery::whole_evidence(shared.clock);
+    let layout = layouts::default().to_string();
+    let mut met = None;
+    let load = || {
+        if !shared.clock.is_begun.load(Relaxed) {
+            met = Some(begin(shared, &evidence)?);
+            shared.clock.is_begun.store(true, Relaxed);
+        }
+        extend(shared)
+    };
+    let outcome = alone(shared, |state| !state.mark.is_known(), load);
+    match met {
+        Some(Met::NoFile) => {
+            log!("there is no high-water file \"{}\" yet: ids begin at the clock and the last checkpoint", file::PATH);
+        }
+        Some(Met::File { layout: before }) if before != layout => {
+            shared.clock.layout_changed.store(true, Relaxed);
+            log!("idgen.layout is \"{layout}\" and was \"{before}\" when ids were last issued by default");
+        }
+        _ => {}
     }
+    outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
+}
+
+/// What the first generation after a start has met.
+enum Met {
+    NoFile,
+    File { layout: String },
 }
 
 /// Moves the mark past this time, and waits while somebody else does. Raises when it cannot be moved.
@@ -45,9 +59,10 @@ pub fn reserve(shared: &Shared, time_ms: i64) {
     outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
 }
 
-/// Moves the mark if it is due and nobody else is moving it. Raises nothing: it is not in the way yet.
+/// Moves the mark if it is due and nobody else is moving it. Raises nothing: it is not in the way yet. After a write that
+/// went wrong it is left to whoever needs it, and gets the error; not every id may try a broken disk.
 pub fn tend(shared: &Shared, limit_ms: i64) {
-    let due = |state: &State| state.mark.due_ms() <= limit_ms;
+    let due = |state: &State| state.mark.due_ms() <= limit_ms && state.last_error.load(Relaxed) == 0;
     if due(shared.clock) && shared.try_lock_file() {
         if due(shared.clock) {
             // What is wrong shows in idgen.status() now, and as an error when the mark is reached.
@@ -92,41 +107,45 @@ fn wake(state: &State) {
     unsafe { pg_sys::ConditionVariableBroadcast(state.moved.get()) };
 }
 
-/// Reads the file, begins everything at the floor it says, and promises the first window. Returns the layout of before
-/// and of now where `idgen.layout` is another than when the file was written.
-fn load(shared: &Shared, evidence: &Evidence) -> Result<Option<(String, String)>, FileError> {
-    let state = shared.clock;
+/// Reads the file and begins everything at the floor it says. Once: what a later reading would find may be a record of
+/// this start that was written and is not durable.
+fn begin(shared: &Shared, evidence: &Evidence) -> Result<Met, FileError> {
     let found = file::read(system_identifier())?;
     let floor_ms = evidence.floor_ms(found.as_ref());
     shared.with_table(|table| table.raise_floor(floor_ms));
-    state.effective.raise(floor_ms, read());
-    let layout = layouts::default().to_string();
-    let before = found.as_ref().map(|found| found.record.layout.clone());
-    match found {
-        Some(found) => {
-            state.turn.store(found.record.turn, Relaxed);
-            extend(shared)?;
-        }
-        None => {
-            let target = state.target();
-            write(state, target.mark_ms, |record| file::create(record, directory_mode()))?;
-            state.mark.publish(target);
-            log!("made the high-water file \"{}\": ids begin at the clock and the last checkpoint", file::PATH);
-        }
-    }
-    let changed = before.filter(|before| *before != layout).map(|before| (before, layout));
-    if changed.is_some() {
-        shared.clock.layout_changed.store(true, Relaxed);
-    }
-    Ok(changed)
+    shared.clock.effective.raise(floor_ms, read());
+    let Some(found) = found else {
+        return Ok(Met::NoFile);
+    };
+    shared.clock.turn.store(found.record.turn, Relaxed);
+    Ok(Met::File { layout: found.record.layout })
 }
 
-/// Moves the mark on from now. Durable first, published second. For the holder of the file's lock.
+/// Moves the mark on from now, and makes the file if there is none. Durable first, published second. For the holder of the file's lock.
 fn extend(shared: &Shared) -> Result<(), FileError> {
     let target = shared.clock.target();
-    write(shared.clock, target.mark_ms, file::write)?;
+    write(shared.clock, target.mark_ms)?;
     shared.clock.mark.publish(target);
     Ok(())
+}
+
+/// While the server is in recovery: keeps the mark in the file past what has been replayed. Nothing is issued meanwhile,
+/// and the mark of this server stays unknown.
+pub fn follow(shared: &Shared) -> Result<(), FileError> {
+    let evidence = recovery::evidence();
+    if !shared.try_lock_file() {
+        return Ok(());
+    }
+    let outcome = file::read(system_identifier()).and_then(|found| {
+        let newest = found.map(|found| found.record);
+        if let Some(mark_ms) = evidence.followed_ms(newest.as_ref().map(|record| record.mark_ms)) {
+            shared.clock.turn.store(newest.map_or(0, |record| record.turn), Relaxed);
+            write(shared.clock, mark_ms)?;
+        }
+        Ok(())
+    });
+    shared.unlock_file();
+    outcome
 }
 
 /// Makes everything begin at this time or later, durably before it does.
@@ -139,7 +158,7 @@ pub fn raise_to(shared: &Shared, floor_ms: i64) {
             let limit_ms = floor_ms.saturating_add(settings::max_drift_ms());
             let target = Target::past(limit_ms, settings::clock_window_ms());
             if target.mark_ms > state.mark.mark_ms() {
-                write(state, target.mark_ms, file::write)?;
+                write(state, target.mark_ms)?;
                 state.mark.publish(target);
             }
             shared.with_table(|table| table.raise_floor(floor_ms));
@@ -152,7 +171,7 @@ pub fn raise_to(shared: &Shared, floor_ms: i64) {
 
 /// Writes the record that follows the newest. A write that fails is tried again at the same place, because only a
 /// whole one counts as a turn.
-fn write(state: &State, mark_ms: i64, put: impl FnOnce(&Record) -> io::Result<()>) -> io::Result<()> {
+fn write(state: &State, mark_ms: i64) -> io::Result<()> {
     let record = Record {
         turn: state.turn.load(Relaxed) + 1,
         mark_ms,
@@ -160,7 +179,7 @@ fn write(state: &State, mark_ms: i64, put: impl FnOnce(&Record) -> io::Result<()
         layout: layouts::default().to_string(),
     };
     let began = Instant::now();
-    let outcome = put(&record);
+    let outcome = file::write(&record, directory_mode());
     state.last_error.store(outcome.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)), Relaxed);
     outcome?;
     state.turn.store(record.turn, Relaxed);
@@ -182,8 +201,8 @@ pub unsafe extern "C-unwind" fn at_exit(code: i32, _arg: pg_sys::Datum) {
         return;
     }
     let exact_ms = shared.settled_ms_at_exit();
-    if let Err(error) = write(shared.clock, exact_ms, file::write) {
-        log!("could not write \"{}\" at shutdown, the next start begins later: {error}", file::PATH);
+    if let Err(error) = write(shared.clock, exact_ms) {
+        log!("could not write \"{}\" at shutdown, the next start goes by what is there: {error}", file::PATH);
     }
 }
 

@@ -23,7 +23,9 @@ const NS_PER_MS: i64 = 1_000_000;
 pub struct State {
     effective: EffectiveClock,
     pub mark: Mark,
-    /// Number of the newest record in the file. Holder of the file's lock.
+    /// The file has been read since the server started, and time begins at its floor. Holder of the file's lock.
+    is_begun: AtomicBool,
+    /// Number of the newest durable record in the file. Holder of the file's lock.
     turn: AtomicU64,
     /// The server started in archive or standby recovery: times of another server's clock have been replayed.
     recovered: AtomicBool,
@@ -47,6 +49,7 @@ impl State {
         Self {
             effective: EffectiveClock::new(read()),
             mark: Mark::unknown(),
+            is_begun: AtomicBool::new(false),
             turn: AtomicU64::new(0),
             recovered: AtomicBool::new(recovery::is_requested()),
             layout_changed: AtomicBool::new(false),
@@ -63,14 +66,11 @@ impl State {
         unsafe { pg_sys::ConditionVariableInit(self.moved.get()) };
     }
 
-    /// The time by which ids may be issued, in milliseconds since 1970: it never goes back while the server runs.
-    pub fn now_ms(&self) -> i64 {
-        self.effective.now_ms(read())
-    }
-
-    /// Where ids end that are issued now.
+    /// Where ids end that are issued now: at the wall clock and the drift. Ids that are further ahead go on from there,
+    /// as fast as time passes.
     fn limit_ms(&self) -> i64 {
-        self.now_ms() + settings::max_drift_ms()
+        let reading = read();
+        (reading.wall_ms() + settings::max_drift_ms()).max(self.effective.now_ms(reading))
     }
 
     /// Where the mark has to be moved to now.
@@ -82,10 +82,11 @@ impl State {
 /// The bounds of an issue by one look at the wall clock. They may be too narrow, never too wide: when they are in the
 /// way, ask for [`careful_bounds`].
 #[inline]
-pub fn quick_bounds(state: &State) -> Bounds {
+pub fn quick_bounds(shared: &Shared) -> Bounds {
+    let state = shared.clock;
     let now_ms = wall_ms();
     if state.effective.is_stale(now_ms) {
-        sample(state);
+        sample(shared);
     }
     // `due` for the mark, so that the mark is moved before it is in anybody's way.
     Bounds { now_ms, limit_ms: now_ms + settings::max_drift_ms(), mark_ms: state.mark.due_ms() }
@@ -95,34 +96,43 @@ pub fn quick_bounds(state: &State) -> Bounds {
 /// moving it.
 pub fn careful_bounds(shared: &Shared) -> Bounds {
     let state = shared.clock;
-    sample(state);
-    let bounds = Bounds { now_ms: wall_ms(), limit_ms: state.limit_ms(), mark_ms: 0 };
-    mark::tend(shared, bounds.limit_ms);
-    Bounds { mark_ms: state.mark.mark_ms(), ..bounds }
+    if state.effective.is_stale(wall_ms()) {
+        sample(shared);
+    }
+    let limit_ms = state.limit_ms();
+    mark::tend(shared, limit_ms);
+    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.mark_ms() }
 }
 
-/// Takes note of both clocks, and says in the server's log when the wall clock has stepped back.
+/// Takes note of both clocks, and says in the server's log when the wall clock has stepped back. While ids are ahead of
+/// it, looks how far they still are.
 #[cold]
-fn sample(state: &State) {
-    if let Some(step_ns) = state.effective.sample(read_together) {
+fn sample(shared: &Shared) {
+    let effective = &shared.clock.effective;
+    if let Some(step_ns) = effective.sample(read_together) {
         let step_ms = step_ns / NS_PER_MS;
         log!("the clock has stepped back by {step_ms} ms; ids go on from where they were, no faster than time passes");
+    }
+    // Before the ids are looked at: what raises the offset after this is not undone.
+    if let Some(ahead) = effective.ahead(read()) {
+        let next_ms = shared.with_table(|table| table.next_ms());
+        effective.settle(ahead, next_ms, read());
     }
 }
 
 /// Waits until the limit of issue is at least this, outside of any lock. Ends early, by an error, when the statement is
 /// cancelled or the session terminated.
-pub fn wait_for_limit(state: &State, limit_ms: i64) {
-    let until_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(NS_PER_MS);
+pub fn wait_for_limit(shared: &Shared, limit_ms: i64) {
     loop {
-        let left_ns = until_ns.saturating_sub(state.effective.now_ns(read()));
+        let reading = read();
+        let by_wall_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(NS_PER_MS) - reading.wall_ns;
+        let by_ids_ns = limit_ms.saturating_mul(NS_PER_MS) - shared.clock.effective.now_ns(reading);
+        let left_ns = by_wall_ns.min(by_ids_ns);
         if left_ns <= 0 {
             return;
         }
         sleep(Duration::from_nanos(left_ns as u64));
         check_for_interrupts!();
-        // Forward steps shorten the wait.
-        sample(state);
     }
 }
 

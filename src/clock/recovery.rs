@@ -1,15 +1,16 @@
 //! What has been replayed from another server, and by which clock.
 //!
-//! PostgreSQL forgets the time of the last replayed commit when it restarts. So a one-shot worker reads it as soon as
-//! recovery has ended, and makes the mark of it.
+//! PostgreSQL forgets the time of the last replayed commit when it restarts, also when it crashes right after a promotion.
+//! So a worker keeps the file's mark past that time while the server is in recovery; when recovery has ended it makes the
+//! mark known, and is done.
 
 use super::{State, mark, wall_ms};
-use crate::shmem;
-use crate::{read_only, settings, timestamp};
+use crate::{error, read_only, settings, shmem, timestamp};
 use idgen_core::clock::start::Evidence;
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
+use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Is the server in archive or standby recovery, or about to be? As its files say, so before recovery has begun.
 pub fn is_requested() -> bool {
@@ -21,19 +22,23 @@ pub fn is_shut_down() -> bool {
     control_file(|control| control.state == pg_sys::DBState::DB_SHUTDOWNED)
 }
 
-/// All that is known about the time before this start.
-pub fn evidence(state: &State) -> Evidence {
-    let recovered = state.recovered.load(Relaxed);
+/// What is known about the time before this start, without the prepared transactions.
+pub fn evidence() -> Evidence {
     Evidence {
         wall_ms: wall_ms(),
-        // To the second, so up to a second later than it says.
-        checkpoint_ms: control_file(|control| control.checkPointCopy.time * 1000 + 999),
-        recovered,
+        checkpoint_ms: control_file(|control| control.checkPointCopy.time * 1000),
+        recovered: false,
         replayed_ms: replayed_ms(),
-        prepared_ms: recovered.then(prepared_ms).flatten(),
+        prepared_ms: None,
         drift_ms: settings::max_drift_ms(),
         window_ms: settings::clock_window_ms(),
     }
+}
+
+/// All that is known about the time before this start. After a recovery this runs a query.
+pub fn whole_evidence(state: &State) -> Evidence {
+    let recovered = state.recovered.load(Relaxed);
+    Evidence { recovered, prepared_ms: recovered.then(prepared_ms).flatten(), ..evidence() }
 }
 
 fn control_file<R>(look: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {
@@ -62,14 +67,19 @@ fn prepared_ms() -> Option<i64> {
     read_only::get_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
 }
 
+/// How often the worker looks at what has been replayed: well within half of the margin.
+const FOLLOW_EVERY_MS: i64 = 1000;
+
 /// Called while the postmaster preloads libraries.
 pub fn register_worker() {
     if is_requested() {
-        BackgroundWorkerBuilder::new("idgen mark after recovery")
+        BackgroundWorkerBuilder::new("idgen mark in recovery")
             .set_library("idgen")
-            .set_function("idgen_mark_after_recovery")
-            .set_start_time(BgWorkerStartTime::RecoveryFinished)
+            .set_function("idgen_mark_in_recovery")
             .enable_spi_access()
+            // After the line above, which says otherwise: the worker connects when recovery has ended.
+            .set_start_time(BgWorkerStartTime::ConsistentState)
+            .set_restart_time(Some(Duration::from_secs(5)))
             .load();
     }
 }
@@ -79,20 +89,39 @@ unsafe extern "C-unwind" {
     fn die(signal: std::ffi::c_int);
 }
 
-/// The one-shot worker. If it fails, the first generation does the same.
+/// The worker. If it fails, the first generation makes the mark known as well.
 #[pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn idgen_mark_after_recovery(_arg: pg_sys::Datum) {
-    // SAFETY: as the first thing of a background worker. PostgreSQL's own handler, so that a stop ends it at once. By its
-    // number, template1 is there unless somebody dropped it; it is asked for nothing but shared catalogs.
+pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
+    // SAFETY: as the first thing of a background worker. PostgreSQL's own handler, so that a stop ends it at once.
+    unsafe { pg_sys::pqsignal(libc::SIGTERM, Some(die)) };
+    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
+    let Some(shared) = shmem::shared() else {
+        return;
+    };
+    let mut told = false;
+    // SAFETY: reads a flag.
+    while unsafe { pg_sys::RecoveryInProgress() } {
+        if BackgroundWorker::sighup_received() {
+            // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
+            unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+        }
+        match mark::follow(shared) {
+            Err(e) if !told => {
+                error::high_water(e).warn();
+                told = true;
+            }
+            _ => {}
+        }
+        super::sleep(Duration::from_millis(FOLLOW_EVERY_MS as u64));
+        check_for_interrupts!();
+    }
+    // SAFETY: once, in a background worker. By its number template1 is there unless somebody dropped it; it is asked for
+    // nothing but shared catalogs.
     unsafe {
-        pg_sys::pqsignal(libc::SIGTERM, Some(die));
-        pg_sys::BackgroundWorkerUnblockSignals();
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(
-            pg_sys::Oid::from(1),
-            pg_sys::InvalidOid,
-            pg_sys::BGWORKER_BYPASS_ALLOWCONN,
-        );
+        let template1 = pg_sys::Oid::from(1);
+        let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(template1, pg_sys::InvalidOid, flags);
     }
     BackgroundWorker::transaction(|| {
         if let Some(shared) = shmem::shared() {

@@ -44,9 +44,9 @@ pub fn attach(layout: Layout) -> Attached {
     refuse_on_standby();
     let node = settings::node();
     let space = layout.space(node).unwrap_or_else(|e| error::server_number(&layout, e).raise());
-    // A layout that has ended, or not begun, takes no generator from one that works.
-    refuse_outside(&space, space.next(0, 1, &clock::quick_bounds(shared.clock)));
     clock::mark::ensure_known(shared);
+    // A layout that has ended, or not begun, takes no generator from one that works.
+    refuse_outside(&space, space.next(0, 1, &clock::careful_bounds(shared)));
     stats::flush_at_transaction_end();
     let kept = layouts::default().space(node).ok();
     let place = shared.with_table(|table| {
@@ -95,7 +95,7 @@ pub fn next_run(attached: &mut Attached, want: u64) -> Run {
 
 #[inline]
 fn issue(attached: &mut Attached, want: u64) -> Run {
-    match attached.try_issue(want, &clock::quick_bounds(attached.shared.clock)) {
+    match attached.try_issue(want, &clock::quick_bounds(attached.shared)) {
         Ok(Answer::Issued(run)) => run,
         _ => issue_carefully(attached, want),
     }
@@ -120,7 +120,7 @@ fn wait(attached: &Attached, time_ms: i64) {
     let began = Instant::now();
     // Counted before the wait, so that a wait which is cancelled shows too.
     stats::count_wait(attached.index);
-    clock::wait_for_limit(attached.shared.clock, time_ms);
+    clock::wait_for_limit(attached.shared, time_ms);
     stats::count_wait_time(attached.index, began.elapsed());
 }
 

@@ -1,8 +1,9 @@
 //! The time that ids go by, and how far it is durably promised.
 //!
 //! Two things keep ids from repeating when the wall clock cannot be trusted. The *mark* is a time in a file: no id has
-//! it or a later one, so that after a crash everything begins at it. The *effective clock* never goes back: it is
-//! CLOCK_BOOTTIME plus an offset that only grows, so that after a backward step ids go on, no faster than time passes.
+//! it or a later one, so that after a crash everything begins at it. The *effective clock* is the wall clock where ids are
+//! not ahead of that. Where they are, after a backward step or a crash, it is CLOCK_BOOTTIME plus an offset: it goes on
+//! from the ids, as fast as time passes, and comes back to the wall clock as far as ids are drawn more slowly.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -35,6 +36,12 @@ impl Reading {
     }
 }
 
+/// The effective clock as it was found to be ahead of the wall clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    offset_ns: i64,
+}
+
 /// What all processes know of the clocks. In shared memory.
 #[repr(C, align(64))]
 pub struct EffectiveClock {
@@ -42,7 +49,7 @@ pub struct EffectiveClock {
     sampling: AtomicBool,
     /// Wall time of the last sample, in milliseconds: when to take the next.
     sampled_ms: AtomicI64,
-    /// The greatest offset of wall to boot time seen, or made so by a floor. Only grows.
+    /// The effective clock's offset to boot time. Raised by the wall clock and by a floor, lowered as ids fall back.
     offset_ns: AtomicI64,
     /// The offset at the last sample: what a step is measured against.
     last_offset_ns: AtomicI64,
@@ -103,6 +110,25 @@ impl EffectiveClock {
     /// The same in milliseconds.
     pub fn now_ms(&self, reading: Reading) -> i64 {
         self.now_ns(reading).div_euclid(NS_PER_MS)
+    }
+
+    /// Ids are ahead of the wall clock: the offset to lower, when it is known how far ahead they still are.
+    pub fn ahead(&self, reading: Reading) -> Option<Ahead> {
+        let offset_ns = self.offset_ns.load(Ordering::Relaxed);
+        (offset_ns - reading.offset_ns() >= STEP_NS).then_some(Ahead { offset_ns })
+    }
+
+    /// Lowers the effective time to where the next ids are (`next_ms`, the latest of any layout), but not below the wall
+    /// clock: what ids have fallen back they do not run ahead again. Told to nobody if somebody has raised it meanwhile.
+    pub fn settle(&self, ahead: Ahead, next_ms: i64, reading: Reading) {
+        // Others issue between two samples; they shall not have to wait.
+        let next_ns = next_ms.saturating_add(SAMPLE_EVERY_MS).saturating_mul(NS_PER_MS);
+        let needed_ns = next_ns.saturating_sub(reading.boot_ns).max(reading.offset_ns());
+        if needed_ns < ahead.offset_ns {
+            // A failure says that the offset was raised: to a floor that `next_ms` does not know.
+            let (before, after) = (ahead.offset_ns, needed_ns);
+            let _ = self.offset_ns.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Makes the effective time at least this: what begins at a floor goes on from it without waiting.

@@ -96,3 +96,29 @@ pub enum IdError {
     Sequence { max: u64 },
     Node(NodeError),
 }
+
+/// A text that is no id, or a number that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextError {
+    Negative,
+    Empty,
+    Character(char),
+    Width { width: usize },
+    LeadingZero,
+    NotBase64,
+    Overflow,
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Negative => write!(f, "An id is never negative."),
+            Self::Empty => write!(f, "The text is empty."),
+            Self::Character(character) => write!(f, "The format has no character \"{character}\"."),
+            Self::Width { width } => write!(f, "A text of this format has {width} characters."),
+            Self::LeadingZero => write!(f, "A text of this format has no leading zeros."),
+            Self::NotBase64 => write!(f, "The text is not the base 64 of a decimal number."),
+            Self::Overflow => write!(f, "An id has 63 bits at most."),
+        }
+    }
+}

@@ -10,3 +10,4 @@ pub mod layout;
 pub mod snowflake;
 mod sync;
 pub mod table;
+pub mod text;

@@ -21,7 +21,7 @@ pub struct IdSpace {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub now_ms: i64,
-    /// No id has a later time than this: the clock and the drift. Not before `now_ms`.
+    /// No id has a later time than this. Not before `now_ms`.
     pub limit_ms: i64,
     /// No id has this time or a later one: what is durably promised ends here.
     pub mark_ms: i64,
@@ -48,7 +48,7 @@ pub enum Answer {
     Wait {
         time_ms: i64,
     },
-    /// The clock is before the layout's epoch.
+    /// Clock and limit are before the layout's epoch.
     BeforeEpoch,
     /// The time bits have come to their end.
     Exhausted,
@@ -108,8 +108,11 @@ impl IdSpace {
     /// far as the bounds allow. What fits is given, also when it is less than was wanted.
     #[inline]
     pub fn next(&self, free: u64, want: u64, bounds: &Bounds) -> Answer {
-        let Some(now_tick) = tick_at(self.epoch_ms, self.unit_ms, bounds.now_ms) else {
-            return Answer::BeforeEpoch;
+        let now_tick = match tick_at(self.epoch_ms, self.unit_ms, bounds.now_ms) {
+            Some(tick) => tick,
+            // Far set back; the limit knows better, and ids go on up to it.
+            None if bounds.limit_ms >= self.epoch_ms => 0,
+            None => return Answer::BeforeEpoch,
         };
         if now_tick > self.time.max() {
             return Answer::Exhausted;
@@ -139,7 +142,7 @@ impl IdSpace {
         if first_tick > self.time.max() {
             return Err(Answer::Exhausted);
         }
-        // The limit is not before now, and now is not before the epoch.
+        // The limit is not before the epoch: see `next`.
         let limit = tick_at(self.epoch_ms, self.unit_ms, bounds.limit_ms).unwrap_or(0);
         if first_tick > limit {
             return Err(Answer::Wait { time_ms: self.tick_start_ms(first_tick) });

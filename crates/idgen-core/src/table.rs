@@ -70,6 +70,16 @@ impl Table<'_> {
         }
     }
 
+    /// The time of the latest id that is next in any layout, in the table or to come: how far ahead ids still are.
+    pub fn next_ms(&self) -> i64 {
+        let of = |(generator, tenant): (&Generator, &Option<Tenant>)| {
+            let tenant = tenant.as_ref()?;
+            Some(tenant.space.time_ms(generator.free_slot(tenant.handle)))
+        };
+        let next = self.generators.iter().zip(self.tenants.iter()).filter_map(of);
+        next.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+    }
+
     /// The time at which, and after which, nothing has been issued by anything that is or was in the table.
     pub fn settled_ms(&self) -> i64 {
         self.settled().map(|(_, settled_ms)| settled_ms).chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)

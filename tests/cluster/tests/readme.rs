@@ -179,7 +179,7 @@ fn the_tables_are_what_the_catalog_says() {
     let (readme, mut client) = (readme(), cluster.client());
     let mut known = settings(&readme, &mut client);
     known.extend(functions(&readme, &mut client));
-    known.extend(view(&readme, &mut client));
+    known.extend(views(&readme, &mut client));
     presets(&readme, &mut client);
 
     let named = readme.split(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c));
@@ -255,14 +255,21 @@ fn functions(readme: &str, client: &mut Client) -> BTreeSet<String> {
     names
 }
 
-fn view(readme: &str, client: &mut Client) -> BTreeSet<String> {
-    let sql = "SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
-               WHERE attrelid = 'idgen.stat_snowflake'::regclass AND attnum > 0 ORDER BY attnum";
-    let says = table(readme, "column").into_iter().map(|line| format!("{} {}", bare(&line[0]), line[1]));
-    assert_eq!(says.collect::<Vec<_>>(), strings(client, sql));
-    let views = "SELECT relname::regclass::text FROM (SELECT objid AS relname FROM pg_depend
-                 WHERE classid = 'pg_class'::regclass AND deptype = 'e') AS members";
-    strings(client, views).into_iter().collect()
+/// Each view has a section of its own, with its columns in a table.
+fn views(readme: &str, client: &mut Client) -> BTreeSet<String> {
+    let sql = "SELECT objid::regclass::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+               WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND extname = 'idgen'";
+    let names = strings(client, sql);
+    for name in &names {
+        let sql = format!(
+            "SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
+             WHERE attrelid = '{name}'::regclass AND attnum > 0 ORDER BY attnum"
+        );
+        let (_, section) = readme.split_once(&format!("### The view {name}\n")).expect("a section");
+        let says = table(section, "column").into_iter().map(|line| format!("{} {}", bare(&line[0]), line[1]));
+        assert_eq!(says.collect::<Vec<_>>(), strings(client, &sql), "{name}");
+    }
+    names.into_iter().collect()
 }
 
 fn presets(readme: &str, client: &mut Client) {

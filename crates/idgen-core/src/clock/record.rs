@@ -1,13 +1,16 @@
-//! The high-water file: two records, written in turn, so that a torn write leaves the other whole.
+//! The high-water file: two records, written in turn, so that a torn write leaves the other whole. Each stands there twice,
+//! so that damage to one place does not lose the newest mark: the older record says nothing about how far that was.
 
 use sha2::{Digest, Sha256};
 
 /// Bytes of one record: a disk sector, which most disks write whole.
 pub const RECORD: usize = 512;
-/// Where the second record begins: in a block of its own, so that damage to one block leaves the other.
-pub const SPACING: usize = 4096;
+/// Each copy is in a block of its own, so that damage to one block leaves the other.
+const BLOCK: usize = 4096;
+/// Where the copies of a record are, by its turn: odd ones, even ones.
+const PLACES: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 /// Bytes of the file.
-pub const FILE: usize = SPACING + RECORD;
+pub const FILE: usize = 3 * BLOCK + RECORD;
 
 const MAGIC: [u8; 8] = *b"idgenclk";
 const VERSION: u32 = 1;
@@ -18,7 +21,7 @@ const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 2;
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Which record it is: the first is 1; odd ones are in the first place, even ones in the second.
+    /// Which record it is: the first is 1.
     pub turn: u64,
     /// No id has this time or a later one (milliseconds since 1970).
     pub mark_ms: i64,
@@ -36,12 +39,9 @@ pub struct Found {
 }
 
 impl Record {
-    /// Where in the file this record goes.
-    pub fn offset(&self) -> u64 {
-        match self.turn % 2 {
-            1 => 0,
-            _ => SPACING as u64,
-        }
+    /// Where in the file this record goes, twice.
+    pub fn places(&self) -> [u64; 2] {
+        PLACES[usize::from(self.turn.is_multiple_of(2))].map(|place| place as u64)
     }
 
     /// magic, version, turn, mark, system identifier, length of the layout's text, text, SHA-256 of all that;
@@ -88,14 +88,15 @@ impl Record {
 
     /// The newest whole record of a file's bytes; `None` when there is none.
     pub fn newest(file: &[u8]) -> Option<Found> {
-        let place = |at: usize| file.get(at..(at + RECORD).min(file.len())).unwrap_or_default();
-        let places = [place(0), place(SPACING)];
-        let (found, at) =
-            (0..2).filter_map(|i| Record::decode(places[i]).map(|r| (r, i))).max_by_key(|(r, _)| r.turn)?;
-        // The first record leaves the second place blank, and only the first record does.
-        let other = places[1 - at];
-        let blank = found.turn == 1 && other.len() == RECORD && other.iter().all(|b| *b == 0);
-        let other_is_damaged = !blank && Record::decode(other).is_none();
-        Some(Found { record: found, other_is_damaged })
+        let copy = |at: usize| file.get(at..at + RECORD);
+        let read = |places: [usize; 2]| places.into_iter().find_map(|at| Record::decode(copy(at)?));
+        let records = PLACES.map(read);
+        let newest = records.iter().flatten().max_by_key(|record| record.turn)?;
+        // Only the first record leaves the other place blank.
+        let other = usize::from(!newest.turn.is_multiple_of(2));
+        let is_blank = |at| copy(at).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+        let other_is_blank = newest.turn == 1 && PLACES[other].into_iter().all(is_blank);
+        let other_is_damaged = records[other].is_none() && !other_is_blank;
+        Some(Found { record: newest.clone(), other_is_damaged })
     }
 }

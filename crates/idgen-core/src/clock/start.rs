@@ -40,6 +40,15 @@ impl Evidence {
         theirs.into_iter().flatten().map(|ms| self.ahead_of(ms)).fold(own_ms, i64::max)
     }
 
+    /// Where the file's mark has to be moved to while the server is in recovery, if it is not far enough past what has been
+    /// replayed. So that a crash right after a promotion, when PostgreSQL has forgotten the replayed time, finds it there.
+    /// Half of the margin is room for the next look.
+    pub fn followed_ms(&self, mark_ms: Option<i64>) -> Option<i64> {
+        let wanted_ms = self.ahead_of(self.replayed_ms?);
+        let enough_ms = wanted_ms - MARGIN_MS / 2;
+        mark_ms.is_none_or(|mark_ms| mark_ms < enough_ms).then_some(wanted_ms)
+    }
+
     /// The latest time that an id can have, issued when a server's clock said this.
     fn ahead_of(&self, clock_ms: i64) -> i64 {
         clock_ms + self.drift_ms + self.window_ms + MARGIN_MS

@@ -27,15 +27,43 @@ fn evidence(wall_ms: i64) -> Evidence {
 }
 
 #[test]
-fn the_effective_clock_follows_the_wall_and_never_goes_back() {
+fn the_effective_clock_follows_the_wall_and_does_not_step_back_with_it() {
     let clock = EffectiveClock::new(reading(NOW_MS, 500));
     assert_eq!(clock.now_ms(reading(NOW_MS + 7, 507)), NOW_MS + 7);
+    assert!(clock.ahead(reading(NOW_MS + 7, 507)).is_none());
     // Back by an hour: it goes on as the machine's own clock does.
     assert_eq!(clock.now_ms(reading(NOW_MS - 3_600_000, 510)), NOW_MS + 10);
     assert_eq!(clock.now_ms(reading(NOW_MS - 3_599_000, 1510)), NOW_MS + 1010);
     // Forward by an hour, sampled there, and back: it stays there.
     clock.sample(|| Some(reading(NOW_MS + 3_600_000, 2000)));
     assert_eq!(clock.now_ms(reading(NOW_MS + 1505, 2005)), NOW_MS + 3_600_005);
+}
+
+#[test]
+fn the_effective_clock_comes_back_as_far_as_ids_do() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let back = |boot_ms| reading(NOW_MS - 60_000 + boot_ms, boot_ms);
+    // A second later the next id is where it was: ids have fallen back by a second.
+    clock.settle(clock.ahead(back(1000)).unwrap(), NOW_MS, back(1000));
+    assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
+    // A look that finds them further ahead changes nothing: it only comes back.
+    clock.settle(clock.ahead(back(1000)).unwrap(), NOW_MS + 5000, back(1000));
+    assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
+    // Not below the wall clock.
+    clock.settle(clock.ahead(back(1000)).unwrap(), i64::MIN, back(1000));
+    assert_eq!(clock.now_ms(back(1000)), NOW_MS - 59_000);
+    assert!(clock.ahead(back(1000)).is_none());
+}
+
+/// Who looks while a floor is raised does not undo it.
+#[test]
+fn a_floor_that_is_raised_meanwhile_stays() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let back = reading(NOW_MS - 60_000, 0);
+    let ahead = clock.ahead(back).unwrap();
+    clock.raise(NOW_MS + 600_000, back);
+    clock.settle(ahead, NOW_MS, back);
+    assert_eq!(clock.now_ms(back), NOW_MS + 600_000);
 }
 
 #[test]
@@ -110,11 +138,19 @@ fn record(turn: u64, mark_ms: i64) -> Record {
 /// A file into which these were written in turn.
 fn file(records: &[Record]) -> Vec<u8> {
     let mut bytes = vec![0; FILE];
-    for record in records {
-        let at = record.offset() as usize;
-        bytes[at..at + record::RECORD].copy_from_slice(&record.encode());
-    }
+    records.iter().for_each(|record| put(&mut bytes, record));
     bytes
+}
+
+fn put(bytes: &mut [u8], record: &Record) {
+    for at in record.places() {
+        bytes[at as usize..][..record::RECORD].copy_from_slice(&record.encode());
+    }
+}
+
+/// Damages both copies of a record.
+fn damage(bytes: &mut [u8], record: &Record) {
+    record.places().into_iter().for_each(|at| bytes[at as usize] ^= 1);
 }
 
 #[test]
@@ -146,16 +182,22 @@ proptest! {
         prop_assert_eq!(Record::decode(&record.encode()), Some(record));
     }
 
-    /// Any damage to the newer record is noticed, and the older one is found with a warning.
+    /// Any damage to the newer record is noticed; to one of its copies it does no harm, to both it leaves the older record,
+    /// with a warning.
     #[test]
     fn damage_to_one_record_leaves_the_other(turn in 2u64..100, at in 0..record::RECORD, bit in 0u8..8, cut in any::<bool>()) {
         let (older, newer) = (record(turn, NOW_MS), record(turn + 1, NOW_MS + 1));
         let mut bytes = file(&[older.clone(), newer.clone()]);
-        let place = newer.offset() as usize;
-        match cut {
-            // A torn write: the end of it is still what was there before.
-            true => bytes[place + at..place + record::RECORD].fill(0x5a),
-            false => bytes[place + at] ^= 1u8 << bit,
+        for (copy, place) in newer.places().into_iter().enumerate() {
+            // One copy is enough.
+            let found = Record::newest(&bytes).unwrap();
+            prop_assert_eq!((&found.record, found.other_is_damaged), (&newer, false), "{} copies damaged", copy);
+            let bytes = &mut bytes[place as usize..][..record::RECORD];
+            match cut {
+                // A torn write: the end of it is still what was there before.
+                true => bytes[at..].fill(0x5a),
+                false => bytes[at] ^= 1u8 << bit,
+            }
         }
         let found = Record::newest(&bytes).unwrap();
         prop_assert_eq!(found.record, older);
@@ -187,13 +229,12 @@ fn a_first_start_goes_by_the_clock_and_the_last_checkpoint() {
 #[test]
 fn a_damaged_other_record_may_have_been_the_newer() {
     let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 5500)]);
-    bytes[0] ^= 1;
-    let found = Record::newest(&bytes).unwrap();
-    assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
-    bytes[0] ^= 1;
-    bytes[record::SPACING] ^= 1;
-    let found = Record::newest(&bytes).unwrap();
-    assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
+    for turn in [7, 6] {
+        damage(&mut bytes, &record(turn, 0));
+        let found = Record::newest(&bytes).unwrap();
+        assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
+        damage(&mut bytes, &record(turn, 0));
+    }
 }
 
 /// After a promotion the clock may be behind the old primary's, and so may the mark that came with the base backup.
@@ -212,6 +253,19 @@ fn after_recovery_time_begins_past_what_the_old_primary_wrote() {
     assert_eq!(Evidence { recovered: false, ..replayed }.floor_ms(Some(&found)), NOW_MS - 86_400_000);
 }
 
+/// A standby's file is never far behind what it has replayed, and is not written for each commit.
+#[test]
+fn the_mark_follows_what_is_replayed() {
+    let at = |replayed_ms| Evidence { recovered: true, replayed_ms, ..evidence(NOW_MS) };
+    let past_ms = DRIFT_MS + WINDOW_MS + 10_000;
+    assert_eq!(at(None).followed_ms(None), None, "nothing was replayed");
+    assert_eq!(at(Some(NOW_MS)).followed_ms(None), Some(NOW_MS + past_ms));
+    let mark_ms = Some(NOW_MS + past_ms);
+    assert_eq!(at(Some(NOW_MS + 5000)).followed_ms(mark_ms), None);
+    assert_eq!(at(Some(NOW_MS + 5001)).followed_ms(mark_ms), Some(NOW_MS + 5001 + past_ms));
+    assert_eq!(at(Some(NOW_MS - 1)).followed_ms(mark_ms), None, "it does not go back");
+}
+
 /// A machine with a wall clock that anything may happen to, and a server on it.
 struct Machine {
     boot_ms: i64,
@@ -226,6 +280,8 @@ struct Server {
     mark: Mark,
     turn: u64,
     free: u64,
+    /// When the clocks were last looked at together.
+    looked_ms: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -252,7 +308,7 @@ impl Machine {
         clock.raise(floor_ms, self.read());
         let turn = found.map_or(0, |found| found.record.turn);
         let free = self.space.first_slot_from(floor_ms);
-        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free });
+        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free, looked_ms: self.boot_ms });
     }
 
     fn write(&mut self, mark_ms: i64) {
@@ -260,8 +316,7 @@ impl Machine {
         server.turn += 1;
         let record = record(server.turn, mark_ms);
         let bytes = self.disk.get_or_insert_with(|| vec![0; FILE]);
-        let at = record.offset() as usize;
-        bytes[at..at + record::RECORD].copy_from_slice(&record.encode());
+        put(bytes, &record);
     }
 
     /// One issue as the extension does it. Returns the first and last id, or `None` where it would have to wait.
@@ -269,15 +324,24 @@ impl Machine {
         for _ in 0..3 {
             let now = self.read();
             let server = self.server.as_mut().unwrap();
+            let next_ms = self.space.time_ms(server.free);
             if server.clock.is_stale(now.wall_ms()) {
                 server.clock.sample(|| Some(now));
+                server.looked_ms = self.boot_ms;
+                if let Some(ahead) = server.clock.ahead(now) {
+                    server.clock.settle(ahead, next_ms, now);
+                }
             }
-            let limit_ms = server.clock.now_ms(now) + DRIFT_MS;
+            let limit_ms = (now.wall_ms() + DRIFT_MS).max(server.clock.now_ms(now));
             let bounds = Bounds { now_ms: now.wall_ms(), limit_ms, mark_ms: server.mark.mark_ms() };
             match self.space.next(server.free, want, &bounds) {
                 Answer::Issued(run) => {
                     let last = run.first + run.count - 1;
-                    assert!(self.space.time_ms(last) <= limit_ms, "S3");
+                    // S3: no further ahead of the wall clock than the drift, or than ids are already; since the last
+                    // look as much time has passed.
+                    let since_ms = self.boot_ms - server.looked_ms;
+                    let most_ms = next_ms.max(now.wall_ms() + DRIFT_MS) + SAMPLE_EVERY_MS + since_ms;
+                    assert!(self.space.time_ms(last) <= most_ms, "S3");
                     server.free = last + 1;
                     return Some((run.first, last));
                 }
@@ -305,8 +369,9 @@ impl Machine {
                 let server = self.server.take().unwrap();
                 if let (true, Some(bytes)) = (while_writing, self.disk.as_mut()) {
                     // Torn: not whole, and so nothing was issued under it.
-                    let at = record(server.turn + 1, 0).offset() as usize;
-                    bytes[at..at + 100].fill(0x5a);
+                    for at in record(server.turn + 1, 0).places() {
+                        bytes[at as usize..][..100].fill(0x5a);
+                    }
                 }
                 self.start();
             }
@@ -367,6 +432,32 @@ proptest! {
             machine.happen(&Event::Pass(1));
             prop_assert!(machine.happen(&Event::Draw(1)).is_some());
         }
+    }
+}
+
+/// Ids that have fallen back to the wall clock after a crash do not run ahead again, but by the drift; and one burst after
+/// another, with a restart between them, is no further ahead than one.
+#[test]
+fn a_lead_that_is_gone_does_not_come_back() {
+    let burst = |machine: &mut Machine| {
+        let (_, last) = machine.happen(&Event::Draw(100_000_000)).unwrap();
+        machine.space.time_ms(last) - machine.wall_ms
+    };
+    let mut crashed = machine("js53");
+    crashed.happen(&Event::Draw(1)).unwrap();
+    crashed.happen(&Event::Crash { while_writing: false });
+    assert!(burst(&mut crashed) > DRIFT_MS, "right after the crash ids are ahead");
+    for _ in 0..100 {
+        crashed.happen(&Event::Pass(100));
+        crashed.happen(&Event::Draw(1)).unwrap();
+    }
+    assert_eq!(burst(&mut crashed), DRIFT_MS);
+
+    let mut restarted = machine("js53");
+    for _ in 0..5 {
+        // A tick for each restart: it begins after the last one.
+        assert!(burst(&mut restarted) <= DRIFT_MS + 5);
+        restarted.happen(&Event::CleanRestart);
     }
 }
 

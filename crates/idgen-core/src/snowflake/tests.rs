@@ -131,8 +131,11 @@ fn the_last_tick_works_and_the_next_is_the_end() {
 #[test]
 fn a_clock_before_the_epoch_is_an_answer_of_its_own() {
     let mut line = Line::new(SMALL);
-    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 1000)), Answer::BeforeEpoch);
+    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 0)), Answer::BeforeEpoch);
     assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Answer::BeforeEpoch);
+    // A clock that was set back so far, under a limit that knows better.
+    let set_back = Bounds { limit_ms: NOW_MS, ..bounds(0, 0) };
+    assert!(matches!(line.next(1, &set_back), Answer::Issued(run) if run.borrowed == 1));
     line.free = 0;
     assert!(matches!(line.next(1, &bounds(line.space.epoch_ms(), 0)), Answer::Issued(_)));
 }
@@ -205,7 +208,7 @@ proptest! {
                     prop_assert!(matches!(space.next(line.free, want, &then), Answer::Issued(_)));
                 }
                 Answer::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
-                Answer::BeforeEpoch => prop_assert!(now_ms < space.epoch_ms()),
+                Answer::BeforeEpoch => prop_assert!(now_ms + drift_ms < space.epoch_ms()),
                 Answer::Reserve { .. } => prop_assert!(false, "there is no mark"),
             }
         }

@@ -123,6 +123,15 @@ fn a_raised_floor_holds_for_all_that_is_there_and_all_that_comes() {
     assert_eq!(time(server.draw(&tagged(0), there, NOW_MS).unwrap()), NOW_MS + 500);
 }
 
+#[test]
+fn the_next_id_of_all_is_known() {
+    let mut server = Server::new(2);
+    assert_eq!(server.table().next_ms(), NOW_MS);
+    let place = server.attach(&tagged(0));
+    (0..9).for_each(|_| assert!(server.draw(&tagged(0), place, NOW_MS).is_some()));
+    assert_eq!(server.table().next_ms(), NOW_MS + 2);
+}
+
 /// What a clean shutdown writes.
 #[test]
 fn all_that_was_issued_is_settled() {

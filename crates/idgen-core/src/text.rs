@@ -1,0 +1,107 @@
+//! Ids as text.
+//!
+//! The alphabets of the first seven are those of bwmarrin/snowflake, the most used library of this kind, so that texts go
+//! to and fro. An id has one text in each format: what [`Format::encode`] would not write, [`Format::decode`] refuses.
+
+use crate::error::TextError;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// How an id is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Digits of a number, the highest first.
+    Digits { alphabet: &'static str },
+    /// The same with a fixed width and an alphabet in the order of ASCII: texts sort as the numbers do.
+    Fixed { alphabet: &'static str, width: usize },
+    /// Base 64 of the decimal digits.
+    Base64,
+}
+
+const BASE2: &str = "01";
+const HEX: &str = "0123456789abcdef";
+/// z-base-32.
+const BASE32: &str = "ybndrfg8ejkmcpqxot1uwisza345h769";
+const BASE36: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
+const BASE58: &str = "123456789abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ";
+const BASE62: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// Crockford's: no I, L, O and U.
+const SORT32: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
+/// Every format by its name. A format never changes: texts are stored and printed.
+pub const FORMATS: [(&str, Format); 9] = [
+    ("base2", Format::Digits { alphabet: BASE2 }),
+    ("base32", Format::Digits { alphabet: BASE32 }),
+    ("base36", Format::Digits { alphabet: BASE36 }),
+    ("base58", Format::Digits { alphabet: BASE58 }),
+    ("base62", Format::Digits { alphabet: BASE62 }),
+    ("base64", Format::Base64),
+    ("hex", Format::Digits { alphabet: HEX }),
+    // The least widths that hold 63 bits.
+    ("sort32", Format::Fixed { alphabet: SORT32, width: 13 }),
+    ("sort62", Format::Fixed { alphabet: BASE62, width: 11 }),
+];
+
+impl Format {
+    pub fn named(name: &str) -> Option<Format> {
+        FORMATS.iter().find(|(format, _)| *format == name).map(|(_, format)| *format)
+    }
+
+    /// The text of an id. Negative numbers are no ids.
+    pub fn encode(self, id: i64) -> Result<String, TextError> {
+        let number = u64::try_from(id).map_err(|_| TextError::Negative)?;
+        Ok(match self {
+            Format::Digits { alphabet } => digits(number, alphabet, 1),
+            Format::Fixed { alphabet, width } => digits(number, alphabet, width),
+            Format::Base64 => STANDARD.encode(number.to_string()),
+        })
+    }
+
+    /// The id of a text.
+    pub fn decode(self, text: &str) -> Result<i64, TextError> {
+        match self {
+            Format::Digits { alphabet } => {
+                let number = number(text, alphabet)?;
+                match text.len() > 1 && text.starts_with(&alphabet[..1]) {
+                    true => Err(TextError::LeadingZero),
+                    false => Ok(number),
+                }
+            }
+            Format::Fixed { width, .. } if text.chars().count() != width => Err(TextError::Width { width }),
+            Format::Fixed { alphabet, .. } => number(text, alphabet),
+            Format::Base64 => {
+                let decimal = STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+                let decimal = decimal.ok_or(TextError::NotBase64)?;
+                Format::Digits { alphabet: &BASE36[..10] }.decode(&decimal).map_err(|error| match error {
+                    TextError::Overflow => error,
+                    _ => TextError::NotBase64,
+                })
+            }
+        }
+    }
+}
+
+/// The number's digits, the highest first, filled up to `width` with zeros.
+fn digits(mut number: u64, alphabet: &str, width: usize) -> String {
+    let (alphabet, base) = (alphabet.as_bytes(), alphabet.len() as u64);
+    let mut lowest_first = String::new();
+    while number > 0 || lowest_first.len() < width {
+        lowest_first.push(char::from(alphabet[(number % base) as usize]));
+        number /= base;
+    }
+    lowest_first.chars().rev().collect()
+}
+
+fn number(text: &str, alphabet: &str) -> Result<i64, TextError> {
+    if text.is_empty() {
+        return Err(TextError::Empty);
+    }
+    text.chars().try_fold(0i64, |number, character| {
+        let digit = alphabet.find(character).ok_or(TextError::Character(character))?;
+        let shifted = number.checked_mul(alphabet.len() as i64).ok_or(TextError::Overflow)?;
+        shifted.checked_add(digit as i64).ok_or(TextError::Overflow)
+    })
+}
+
+#[cfg(test)]
+mod tests;
