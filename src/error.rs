@@ -1,9 +1,10 @@
 //! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
 
 use crate::clock::{FileError, PATH};
-use idgen_core::error::{IdError, LayoutError, NodeError};
+use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
 use idgen_core::layout::{Layout, PRESETS, time_text};
 use idgen_core::snowflake::IdSpace;
+use idgen_core::text::FORMATS;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -201,4 +202,22 @@ pub fn time_out_of_range(value: i64) -> Failure {
 
 pub fn ts_not_finite() -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, "ts must be finite")
+}
+
+pub fn unknown_format(format: &str) -> Failure {
+    let formats: Vec<&str> = FORMATS.iter().map(|(name, _)| *name).collect();
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("unknown text format \"{format}\""))
+        .hint(format!("Use one of {}.", formats.join(", ")))
+}
+
+/// A text that is no id in this format, or a number that is no id.
+pub fn text(value: &str, format: &str, error: TextError) -> Failure {
+    let (code, what) = match error {
+        TextError::Negative => (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "is no snowflake id".to_owned()),
+        TextError::Overflow => {
+            (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("is no id in {format}: it is too large"))
+        }
+        _ => (PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("is no id in {format}")),
+    };
+    Failure::new(code, format!("\"{value}\" {what}")).detail(error.to_string())
 }

@@ -34,6 +34,8 @@ extension_sql_file!(
         snowflake::many::snowflake_next_many_in,
         snowflake::observe::snowflake_observe,
         snowflake::observe::snowflake_observe_in,
+        snowflake::text::snowflake_encode,
+        snowflake::text::snowflake_decode,
         snowflake::decode::snowflake_parts,
         snowflake::decode::snowflake_parts_in,
         snowflake::decode::snowflake_time,

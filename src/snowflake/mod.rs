@@ -9,6 +9,7 @@ pub mod layouts;
 mod many;
 mod observe;
 pub mod space;
+mod text;
 
 /// The next id in the layout of `idgen.layout`.
 #[pg_extern(sql = "CREATE FUNCTION snowflake_next() RETURNS bigint VOLATILE PARALLEL SAFE \

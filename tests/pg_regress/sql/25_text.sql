@@ -1,0 +1,27 @@
+-- Ids as text.
+SELECT f AS format, snowflake_encode(1888944671579078656, f), snowflake_encode(0, f),
+       snowflake_decode(snowflake_encode(9223372036854775807, f), f) = 9223372036854775807 AS reads_back
+FROM unnest(string_to_array('base2 base32 base36 base58 base62 base64 hex sort32 sort62', ' ')) f;
+
+-- two formats sort as the ids do
+SELECT f AS format, array_agg(id ORDER BY snowflake_encode(id, f) COLLATE "C") = array_agg(id ORDER BY id) AS sorts
+FROM unnest(ARRAY['sort32', 'sort62']) f, unnest(ARRAY[0, 9, 10, 35, 36, 61, 62, 1888944671579078656, 9223372036854775807]) id
+GROUP BY f ORDER BY f;
+
+-- NULL in, NULL out
+SELECT snowflake_encode(NULL, 'hex') AS id, snowflake_encode(1, NULL) AS format, snowflake_decode(NULL, 'hex') AS text;
+
+-- what cannot be
+SELECT snowflake_encode(1, 'base63');
+\echo :SQLSTATE
+SELECT snowflake_encode(-1, 'hex');
+\echo :SQLSTATE
+SELECT snowflake_decode('', 'hex');
+\echo :SQLSTATE
+SELECT snowflake_decode('FF', 'hex');
+SELECT snowflake_decode('007', 'base36');
+SELECT snowflake_decode('abc', 'sort32');
+SELECT snowflake_decode('!!!!', 'base64');
+SELECT snowflake_decode('8000000000000000', 'hex');
+\echo :SQLSTATE
+SELECT snowflake_decode('-1', 'base36');
