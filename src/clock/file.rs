@@ -34,6 +34,16 @@ impl From<io::Error> for FileError {
 
 /// What the file says; `None` when this server has never had one.
 pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
+    match read_any()? {
+        Some(found) if found.record.system_identifier != system_identifier => {
+            Err(FileError::Foreign(found.record.system_identifier))
+        }
+        found => Ok(found),
+    }
+}
+
+/// What the file says, whose ever it is. The one way to read it before the server knows its own identifier.
+pub fn read_any() -> Result<Option<Found>, FileError> {
     if !fs::exists(DIRECTORY)? {
         return Ok(None);
     }
@@ -41,11 +51,13 @@ pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
         ErrorKind::NotFound => FileError::Missing,
         _ => FileError::Io(error),
     })?;
-    let found = Record::newest(&bytes).ok_or(FileError::Damaged)?;
-    match found.record.system_identifier {
-        own if own == system_identifier => Ok(Some(found)),
-        foreign => Err(FileError::Foreign(foreign)),
-    }
+    Record::newest(&bytes).map(Some).ok_or(FileError::Damaged)
+}
+
+/// Was the newest record written in recovery, and has the server not issued since? Then it went down right after it was
+/// promoted, and the files that asked for recovery are gone.
+pub fn says_in_recovery() -> bool {
+    read_any().is_ok_and(|found| found.is_some_and(|found| found.record.in_recovery))
 }
 
 /// Makes the file with its first record, durably. `directory_mode` is that of the data directory.

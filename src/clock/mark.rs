@@ -176,6 +176,7 @@ fn write(state: &State, mark_ms: i64) -> io::Result<()> {
         turn: state.turn.load(Relaxed) + 1,
         mark_ms,
         system_identifier: system_identifier(),
+        in_recovery: recovery::is_in_progress(),
         layout: layouts::default().to_string(),
     };
     let began = Instant::now();

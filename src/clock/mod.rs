@@ -101,6 +101,7 @@ pub fn careful_bounds(shared: &Shared) -> Bounds {
     }
     let limit_ms = state.limit_ms();
     mark::tend(shared, limit_ms);
+    // Moving the mark may have taken its time; a bound from before it is still a bound.
     Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.mark_ms() }
 }
 

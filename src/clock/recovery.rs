@@ -4,7 +4,7 @@
 //! So a worker keeps the file's mark past that time while the server is in recovery; when recovery has ended it makes the
 //! mark known, and is done.
 
-use super::{State, mark, wall_ms};
+use super::{State, file, mark, wall_ms};
 use crate::{error, read_only, settings, shmem, timestamp};
 use idgen_core::clock::start::Evidence;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
@@ -15,6 +15,11 @@ use std::time::Duration;
 /// Is the server in archive or standby recovery, or about to be? As its files say, so before recovery has begun.
 pub fn is_requested() -> bool {
     ["standby.signal", "recovery.signal"].into_iter().any(|name| std::fs::exists(name).unwrap_or(false))
+}
+
+pub fn is_in_progress() -> bool {
+    // SAFETY: reads a flag.
+    unsafe { pg_sys::RecoveryInProgress() }
 }
 
 /// Was the server shut down with all that belongs to it?
@@ -37,7 +42,7 @@ pub fn evidence() -> Evidence {
 
 /// All that is known about the time before this start. After a recovery this runs a query.
 pub fn whole_evidence(state: &State) -> Evidence {
-    let recovered = state.recovered.load(Relaxed);
+    let recovered = state.recovered.load(Relaxed) || file::says_in_recovery();
     Evidence { recovered, prepared_ms: recovered.then(prepared_ms).flatten(), ..evidence() }
 }
 
@@ -67,12 +72,12 @@ fn prepared_ms() -> Option<i64> {
     read_only::get_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
 }
 
-/// How often the worker looks at what has been replayed: well within half of the margin.
-const FOLLOW_EVERY_MS: i64 = 1000;
+/// How often the worker looks at what has been replayed. Often, for what is replayed last before a promotion.
+const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
 /// Called while the postmaster preloads libraries.
 pub fn register_worker() {
-    if is_requested() {
+    if is_requested() || file::says_in_recovery() {
         BackgroundWorkerBuilder::new("idgen mark in recovery")
             .set_library("idgen")
             .set_function("idgen_mark_in_recovery")
@@ -100,8 +105,7 @@ pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
         return;
     };
     let mut told = false;
-    // SAFETY: reads a flag.
-    while unsafe { pg_sys::RecoveryInProgress() } {
+    while is_in_progress() {
         if BackgroundWorker::sighup_received() {
             // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
             unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
@@ -113,7 +117,7 @@ pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
             }
             _ => {}
         }
-        super::sleep(Duration::from_millis(FOLLOW_EVERY_MS as u64));
+        super::sleep(FOLLOW_EVERY);
         check_for_interrupts!();
     }
     // SAFETY: once, in a background worker. By its number template1 is there unless somebody dropped it; it is asked for

@@ -64,8 +64,7 @@ pub fn attach(layout: Layout) -> Attached {
 }
 
 pub fn refuse_on_standby() {
-    // SAFETY: reads a flag.
-    if unsafe { pg_sys::RecoveryInProgress() } {
+    if clock::recovery::is_in_progress() {
         error::standby().raise();
     }
 }

@@ -47,6 +47,13 @@ impl Builder {
         self
     }
 
+    /// Starts the server and creates the extension in database postgres.
+    pub fn start_with_extension(self) -> Cluster {
+        let cluster = self.start();
+        cluster.execute("CREATE EXTENSION idgen");
+        cluster
+    }
+
     pub fn start(self) -> Cluster {
         let dir = private_dir();
         let data = dir.path().join("data");

@@ -5,7 +5,14 @@
 //! CLOCK_MONOTONIC and CLOCK_BOOTTIME stay true, as they do when a real wall clock is stepped:
 //! `FAKETIME_DONT_FAKE_MONOTONIC` sees to both. Without it libfaketime 0.9.10 has them show the faked wall clock.
 //!
-//! A limit to know: libfaketime opens the file with stdio, also when PostgreSQL asks for the time in its SIGALRM handler.
+//! Two limits to know. While a process is interrupted inside a call that libfaketime replaces, libfaketime is out of force:
+//! what the process does in its signal handler then is done by the true clock, and so is all that a child does which it
+//! forks there. The postmaster of PostgreSQL 15 does nearly everything in signal handlers. So the processes that it forks
+//! while it runs (autovacuum, parallel workers, background workers; not sessions) and the shared memory that it makes anew
+//! after the crash of a backend may see the true clock. Where two clocks have to differ, let it therefore be the other server's
+//! that is set ahead of the true clock, and not that of the server under test behind it.
+//!
+//! And libfaketime opens the file with stdio, also when PostgreSQL asks for the time in its SIGALRM handler.
 //! A timeout that fires inside malloc could corrupt the heap, so clusters with a fake clock are not for stress tests
 //! of `statement_timeout` and the like.
 

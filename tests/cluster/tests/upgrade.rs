@@ -2,6 +2,7 @@
 //! comments.
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::sql::{column, execute, row, value};
 
 /// The first release: every upgrade path begins here.
 const FIRST: &str = "0.1.0";
@@ -23,7 +24,7 @@ const INVENTORY: &str = "
     ) AS inventory ORDER BY 1";
 
 fn inventory(client: &mut postgres::Client) -> Vec<String> {
-    client.query(INVENTORY, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+    column(client, INVENTORY)
 }
 
 #[test]
@@ -34,15 +35,15 @@ fn an_upgraded_database_equals_a_fresh_one() {
     let mut fresh = cluster.client();
     let mut upgraded = cluster.client_in("upgraded");
 
-    upgraded.batch_execute(&format!("CREATE EXTENSION idgen VERSION '{FIRST}'")).unwrap();
+    execute(&mut upgraded, &format!("CREATE EXTENSION idgen VERSION '{FIRST}'"));
     let before = inventory(&mut upgraded);
-    upgraded.batch_execute("ALTER EXTENSION idgen UPDATE").unwrap();
+    execute(&mut upgraded, "ALTER EXTENSION idgen UPDATE");
     let after = inventory(&mut upgraded);
 
     assert_ne!(before, after, "{FIRST} has nothing to upgrade");
     assert_eq!(after, inventory(&mut fresh));
     let version = |client: &mut postgres::Client| -> String {
-        client.query_one("SELECT extversion FROM pg_extension WHERE extname = 'idgen'", &[]).unwrap().get(0)
+        value(client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")
     };
     assert_eq!(version(&mut upgraded), version(&mut fresh));
 }
@@ -53,15 +54,13 @@ fn the_sql_of_the_first_release_works_with_this_library() {
     let cluster = Cluster::start();
     cluster.execute(&format!("CREATE EXTENSION idgen VERSION '{FIRST}'"));
     let mut client = cluster.client();
-    let row = client
-        .query_one(
-            "SELECT snowflake_next() < snowflake_next(), (SELECT count(*) FROM idgen.stat_snowflake),
+    let row = row(
+        &mut client,
+        "SELECT snowflake_next() < snowflake_next(), (SELECT count(*) FROM idgen.stat_snowflake),
                     (idgen.status() #>> '{version,sql}'),
                     (SELECT (c ->> 'ok')::bool FROM jsonb_array_elements(idgen.status() -> 'checks') c
                      WHERE c ->> 'check' = 'versions')",
-            &[],
-        )
-        .unwrap();
+    );
     assert!(row.get::<_, bool>(0));
     assert_eq!(row.get::<_, i64>(1), 1);
     assert_eq!(row.get::<_, String>(2), FIRST);

@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"idgenclk";
 const VERSION: u32 = 1;
 const CHECKSUM: usize = 32;
 /// What a record has room for. A canonical spec has 130 characters at the most.
-const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 2;
+const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 2;
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Record {
     /// No id has this time or a later one (milliseconds since 1970).
     pub mark_ms: i64,
     pub system_identifier: u64,
+    /// It was written in recovery, so the mark is for what another server's clock has said, and there may be more of that.
+    pub in_recovery: bool,
     /// The canonical spec of `idgen.layout` when it was written.
     pub layout: String,
 }
@@ -44,7 +46,7 @@ impl Record {
         PLACES[usize::from(self.turn.is_multiple_of(2))].map(|place| place as u64)
     }
 
-    /// magic, version, turn, mark, system identifier, length of the layout's text, text, SHA-256 of all that;
+    /// magic, version, turn, mark, system identifier, 1 in recovery, length of the layout's text, text, SHA-256 of all that;
     /// numbers with the low byte first.
     pub fn encode(&self) -> [u8; RECORD] {
         let layout = &self.layout.as_bytes()[..self.layout.len().min(LAYOUT)];
@@ -54,6 +56,7 @@ impl Record {
         bytes.extend(self.turn.to_le_bytes());
         bytes.extend(self.mark_ms.to_le_bytes());
         bytes.extend(self.system_identifier.to_le_bytes());
+        bytes.push(u8::from(self.in_recovery));
         bytes.extend((layout.len() as u16).to_le_bytes());
         bytes.extend(layout);
         bytes.resize(RECORD - CHECKSUM, 0);
@@ -73,6 +76,7 @@ impl Record {
         let (turn, rest) = rest.split_first_chunk()?;
         let (mark_ms, rest) = rest.split_first_chunk()?;
         let (system_identifier, rest) = rest.split_first_chunk()?;
+        let ([in_recovery], rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
         if *magic != MAGIC || u32::from_le_bytes(*version) != VERSION {
             return None;
@@ -82,6 +86,7 @@ impl Record {
             turn: u64::from_le_bytes(*turn),
             mark_ms: i64::from_le_bytes(*mark_ms),
             system_identifier: u64::from_le_bytes(*system_identifier),
+            in_recovery: *in_recovery == 1,
             layout: String::from_utf8(layout.to_vec()).ok()?,
         })
     }

@@ -132,7 +132,7 @@ fn the_mark_is_moved_once_a_window() {
 
 fn record(turn: u64, mark_ms: i64) -> Record {
     let layout = Layout::parse("snowflake").unwrap().to_string();
-    Record { turn, mark_ms, system_identifier: 7_400_000_000_000_000_001, layout }
+    Record { turn, mark_ms, system_identifier: 7_400_000_000_000_000_001, in_recovery: false, layout }
 }
 
 /// A file into which these were written in turn.
@@ -177,8 +177,8 @@ fn a_longest_layout_fits_a_record() {
 
 proptest! {
     #[test]
-    fn a_record_reads_back(turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), layout in "[ -~]{0,300}") {
-        let record = Record { turn, mark_ms, system_identifier, layout };
+    fn a_record_reads_back(turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), in_recovery in any::<bool>(), layout in "[ -~]{0,300}") {
+        let record = Record { turn, mark_ms, system_identifier, in_recovery, layout };
         prop_assert_eq!(Record::decode(&record.encode()), Some(record));
     }
 

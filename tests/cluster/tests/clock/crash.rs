@@ -2,14 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, row, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
-use crate::{
-    PATIENCE, assert_distinct, assert_increasing, await_clock_past_checkpoint, backend_pid, builder, draw_one, execute,
-    last, ms, repeated, row, set_clock, start, time_of, value,
-};
+use crate::{await_clock_past_checkpoint, builder, draw_not_above, draw_one, ms, set_clock, time_of};
 
 /// Two id spaces.
 const LAYOUTS: [&str; 2] = ["snowflake", "js53"];
@@ -23,7 +22,7 @@ enum Death {
 }
 
 fn two_databases() -> Cluster {
-    let cluster = start(builder());
+    let cluster = builder().start_with_extension();
     cluster.execute("CREATE DATABASE other");
     execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
     cluster
@@ -79,17 +78,6 @@ fn come_back(cluster: &Cluster, death: Death) {
         Death::Backend => cluster.wait_until_ready(),
         Death::Immediate | Death::Postmaster => cluster.start_again(),
     }
-}
-
-/// Draws `count` ids in one go and returns those that are not above `ceiling`.
-fn draw_not_above(client: &mut Client, layout: &str, count: usize, ceiling: i64) -> Vec<i64> {
-    let sql = format!(
-        "SELECT count(*), coalesce(array_agg(id) FILTER (WHERE id <= {ceiling}), '{{}}')
-         FROM snowflake_next_many({count}, '{layout}') AS id"
-    );
-    let row = row(client, &sql);
-    assert_eq!(row.get::<_, i64>(0), count as i64);
-    row.get(1)
 }
 
 /// More ids than were seen, by single calls and in a batch: each above all that was seen.
@@ -150,7 +138,7 @@ fn nothing_seen_comes_again_when_the_clock_is_set_back_meanwhile() {
 /// per layout how many ids were seen and how many of them came again.
 fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     const SEEN: usize = 100_000;
-    let cluster = start(builder());
+    let cluster = builder().start_with_extension();
     await_clock_past_checkpoint(&cluster);
     let mut client = cluster.client();
     let seen = LAYOUTS.map(|layout| -> Vec<i64> {
@@ -210,7 +198,7 @@ const BORROWERS: [(&str, i64, i64); 4] =
 
 #[test]
 fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
-    let cluster = start(builder().conf("idgen.max_drift", "1s"));
+    let cluster = builder().conf("idgen.max_drift", "1s").start_with_extension();
     // The coarsest of them last: a restart begins everything after the tick of all of them.
     for (layout, per_second, tick_ms) in BORROWERS {
         for _ in 0..rounds(2, 10) {
@@ -246,7 +234,7 @@ fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
 #[test]
 fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
     const PROMISED_MS: f64 = 91_000.0;
-    let cluster = start(builder().conf("idgen.max_drift", "1s").conf("idgen.clock_window", "60s"));
+    let cluster = builder().conf("idgen.max_drift", "1s").conf("idgen.clock_window", "60s").start_with_extension();
     await_clock_past_checkpoint(&cluster);
     let draw = || draw_one(&mut cluster.client(), "snowflake");
     let mut before = draw();
@@ -282,7 +270,7 @@ fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
 #[test]
 fn an_evicted_layout_repeats_nothing() {
     // The layout of idgen.layout has one place, and all others share the other.
-    let cluster = start(builder().conf("idgen.max_generators", "2"));
+    let cluster = builder().conf("idgen.max_generators", "2").start_with_extension();
     for round in 0..rounds(2, 20) {
         let mut client = cluster.client();
         // Ahead of the clock, so that the clock alone would bring them back.

@@ -1,46 +1,20 @@
 //! The durable clock on real servers: what clients have seen never comes again, whatever crashes, steps or is promoted.
 
 mod crash;
+mod drift;
+mod failover;
 mod recovery;
 mod steps;
 
-use std::collections::HashSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use idgen_cluster_tests::sql::{PATIENCE, row, value};
 use idgen_cluster_tests::{Builder, Cluster};
-use postgres::types::FromSqlOwned;
-use postgres::{Client, Row};
-
-/// How long anything may take that a test waits for.
-const PATIENCE: Duration = Duration::from_secs(60);
+use postgres::Client;
 
 /// A server with a clock that can be stepped. Its number fits every preset.
 fn builder() -> Builder {
     Cluster::builder().conf("idgen.worker_id", "5").fake_clock()
-}
-
-/// A server with the extension in database postgres.
-fn start(builder: Builder) -> Cluster {
-    let cluster = builder.start();
-    cluster.execute("CREATE EXTENSION idgen");
-    cluster
-}
-
-fn row(client: &mut Client, sql: &str) -> Row {
-    client.query_one(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
-}
-
-/// The one value that a query returns.
-fn value<T: FromSqlOwned>(client: &mut Client, sql: &str) -> T {
-    row(client, sql).get(0)
-}
-
-fn execute(client: &mut Client, sql: &str) {
-    client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
-}
-
-fn backend_pid(client: &mut Client) -> i32 {
-    value(client, "SELECT pg_backend_pid()")
 }
 
 /// A time that a query says, in milliseconds since 1970.
@@ -90,27 +64,13 @@ fn draw_one(client: &mut Client, layout: &str) -> Drawn {
     Drawn { id: row.get(0), time_ms: row.get(1), clock_ms: row.get(2), lead_ms: row.get(3) }
 }
 
-fn assert_increasing(ids: &[i64]) {
-    if let Some(pair) = ids.windows(2).find(|pair| pair[0] >= pair[1]) {
-        panic!("{} after {} in {} ids", pair[1], pair[0], ids.len());
-    }
-}
-
-/// No value twice; returns them in order.
-fn assert_distinct(mut ids: Vec<i64>) -> Vec<i64> {
-    ids.sort_unstable();
-    if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-        panic!("{} twice in {} ids", pair[0], ids.len());
-    }
-    ids
-}
-
-/// How many of the new ids were seen before.
-fn repeated(seen: &[i64], new: &[i64]) -> usize {
-    let seen: HashSet<i64> = seen.iter().copied().collect();
-    new.iter().filter(|id| seen.contains(id)).count()
-}
-
-fn last(ids: &[i64]) -> i64 {
-    *ids.last().expect("ids were drawn")
+/// Draws `count` ids in one go and returns those that are not above `ceiling`.
+fn draw_not_above(client: &mut Client, layout: &str, count: usize, ceiling: i64) -> Vec<i64> {
+    let sql = format!(
+        "SELECT count(*), coalesce(array_agg(id) FILTER (WHERE id <= {ceiling}), '{{}}')
+         FROM snowflake_next_many({count}, '{layout}') AS id"
+    );
+    let row = row(client, &sql);
+    assert_eq!(row.get::<_, i64>(0), count as i64);
+    row.get(1)
 }

@@ -2,22 +2,21 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::{
-    PATIENCE, assert_distinct, assert_increasing, backend_pid, builder, draw_one, execute, last, ms, repeated,
-    set_clock, start, time_of, value,
-};
+use crate::{builder, draw_one, ms, set_clock, time_of};
 
-const SECOND_MS: i64 = 1000;
-const HOUR_MS: i64 = 3_600_000;
+pub const SECOND_MS: i64 = 1000;
+pub const HOUR_MS: i64 = 3_600_000;
 
 /// How far the new server's clock is behind the old primary's. It is the old primary's that is not the true one: what the
 /// postmaster of PostgreSQL 15 forks in a signal handler, such as the worker after recovery, has the true clock, for
 /// libfaketime is out of force there.
 #[derive(Clone, Copy, Debug)]
-enum Behind {
+pub enum Behind {
     /// 5 s. The new server has no mark of the old primary, which had issued nothing when it was copied.
     Seconds,
     /// An hour. The mark that was copied from the old primary is an hour old.
@@ -25,13 +24,13 @@ enum Behind {
 }
 
 /// A primary with a table of ids.
-fn primary() -> Cluster {
-    let primary = start(builder().conf("max_prepared_transactions", "10").conf("autovacuum", "off"));
+pub fn primary() -> Cluster {
+    let primary = builder().conf("max_prepared_transactions", "10").conf("autovacuum", "off").start_with_extension();
     primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
     primary
 }
 
-fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
+pub fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
     let seconds = matches!(behind, Behind::Seconds);
     if !seconds {
         primary.execute("INSERT INTO t DEFAULT VALUES");
@@ -45,14 +44,14 @@ fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
     standby
 }
 
-fn insert(client: &mut Client, count: i64) -> Vec<i64> {
+pub fn insert(client: &mut Client, count: i64) -> Vec<i64> {
     let sql = "WITH new AS (INSERT INTO t SELECT snowflake_next() FROM generate_series(1, $1::bigint) RETURNING id)
                SELECT array_agg(id ORDER BY id) FROM new";
     client.query_one(sql, &[&count]).unwrap_or_else(|error| panic!("{error:?}")).get(0)
 }
 
 /// The ids of the table, in order.
-fn stored(client: &mut Client) -> Vec<i64> {
+pub fn stored(client: &mut Client) -> Vec<i64> {
     value(client, "SELECT array_agg(id ORDER BY id) FROM t")
 }
 
@@ -120,7 +119,7 @@ fn await_mark(server: &Cluster) {
     server.wait_for(PATIENCE, "the mark after recovery", || {
         value(&mut client, "SELECT mark IS NOT NULL FROM idgen.stat_clock")
     });
-    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark after recovery'";
+    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
     server.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, worker) == 0);
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0, "nobody has drawn yet");
 }
@@ -234,7 +233,7 @@ enum Target {
 
 /// A base backup, an archive, and a target between the rows that are restored and those that are not.
 fn restore(target: Target) {
-    let primary = start(builder().conf("archive_mode", "on").conf("autovacuum", "off"));
+    let primary = builder().conf("archive_mode", "on").conf("autovacuum", "off").start_with_extension();
     // Both run in the data directory.
     primary.set_conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
     primary.reload();

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{PATIENCE, await_wait, backend_pid, check, execute, row, value};
 use idgen_cluster_tests::{Cluster, rounds};
 use postgres::Client;
 
-use crate::{
-    PATIENCE, assert_distinct, assert_increasing, await_clock_past_checkpoint, backend_pid, builder, draw_one, execute,
-    row, start, value,
-};
+use crate::{await_clock_past_checkpoint, builder, draw_one};
 
 const HOUR_MS: i64 = 3_600_000;
 /// What two readings of a clock, and the ends of a tick, make of a step.
@@ -51,12 +50,6 @@ fn steps_seen(client: &mut Client) -> (i64, f64) {
     (row.get(0), row.get(1))
 }
 
-fn clock_check(client: &mut Client) -> bool {
-    let sql = "SELECT (item ->> 'ok')::boolean FROM jsonb_array_elements(idgen.status() -> 'checks') AS item
-               WHERE item ->> 'check' = 'clock'";
-    value(client, sql)
-}
-
 fn waits(client: &mut Client) -> i64 {
     value(client, "SELECT sum(waits)::bigint FROM idgen.stat_snowflake")
 }
@@ -86,7 +79,7 @@ fn offsets() -> Vec<i64> {
 #[test]
 fn ids_go_on_over_steps_of_the_clock() {
     for _ in 0..rounds(1, 10) {
-        let cluster = start(builder());
+        let cluster = builder().start_with_extension();
         step_under_load(&cluster);
     }
 }
@@ -169,7 +162,7 @@ fn take_steps(cluster: &Cluster, observer: &mut Client, settings: &Settings, off
         let largest = back.iter().copied().max().expect("the first is a step back");
         assert!(is_about(largest_ms, largest), "largest step {largest_ms} ms, truly {largest}");
         let behind_ms = furthest_ms - pair[1];
-        assert_eq!(clock_check(observer), behind_ms <= 1000 - 10, "{behind_ms} ms behind");
+        assert_eq!(check(observer, "clock").0, behind_ms <= 1000 - 10, "{behind_ms} ms behind");
     }
     let logged = steps_logged(cluster);
     assert_eq!(logged.len(), back.len(), "{logged:?}, truly {back:?}");
@@ -215,7 +208,7 @@ fn assert_lead_is_paid_back(samples: &[Vec<Sample>], offsets: &[i64], setting: u
 #[test]
 fn without_a_drift_slow_drawing_goes_on_after_a_step_back() {
     for _ in 0..rounds(1, 10) {
-        let cluster = start(builder().conf("idgen.max_drift", "0"));
+        let cluster = builder().conf("idgen.max_drift", "0").start_with_extension();
         await_clock_past_checkpoint(&cluster);
         let mut client = cluster.client();
         let mut ids = Vec::new();
@@ -232,18 +225,10 @@ fn without_a_drift_slow_drawing_goes_on_after_a_step_back() {
 /// Two ids a second.
 const SLOW: &str = "time:31 sequence:1 unit:1s epoch:2020-01-01";
 
-/// Waits until a session waits for the clock.
-fn await_wait(cluster: &Cluster, pid: i32) {
-    let mut client = cluster.client();
-    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query LIKE 'SELECT snowflake_next(%'";
-    let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
-    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
-}
-
 #[test]
 fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
     // The next id is nearly a minute away.
-    let cluster = start(builder().conf("idgen.max_drift", "1min"));
+    let cluster = builder().conf("idgen.max_drift", "1min").start_with_extension();
     cluster.execute(&format!("SELECT count(*) FROM snowflake_next_many(118, '{SLOW}')"));
     cluster.set_conf("idgen.max_drift", "0");
     cluster.reload();

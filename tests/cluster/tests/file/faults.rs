@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::high_water::{directory, mark_ms};
+use idgen_cluster_tests::ids::assert_increasing;
+use idgen_cluster_tests::sql::{PATIENCE, await_wait, backend_pid, check, ids, refused, value};
 use postgres::Client;
 use postgres::error::DbError;
 
 use crate::shim::{Call, Shim};
 use crate::{
-    NEXT, PATIENCE, assert_after, assert_decoding_works, assert_increasing, assert_names_file_and_way_out,
-    assert_no_generation, assert_no_repeats, backend_pid, check, clock_ms, directory, draw_until, ids, mark_ms, next,
-    refused, start, time_ms, value,
+    NEXT, assert_after, assert_decoding_works, assert_names_file_and_way_out, assert_no_generation, assert_no_repeats,
+    clock_ms, draw_until, next, start, time_ms,
 };
 
 /// Half of it is between the time when the mark is due and the mark: long beside any pause of a busy machine.
@@ -223,14 +225,6 @@ fn a_record_whose_sync_failed_at_the_first_try_after_a_start_is_written_again() 
     shim.assert_rewritten_after_failed_sync(0);
 }
 
-/// A session that waits for the mark, or for the file to be read.
-fn await_waiter(cluster: &Cluster, pid: i32) {
-    let mut client = cluster.client();
-    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query LIKE '%snowflake_next%'";
-    let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
-    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
-}
-
 /// While one session sits in a sync that does not return, every other wait for the same can be ended.
 fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client) {
     waiter.batch_execute("SET statement_timeout = '200ms'").unwrap();
@@ -248,7 +242,7 @@ fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client
     for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.simple_query(NEXT).is_err());
-            await_waiter(cluster, pid);
+            await_wait(cluster, pid);
             assert!(value::<bool>(&mut cluster.client(), &format!("SELECT {signal}({pid})")));
             assert!(waiting.join().unwrap());
         });
@@ -301,7 +295,7 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
         // A wait that is not ended gets its id as soon as the mark has moved.
         let pid = backend_pid(&mut late);
         let waiting = scope.spawn(move || next(&mut late));
-        await_waiter(&cluster, pid);
+        await_wait(&cluster, pid);
         done.store(true, Ordering::Relaxed);
         shim.order("none");
         let id = waiting.join().unwrap();

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use idgen_cluster_tests::high_water::{bytes, mark_ms, on_file};
+use idgen_cluster_tests::ids::assert_increasing;
+use idgen_cluster_tests::sql::{PATIENCE, check, ids, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::{
-    PATIENCE, assert_after, assert_decoding_works, assert_increasing, bytes, check, clock_ms, draw_until, ids, mark_ms,
-    next, on_file, start, time_ms, value,
-};
+use crate::{assert_after, assert_decoding_works, clock_ms, draw_until, next, start, time_ms};
 
 /// Two ids a millisecond: batches run ahead of the clock.
 const NARROW: &str = "time:41 worker:3 sequence:1 epoch:2020-01-01";

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+use idgen_cluster_tests::high_water::{bytes, directory, mark_ms};
+use idgen_cluster_tests::ids::assert_increasing;
+use idgen_cluster_tests::sql::{backend_pid, ids, refused, value};
 use idgen_cluster_tests::{Cluster, Stop};
 use postgres::Client;
 
-use crate::{NEXT, assert_increasing, bytes, clock_ms, directory, ids, mark_ms, next, refused, start, time_ms, value};
+use crate::{NEXT, clock_ms, next, start, time_ms};
 
 const MINUTE_MS: i64 = 60_000;
 const DAY_MS: i64 = 24 * 60 * MINUTE_MS;
@@ -143,7 +146,7 @@ fn it_survives_a_crash_right_after_it_returned() {
     let mut dba = cluster.client();
     let observed = id_ahead(&mut dba, 70 * MINUTE_MS);
     observe(&mut dba, &observed.to_string());
-    cluster.kill9(crate::backend_pid(&mut dba));
+    cluster.kill9(backend_pid(&mut dba));
     cluster.wait_until_ready();
     assert_all_after(&mut cluster.client(), observed);
 }

@@ -5,10 +5,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_cluster_tests::FakeClock;
+use idgen_cluster_tests::sql::backend_pid;
 use nix::time::{ClockId, clock_gettime};
 use postgres::Client;
 
-use crate::{backend_pid, builder, number};
+use crate::{builder, number};
 
 /// What the server's clock shows, which must be `offset_ms` from a reading of the true clock made meanwhile.
 fn assert_offset(client: &mut Client, offset_ms: i64) {

@@ -4,8 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use idgen_cluster_tests::pause;
+use idgen_cluster_tests::sql::backend_pid;
 
-use crate::{backend_pid, builder, is_process, number, recoveries, text};
+use crate::{builder, is_process, number, recoveries, text};
 
 #[test]
 fn the_server_recovers_from_the_death_of_one_backend() {

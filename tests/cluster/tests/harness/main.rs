@@ -23,10 +23,6 @@ fn number(client: &mut Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).unwrap().get(0)
 }
 
-fn backend_pid(client: &mut Client) -> i32 {
-    client.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
-}
-
 fn is_process(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }

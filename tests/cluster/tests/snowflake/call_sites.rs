@@ -3,19 +3,11 @@
 use std::io::Write;
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{execute, ids, refused, value};
 use postgres::Client;
 
-use crate::{assert_distinct, assert_increasing, execute, ids, refused, start, value};
-
-/// One of many layouts, told apart by a tag.
-pub fn tagged(tag: i64) -> String {
-    format!("time:41 tag:10={tag} sequence:12 epoch:2020-01-01")
-}
-
-/// The tag of an id of any of them.
-pub fn tag_of(id: i64) -> i64 {
-    (id >> 12) & 1023
-}
+use crate::{tag_of, tagged};
 
 /// Asserts that each id has the tag beside it, and that the ids of each tag increase.
 pub fn assert_tags(rows: &[(i64, i64)]) {
@@ -35,7 +27,7 @@ pub fn pairs(client: &mut Client, sql: &str) -> Vec<(i64, i64)> {
 
 #[test]
 fn plpgsql_with_changing_layouts() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     // Each way to run an expression or a statement with a variable; the places stay from call to call.
     let ways = [
@@ -79,7 +71,7 @@ fn plpgsql_with_changing_layouts() {
 
 #[test]
 fn layouts_from_columns() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let layout = "'time:41 tag:10=' || n % 5 || ' sequence:12 epoch:2020-01-01'";
     execute(
@@ -111,7 +103,7 @@ fn layouts_from_columns() {
 
 #[test]
 fn prepared_statements_with_the_layout_as_parameter() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
         let mut client = cluster.client();
         execute(&mut client, &format!("SET plan_cache_mode = {mode}"));
@@ -138,7 +130,7 @@ fn prepared_statements_with_the_layout_as_parameter() {
 
 #[test]
 fn defaults_of_columns() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     execute(
         &mut client,

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, ids, value};
 use idgen_cluster_tests::{Cluster, rounds};
-
-use crate::{PATIENCE, assert_distinct, assert_increasing, backend_pid, ids, start, value};
 
 const SESSIONS: usize = 8;
 
 #[test]
 fn the_generator_works_after_a_backend_was_killed_under_load() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     for round in 1..=rounds(2, 20) {
         let statements = AtomicUsize::new(0);
         let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {

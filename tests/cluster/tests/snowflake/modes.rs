@@ -1,9 +1,9 @@
 //! Servers that cannot generate, or not yet: without preload, and standbys. Decoding works on all of them.
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::ids::assert_increasing;
+use idgen_cluster_tests::sql::{execute, hint, ids, refused, row, value};
 use postgres::Client;
-
-use crate::{assert_increasing, execute, hint, ids, refused, row, start, value};
 
 const GENERATE: [&str; 4] = [
     "SELECT snowflake_next()",
@@ -34,7 +34,7 @@ const JS53: &str = "time:41 worker:3 sequence:9 unit:1ms epoch:2020-01-01";
 #[test]
 fn without_preload_ids_are_read_and_not_made() {
     let builder = Cluster::builder().preload(false);
-    let cluster = start(builder.conf("idgen.layout", "js53").conf("idgen.worker_id", "5"));
+    let cluster = builder.conf("idgen.layout", "js53").conf("idgen.worker_id", "5").start_with_extension();
     // Whatever comes first loads the library: each in a session of its own.
     assert_decodes(&mut cluster.client(), JS53);
     for sql in GENERATE {
@@ -65,7 +65,7 @@ fn without_preload_ids_are_read_and_not_made() {
 /// Before the library is loaded its settings are mere names, which anybody may set. Loading it puts that right.
 #[test]
 fn without_preload_a_role_cannot_choose_the_layout_beforehand() {
-    let cluster = start(Cluster::builder().preload(false).conf("idgen.layout", "js53"));
+    let cluster = Cluster::builder().preload(false).conf("idgen.layout", "js53").start_with_extension();
     cluster.execute("CREATE ROLE app LOGIN");
     let mut client = cluster.client_as("postgres", "app");
     execute(&mut client, "SET idgen.layout = 'pgedge'; SET idgen.max_drift = '2s'");
@@ -76,7 +76,7 @@ fn without_preload_a_role_cannot_choose_the_layout_beforehand() {
 
 #[test]
 fn a_standby_reads_ids_and_makes_them_once_promoted() {
-    let primary = start(Cluster::builder().conf("idgen.layout", "js53").conf("idgen.worker_id", "5"));
+    let primary = Cluster::builder().conf("idgen.layout", "js53").conf("idgen.worker_id", "5").start_with_extension();
     let made: i64 = value(&mut primary.client(), "SELECT snowflake_next()");
     let standby = primary.standby();
     standby.wait_replayed(&primary);
@@ -105,7 +105,7 @@ fn a_standby_reads_ids_and_makes_them_once_promoted() {
 
 #[test]
 fn a_read_only_transaction_on_a_primary_generates() {
-    let cluster = start(Cluster::builder().conf("default_transaction_read_only", "off"));
+    let cluster = Cluster::builder().conf("default_transaction_read_only", "off").start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY");
     refused(&mut client, "CREATE TABLE t ()", "25006");
@@ -121,7 +121,7 @@ fn a_read_only_transaction_on_a_primary_generates() {
 /// One statement, open in a cursor, sees a setting that was changed while it ran.
 #[test]
 fn a_statement_follows_a_change_of_the_drift() {
-    let cluster = start(Cluster::builder().conf("idgen.max_drift", "0"));
+    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let mut client = cluster.client();
     let narrow = "time:41 sequence:1 epoch:2020-01-01";
     execute(

@@ -1,8 +1,8 @@
 //! What an ordinary role may do, and what it may not.
 
 use idgen_cluster_tests::Cluster;
-
-use crate::{execute, ids, refused, row, start, value};
+use idgen_cluster_tests::ids::assert_increasing;
+use idgen_cluster_tests::sql::{execute, ids, refused, row, value};
 
 const SETTINGS: [(&str, &str); 5] = [
     ("idgen.layout", "pgedge"),
@@ -13,7 +13,7 @@ const SETTINGS: [(&str, &str); 5] = [
 ];
 
 fn with_an_app() -> Cluster {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     cluster.execute("CREATE ROLE app LOGIN");
     cluster
 }
@@ -28,7 +28,7 @@ fn an_ordinary_role_generates_and_decodes() {
     drawn.extend(ids(&mut client, "SELECT snowflake_next_many(10)"));
     drawn.extend(ids(&mut client, "SELECT snowflake_next('snowflake')"));
     drawn.extend(ids(&mut client, "SELECT snowflake_next_many(2, 'snowflake')"));
-    crate::assert_increasing(&drawn);
+    assert_increasing(&drawn);
     let sql = format!(
         "SELECT (SELECT ts FROM snowflake_parts({id})) = snowflake_time({id}),
                 snowflake_floor(ts) <= {id} AND {id} <= snowflake_ceil(ts),

@@ -1,10 +1,12 @@
 //! snowflake_next_many wherever a set can stand, and left before its end.
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{execute, ids, refused, value};
 use postgres::Client;
 
-use crate::call_sites::{assert_tags, pairs, tag_of, tagged};
-use crate::{assert_distinct, assert_increasing, execute, ids, refused, start, value};
+use crate::call_sites::{assert_tags, pairs};
+use crate::{tag_of, tagged};
 
 /// Counts and layouts that differ from row to row.
 fn wanted() -> String {
@@ -15,7 +17,7 @@ fn wanted() -> String {
 
 #[test]
 fn counts_and_layouts_that_differ_from_row_to_row() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let wanted = wanted();
     for sql in [
@@ -43,7 +45,7 @@ fn counts_and_layouts_that_differ_from_row_to_row() {
 
 #[test]
 fn sets_side_by_side() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let sql = format!(
         "SELECT snowflake_next_many(3, '{}'), snowflake_next_many(5, '{}'), snowflake_next_many(0), n
@@ -63,7 +65,7 @@ fn sets_side_by_side() {
 
 #[test]
 fn the_count_is_kept_exactly() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let issued = "SELECT coalesce(sum(issued), 0)::bigint FROM idgen.stat_snowflake";
     assert_eq!(ids(&mut client, "SELECT snowflake_next_many(0)").len(), 0);
@@ -93,7 +95,7 @@ fn the_count_is_kept_exactly() {
 /// More than fits the drift takes several reservations, with waits in between, while others draw.
 #[test]
 fn a_batch_of_several_reservations() {
-    let cluster = start(Cluster::builder().conf("idgen.max_drift", "5ms"));
+    let cluster = Cluster::builder().conf("idgen.max_drift", "5ms").start_with_extension();
     let narrow = "time:41 sequence:3 epoch:2020-01-01";
     let sql = format!("SELECT snowflake_next_many(2000, '{narrow}')");
     let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
@@ -108,7 +110,7 @@ fn a_batch_of_several_reservations() {
 
 #[test]
 fn a_cursor_that_is_closed_early() {
-    let cluster = start(Cluster::builder());
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let mut seen = Vec::new();
     for ending in ["CLOSE c; COMMIT", "COMMIT", "ROLLBACK"] {
@@ -144,7 +146,7 @@ fn a_cursor_that_is_closed_early() {
 /// Ten million ids, of which ten are taken: they are neither stored nor all reserved.
 #[test]
 fn a_huge_set_streams() {
-    let cluster = start(Cluster::builder().conf("log_temp_files", "0").conf("work_mem", "64kB"));
+    let cluster = Cluster::builder().conf("log_temp_files", "0").conf("work_mem", "64kB").start_with_extension();
     let mut client = cluster.client();
     let issued = |client: &mut Client| value::<i64>(client, "SELECT issued FROM idgen.stat_snowflake");
     let drawn = ids(&mut client, "SELECT snowflake_next_many(10000000) LIMIT 10");

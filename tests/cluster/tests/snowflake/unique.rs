@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{execute, ids, value};
 use idgen_cluster_tests::{Cluster, rounds};
 use postgres::{Client, Statement};
-
-use crate::{assert_distinct, assert_increasing, execute, ids, start, value};
 
 const SESSIONS: usize = 16;
 /// Ids of one statement.
@@ -55,7 +55,7 @@ impl Session {
 const DATABASES: [&str; 2] = ["postgres", "other"];
 
 fn two_databases() -> Cluster {
-    let cluster = start(Cluster::builder().conf("idgen.worker_id", "21"));
+    let cluster = Cluster::builder().conf("idgen.worker_id", "21").start_with_extension();
     cluster.execute("CREATE DATABASE other");
     execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
     cluster

@@ -1,9 +1,9 @@
 //! Waiting for the clock: that it is done, that it can be ended, and that nobody else has to wait with it.
 
 use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::ids::{assert_distinct, assert_increasing};
+use idgen_cluster_tests::sql::{await_wait, backend_pid, execute, ids, refused, row, value};
 use postgres::Client;
-
-use crate::{PATIENCE, assert_distinct, assert_increasing, backend_pid, execute, ids, refused, start, value};
 
 /// Two ids a millisecond.
 const NARROW: &str = "time:41 sequence:1 epoch:2020-01-01";
@@ -25,7 +25,7 @@ fn observe(client: &mut Client, count: i32) -> Observed {
                    FROM (SELECT snowflake_next('{NARROW}') AS id FROM generate_series(1, {count}) OFFSET 0) AS drawn
                    OFFSET 0) AS timed) AS shown"
     );
-    let row = crate::row(client, &sql);
+    let row = row(client, &sql);
     let ids: Vec<i64> = row.get(0);
     assert_increasing(&ids);
     assert_eq!(ids.len(), count as usize);
@@ -46,7 +46,7 @@ fn counted(client: &mut Client, column: &str, layout: &str) -> i64 {
 
 #[test]
 fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
-    let cluster = start(Cluster::builder().conf("idgen.max_drift", "0"));
+    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let mut client = cluster.client();
     let seen = observe(&mut client, 1000);
     assert!(seen.ticks >= 500, "two ids a tick: {}", seen.ticks);
@@ -74,7 +74,7 @@ fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
 
 #[test]
 fn sessions_wait_side_by_side_without_repeats() {
-    let cluster = start(Cluster::builder().conf("idgen.max_drift", "0"));
+    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
         let draw = |n: usize| {
             let sql = match n % 2 {
@@ -93,7 +93,8 @@ fn sessions_wait_side_by_side_without_repeats() {
 
 /// A server whose next id of `SLOW` is nearly a minute away: far longer than any of the tests waits.
 fn with_a_long_wait() -> Cluster {
-    let cluster = start(Cluster::builder().conf("idgen.max_drift", "1min").conf("log_line_prefix", "[%p] %e "));
+    let cluster =
+        Cluster::builder().conf("idgen.max_drift", "1min").conf("log_line_prefix", "[%p] %e ").start_with_extension();
     cluster.execute(&format!("SELECT count(*) FROM snowflake_next_many(118, '{SLOW}')"));
     cluster.set_conf("idgen.max_drift", "0");
     cluster.reload();
@@ -102,14 +103,6 @@ fn with_a_long_wait() -> Cluster {
 
 fn draw_slowly() -> String {
     format!("SELECT snowflake_next('{SLOW}')")
-}
-
-/// Waits until a session waits for the clock.
-fn await_wait(cluster: &Cluster, pid: i32) {
-    let mut client = cluster.client();
-    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query LIKE 'SELECT snowflake_next(%'";
-    let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
-    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
 }
 
 /// A session that was terminated. By the log: a client that is slow to read sees no more than the end of the connection.

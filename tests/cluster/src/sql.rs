@@ -1,0 +1,71 @@
+//! Statements, and what they return. Each panics with the statement when it does not go as said.
+
+use std::time::Duration;
+
+use postgres::error::DbError;
+use postgres::types::FromSqlOwned;
+use postgres::{Client, Row};
+
+use crate::cluster::Cluster;
+
+/// How long anything may take that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The one row that a query returns.
+pub fn row(client: &mut Client, sql: &str) -> Row {
+    client.query_one(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+}
+
+/// The one value that a query returns.
+pub fn value<T: FromSqlOwned>(client: &mut Client, sql: &str) -> T {
+    row(client, sql).get(0)
+}
+
+/// The first column of what a query returns.
+pub fn column<T: FromSqlOwned>(client: &mut Client, sql: &str) -> Vec<T> {
+    let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// The ids in the first column of what a query returns.
+pub fn ids(client: &mut Client, sql: &str) -> Vec<i64> {
+    column(client, sql)
+}
+
+/// Runs statements in a session.
+pub fn execute(client: &mut Client, sql: &str) {
+    client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+}
+
+/// The error that a statement must end with, when its SQLSTATE is this one.
+pub fn refused(client: &mut Client, sql: &str, code: &str) -> DbError {
+    let error = client.simple_query(sql).expect_err(sql);
+    let error = error.as_db_error().unwrap_or_else(|| panic!("{sql}: {error:?}")).clone();
+    assert_eq!(error.code().code(), code, "{sql}: {error:?}");
+    error
+}
+
+/// The HINT of an error that must have one.
+pub fn hint(error: &DbError) -> &str {
+    error.hint().unwrap_or_else(|| panic!("a HINT in {error:?}"))
+}
+
+pub fn backend_pid(client: &mut Client) -> i32 {
+    value(client, "SELECT pg_backend_pid()")
+}
+
+/// What one check of `idgen.status()` says: whether all is well, and its message.
+pub fn check(client: &mut Client, name: &str) -> (bool, String) {
+    let checks = "jsonb_array_elements(idgen.status()->'checks') AS c";
+    let sql = format!("SELECT (c->>'ok')::bool, c->>'message' FROM {checks} WHERE c->>'check' = '{name}'");
+    let row = row(client, &sql);
+    (row.get(0), row.get(1))
+}
+
+/// Waits until a session that draws ids waits for the clock or the mark.
+pub fn await_wait(cluster: &Cluster, pid: i32) {
+    let mut client = cluster.client();
+    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query LIKE '%snowflake_next%'";
+    let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
+    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
+}
