@@ -121,7 +121,8 @@ fn begin(shared: &Shared, evidence: &Evidence) -> Result<Met, FileError> {
     Ok(Met::File { layout: found.record.layout })
 }
 
-/// Moves the mark on from now, and makes the file if there is none. Durable first, published second. For the holder of the file's lock.
+/// Moves the mark on from now, and makes the file if there is none. Durable first, published second. For the holder of
+/// the file's lock.
 fn extend(shared: &Shared) -> Result<(), FileError> {
     let target = shared.clock.target();
     write(shared.clock, target.mark_ms)?;

@@ -119,7 +119,7 @@ impl EffectiveClock {
     }
 
     /// Lowers the effective time to where the next ids are (`next_ms`, the latest of any layout), but not below the wall
-    /// clock: what ids have fallen back they do not run ahead again. Told to nobody if somebody has raised it meanwhile.
+    /// clock: what ids have fallen back they do not run ahead again. Does nothing if somebody has raised it meanwhile.
     pub fn settle(&self, ahead: Ahead, next_ms: i64, reading: Reading) {
         // Others issue between two samples; they shall not have to wait.
         let next_ns = next_ms.saturating_add(SAMPLE_EVERY_MS).saturating_mul(NS_PER_MS);
@@ -169,10 +169,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Ids have times up to `horizon_ms`, the effective clock and the drift. Past it the mark is promised for the window,
-    /// and half a window more to be moved in, while others go on: so it is moved once a window at the most.
-    pub fn past(horizon_ms: i64, window_ms: i64) -> Self {
-        let due_ms = horizon_ms.saturating_add(window_ms);
+    /// Ids have times up to `limit_ms` now. Past it the mark is promised for the window, and half a window more to be
+    /// moved in, while others go on: so it is moved once a window at the most.
+    pub fn past(limit_ms: i64, window_ms: i64) -> Self {
+        let due_ms = limit_ms.saturating_add(window_ms);
         Self { mark_ms: due_ms.saturating_add(window_ms / 2), due_ms }
     }
 }
