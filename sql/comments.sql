@@ -55,3 +55,38 @@ COMMENT ON FUNCTION idgen.status() IS
     'versions, settings, and checks in words';
 COMMENT ON FUNCTION idgen.reset_stats() IS
     'sets the counters of the views to zero';
+
+COMMENT ON TABLE idgen.segment IS
+    'where segment ids come from: one row for each tag, with the highest value that any server may have handed out';
+COMMENT ON COLUMN idgen.segment.tag IS 'name of the segment, 1 to 255 bytes';
+COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out; it only rises';
+COMMENT ON COLUMN idgen.segment.step IS 'values of the last range taken; adapts between min_step and max_step';
+COMMENT ON COLUMN idgen.segment.min_step IS 'least step';
+COMMENT ON COLUMN idgen.segment.max_step IS 'greatest step, at most 1000000000';
+COMMENT ON COLUMN idgen.segment.target_duration IS
+    'how long a range should last: one used up faster doubles the step, one that lasts twice as long halves it';
+COMMENT ON COLUMN idgen.segment.stride IS 'distance of two values; several masters use one stride and different residues';
+COMMENT ON COLUMN idgen.segment.residue IS 'what every value is modulo the stride';
+COMMENT ON COLUMN idgen.segment.upper_bound IS 'greatest value that may be handed out';
+COMMENT ON COLUMN idgen.segment.owner IS 'role that may alter, drop and grant';
+COMMENT ON COLUMN idgen.segment.drawers IS 'roles that may draw beside the owner; - is everybody';
+COMMENT ON COLUMN idgen.segment.creation IS 'random number of this creation of the tag; kept by a trigger';
+COMMENT ON COLUMN idgen.segment.version IS 'number of changes made to the row by hand or by function; kept by a trigger';
+COMMENT ON COLUMN idgen.segment.created_in IS 'transaction that made the row; kept by a trigger';
+COMMENT ON COLUMN idgen.segment.changed_in IS 'transaction that last changed the row; kept by a trigger';
+COMMENT ON FUNCTION idgen.segment_row() IS 'trigger of idgen.segment: keeps its numbers and tells all sessions of a change';
+COMMENT ON TRIGGER segment_row ON idgen.segment IS 'keeps the row''s numbers and tells all sessions of a change';
+COMMENT ON FUNCTION segment_next(text) IS 'next value of a segment';
+COMMENT ON FUNCTION segment_next_many(text, int) IS 'that many values of a segment, increasing';
+COMMENT ON FUNCTION segment_reserve(text, bigint) IS
+    'that many values of a segment in one piece, for a client that counts by itself';
+COMMENT ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) IS
+    'makes a segment, owned by the caller';
+COMMENT ON FUNCTION segment_alter(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint, text) IS
+    'changes a segment: what is NULL stays; max_id goes forward only';
+COMMENT ON FUNCTION segment_drop(text) IS 'drops a segment';
+COMMENT ON FUNCTION segment_grant(text, text) IS 'lets a role, or public, draw from a segment';
+COMMENT ON FUNCTION segment_revoke(text, text) IS 'takes back what segment_grant gave';
+COMMENT ON VIEW idgen.stat_segment IS
+    'segments with values in shared memory: what is there, and how it is refilled; those that one may draw from';
+COMMENT ON FUNCTION idgen.stat_get_segment() IS 'what the view idgen.stat_segment reads';

@@ -1,2 +1,29 @@
 -- Not IF NOT EXISTS: a schema somebody else made is not ours to fill.
 CREATE SCHEMA idgen;
+
+-- Where segment ids come from, one row for each tag. The constraints make a row impossible that values cannot be made
+-- from, whoever writes it; the trigger keeps creation, version and the two transaction numbers, and lets max_id only rise.
+CREATE TABLE idgen.segment (
+    tag text PRIMARY KEY
+        CHECK (pg_catalog.octet_length(tag) OPERATOR(pg_catalog.>=) 1
+               AND pg_catalog.octet_length(tag) OPERATOR(pg_catalog.<=) 255),
+    max_id bigint NOT NULL DEFAULT 0 CHECK (max_id OPERATOR(pg_catalog.>=) (-1)),
+    step bigint NOT NULL DEFAULT 1000,
+    min_step bigint NOT NULL DEFAULT 1000 CHECK (min_step OPERATOR(pg_catalog.>=) 1),
+    max_step bigint NOT NULL DEFAULT 1000000 CHECK (max_step OPERATOR(pg_catalog.<=) 1000000000),
+    target_duration interval NOT NULL DEFAULT '1 second' CHECK (target_duration OPERATOR(pg_catalog.>) '0 seconds'),
+    stride bigint NOT NULL DEFAULT 1 CHECK (stride OPERATOR(pg_catalog.>=) 1 AND stride OPERATOR(pg_catalog.<=) 2147483647),
+    residue bigint NOT NULL DEFAULT 0 CHECK (residue OPERATOR(pg_catalog.>=) 0),
+    upper_bound bigint NOT NULL DEFAULT 9223372036854775807,
+    owner regrole NOT NULL,
+    -- 0, written "-", is PUBLIC.
+    drawers regrole[] NOT NULL DEFAULT '{}',
+    creation bigint NOT NULL UNIQUE,
+    version bigint NOT NULL,
+    created_in bigint NOT NULL,
+    changed_in bigint NOT NULL,
+    CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
+    CHECK (residue OPERATOR(pg_catalog.<) stride),
+    CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
+) WITH (fillfactor = 50); -- room beside each row, so that a refill touches no index
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment', '');

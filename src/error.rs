@@ -1,5 +1,7 @@
 //! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
 
+pub mod segment;
+
 use crate::clock::{FileError, PATH};
 use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
 use idgen_core::layout::{Layout, PRESETS, time_text};
@@ -54,6 +56,10 @@ impl Failure {
 
 pub fn null_argument(name: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{name} must not be null"))
+}
+
+pub fn no_random() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not read random numbers from the system")
 }
 
 pub fn negative_count(count: i32) -> Failure {

@@ -5,10 +5,14 @@
 
 use pgrx::prelude::*;
 
+mod call_site;
 mod clock;
+mod elevated;
 mod error;
 mod read_only;
 mod record;
+mod segment;
+mod set;
 mod settings;
 mod shmem;
 mod snowflake;
@@ -22,12 +26,14 @@ extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!(
     "../sql/views.sql",
     name = "views",
-    requires = [stats::stat_get_snowflake, clock::stats::stat_get_clock]
+    requires = [stats::stat_get_snowflake, clock::stats::stat_get_clock, segment::stats::stat_get_segment]
 );
+extension_sql_file!("../sql/triggers.sql", name = "triggers", requires = [segment::trigger::segment_row]);
 extension_sql_file!(
     "../sql/comments.sql",
     requires = [
         "views",
+        "triggers",
         snowflake::snowflake_next,
         snowflake::snowflake_next_in,
         snowflake::many::snowflake_next_many,
@@ -49,6 +55,14 @@ extension_sql_file!(
         snowflake::decode::snowflake_make_with_datacenter_in,
         snowflake::decode::snowflake_layout,
         snowflake::decode::snowflake_layout_in,
+        segment::segment_next,
+        segment::segment_reserve,
+        segment::many::segment_next_many,
+        segment::define::segment_create,
+        segment::define::segment_alter,
+        segment::define::segment_drop,
+        segment::define::segment_grant,
+        segment::define::segment_revoke,
         stats::reset_stats,
         status::status,
     ]

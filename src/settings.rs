@@ -1,12 +1,13 @@
 //! Every setting, the reason for its default, and its typed accessor.
 //!
-//! An ordinary role cannot change any of them: uniqueness rests on them.
+//! An ordinary role cannot change what uniqueness rests on.
 
 use crate::error;
 use idgen_core::layout::{Layout, Node};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::time::Duration;
 
 /// The layout most of the world already uses.
 static LAYOUT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"snowflake"));
@@ -19,6 +20,13 @@ static MAX_DRIFT: GucSetting<i32> = GucSetting::<i32>::new(1000);
 static CLOCK_WINDOW: GucSetting<i32> = GucSetting::<i32>::new(3000);
 /// Far more layouts than a schema has, in 90 kB.
 static MAX_GENERATORS: GucSetting<i32> = GucSetting::<i32>::new(256);
+
+/// Early enough that a range is there before the last one is used up, late enough that a crash loses little.
+static SEGMENT_LOW_WATER: GucSetting<i32> = GucSetting::<i32>::new(50);
+/// A refill takes milliseconds; one that takes seconds is stuck, and its waiters had better say so.
+static SEGMENT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5000);
+/// More tags than most schemas have tables, in half a megabyte.
+static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1024);
 
 /// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
 const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
@@ -99,6 +107,36 @@ pub fn define(preloading: bool) {
         at_start(),
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"idgen.segment_low_water",
+        c"How much of a segment's last range is left when the next one is fetched, in percent.",
+        c"0 fetches only when nothing is left, and somebody waits each time.",
+        &SEGMENT_LOW_WATER,
+        0,
+        100,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.segment_timeout",
+        c"How long to wait for a segment's next range when nothing is left.",
+        c"After this it is an error that says what keeps the refill worker.",
+        &SEGMENT_TIMEOUT,
+        0,
+        3_600_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.max_segments",
+        c"How many tags, over all databases, can have values in shared memory at once.",
+        c"Beyond this, the tag that was refilled longest ago makes room and loses what is left of its range.",
+        &MAX_SEGMENTS,
+        1,
+        65_536,
+        at_start(),
+        GucFlags::default(),
+    );
     if preloading {
         for (name, flags, text) in configured {
             refuse_unless_taken(name, flags, text);
@@ -110,13 +148,16 @@ pub fn define(preloading: bool) {
 }
 
 /// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 6] = [
+const NAMES: [(&CStr, Option<GucFlags>); 9] = [
     (c"idgen.layout", None),
     (c"idgen.worker_id", Some(GucFlags::empty())),
     (c"idgen.datacenter_id", Some(GucFlags::empty())),
     (c"idgen.max_drift", Some(GucFlags::UNIT_MS)),
     (c"idgen.clock_window", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_generators", Some(GucFlags::empty())),
+    (c"idgen.segment_low_water", Some(GucFlags::empty())),
+    (c"idgen.segment_timeout", Some(GucFlags::UNIT_MS)),
+    (c"idgen.max_segments", Some(GucFlags::empty())),
 ];
 
 /// What a setting is now, as text; before it is defined, what the configuration says.
@@ -177,6 +218,19 @@ pub fn clock_window_ms() -> i64 {
 
 pub fn max_generators() -> usize {
     MAX_GENERATORS.get() as usize
+}
+
+/// The part of a range of so many values that is left when the next one is to be fetched.
+pub fn segment_low_water(count: u64) -> u64 {
+    count.saturating_mul(SEGMENT_LOW_WATER.get() as u64) / 100
+}
+
+pub fn segment_timeout() -> Duration {
+    Duration::from_millis(SEGMENT_TIMEOUT.get() as u64)
+}
+
+pub fn max_segments() -> usize {
+    MAX_SEGMENTS.get() as usize
 }
 
 /// Refuses a text that is no layout when it is set, not when it is first used.

@@ -9,19 +9,26 @@
 //! | `Generator` | `idgen.max_generators` | any backend, by atomics; who lives in it: holder of the table's lock, exclusively |
 //! | `Counters` | the same | any backend, by atomics |
 //! | `Option<Tenant>` | the same | holder of the table's lock, exclusively; readers hold it shared |
+//! | `Ring` | `idgen.max_segments` | draws: any backend, by atomics; the rest: holder of the segments' lock, exclusively |
+//! | `segment::Slot` | the same | any backend, by atomics |
+//! | `Option<segment::Tenant>`, `segment::LastError` | the same | holder of the segments' lock, exclusively |
+//! | `Option<Refiller>` | `max_worker_processes` | holder of the segments' lock, exclusively |
 //!
-//! Two LWLocks, the tranche `idgen`, taken in this order:
+//! Three LWLocks, the tranche `idgen`, taken in this order:
 //!
 //! 1. The file's lock, for whoever writes the high-water file. Under it: file I/O, which raises nothing. It is only ever
 //!    tried; who does not get it waits on a condition variable, which can be cancelled.
 //! 2. The table's lock. Under it: no FFI, no allocation, no error, no logging.
+//! 3. The segments' lock. The same; never together with the others.
 //!
-//! Issuing an id takes neither.
+//! Issuing an id and drawing a value take none.
 //!
 //! When a backend crashes, PostgreSQL ends all the others and makes shared memory anew: the same as a start.
 
-use crate::{clock, settings};
+use crate::{clock, segment, settings};
 use idgen_core::generator::Generator;
+use idgen_core::segment::refillers::{Refiller, Refillers};
+use idgen_core::segment::{self as core_segment, Ring};
 use idgen_core::table::{FLOORS, Table, Tenant};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
@@ -58,11 +65,26 @@ impl Counters {
 pub struct Shared {
     file_lock: *mut pg_sys::LWLock,
     table_lock: *mut pg_sys::LWLock,
+    segments_lock: *mut pg_sys::LWLock,
     head: *mut Head,
     tenants: *mut Option<Tenant>,
+    segments: *mut Option<core_segment::table::Tenant>,
+    errors: *mut segment::LastError,
+    refillers: *mut Option<Refiller>,
+    refiller_count: usize,
     pub clock: &'static clock::State,
     pub generators: &'static [Generator],
     pub counters: &'static [Counters],
+    pub rings: &'static [Ring],
+    pub slots: &'static [segment::Slot],
+}
+
+/// What the holder of the segments' lock has in his hands.
+pub struct Segments<'a> {
+    pub table: core_segment::table::Table<'a>,
+    /// What went wrong at the last refill of each ring.
+    pub errors: &'a mut [segment::LastError],
+    pub refillers: Refillers<'a>,
 }
 
 // SAFETY: what the raw pointers reach is touched under its lock only, which works between processes and so between
@@ -119,6 +141,27 @@ impl Shared {
         Table { generators: self.generators, tenants, floors_ms: &mut head.floors_ms }
     }
 
+    /// Works on the table of rings and all that belongs to it, alone. If `work` panics, as in `with_table`.
+    pub fn with_segments<R>(&self, work: impl FnOnce(&mut Segments) -> R) -> R {
+        // SAFETY: as in `with_table`.
+        unsafe { pg_sys::LWLockAcquire(self.segments_lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+        let count = self.rings.len();
+        // SAFETY: initialised by `startup`; the lock is held exclusively, so these are the only references.
+        let result = work(&mut unsafe {
+            Segments {
+                table: core_segment::table::Table {
+                    rings: self.rings,
+                    tenants: std::slice::from_raw_parts_mut(self.segments, count),
+                },
+                errors: std::slice::from_raw_parts_mut(self.errors, count),
+                refillers: Refillers(std::slice::from_raw_parts_mut(self.refillers, self.refiller_count)),
+            }
+        });
+        // SAFETY: taken above.
+        unsafe { pg_sys::LWLockRelease(self.segments_lock) };
+        result
+    }
+
     /// Takes the file's lock, if nobody has it.
     pub fn try_lock_file(&self) -> bool {
         // SAFETY: the lock is of our own tranche.
@@ -133,26 +176,69 @@ impl Shared {
 
 /// Where each part begins, and the size of the whole.
 struct Map {
+    generator_count: usize,
+    ring_count: usize,
+    refiller_count: usize,
+    head: usize,
     clock: usize,
     generators: usize,
     counters: usize,
     tenants: usize,
+    rings: usize,
+    slots: usize,
+    segments: usize,
+    errors: usize,
+    refillers: usize,
     size: usize,
 }
 
 impl Map {
     fn new() -> Self {
-        let count = settings::max_generators();
-        let clock = after(size_of::<Head>(), align_of::<clock::State>());
-        let generators = after(clock + size_of::<clock::State>(), align_of::<Generator>());
-        let counters = after(generators + count * size_of::<Generator>(), align_of::<Counters>());
-        let tenants = after(counters + count * size_of::<Counters>(), align_of::<Option<Tenant>>());
-        Self { clock, generators, counters, tenants, size: tenants + count * size_of::<Option<Tenant>>() }
+        let generator_count = settings::max_generators();
+        let ring_count = settings::max_segments();
+        // SAFETY: fixed by the time PostgreSQL asks how much memory is wanted. Every refill worker is one of these.
+        let refiller_count = unsafe { pg_sys::max_worker_processes } as usize;
+        let mut size = 0;
+        Self {
+            generator_count,
+            ring_count,
+            refiller_count,
+            head: part::<Head>(&mut size, 1),
+            clock: part::<clock::State>(&mut size, 1),
+            generators: part::<Generator>(&mut size, generator_count),
+            counters: part::<Counters>(&mut size, generator_count),
+            tenants: part::<Option<Tenant>>(&mut size, generator_count),
+            rings: part::<Ring>(&mut size, ring_count),
+            slots: part::<segment::Slot>(&mut size, ring_count),
+            segments: part::<Option<core_segment::table::Tenant>>(&mut size, ring_count),
+            errors: part::<segment::LastError>(&mut size, ring_count),
+            refillers: part::<Option<Refiller>>(&mut size, refiller_count),
+            // Last, when every part has been added.
+            size,
+        }
     }
 }
 
-fn after(end: usize, align: usize) -> usize {
-    end.next_multiple_of(align)
+/// Adds a part of so many values, and says where it begins.
+fn part<T>(size: &mut usize, count: usize) -> usize {
+    let begin = size.next_multiple_of(align_of::<T>());
+    *size = begin + count * size_of::<T>();
+    begin
+}
+
+/// Writes each value of a part at its place.
+///
+/// # Safety
+/// The part is in the block, and nobody else looks at it yet.
+unsafe fn fill<T>(base: *mut u8, begin: usize, count: usize, value: impl Fn() -> T) -> *mut T {
+    // SAFETY: by the above; the part begins at the alignment of its values.
+    unsafe {
+        let first = base.add(begin).cast::<T>();
+        for index in 0..count {
+            first.add(index).write(value());
+        }
+        first
+    }
 }
 
 type Hook = Option<unsafe extern "C-unwind" fn()>;
@@ -186,7 +272,7 @@ unsafe extern "C-unwind" fn request() {
     // SAFETY: PostgreSQL calls this hook at the one time when memory and locks may be asked for.
     unsafe {
         pg_sys::RequestAddinShmemSpace(Map::new().size);
-        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 2);
+        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 3);
     }
 }
 
@@ -194,36 +280,38 @@ unsafe extern "C-unwind" fn request() {
 unsafe extern "C-unwind" fn startup() {
     call(&PREVIOUS_STARTUP);
     let map = Map::new();
-    let count = settings::max_generators();
     // SAFETY: PostgreSQL calls this hook in the postmaster, before any process that could look exists. The block has
     // the size asked for, at a cache line's alignment, which every part's alignment divides; the parts do not overlap
     // and each is written before a reference to it is made.
     let shared = unsafe {
         let mut found = false;
         let base = pg_sys::ShmemInitStruct(NAME.as_ptr(), map.size, &mut found).cast::<u8>();
-        let head = base.cast::<Head>();
         // What floor holds is known when the file has been read.
-        head.write(Head { floors_ms: [i64::MIN; FLOORS] });
-        let clock = base.add(map.clock).cast::<clock::State>();
-        clock.write(clock::State::new());
+        let head = fill(base, map.head, 1, || Head { floors_ms: [i64::MIN; FLOORS] });
+        let clock = fill(base, map.clock, 1, clock::State::new);
         (*clock).init_at_place();
-        let generators = base.add(map.generators).cast::<Generator>();
-        let counters = base.add(map.counters).cast::<Counters>();
-        let tenants = base.add(map.tenants).cast::<Option<Tenant>>();
-        for index in 0..count {
-            generators.add(index).write(Generator::new());
-            counters.add(index).write(Counters::default());
-            tenants.add(index).write(None);
-        }
+        let slots = fill(base, map.slots, map.ring_count, segment::Slot::new);
+        let slots = std::slice::from_raw_parts(slots, map.ring_count);
+        slots.iter().for_each(segment::Slot::init_at_place);
+        let generators = fill(base, map.generators, map.generator_count, Generator::new);
+        let counters = fill(base, map.counters, map.generator_count, Counters::default);
+        let rings = fill(base, map.rings, map.ring_count, Ring::new);
         let locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
         Shared {
             file_lock: &raw mut (*locks).lock,
             table_lock: &raw mut (*locks.add(1)).lock,
+            segments_lock: &raw mut (*locks.add(2)).lock,
             head,
-            tenants,
+            tenants: fill(base, map.tenants, map.generator_count, || None),
+            segments: fill(base, map.segments, map.ring_count, || None),
+            errors: fill(base, map.errors, map.ring_count, segment::LastError::default),
+            refillers: fill(base, map.refillers, map.refiller_count, || None),
+            refiller_count: map.refiller_count,
             clock: &*clock,
-            generators: std::slice::from_raw_parts(generators, count),
-            counters: std::slice::from_raw_parts(counters, count),
+            generators: std::slice::from_raw_parts(generators, map.generator_count),
+            counters: std::slice::from_raw_parts(counters, map.generator_count),
+            rings: std::slice::from_raw_parts(rings, map.ring_count),
+            slots,
         }
     };
     // SAFETY: PostgreSQL calls it in this process, before it gives up this memory.

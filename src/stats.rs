@@ -4,7 +4,7 @@
 //! calls, and when the process turns to another generator: an atomic add on a shared line for each id would cost as
 //! much as the id.
 
-use crate::{clock, shmem, timestamp};
+use crate::{clock, segment, shmem, timestamp};
 use idgen_core::snowflake::Run;
 use idgen_core::table::Tenant;
 use pgrx::prelude::*;
@@ -162,5 +162,6 @@ fn reset_stats() {
     if let Some(shared) = shmem::shared() {
         shared.counters.iter().for_each(shmem::Counters::reset);
         clock::stats::reset(shared.clock);
+        segment::stats::reset(shared);
     }
 }

@@ -24,6 +24,9 @@ fn status() -> JsonB {
             "max_drift_ms": settings::max_drift_ms(),
             "clock_window_ms": settings::clock_window_ms(),
             "max_generators": settings::max_generators(),
+            "segment_low_water": settings::segment_low_water(100),
+            "segment_timeout_ms": settings::segment_timeout().as_millis() as u64,
+            "max_segments": settings::max_segments(),
         },
         "checks": [
             check_preloaded(),

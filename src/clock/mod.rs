@@ -162,6 +162,11 @@ pub fn wall_ms() -> i64 {
     gettime(libc::CLOCK_REALTIME) / NS_PER_MS
 }
 
+/// Microseconds since the machine started: a clock that never steps.
+pub fn boot_us() -> i64 {
+    gettime(libc::CLOCK_BOOTTIME) / 1000
+}
+
 /// Both clocks. The wall clock last: read late, it is ahead of the boot time, and the effective clock with it.
 fn read() -> Reading {
     let boot_ns = gettime(libc::CLOCK_BOOTTIME);

@@ -1,6 +1,7 @@
 //! The layouts this process has met, by their text: parsed once, attached once.
 
 use super::space::{self, Attached};
+use crate::call_site::CallSite;
 use crate::{error, settings};
 use idgen_core::layout::Layout;
 use parking_lot::Mutex;
@@ -31,8 +32,17 @@ pub fn default() -> Layout {
     parsed(&settings::layout())
 }
 
+/// The space that a call draws from: in the layout it names, else in that of `idgen.layout`.
+pub fn of_call(site: &CallSite) -> Attached {
+    match site.text() {
+        Some(text) => attached(text),
+        None if site.has_text_arg() => error::null_argument("layout").raise(),
+        None => attached(&settings::layout()),
+    }
+}
+
 /// The space that this server draws from in the layout that a text says.
-pub fn attached(text: &str) -> Attached {
+fn attached(text: &str) -> Attached {
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
     known.filter(Attached::is_current).unwrap_or_else(|| {
         let layout = parsed(text);

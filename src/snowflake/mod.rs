@@ -1,9 +1,8 @@
 //! The SQL functions that issue ids, and the ones that read them.
 
-use call_site::CallSite;
+use crate::call_site::CallSite;
 use pgrx::prelude::*;
 
-mod call_site;
 mod decode;
 pub mod layouts;
 mod many;
@@ -16,7 +15,7 @@ mod text;
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    unsafe { CallSite::new(fcinfo, None) }.with_space(space::next_id)
+    unsafe { CallSite::new(fcinfo, None) }.with(layouts::of_call, space::next_id)
 }
 
 /// The next id in a layout. NULL is 22004.
@@ -24,5 +23,5 @@ fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
-    unsafe { CallSite::new(fcinfo, Some(0)) }.with_space(space::next_id)
+    unsafe { CallSite::new(fcinfo, Some(0)) }.with(layouts::of_call, space::next_id)
 }

@@ -1,6 +1,6 @@
-//! Every interleaving of the shared word: run with `--cfg loom` in RUSTFLAGS.
-#![cfg(loom)]
+//! The shared word of a generator.
 
+use super::{assert_distinct, assert_rising};
 use idgen_core::clock::{Mark, Target};
 use idgen_core::generator::{Ended, Generator, Handle};
 use idgen_core::layout::{Layout, Node};
@@ -54,15 +54,6 @@ impl Server {
             other => panic!("{other:?}"),
         }
     }
-}
-
-fn assert_rising(ids: &[i64]) {
-    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
-}
-
-fn assert_distinct(mut ids: Vec<i64>) {
-    ids.sort_unstable();
-    assert_rising(&ids);
 }
 
 /// S1: three backends issue one each.

@@ -1,0 +1,102 @@
+//! The errors of segments.
+
+use super::Failure;
+use idgen_core::segment::definition::{DefinitionError, MAX_TAG_BYTES};
+use pgrx::prelude::*;
+
+pub fn unknown(tag: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("segment \"{tag}\" does not exist"))
+        .hint(format!("Make it with SELECT segment_create({});", quoted(tag)))
+}
+
+pub fn exists(tag: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT, format!("segment \"{tag}\" already exists"))
+}
+
+pub fn not_owner(tag: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be owner of segment \"{tag}\""))
+}
+
+pub fn may_not_draw(tag: &str, user: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied for segment \"{tag}\""))
+        .hint(format!("Its owner grants it with SELECT segment_grant({}, {});", quoted(tag), quoted(user)))
+}
+
+pub fn tag_length(tag: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid tag \"{tag}\""))
+        .detail(format!("A tag has 1 to {MAX_TAG_BYTES} bytes, and this has {}.", tag.len()))
+}
+
+pub fn definition(error: DefinitionError) -> Failure {
+    let DefinitionError { field, value, .. } = &error;
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid {field} \"{value}\""))
+        .detail(error.to_string())
+}
+
+pub fn lowered(tag: &str, now: i64, wish: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("max_id of segment \"{tag}\" cannot be lowered to {wish}"),
+    )
+    .detail(format!("Values up to {now} may have been handed out."))
+    .hint("To number anew, drop the segment and make it again.")
+}
+
+pub fn count_out_of_range(count: i64, most: i64) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid count \"{count}\""))
+        .detail(format!("It must be 1 to {most}."))
+}
+
+pub fn exhausted(tag: &str, upper_bound: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+        format!("segment \"{tag}\" has come to its upper bound"),
+    )
+    .detail(format!("No value above {upper_bound} is handed out, and fewer are left than were asked for."))
+    .hint(format!("If the column has room, SELECT segment_alter({}, upper_bound => ...);", quoted(tag)))
+}
+
+pub fn changed_here(tag: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("segment \"{tag}\" was changed in this transaction"),
+    )
+    .detail("Other sessions go on by its old state until the transaction commits, so this one cannot draw by the new.")
+    .hint("Commit first, then draw.")
+}
+
+pub fn timed_out(tag: &str, reason: Option<String>) -> Failure {
+    let reason = reason.unwrap_or_else(|| "The refill worker has not reported anything.".to_owned());
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+        format!("no values of segment \"{tag}\" within idgen.segment_timeout"),
+    )
+    .detail(reason)
+    .hint("Remove what keeps the refill worker; the next call tries again.")
+}
+
+pub fn no_worker() -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+        "no background worker is to be had for refilling segments",
+    )
+    .detail("All of max_worker_processes are in use.")
+    .hint("Raise max_worker_processes and restart.")
+}
+
+pub fn not_member(role: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be member of role \"{role}\""))
+}
+
+/// A defect of idgen: its own query does not fit its own table.
+pub fn unexpected(error: &pgrx::spi::SpiError) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("cannot read the table idgen.segment: {error}"),
+    )
+    .hint("Library and SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.")
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

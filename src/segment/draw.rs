@@ -1,0 +1,164 @@
+//! Drawing: from the ring of a tag, waiting for a refill where it is dry.
+
+use super::attach::{self, Attached, Source};
+use super::{private, refill, row, slot};
+use crate::call_site::CallSite;
+use crate::shmem::Shared;
+use crate::{error, settings};
+use idgen_core::segment::{Answer, Ended, Run};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How often somebody who waits makes sure that there is a worker. One that ends says so, unless it never began.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+
+/// The next value. This is the hot path: no lock, no allocation, no logging, and no foreign call but for the user.
+#[inline]
+pub fn one(attached: &mut Attached, site: &CallSite) -> i64 {
+    if attached.is_good()
+        && let Source::Shared { ring, handle, .. } = *attached.source()
+        && let Ok(Answer::Drawn { run, ask: false }) = ring.draw(handle, 1)
+    {
+        return run.first;
+    }
+    run(attached, site, 1).first
+}
+
+/// The next run of values, at least 1 and at most `want`.
+#[cold]
+pub fn run(attached: &mut Attached, site: &CallSite, want: u64) -> Run {
+    Drawing { attached, site, want, whole: false }.draw()
+}
+
+/// As many values as wanted, in one piece.
+pub fn block(attached: &mut Attached, site: &CallSite, want: u64) -> Run {
+    Drawing { attached, site, want, whole: true }.draw()
+}
+
+/// One call that draws, with all that may come in its way.
+struct Drawing<'a> {
+    attached: &'a mut Attached,
+    site: &'a CallSite,
+    want: u64,
+    whole: bool,
+}
+
+impl Drawing<'_> {
+    fn draw(mut self) -> Run {
+        let mut waiting: Option<Waiting> = None;
+        loop {
+            if !self.attached.is_good() {
+                // What is waited for may be another ring from here on.
+                if let Some(waiting) = waiting.take() {
+                    waiting.end();
+                }
+                *self.attached = attach::look_up(self.tag());
+            }
+            let Source::Shared { shared, ring, handle, index } = *self.attached.source() else {
+                return self.draw_private();
+            };
+            let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
+            match answer {
+                Ok(Answer::Drawn { run, ask }) => {
+                    if ask {
+                        // What is there goes on being served, with or without a worker.
+                        let _ = refill::ask(shared, index);
+                    }
+                    if let Some(waiting) = waiting {
+                        waiting.end();
+                    }
+                    return run;
+                }
+                Ok(Answer::Dry) => waiting.get_or_insert_with(|| Waiting::begin(shared, index)).go_on(&self),
+                Err(Ended) => self.attach_again(waiting.take()),
+            }
+        }
+    }
+
+    /// Attaches to what the tag is now. If it is what it was, and the refill worker has thrown it out all the same, then
+    /// its row is gone, and only this transaction still sees it.
+    fn attach_again(&mut self, waiting: Option<Waiting>) {
+        let before = *self.attached;
+        let waited = waiting.map(Waiting::end).is_some();
+        *self.attached = attach::look_up(self.tag());
+        if waited && self.attached.is_same(&before) {
+            error::segment::unknown(self.tag()).raise();
+        }
+    }
+
+    fn draw_private(&self) -> Run {
+        match private::draw(self.attached.creation(), self.want) {
+            Some((range, stride)) if range.count == self.want || !self.whole => {
+                Run { first: range.first, count: range.count, stride }
+            }
+            _ => self.exhausted(),
+        }
+    }
+
+    fn exhausted(&self) -> ! {
+        let bound = row::find(self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
+        error::segment::exhausted(self.tag(), bound).raise()
+    }
+
+    fn tag(&self) -> &str {
+        self.site.text().unwrap_or_else(|| error::null_argument("tag").raise())
+    }
+}
+
+/// A wait for the refill of one ring.
+struct Waiting {
+    shared: &'static Shared,
+    index: usize,
+    began: Instant,
+    /// The number of refills when values were last asked for; each that leaves too little is asked anew.
+    asked_at: Option<u64>,
+}
+
+impl Waiting {
+    fn begin(shared: &'static Shared, index: usize) -> Self {
+        let slot = &shared.slots[index];
+        // Counted before the wait, so that a wait which is cancelled shows too.
+        slot.waits.fetch_add(1, Relaxed);
+        slot.prepare_to_sleep();
+        Self { shared, index, began: Instant::now(), asked_at: None }
+    }
+
+    /// Asks for a refill, or if that is done, sleeps until there is news. After each the ring is looked at again: it may
+    /// have been refilled before this process was on the list of those to be woken.
+    fn go_on(&mut self, drawing: &Drawing) {
+        let slot = &self.shared.slots[self.index];
+        let refills = slot.refills.load(Relaxed);
+        if self.asked_at != Some(refills) {
+            self.asked_at = Some(refills);
+            slot.demand.fetch_add(drawing.want, Relaxed);
+        } else if slot.exhausted.load(Relaxed) {
+            slot::cancel_sleep();
+            drawing.exhausted();
+        } else {
+            let left = settings::segment_timeout().saturating_sub(self.began.elapsed());
+            if left.is_zero() {
+                self.time_out(drawing);
+            }
+            if slot.sleep(left.min(CHECK_EVERY)) {
+                return;
+            }
+        }
+        // Asked for the first time, or the worker may be gone.
+        refill::summon(self.shared).unwrap_or_else(|failure| {
+            slot::cancel_sleep();
+            failure.raise()
+        });
+    }
+
+    fn time_out(&self, drawing: &Drawing) -> ! {
+        slot::cancel_sleep();
+        let mut last = slot::LastError::default();
+        self.shared.with_segments(|segments| last = segments.errors[self.index]);
+        error::segment::timed_out(drawing.tag(), last.text()).raise()
+    }
+
+    fn end(self) {
+        slot::cancel_sleep();
+        self.shared.slots[self.index].wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+    }
+}

@@ -1,0 +1,53 @@
+//! segment_next_many: a set of values, drawn in as few pieces as the ring allows and streamed.
+
+use super::attach::{self, Attached};
+use super::draw;
+use crate::call_site::CallSite;
+use crate::set;
+use idgen_core::segment::Run;
+use pgrx::prelude::*;
+
+/// A set in the middle of being returned.
+struct Drawing {
+    attached: Attached,
+    /// What is drawn and not yet returned.
+    run: Run,
+    /// What is not yet drawn.
+    wanted: u64,
+}
+
+/// Values of a tag, increasing. NULL is 22004.
+#[pg_extern(
+    sql = "CREATE FUNCTION segment_next_many(tag text, count int) RETURNS SETOF bigint VOLATILE PARALLEL RESTRICTED \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the site is used for its text only.
+    unsafe {
+        let site = CallSite::new(fcinfo, Some(0));
+        set::next_row(fcinfo, || Drawing::begin(fcinfo, &site), |drawing| drawing.next(&site))
+    }
+}
+
+impl Drawing {
+    /// # Safety
+    /// `fcinfo` is that of the running call, and its second argument is an int.
+    unsafe fn begin(fcinfo: pg_sys::FunctionCallInfo, site: &CallSite) -> Self {
+        // SAFETY: by the above.
+        let count = unsafe { pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 1) };
+        let wanted = set::count(count);
+        Self { attached: attach::of_call(site), run: Run { first: 0, count: 0, stride: 1 }, wanted }
+    }
+
+    #[inline]
+    fn next(&mut self, site: &CallSite) -> Option<i64> {
+        if self.run.count == 0 {
+            if self.wanted == 0 {
+                return None;
+            }
+            self.run = draw::run(&mut self.attached, site, self.wanted);
+            self.wanted -= self.run.count;
+        }
+        Some(self.run.split_first())
+    }
+}

@@ -1,0 +1,75 @@
+//! The trigger on `idgen.segment`: keeps what a hand could get wrong, and tells every process of a change.
+
+use super::row;
+use crate::error;
+use pgrx::datum::TryFromDatumError;
+use pgrx::heap_tuple::PgHeapTuple;
+use pgrx::prelude::*;
+use pgrx::trigger_support::PgTriggerOperation;
+use pgrx::{AllocatedByRust, WhoAllocated};
+
+/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, counts its
+/// version up, and lets `max_id` only rise.
+#[pg_trigger(
+    sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn segment_row<'a>(
+    trigger: &'a PgTrigger<'a>,
+) -> Result<Option<PgHeapTuple<'a, impl WhoAllocated>>, Box<dyn std::error::Error>> {
+    if !row::is_allocation() {
+        // SAFETY: the table the trigger is on. Sent to all when the transaction commits.
+        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };
+    }
+    let old = trigger.old().map(PgHeapTuple::into_owned);
+    let new = trigger.new().map(PgHeapTuple::into_owned);
+    Ok(match (trigger.op()?, old, new) {
+        (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
+        (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new)?),
+        (_, old, _) => old,
+    })
+}
+
+type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
+
+fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
+    let transaction = own_transaction();
+    new.set_by_name("creation", random())?;
+    new.set_by_name("version", 1i64)?;
+    new.set_by_name("created_in", transaction)?;
+    new.set_by_name("changed_in", transaction)?;
+    Ok(new)
+}
+
+fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+    let number = |tuple: &Tuple, name| tuple.get_by_name::<i64>(name).map(Option::unwrap_or_default);
+    let (max_id, wish) = (number(old, "max_id")?, number(&new, "max_id")?);
+    if wish < max_id {
+        let tag = old.get_by_name::<String>("tag")?.unwrap_or_default();
+        error::segment::lowered(&tag, max_id, wish).raise();
+    }
+    new.set_by_name("creation", number(old, "creation")?)?;
+    new.set_by_name("created_in", number(old, "created_in")?)?;
+    let (version, changed_in) = match row::is_allocation() {
+        true => (number(old, "version")?, number(old, "changed_in")?),
+        false => (number(old, "version")? + 1, own_transaction()),
+    };
+    new.set_by_name("version", version)?;
+    new.set_by_name("changed_in", changed_in)?;
+    Ok(new)
+}
+
+/// The number of this transaction, which writes and so has one.
+fn own_transaction() -> i64 {
+    // SAFETY: in a transaction, as every trigger.
+    unsafe { pg_sys::GetTopFullTransactionId() }.value as i64
+}
+
+/// As good as unique.
+fn random() -> i64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is of the length said.
+    if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
+        error::no_random().raise();
+    }
+    i64::from_ne_bytes(bytes)
+}
