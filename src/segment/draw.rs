@@ -16,12 +16,21 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 #[inline]
 pub fn one(attached: &mut Attached, site: &CallSite) -> i64 {
     if attached.is_good()
-        && let Source::Shared { ring, handle, .. } = *attached.source()
-        && let Ok(Answer::Drawn { run, ask: false }) = ring.draw(handle, 1)
+        && let Source::Shared { shared, ring, handle, index } = *attached.source()
+        && let Ok(Answer::Drawn { run, ask }) = ring.draw(handle, 1)
     {
+        if ask {
+            prefetch(shared, index);
+        }
         return run.first;
     }
     run(attached, site, 1).first
+}
+
+/// Asks for a refill while there still is something. That goes on being served, with or without a worker.
+#[cold]
+fn prefetch(shared: &Shared, index: usize) {
+    let _ = refill::ask(shared, index);
 }
 
 /// The next run of values, at least 1 and at most `want`.
@@ -61,8 +70,7 @@ impl Drawing<'_> {
             match answer {
                 Ok(Answer::Drawn { run, ask }) => {
                     if ask {
-                        // What is there goes on being served, with or without a worker.
-                        let _ = refill::ask(shared, index);
+                        prefetch(shared, index);
                     }
                     if let Some(waiting) = waiting {
                         waiting.end();
