@@ -6,6 +6,8 @@ PG ?= 15
 PG_CONFIG ?= /usr/lib/postgresql/$(PG)/bin/pg_config
 # How much of `make soak`: 1 takes minutes, 100 takes a night.
 ROUNDS ?= 1
+# How long each target of `make fuzz` runs.
+SECONDS ?= 60
 
 # PGRX_PG_CONFIG_PATH tells pgrx which PostgreSQL to compile against; it makes `cargo pgrx init`, and its files in
 # the home directory, unnecessary.
@@ -24,7 +26,7 @@ LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install installcheck test-core test demo demo-stop bench soak lint clean
+.PHONY: help setup build install installcheck test-core test demo demo-stop bench soak fuzz lint clean
 
 help: ## list the targets
 	@echo "idgen, for PostgreSQL $(PG) (choose another with PG=...)"
@@ -79,10 +81,14 @@ soak: install ## the same tests in big figures; ROUNDS=n for more
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-cluster-tests --release
 
+fuzz: setup ## made-up texts for the parsers (needs nightly Rust); SECONDS=n for more
+	@scripts/fuzz.sh $(SECONDS)
+
 # The extension apart from the rest: only it needs PostgreSQL's headers and the choice of a version.
 lint: setup ## formatting, clippy, and the syntax of the scripts
 	@echo "==> format"
 	@$(CARGO) fmt --all --check
+	@$(CARGO) fmt --manifest-path crates/idgen-core/fuzz/Cargo.toml --check
 	@echo "==> clippy"
 	@$(CARGO) clippy --workspace --exclude idgen --all-targets -- -D warnings
 	@$(CARGO) clippy -p idgen $(FEATURES) --all-targets -- -D warnings
