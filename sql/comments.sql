@@ -35,7 +35,7 @@ COMMENT ON FUNCTION snowflake_observe(bigint, boolean) IS
 COMMENT ON FUNCTION snowflake_observe(bigint, text, boolean) IS
     'makes all ids of this server begin after this one of a layout, as setval does; returns where they begin';
 COMMENT ON FUNCTION snowflake_encode(bigint, text) IS
-    'an id as text: base2, base32, base36, base58, base62, base64, hex, or sort32 and sort62, which sort as the ids do';
+    'an id as text: base2, base32, base36, base58, base62, base64, hex, or sort32 and sort62, which sort as the ids do by COLLATE "C"';
 COMMENT ON FUNCTION snowflake_decode(text, text) IS
     'the id of a text in one of the formats of snowflake_encode';
 COMMENT ON FUNCTION snowflake_layout() IS

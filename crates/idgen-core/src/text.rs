@@ -1,7 +1,7 @@
 //! Ids as text.
 //!
-//! The alphabets of the first seven are those of bwmarrin/snowflake, the most used library of this kind, so that texts go
-//! to and fro. An id has one text in each format: what [`Format::encode`] would not write, [`Format::decode`] refuses.
+//! base2, base32, base36, base58 and base64 are those of bwmarrin/snowflake, the most used library of this kind, so that
+//! texts go to and fro. An id has one text in each format: what [`Format::encode`] would not write, [`Format::decode`] refuses.
 
 use crate::error::TextError;
 use base64::Engine;

@@ -181,6 +181,8 @@ fn the_tables_are_what_the_catalog_says() {
     known.extend(functions(&readme, &mut client));
     known.extend(views(&readme, &mut client));
     presets(&readme, &mut client);
+    let version = strings(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'").concat();
+    assert!(readme.contains(&format!("This is version {version}.")), "the README is not of version {version}");
 
     let named = readme.split(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c));
     let named: BTreeSet<_> = named.map(|word| word.trim_matches('.').to_owned()).collect();

@@ -17,6 +17,7 @@ fuzz_target!(|text: &str| match Layout::parse(text) {
 fn holds(layout: Layout) {
     let spec = layout.to_string();
     assert_eq!(Layout::parse(&spec), Ok(layout), "{spec}");
+    assert!(spec.len() <= 130, "{spec} has no room in a record of the high-water file");
     assert_eq!(printed_bits(&spec), layout.bits(), "{spec}");
     assert!(layout.bits() <= 63, "{spec}");
     assert!((1..=1000).contains(&layout.unit_ms()), "{spec}");

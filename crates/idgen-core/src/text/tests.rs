@@ -5,7 +5,7 @@ fn format(name: &str) -> Format {
     Format::named(name).unwrap()
 }
 
-/// What bwmarrin/snowflake's own test data and code give for the same numbers.
+/// Where bwmarrin/snowflake has the format, what its own test data and code give for the same numbers.
 #[test]
 fn known_ids_have_known_texts() {
     let texts = [
