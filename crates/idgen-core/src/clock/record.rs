@@ -13,7 +13,9 @@ const PLACES: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 pub const FILE: usize = 3 * BLOCK + RECORD;
 
 const MAGIC: [u8; 8] = *b"idgenclk";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// As idgen 0.2.0 wrote it: the same without the byte that says "in recovery".
+const VERSION_WITHOUT_RECOVERY: u32 = 1;
 const CHECKSUM: usize = 32;
 /// What a record has room for. A canonical spec has 130 characters at the most.
 const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 2;
@@ -65,7 +67,7 @@ impl Record {
         std::array::from_fn(|i| bytes[i])
     }
 
-    /// `None` for anything that [`Record::encode`] did not write.
+    /// `None` for anything that [`Record::encode`], of this or an earlier release, did not write.
     pub fn decode(bytes: &[u8]) -> Option<Record> {
         let (body, checksum) = bytes.split_at_checked(RECORD - CHECKSUM)?;
         if Sha256::digest(body)[..] != *checksum {
@@ -76,9 +78,13 @@ impl Record {
         let (turn, rest) = rest.split_first_chunk()?;
         let (mark_ms, rest) = rest.split_first_chunk()?;
         let (system_identifier, rest) = rest.split_first_chunk()?;
-        let ([in_recovery], rest) = rest.split_first_chunk()?;
+        let ([in_recovery], rest) = match u32::from_le_bytes(*version) {
+            VERSION => rest.split_first_chunk()?,
+            VERSION_WITHOUT_RECOVERY => (&[0], rest),
+            _ => return None,
+        };
         let (length, rest) = rest.split_first_chunk()?;
-        if *magic != MAGIC || u32::from_le_bytes(*version) != VERSION {
+        if *magic != MAGIC {
             return None;
         }
         let layout = rest.get(..usize::from(u16::from_le_bytes(*length)))?;

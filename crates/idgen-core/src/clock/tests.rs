@@ -3,6 +3,7 @@ use super::start::Evidence;
 use super::*;
 use crate::layout::Layout;
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 
 mod walk;
 
@@ -166,6 +167,24 @@ fn the_newest_record_of_the_file_counts() {
     for none in [vec![], vec![0; FILE], vec![0xff; FILE], file(&[record(1, NOW_MS)])[1..].to_vec()] {
         assert_eq!(Record::newest(&none), None);
     }
+}
+
+/// A record of 0.2.0, byte for byte as its `encode` made it: without the byte that says "in recovery".
+#[test]
+fn a_record_of_the_first_format_is_read() {
+    let mut body = b"idgenclk".to_vec();
+    body.extend(1u32.to_le_bytes());
+    body.extend(7u64.to_le_bytes());
+    body.extend(NOW_MS.to_le_bytes());
+    body.extend(42u64.to_le_bytes());
+    body.extend(9u16.to_le_bytes());
+    body.extend(b"snowflake");
+    body.resize(record::RECORD - 32, 0);
+    let checksum = Sha256::digest(&body);
+    body.extend(checksum);
+    let layout = "snowflake".to_owned();
+    let expected = Record { turn: 7, mark_ms: NOW_MS, system_identifier: 42, in_recovery: false, layout };
+    assert_eq!(Record::decode(&body), Some(expected));
 }
 
 #[test]
