@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub struct Attached {
     source: Source,
     key: Key,
-    version: i64,
     user: pg_sys::Oid,
     changes: u64,
 }
@@ -67,9 +66,12 @@ impl Attached {
         self.changes == CHANGES.load(Relaxed) && self.user == current_user()
     }
 
-    /// Is it the same row in the same state?
-    pub fn is_same(&self, other: &Attached) -> bool {
-        self.key == other.key && self.version == other.version
+    /// Has its row been found to be gone, by looking at what has committed?
+    pub fn is_gone(&self) -> bool {
+        let Source::Shared { shared, index, .. } = self.source else {
+            return false;
+        };
+        shared.slots[index].gone.load(Relaxed) == self.key.creation
     }
 }
 
@@ -101,7 +103,7 @@ pub fn look_up(tag: &str) -> Attached {
         let Place { index, handle, .. } = place(shared, &row);
         Source::Shared { shared, ring: &shared.rings[index], handle, index }
     };
-    let attached = Attached { source, key: row.key, version: row.version, user: current_user(), changes };
+    let attached = Attached { source, key: row.key, user: current_user(), changes };
     remember(tag, attached);
     attached
 }

@@ -78,18 +78,21 @@ impl Drawing<'_> {
                     return run;
                 }
                 Ok(Answer::Dry) => waiting.get_or_insert_with(|| Waiting::begin(shared, index)).go_on(&self),
-                Err(Ended) => self.attach_again(waiting.take()),
+                Err(Ended) => {
+                    if let Some(waiting) = waiting.take() {
+                        waiting.end();
+                    }
+                    self.attach_again();
+                }
             }
         }
     }
 
-    /// Attaches to what the tag is now. If it is what it was, and the refill worker has thrown it out all the same, then
-    /// its row is gone, and only this transaction still sees it.
-    fn attach_again(&mut self, waiting: Option<Waiting>) {
-        let before = *self.attached;
-        let waited = waiting.map(Waiting::end).is_some();
+    /// Attaches to what the tag is now. If it still is what was found to be gone, then only this transaction sees it.
+    fn attach_again(&mut self) {
+        let (before, was_gone) = (self.attached.creation(), self.attached.is_gone());
         *self.attached = attach::look_up(self.tag());
-        if waited && self.attached.is_same(&before) {
+        if was_gone && self.attached.creation() == before {
             error::segment::unknown(self.tag()).raise();
         }
     }

@@ -211,7 +211,7 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
             evict(shared, index, tenant);
             None
         }
-        Ok(Taken::Busy) => Some("The tag's row in idgen.segment is locked by another transaction.".to_owned()),
+        Ok(Taken::Busy) => Some("The row of the tag in idgen.segment is locked by a transaction that has not ended.".to_owned()),
         Err(message) => Some(message),
     };
     if let Some(text) = &failure {
@@ -242,7 +242,6 @@ struct Grant {
     range: Range,
     version: i64,
     stride: i64,
-    step: i64,
     began: Instant,
 }
 
@@ -273,7 +272,7 @@ fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
         return Taken::Exhausted { version: found.version };
     };
     row::raise_max_id(tenant.key.creation, range.last, Some(step));
-    Taken::Range(Grant { range, version: found.version, stride: found.allocation.stride, step, began })
+    Taken::Range(Grant { range, version: found.version, stride: found.allocation.stride, began })
 }
 
 /// The transaction's commit waits for the disk, and for the synchronous standby if there is one, whatever is set for the
@@ -299,7 +298,7 @@ fn make_durable() {
 /// Puts values into the ring of the row they were taken from, unless the row has been changed since: then they are not
 /// used, and the change holds from the next value on.
 fn install(shared: &Shared, key: Key, grant: Grant) {
-    let Grant { range, version, stride, step, began } = grant;
+    let Grant { range, version, stride, began } = grant;
     let place = attach::attach(shared, key, version, stride, &[]);
     let slot = &shared.slots[place.index];
     shared.with_segments(|segments| {
@@ -312,7 +311,6 @@ fn install(shared: &Shared, key: Key, grant: Grant) {
         tenant.refilled_us = Some(attach::now_us());
         segments.errors[place.index].clear();
     });
-    slot.step.store(step, Relaxed);
     slot.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
     slot.exhausted.store(false, Relaxed);
     slot.refills.fetch_add(1, Relaxed);
@@ -332,6 +330,8 @@ fn exhaust(shared: &Shared, index: usize, key: Key, version: i64) {
 fn evict(shared: &Shared, index: usize, tenant: Tenant) {
     shared.with_segments(|segments| {
         if segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
+            // Before the end of the tenancy, which is how those who draw come to look at it.
+            shared.slots[index].gone.store(tenant.key.creation, Relaxed);
             segments.table.evict(index);
         }
     });

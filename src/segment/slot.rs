@@ -12,8 +12,8 @@ pub struct Slot {
     pub demand: AtomicU64,
     /// The row has no more values below its bound.
     pub exhausted: AtomicBool,
-    /// The step of the last refill.
-    pub step: AtomicI64,
+    /// The creation of the last tag whose ring this was when its row was found to be gone. Never comes back.
+    pub gone: AtomicI64,
     pub refills: AtomicU64,
     /// How long the last refill took, from the worker's look at the row to the values in the ring.
     pub refill_us: AtomicU64,
@@ -34,7 +34,7 @@ impl Slot {
         Self {
             demand: AtomicU64::new(0),
             exhausted: AtomicBool::new(false),
-            step: AtomicI64::new(0),
+            gone: AtomicI64::new(0),
             refills: AtomicU64::new(0),
             refill_us: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -54,7 +54,6 @@ impl Slot {
     pub fn begin(&self, position: u64) {
         self.demand.store(0, Relaxed);
         self.exhausted.store(false, Relaxed);
-        self.step.store(0, Relaxed);
         self.refill_us.store(0, Relaxed);
         self.reset(position);
     }

@@ -8,8 +8,8 @@ use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
 use pgrx::{AllocatedByRust, WhoAllocated};
 
-/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, counts its
-/// version up, and lets `max_id` only rise.
+/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, lets
+/// `max_id` only rise, and counts its version up when something changes that values are made from.
 #[pg_trigger(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
@@ -49,9 +49,13 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;
-    let (version, changed_in) = match row::is_allocation() {
-        true => (number(old, "version")?, number(old, "changed_in")?),
-        false => (number(old, "version")? + 1, own_transaction()),
+    let mut changed = false;
+    for name in ["max_id", "stride", "residue", "upper_bound"] {
+        changed |= number(old, name)? != number(&new, name)?;
+    }
+    let (version, changed_in) = match changed && !row::is_allocation() {
+        true => (number(old, "version")? + 1, own_transaction()),
+        false => (number(old, "version")?, number(old, "changed_in")?),
     };
     new.set_by_name("version", version)?;
     new.set_by_name("changed_in", changed_in)?;
