@@ -1,9 +1,9 @@
 # Everything a developer of idgen does, one target each. `make` alone lists them.
 # Every target does its own set-up first and skips quickly what is already there.
 
-# The major version of PostgreSQL to build for and test with.
+# The major version of PostgreSQL to build for and test with. PG_CONFIG names a server that is there already.
 PG ?= 15
-PG_CONFIG ?= /usr/lib/postgresql/$(PG)/bin/pg_config
+PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-config.sh)
 # How much of `make soak`: 1 takes minutes, 100 takes a night.
 ROUNDS ?= 1
 # How long each target of `make fuzz` runs.
@@ -19,20 +19,18 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
-# Root copies straight into PostgreSQL's directories; anybody else asks sudo, for that copy only.
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Model checking replaces the atomics in every crate, so it keeps its own target directory.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install installcheck test-core test demo demo-stop bench soak fuzz lint clean
+.PHONY: help setup build install installcheck test-core test smoke demo demo-stop bench soak fuzz lint clean
 
 help: ## list the targets
 	@echo "idgen, for PostgreSQL $(PG) (choose another with PG=...)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
-setup: ## install what building and testing need (Debian packages, cargo-pgrx)
+setup: ## install what building and testing need (Debian packages, cargo-pgrx; builds PostgreSQL if there is no package)
 	@scripts/setup.sh
 
 # Old releases' SQL goes along: it is where every upgrade begins, and its test.
@@ -43,11 +41,13 @@ build: setup ## build in release, into target/package
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` and not `cp`: it replaces the library instead of writing into it, which would crash a server that has it
-# loaded, and it sets the mode whatever the umask. An unchanged file is left alone.
+# loaded, and it sets the mode whatever the umask. An unchanged file is left alone. Who may not write into PostgreSQL's
+# directories asks sudo, for that copy only.
 install: build ## build and install into PostgreSQL
 	@echo "==> install into PostgreSQL $(PG)"
-	@cd $(STAGE) && find . -type f | while read -r file; do \
-	  cmp -s "$$file" "/$$file" || { echo "$${file#.}"; $(SUDO) install -m 0644 -D "$$file" "/$$file" </dev/null || exit 1; }; \
+	@sudo=; [ -w "$$($(PG_CONFIG) --pkglibdir)" ] || sudo=sudo; \
+	cd $(STAGE) && find . -type f | while read -r file; do \
+	  cmp -s "$$file" "/$$file" || { echo "$${file#.}"; $$sudo install -m 0644 -D "$$file" "/$$file" </dev/null || exit 1; }; \
 	done
 
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
@@ -63,6 +63,10 @@ test: test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"
 	@$(CARGO) test -p idgen-cluster-tests
 	@echo "==> all tests passed"
+
+smoke: install ## the quickest of the cluster tests that say whether a PostgreSQL will do
+	@echo "==> real servers of PostgreSQL $(PG): the tests that depend on its version"
+	@scripts/smoke.sh
 
 demo: install ## see it work: ids under pgbench load, checked by query
 	@scripts/demo.sh
