@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# build-postgresql.sh DIRECTORY: builds PostgreSQL $PG there, for tests, from Debian's source package of a newer suite
-# than this system's. The mirror is the one this system uses, whose own configuration and lists stay as they are.
+# build-postgresql.sh DIRECTORY: builds PostgreSQL $PG there, for tests, unless it is there. From Debian's source package
+# of a newer suite than this system's; the mirror is the one this system uses, whose own configuration and lists stay as
+# they are.
 set -euo pipefail
 
 PG=${PG:?}
@@ -8,12 +9,13 @@ prefix=$1
 suites=(stable testing unstable)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 work=$prefix.building
+unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles think they are called by one another
 
 say() { echo "==> $*"; }
 die() { echo "build-postgresql: $*" >&2; exit 1; }
 
-# What took a wrong turn can be read afterwards.
-logged() { "$@" >>"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; die "failed: $*; the log is $work/log"; }; }
+# Silent, unless it fails.
+quietly() { "$@" >"$work/log" 2>&1 || { tail -n 50 "$work/log" >&2; die "failed: $*"; }; }
 
 private_apt() {
   local command=$1
@@ -31,11 +33,11 @@ download() {
     echo "deb-src [signed-by=$keys] $mirror $suite main"
   done >"$work/sources.list"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-  logged private_apt apt-get update
+  quietly private_apt apt-get update
   private_apt apt-cache showsrc "postgresql-$PG" 2>/dev/null | grep -q . ||
     die "no source package of PostgreSQL $PG in ${suites[*]} of $mirror: add the PostgreSQL project's own package" \
       "source to this system, or build it yourself and name its pg_config: PG_CONFIG=... PG=$PG"
-  (cd "$work" && logged private_apt apt-get source --tar-only "postgresql-$PG")
+  (cd "$work" && quietly private_apt apt-get source --tar-only "postgresql-$PG")
 }
 
 # What upstream released, without Debian's changes of paths. Only what initdb, the tests and pgrx need.
@@ -44,19 +46,19 @@ build() {
   mkdir "$source"
   tar -xf "$work"/postgresql-"$PG"_*.orig.tar.* -C "$source" --strip-components=1
   cd "$source"
-  logged ./configure --quiet --prefix="$prefix" --with-icu --with-openssl
-  logged make -s -j "$(nproc)" all
-  logged make -s -j "$(nproc)" install DESTDIR="$work/root"
+  quietly ./configure --quiet --prefix="$prefix" --with-icu --with-openssl
+  quietly make -s -j "$(nproc)" all
+  quietly make -s -j "$(nproc)" install DESTDIR="$work/root"
 }
 
 mkdir -p "${prefix%/*}"
 exec 9>"$prefix.lock"
 flock 9 # another checkout may be building the same
 [ ! -x "$prefix/bin/pg_config" ] || exit 0
-rm -rf "$work"
+rm -rf "$work" # of a build that was killed
+trap 'rm -rf "$work"' EXIT
 mkdir "$work"
 say "build PostgreSQL $PG from its source package (takes minutes, once)"
 download
 (build)
 mv "$work/root$prefix" "$prefix" # at once: what is there is whole
-rm -rf "$work"

@@ -12,7 +12,7 @@ packages=(
 )
 # The server with its headers, pg_regress and pgbench.
 server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
-# What building it needs, where the system has no such packages. The last one makes the user postgres.
+# What building and running it needs, where the system has no such packages. The last one makes the user postgres.
 build_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-common)
 # cargo-pgrx and the library must be of one version, and Cargo.toml names it.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
@@ -56,7 +56,7 @@ lists_updated=
 update_lists() {
   [ -z "$lists_updated" ] || return 0
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "needs root or sudo to install packages"
-  as_root apt-get update -q
+  as_root apt-get update -q || die "apt-get update failed"
   lists_updated=yes
 }
 
@@ -69,15 +69,12 @@ provide_server() {
     [[ $version =~ ^"PostgreSQL $PG"[^0-9] ]] || die "$PG_CONFIG is of $version: say PG=... as well"
   elif installed "postgresql-$PG"; then
     install_missing "${server_packages[@]}"
-  elif [ ! -x "$default" ]; then
-    update_lists
-    if apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
-      prevent_cluster
-      install_missing "${server_packages[@]}"
-    else
-      install_missing "${build_packages[@]}"
-      scripts/build-postgresql.sh "${default%/bin/pg_config}"
-    fi
+  elif [ ! -x "$default" ] && update_lists && apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
+    prevent_cluster
+    install_missing "${server_packages[@]}"
+  else
+    install_missing "${build_packages[@]}"
+    scripts/build-postgresql.sh "${default%/bin/pg_config}"
   fi
 }
 
