@@ -8,6 +8,8 @@ PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-
 ROUNDS ?= 1
 # How long each target of `make fuzz` runs.
 SECONDS ?= 60
+# What `make bench` measures: subjects, and --quick to see only that it works. Nothing is everything.
+BENCH ?=
 
 # PGRX_PG_CONFIG_PATH tells pgrx which PostgreSQL to compile against; it makes `cargo pgrx init`, and its files in
 # the home directory, unnecessary.
@@ -19,6 +21,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
+# Built as the extension is, and installed nowhere.
+NOOP = target/package/noop-pg$(PG)
 # Model checking replaces the atomics in every crate, so it keeps its own target directory.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
@@ -74,9 +78,15 @@ demo: install ## see it work: ids under pgbench load, checked by query
 demo-stop: ## stop and remove the demo's server
 	@scripts/demo.sh stop
 
-bench: setup ## measure the speed of the core
+# In a debug build, or beside other work on the machine, the figures mean nothing.
+bench: install ## measure the speed against other generators; BENCH=ids, BENCH=--quick
 	@echo "==> benchmarks of the core"
-	@$(CARGO) bench -p idgen-core
+	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))
+	@echo "==> benchmarks on a server"
+	@rm -rf $(NOOP)
+	@$(CARGO) pgrx package --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP)
+	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
+	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
 
 soak: install ## the same tests in big figures; ROUNDS=n for more
 	@echo "==> soak, $(ROUNDS) round(s): core"
@@ -94,8 +104,8 @@ lint: setup ## formatting, clippy, and the syntax of the scripts
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path crates/idgen-core/fuzz/Cargo.toml --check
 	@echo "==> clippy"
-	@$(CARGO) clippy --workspace --exclude idgen --all-targets -- -D warnings
-	@$(CARGO) clippy -p idgen $(FEATURES) --all-targets -- -D warnings
+	@$(CARGO) clippy --workspace --exclude idgen --exclude idgen-bench-noop --all-targets -- -D warnings
+	@$(CARGO) clippy -p idgen -p idgen-bench-noop $(FEATURES) --all-targets -- -D warnings
 	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
 	@echo "==> scripts"
 	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
