@@ -65,7 +65,7 @@ test-core: setup ## the tests that need no PostgreSQL
 
 test: test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"
-	@$(CARGO) test -p idgen-cluster-tests
+	@$(CARGO) test -p idgen-cluster-tests -p idgen-bench
 	@echo "==> all tests passed"
 
 smoke: install ## the quickest of the cluster tests that say whether a PostgreSQL will do
@@ -78,7 +78,7 @@ demo: install ## see it work: ids under pgbench load, checked by query
 demo-stop: ## stop and remove the demo's server
 	@scripts/demo.sh stop
 
-# In a debug build, or beside other work on the machine, the figures mean nothing.
+# Ratios bear a machine that does other work meanwhile, up to a point; nothing else does.
 bench: install ## measure the speed against other generators; BENCH=ids, BENCH=--quick
 	@echo "==> benchmarks of the core"
 	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))

@@ -1,9 +1,8 @@
 //! Ids: idgen's snowflakes beside what a user of PostgreSQL would take instead.
 
-use crate::report::Section;
+use crate::report::{Figure, Section, Table};
 use crate::scale::Scale;
 use crate::server::Server;
-use contender::Contender;
 
 mod calls;
 mod ceiling;
@@ -30,21 +29,25 @@ BEGIN
 END
 $$";
 
+type Part = fn(&Server, &Scale) -> (Vec<Figure>, Vec<Table>);
+
+const PARTS: [(&str, Part); 6] = [
+    ("calls in a loop", calls::measure),
+    ("many clients", loads::measure),
+    ("the ceiling of the default layout", ceiling::measure),
+    ("inserts", inserts::measure),
+    ("parallel plans", parallel::measure),
+    ("the mark", mark::measure),
+];
+
 pub fn measure(server: &Server, scale: &Scale) -> Section {
     server.cluster.execute(SETUP);
-    let contenders = Contender::all(server);
-    let parts = [
-        calls::measure(server, scale, &contenders),
-        loads::measure(server, scale, &contenders),
-        ceiling::measure(server, scale),
-        inserts::measure(server, scale),
-        parallel::measure(server, scale),
-        mark::measure(server, scale),
-    ];
-    let (figures, tables): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    Section {
-        title: "ids",
-        figures: figures.into_iter().flatten().collect(),
-        tables: tables.into_iter().flatten().collect(),
+    let mut section = Section { title: "ids", figures: Vec::new(), tables: Vec::new() };
+    for (name, part) in PARTS {
+        eprintln!("==> ids: {name}");
+        let (figures, tables) = part(server, scale);
+        section.figures.extend(figures);
+        section.tables.extend(tables);
     }
+    section
 }

@@ -7,14 +7,15 @@ use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, seconds, wal_bytes};
 
-pub fn measure(server: &Server, scale: &Scale, contenders: &[Contender]) -> (Vec<Figure>, Vec<Table>) {
+pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
+    let contenders = Contender::all(server);
     let mut client = server.client();
     // The first call of a session looks things up.
-    for contender in contenders {
+    for contender in &contenders {
         seconds(&mut client, &contender.statement(1000));
     }
     // The loop is the cheapest thing to measure, and everything else is compared with it.
-    let measured = rounds(3 * scale.rounds, contenders, |contender| {
+    let measured = rounds(3 * scale.rounds, &contenders, |contender| {
         let statement = contender.statement(scale.calls);
         let mut time = 0.0;
         let wal = wal_bytes(&mut client, |client| time = seconds(client, &statement));
@@ -23,10 +24,9 @@ pub fn measure(server: &Server, scale: &Scale, contenders: &[Contender]) -> (Vec
     let ns: Vec<_> = measured.iter().map(|rounds| Samples::new(rounds.iter().map(|(ns, _)| *ns))).collect();
     let wal: Vec<_> = measured.iter().map(|rounds| Samples::new(rounds.iter().map(|(_, wal)| *wal))).collect();
 
-    let contenders: Vec<&Contender> = contenders.iter().collect();
     let time_of = |name| of(&contenders, &ns, name);
     let (empty, noop) = (time_of(EMPTY), time_of(NOOP));
-    let row = |((contender, ns), wal): ((&&Contender, &Samples), &Samples)| {
+    let row = |((contender, ns), wal): ((&Contender, &Samples), &Samples)| {
         let net = ns.with(empty, |ns, empty| ns - empty);
         Row { name: contender.name.into(), cells: vec![ns.clone(), net, ns.over(noop), wal.clone()] }
     };

@@ -30,7 +30,7 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let rates: Vec<_> = rates.into_iter().map(Samples::new).collect();
 
     let figure = |((clients, (drift, _)), rate): (&Setup, &Samples)| {
-        let what = format!("share of the default layout's ceiling, {clients} clients, max_drift {drift}");
+        let what = format!("share of the default layout's ceiling, clients: {clients}, max_drift {drift}");
         Figure::at_least(0.95, what, rate.map(|rate| rate / CEILING))
     };
     let figures = setups.iter().zip(&rates).map(figure).collect();
@@ -43,7 +43,7 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
             scale.seconds
         ),
         columns: DRIFTS.map(|(drift, _)| format!("max_drift {drift}")).into(),
-        rows: rows.map(|(clients, rates)| Row { name: format!("{clients} clients"), cells: rates.to_vec() }).collect(),
+        rows: rows.map(|(clients, rates)| Row { name: format!("clients: {clients}"), cells: rates.to_vec() }).collect(),
     };
     (figures, vec![table])
 }

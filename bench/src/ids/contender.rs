@@ -63,7 +63,7 @@ impl Contender {
 }
 
 /// The samples of a contender among those of all.
-pub fn of<'a>(contenders: &[&Contender], samples: &'a [Samples], name: &str) -> &'a Samples {
+pub fn of<'a>(contenders: &[Contender], samples: &'a [Samples], name: &str) -> &'a Samples {
     let index = contenders.iter().position(|contender| contender.name == name);
     &samples[index.unwrap_or_else(|| panic!("{name} is measured"))]
 }
