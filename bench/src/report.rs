@@ -58,12 +58,12 @@ pub struct Row {
 
 impl Report {
     /// Writes both forms and returns the Markdown.
-    pub fn write(&self, dir: &Path) -> String {
+    pub fn write(&self, dir: &Path, name: &str) -> String {
         let markdown = self.markdown();
         let json = serde_json::to_string_pretty(self).expect("a report has nothing that JSON cannot say");
         std::fs::create_dir_all(dir).expect("the report's directory can be made");
-        std::fs::write(dir.join("report.json"), json).expect("the report is writable");
-        std::fs::write(dir.join("report.md"), &markdown).expect("the report is writable");
+        std::fs::write(dir.join(name).with_extension("json"), json).expect("the report is writable");
+        std::fs::write(dir.join(name).with_extension("md"), &markdown).expect("the report is writable");
         markdown
     }
 
