@@ -91,3 +91,28 @@ COMMENT ON FUNCTION segment_revoke(text, text) IS 'takes back what segment_grant
 COMMENT ON VIEW idgen.stat_segment IS
     'segments with values in shared memory: what is there, and how it is refilled; those that one may draw from';
 COMMENT ON FUNCTION idgen.stat_get_segment() IS 'what the view idgen.stat_segment reads';
+
+COMMENT ON FUNCTION lock_key(text) IS
+    'key of a lock''s name: the first 8 bytes of its SHA-256, the high byte first';
+COMMENT ON FUNCTION lock_acquire(text, boolean) IS 'takes a named lock for the session; waits as long as lock_timeout lets it';
+COMMENT ON FUNCTION lock_acquire_xact(text, boolean) IS
+    'takes a named lock for the transaction; waits as long as lock_timeout lets it';
+COMMENT ON FUNCTION lock_try_acquire(text, interval, boolean) IS
+    'takes a named lock for the session if it is to be had in time; false leaves nothing held';
+COMMENT ON FUNCTION lock_try_acquire_xact(text, interval, boolean) IS
+    'takes a named lock for the transaction if it is to be had in time; false leaves nothing held';
+COMMENT ON FUNCTION lock_release(text, boolean) IS
+    'lets go of a session''s named lock once; false, with a warning, if it is not held';
+COMMENT ON FUNCTION lock_acquire_many(text[], boolean) IS 'takes several named locks for the session, or none';
+COMMENT ON FUNCTION lock_acquire_many_xact(text[], boolean) IS 'takes several named locks for the transaction, or none';
+COMMENT ON FUNCTION lock_try_acquire_many(text[], interval, boolean) IS
+    'takes several named locks for the session if all are to be had in time, or none';
+COMMENT ON FUNCTION lock_try_acquire_many_xact(text[], interval, boolean) IS
+    'takes several named locks for the transaction if all are to be had in time, or none';
+COMMENT ON FUNCTION lock_release_many(text[], boolean) IS
+    'lets go of several of a session''s named locks, each once; false if one was not held';
+COMMENT ON FUNCTION row_version() IS
+    'trigger for BEFORE UPDATE: refuses a row that was changed meanwhile, by a column that counts its versions';
+COMMENT ON VIEW idgen.locks IS 'named locks that are held or waited for in this database';
+COMMENT ON FUNCTION idgen.lock_get_names() IS 'names of locks, for the view idgen.locks';
+COMMENT ON FUNCTION idgen.lock_get_holds() IS 'who holds which lock how often, for the view idgen.locks';

@@ -1,7 +1,7 @@
 -- Everybody may generate, decode and look. Setting the counters back, and saying where ids begin, is for DBAs; superusers
 -- grant it.
 GRANT USAGE ON SCHEMA idgen TO PUBLIC;
-GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment TO PUBLIC;
+GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.locks TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;
 -- Making a segment is for whom a superuser grants it; from then on it is its owner's.

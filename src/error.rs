@@ -1,5 +1,6 @@
 //! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
 
+pub mod lock;
 pub mod segment;
 
 use crate::clock::{FileError, PATH};

@@ -9,6 +9,7 @@ mod call_site;
 mod clock;
 mod elevated;
 mod error;
+mod lock;
 mod pg_compat;
 mod read_only;
 mod record;
@@ -27,7 +28,13 @@ extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!(
     "../sql/views.sql",
     name = "views",
-    requires = [stats::stat_get_snowflake, clock::stats::stat_get_clock, segment::stats::stat_get_segment]
+    requires = [
+        stats::stat_get_snowflake,
+        clock::stats::stat_get_clock,
+        segment::stats::stat_get_segment,
+        lock::registry::lock_get_names,
+        lock::registry::lock_get_holds,
+    ]
 );
 extension_sql_file!("../sql/triggers.sql", name = "triggers", requires = [segment::trigger::segment_row]);
 extension_sql_file!(
@@ -64,6 +71,18 @@ extension_sql_file!(
         segment::define::segment_drop,
         segment::define::segment_grant,
         segment::define::segment_revoke,
+        lock::lock_key,
+        lock::lock_acquire,
+        lock::lock_acquire_xact,
+        lock::lock_try_acquire,
+        lock::lock_try_acquire_xact,
+        lock::lock_release,
+        lock::lock_acquire_many,
+        lock::lock_acquire_many_xact,
+        lock::lock_try_acquire_many,
+        lock::lock_try_acquire_many_xact,
+        lock::lock_release_many,
+        lock::row_version::row_version,
         stats::reset_stats,
         status::status,
     ]

@@ -5,6 +5,26 @@ pub use pgrx::pg_sys::pqsignal as set_signal_handler;
 #[cfg(feature = "pg18")]
 pub use pgrx::pg_sys::pqsignal_be as set_signal_handler;
 
+/// Does this process hold a lock in this mode?
+///
+/// # Safety
+/// The tag is whole, and of a lock method that exists.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+pub unsafe fn lock_held_by_me(tag: *const pgrx::pg_sys::LOCKTAG, mode: pgrx::pg_sys::LOCKMODE) -> bool {
+    // SAFETY: by the above.
+    unsafe { pgrx::pg_sys::LockHeldByMe(tag, mode) }
+}
+
+/// Does this process hold a lock in this mode?
+///
+/// # Safety
+/// The tag is whole, and of a lock method that exists.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+pub unsafe fn lock_held_by_me(tag: *const pgrx::pg_sys::LOCKTAG, mode: pgrx::pg_sys::LOCKMODE) -> bool {
+    // SAFETY: by the above.
+    unsafe { pgrx::pg_sys::LockHeldByMe(tag, mode, false) }
+}
+
 /// What `pg_stat_activity` calls the wait for a refill. Servers before 17 know one event for all extensions.
 #[cfg(any(feature = "pg15", feature = "pg16"))]
 pub fn wait_for_refill() -> u32 {

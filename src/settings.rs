@@ -28,6 +28,9 @@ static SEGMENT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5000);
 /// More tags than most schemas have tables, in half a megabyte.
 static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1024);
 
+/// More locks than are held at a time, in a megabyte and a half.
+static MAX_LOCK_NAMES: GucSetting<i32> = GucSetting::<i32>::new(4096);
+
 /// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
 const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
 
@@ -137,6 +140,16 @@ pub fn define(preloading: bool) {
         at_start(),
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"idgen.max_lock_names",
+        c"How many names of locks can be shown at once.",
+        c"Beyond this, names of locks that nobody holds are forgotten, and then locks are shown by their keys.",
+        &MAX_LOCK_NAMES,
+        1,
+        1_048_576,
+        at_start(),
+        GucFlags::default(),
+    );
     if preloading {
         for (name, flags, text) in configured {
             refuse_unless_taken(name, flags, text);
@@ -148,7 +161,7 @@ pub fn define(preloading: bool) {
 }
 
 /// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 9] = [
+const NAMES: [(&CStr, Option<GucFlags>); 10] = [
     (c"idgen.layout", None),
     (c"idgen.worker_id", Some(GucFlags::empty())),
     (c"idgen.datacenter_id", Some(GucFlags::empty())),
@@ -158,6 +171,7 @@ const NAMES: [(&CStr, Option<GucFlags>); 9] = [
     (c"idgen.segment_low_water", Some(GucFlags::empty())),
     (c"idgen.segment_timeout", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_segments", Some(GucFlags::empty())),
+    (c"idgen.max_lock_names", Some(GucFlags::empty())),
 ];
 
 /// What a setting is now, as text; before it is defined, what the configuration says.
@@ -231,6 +245,10 @@ pub fn segment_timeout() -> Duration {
 
 pub fn max_segments() -> usize {
     MAX_SEGMENTS.get() as usize
+}
+
+pub fn max_lock_names() -> usize {
+    MAX_LOCK_NAMES.get() as usize
 }
 
 /// Refuses a text that is no layout when it is set, not when it is first used.

@@ -13,18 +13,21 @@
 //! | `segment::Slot` | the same | any backend, by atomics |
 //! | `Option<segment::Tenant>`, `segment::LastError` | the same | holder of the segments' lock, exclusively |
 //! | `Option<Refiller>` | `max_worker_processes` | holder of the segments' lock, exclusively |
+//! | `lock::Backend` | one for each process | that process, by atomics |
+//! | `lock::NameSlot`, `lock::NameText` | `idgen.max_lock_names` | holder of the locks' lock, exclusively |
 //!
-//! Three LWLocks, the tranche `idgen`, taken in this order:
+//! Four LWLocks, the tranche `idgen`, taken in this order:
 //!
 //! 1. The file's lock, for whoever writes the high-water file. Under it: file I/O, which raises nothing. It is only ever
 //!    tried; who does not get it waits on a condition variable, which can be cancelled.
 //! 2. The table's lock. Under it: no FFI, no allocation, no error, no logging.
-//! 3. The segments' lock. The same; never together with the others.
+//! 3. The segments' lock, and 4. the lock of the locks' names. The same; never together with the others.
 //!
-//! Issuing an id and drawing a value take none.
+//! Issuing an id, drawing a value and taking a lock whose name is known take none.
 //!
 //! When a backend crashes, PostgreSQL ends all the others and makes shared memory anew: the same as a start.
 
+use crate::lock::registry::{Backend, NameSlot, NameText};
 use crate::{clock, segment, settings};
 use idgen_core::generator::Generator;
 use idgen_core::segment::refillers::{Refiller, Refillers};
@@ -66,17 +69,21 @@ pub struct Shared {
     file_lock: *mut pg_sys::LWLock,
     table_lock: *mut pg_sys::LWLock,
     segments_lock: *mut pg_sys::LWLock,
+    names_lock: *mut pg_sys::LWLock,
     head: *mut Head,
     tenants: *mut Option<Tenant>,
     segments: *mut Option<core_segment::table::Tenant>,
     errors: *mut segment::LastError,
     refillers: *mut Option<Refiller>,
     refiller_count: usize,
+    name_texts: *mut NameText,
     pub clock: &'static clock::State,
     pub generators: &'static [Generator],
     pub counters: &'static [Counters],
     pub rings: &'static [Ring],
     pub slots: &'static [segment::Slot],
+    pub backends: &'static [Backend],
+    pub names: &'static [NameSlot],
 }
 
 /// What the holder of the segments' lock has in his hands.
@@ -162,6 +169,17 @@ impl Shared {
         result
     }
 
+    /// Works on the names of locks, alone. If `work` panics, as in `with_table`.
+    pub fn with_lock_names<R>(&self, work: impl FnOnce(&mut [NameText]) -> R) -> R {
+        // SAFETY: as in `with_table`.
+        unsafe { pg_sys::LWLockAcquire(self.names_lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+        // SAFETY: initialised by `startup`; the lock is held exclusively, so this is the only reference.
+        let result = work(unsafe { std::slice::from_raw_parts_mut(self.name_texts, self.names.len()) });
+        // SAFETY: taken above.
+        unsafe { pg_sys::LWLockRelease(self.names_lock) };
+        result
+    }
+
     /// Takes the file's lock, if nobody has it.
     pub fn try_lock_file(&self) -> bool {
         // SAFETY: the lock is of our own tranche.
@@ -179,6 +197,8 @@ struct Map {
     generator_count: usize,
     ring_count: usize,
     refiller_count: usize,
+    backend_count: usize,
+    name_count: usize,
     head: usize,
     clock: usize,
     generators: usize,
@@ -189,6 +209,9 @@ struct Map {
     segments: usize,
     errors: usize,
     refillers: usize,
+    backends: usize,
+    names: usize,
+    name_texts: usize,
     size: usize,
 }
 
@@ -198,11 +221,16 @@ impl Map {
         let ring_count = settings::max_segments();
         // SAFETY: fixed by the time PostgreSQL asks how much memory is wanted. Every refill worker is one of these.
         let refiller_count = unsafe { pg_sys::max_worker_processes } as usize;
+        // SAFETY: as above. Every process that can take a lock is one of these.
+        let backend_count = unsafe { pg_sys::MaxBackends } as usize;
+        let name_count = settings::max_lock_names();
         let mut size = 0;
         Self {
             generator_count,
             ring_count,
             refiller_count,
+            backend_count,
+            name_count,
             head: part::<Head>(&mut size, 1),
             clock: part::<clock::State>(&mut size, 1),
             generators: part::<Generator>(&mut size, generator_count),
@@ -213,6 +241,9 @@ impl Map {
             segments: part::<Option<core_segment::table::Tenant>>(&mut size, ring_count),
             errors: part::<segment::LastError>(&mut size, ring_count),
             refillers: part::<Option<Refiller>>(&mut size, refiller_count),
+            backends: part::<Backend>(&mut size, backend_count),
+            names: part::<NameSlot>(&mut size, name_count),
+            name_texts: part::<NameText>(&mut size, name_count),
             // Last, when every part has been added.
             size,
         }
@@ -272,7 +303,7 @@ unsafe extern "C-unwind" fn request() {
     // SAFETY: PostgreSQL calls this hook at the one time when memory and locks may be asked for.
     unsafe {
         pg_sys::RequestAddinShmemSpace(Map::new().size);
-        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 3);
+        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 4);
     }
 }
 
@@ -296,22 +327,28 @@ unsafe extern "C-unwind" fn startup() {
         let generators = fill(base, map.generators, map.generator_count, Generator::new);
         let counters = fill(base, map.counters, map.generator_count, Counters::default);
         let rings = fill(base, map.rings, map.ring_count, Ring::new);
+        let backends = fill(base, map.backends, map.backend_count, Backend::new);
+        let names = fill(base, map.names, map.name_count, NameSlot::new);
         let locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
         Shared {
             file_lock: &raw mut (*locks).lock,
             table_lock: &raw mut (*locks.add(1)).lock,
             segments_lock: &raw mut (*locks.add(2)).lock,
+            names_lock: &raw mut (*locks.add(3)).lock,
             head,
             tenants: fill(base, map.tenants, map.generator_count, || None),
             segments: fill(base, map.segments, map.ring_count, || None),
             errors: fill(base, map.errors, map.ring_count, segment::LastError::default),
             refillers: fill(base, map.refillers, map.refiller_count, || None),
             refiller_count: map.refiller_count,
+            name_texts: fill(base, map.name_texts, map.name_count, NameText::new),
             clock: &*clock,
             generators: std::slice::from_raw_parts(generators, map.generator_count),
             counters: std::slice::from_raw_parts(counters, map.generator_count),
             rings: std::slice::from_raw_parts(rings, map.ring_count),
             slots,
+            backends: std::slice::from_raw_parts(backends, map.backend_count),
+            names: std::slice::from_raw_parts(names, map.name_count),
         }
     };
     // SAFETY: PostgreSQL calls it in this process, before it gives up this memory.

@@ -27,6 +27,7 @@ fn status() -> JsonB {
             "segment_low_water": settings::segment_low_water(100),
             "segment_timeout_ms": settings::segment_timeout().as_millis() as u64,
             "max_segments": settings::max_segments(),
+            "max_lock_names": settings::max_lock_names(),
         },
         "checks": [
             check_preloaded(),

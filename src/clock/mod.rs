@@ -159,6 +159,12 @@ pub fn wall_ms() -> i64 {
     gettime(libc::CLOCK_REALTIME) / NS_PER_MS
 }
 
+/// Microseconds since 1970 by the server's wall clock.
+#[inline]
+pub fn wall_us() -> i64 {
+    gettime(libc::CLOCK_REALTIME) / 1000
+}
+
 /// Microseconds since the machine started: a clock that never steps.
 pub fn boot_us() -> i64 {
     gettime(libc::CLOCK_BOOTTIME) / 1000

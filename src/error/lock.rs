@@ -1,0 +1,63 @@
+//! The errors of named locks.
+
+use super::Failure;
+use idgen_core::lock::MAX_NAME_BYTES;
+use pgrx::prelude::*;
+
+pub fn name_length(name: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid lock name \"{name}\""))
+        .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {}.", name.len()))
+}
+
+pub fn timeout_out_of_range() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "timeout is out of range")
+        .detail("It must be 0 to 24 days.")
+}
+
+/// As PostgreSQL says it when `lock_timeout` ends a wait.
+pub fn timed_out() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
+}
+
+pub fn not_held(name: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this session does not hold lock \"{name}\""))
+        .hint("A transaction's lock is let go of when the transaction ends.")
+}
+
+pub fn collision(name: &str, other: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lock names \"{name}\" and \"{other}\" have the same key"))
+        .detail("They are one lock: whoever holds one of them keeps others from both.")
+        .hint("Use another name for one of them.")
+}
+
+pub fn names_unknown() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_WARNING, "names of locks are known only when idgen is preloaded").hint(
+        "Set shared_preload_libraries = 'idgen' in postgresql.conf, and restart; until then lock_key(name) tells.",
+    )
+}
+
+pub fn row_version_usage(detail: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+        "row_version is used in a way that it is not made for",
+    )
+    .detail(detail)
+    .hint("CREATE TRIGGER ... BEFORE UPDATE ON ... FOR EACH ROW EXECUTE FUNCTION row_version('column');")
+}
+
+pub fn stale_row(column: &str, now: Option<i64>, given: Option<i64>) -> Failure {
+    let text = |version: Option<i64>| version.map_or("NULL".to_owned(), |version| version.to_string());
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        format!("the row has changed since version {} was read", text(given)),
+    )
+    .detail(format!("Its {column} is {} now.", text(now)))
+    .hint("Read the row again, and repeat the change.")
+}
+
+pub fn row_version_ended(column: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        format!("{column} has come to its greatest number"),
+    )
+}

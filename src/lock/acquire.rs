@@ -1,0 +1,109 @@
+//! Taking and letting go of named locks, one or several.
+
+use super::manager::{Lock, Mode, Scope, Taken};
+use super::registry;
+use super::wait::{self, Limit};
+use idgen_core::lock::NameHash;
+use parking_lot::Mutex;
+
+/// A lock by its name.
+pub struct Named<'a> {
+    pub hash: NameHash,
+    /// Asked for only where the name is not registered yet.
+    pub name: &'a dyn Fn() -> String,
+}
+
+/// Takes a lock. False when the time is over.
+#[inline]
+pub fn one(named: &Named, mode: Mode, scope: Scope, limit: Limit) -> bool {
+    let lock = Lock::new(named.hash, mode);
+    match lock.try_take(scope).or_else(|| wait_for(named, &lock, mode, scope, limit)) {
+        Some(taken) => {
+            registry::taken(named, mode, scope, taken);
+            true
+        }
+        None => false,
+    }
+}
+
+#[cold]
+fn wait_for(named: &Named, lock: &Lock, mode: Mode, scope: Scope, limit: Limit) -> Option<Taken> {
+    let _waiting = match limit {
+        Limit::Answer(until) if until <= std::time::Instant::now() => return None,
+        _ => registry::waiting(named, mode, scope),
+    };
+    // Without a time limit of our own, the end of the transaction lets go of a transaction's lock, however the wait ends.
+    if scope == Scope::Transaction && !matches!(limit, Limit::Answer(_)) {
+        return Some(lock.take(scope));
+    }
+    let taken = wait::in_session(lock, limit)?;
+    if scope == Scope::Transaction {
+        hand_over(lock);
+    }
+    Some(taken)
+}
+
+/// What the session holds becomes the transaction's. It is never free in between.
+fn hand_over(lock: &Lock) {
+    lock.take(Scope::Transaction);
+    lock.release(Scope::Session);
+}
+
+/// Takes every lock, in the order of their keys, or none. False when the time is over before all are there.
+pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit) -> bool {
+    // The session's scope first, whatever is wanted: it outlives the subtransaction that catches an error.
+    let held: Mutex<Vec<(Lock, Taken)>> = Mutex::new(Vec::with_capacity(names.len()));
+    let let_go = || {
+        for (lock, _) in held.lock().drain(..).rev() {
+            lock.release(Scope::Session);
+        }
+    };
+    let outcome = wait::in_subtransaction(|| {
+        names.iter().all(|(hash, name)| {
+            let named = Named { hash: *hash, name: &|| name.clone() };
+            let lock = Lock::new(*hash, mode);
+            let taken = lock.try_take(Scope::Session).or_else(|| {
+                let _waiting = registry::waiting(&named, mode, scope);
+                wait::in_session(&lock, limit)
+            });
+            taken.map(|taken| held.lock().push((lock, taken))).is_some()
+        })
+    });
+    match outcome {
+        Ok(true) => {
+            for ((lock, taken), (hash, name)) in held.lock().iter().zip(names) {
+                if scope == Scope::Transaction {
+                    hand_over(lock);
+                }
+                registry::taken(&Named { hash: *hash, name: &|| name.clone() }, mode, scope, *taken);
+            }
+            true
+        }
+        Ok(false) => {
+            let_go();
+            false
+        }
+        Err(cause) => {
+            let_go();
+            cause.rethrow()
+        }
+    }
+}
+
+/// Lets go of a session's lock once, in the mode or in whichever is held. False if it is held in none.
+pub fn release(hash: NameHash, mode: Option<Mode>) -> bool {
+    let modes: &[Mode] = match mode {
+        Some(Mode::Exclusive) => &[Mode::Exclusive],
+        Some(Mode::Shared) => &[Mode::Shared],
+        None => &[Mode::Exclusive, Mode::Shared],
+    };
+    modes.iter().any(|mode| {
+        let lock = Lock::new(hash, *mode);
+        let is_held = registry::knows_session(hash, *mode) || lock.is_held();
+        let released = is_held && lock.release(Scope::Session);
+        if released {
+            registry::released(hash, *mode);
+        }
+        released
+    })
+}

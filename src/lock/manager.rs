@@ -1,0 +1,100 @@
+//! PostgreSQL's lock manager, as far as named locks use it: the queue, the deadlock detector and the freeing are its.
+
+use crate::pg_compat;
+use idgen_core::lock::NameHash;
+use pgrx::prelude::*;
+
+/// Where named locks are among the advisory locks: a fourth field that PostgreSQL's own functions never use ("id" in
+/// ASCII). So the application's locks on bare numbers never meet them, and `pg_advisory_unlock_all()` frees both.
+pub const SPACE: u16 = 0x6964;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Exclusive,
+    Shared,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Session,
+    Transaction,
+}
+
+impl Mode {
+    pub fn of(shared: bool) -> Self {
+        if shared { Mode::Shared } else { Mode::Exclusive }
+    }
+
+    /// As PostgreSQL's own advisory locks.
+    fn number(self) -> pg_sys::LOCKMODE {
+        match self {
+            Mode::Exclusive => pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
+            Mode::Shared => pg_sys::ShareLock as pg_sys::LOCKMODE,
+        }
+    }
+}
+
+/// A lock of this database.
+#[derive(Clone, Copy)]
+pub struct Lock {
+    tag: pg_sys::LOCKTAG,
+    mode: Mode,
+}
+
+/// The lock is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// This process had it in no scope before, in this mode.
+    First,
+    Again,
+}
+
+impl Lock {
+    pub fn new(hash: NameHash, mode: Mode) -> Self {
+        let key = hash.key as u64;
+        let tag = pg_sys::LOCKTAG {
+            // SAFETY: set when the process connects, and never again.
+            locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+            locktag_field2: (key >> 32) as u32,
+            locktag_field3: key as u32,
+            locktag_field4: SPACE,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
+            locktag_lockmethodid: pg_sys::USER_LOCKMETHOD as u8,
+        };
+        Self { tag, mode }
+    }
+
+    /// Takes it if it is free and nobody waits for it.
+    #[inline]
+    pub fn try_take(&self, scope: Scope) -> Option<Taken> {
+        self.acquire(scope, true)
+    }
+
+    /// Takes it, and waits as long as `lock_timeout` lets it. An error may leave it held, if it was granted at the
+    /// last instant.
+    pub fn take(&self, scope: Scope) -> Taken {
+        self.acquire(scope, false).unwrap_or(Taken::Again)
+    }
+
+    #[inline]
+    fn acquire(&self, scope: Scope, at_once: bool) -> Option<Taken> {
+        // SAFETY: a whole lock tag, of the lock method that it names.
+        match unsafe { pg_sys::LockAcquire(&self.tag, self.mode.number(), scope == Scope::Session, at_once) } {
+            pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL => None,
+            pg_sys::LockAcquireResult::LOCKACQUIRE_OK => Some(Taken::First),
+            _ => Some(Taken::Again),
+        }
+    }
+
+    /// Lets go once. False, with PostgreSQL's warning, if it is not held in the scope.
+    pub fn release(&self, scope: Scope) -> bool {
+        // SAFETY: as in `acquire`.
+        unsafe { pg_sys::LockRelease(&self.tag, self.mode.number(), scope == Scope::Session) }
+    }
+
+    /// Does this process hold it, in whatever scope?
+    pub fn is_held(&self) -> bool {
+        // SAFETY: as in `acquire`; looks into this process's own memory.
+        unsafe { pg_compat::lock_held_by_me(&self.tag, self.mode.number()) }
+    }
+}

@@ -1,0 +1,174 @@
+//! Named advisory locks: the SQL functions. The waiting, the order and the freeing are PostgreSQL's own.
+
+use crate::call_site::CallSite;
+use crate::error;
+use acquire::Named;
+use idgen_core::lock::{NameHash, in_order, is_name};
+use manager::{Mode, Scope};
+use pgrx::datum::{Array, Interval};
+use pgrx::prelude::*;
+use std::time::Duration;
+use wait::Limit;
+
+mod acquire;
+mod manager;
+pub mod registry;
+pub mod row_version;
+mod wait;
+
+/// The key of a name, as it stands in pg_locks.
+#[pg_extern(immutable, strict, parallel_safe)]
+fn lock_key(name: &str) -> i64 {
+    checked(name).key
+}
+
+/// Takes a lock for the session.
+#[pg_extern(sql = "CREATE FUNCTION lock_acquire(name text, shared boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_acquire(fcinfo: pg_sys::FunctionCallInfo) {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    unsafe { acquire_one(fcinfo, Scope::Session) }
+}
+
+/// Takes a lock for the transaction.
+#[pg_extern(sql = "CREATE FUNCTION lock_acquire_xact(name text, shared boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) {
+    // SAFETY: as above.
+    unsafe { acquire_one(fcinfo, Scope::Transaction) }
+}
+
+/// Takes a lock for the session, if it is to be had in time.
+#[pg_extern(
+    sql = "CREATE FUNCTION lock_try_acquire(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
+           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn lock_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: as above.
+    unsafe { try_acquire_one(fcinfo, Scope::Session) }
+}
+
+/// Takes a lock for the transaction, if it is to be had in time.
+#[pg_extern(
+    sql = "CREATE FUNCTION lock_try_acquire_xact(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
+           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: as above.
+    unsafe { try_acquire_one(fcinfo, Scope::Transaction) }
+}
+
+/// Lets go of a session's lock once. `shared` NULL is whichever mode is held, exclusive first.
+#[pg_extern(sql = "CREATE FUNCTION lock_release(name text, shared boolean DEFAULT NULL) RETURNS boolean \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
+    let released = site.with(hash_of, |hash| acquire::release(*hash, shared.map(Mode::of)));
+    if !released {
+        error::lock::not_held(site.text().unwrap_or_default()).warn();
+    }
+    released
+}
+
+/// Takes several locks for the session, or none.
+#[pg_extern(sql = "CREATE FUNCTION lock_acquire_many(names text[], shared boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_acquire_many(names: Option<Array<&str>>, shared: Option<bool>) {
+    acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::by_lock_timeout());
+}
+
+/// Takes several locks for the transaction, or none.
+#[pg_extern(sql = "CREATE FUNCTION lock_acquire_many_xact(names text[], shared boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_acquire_many_xact(names: Option<Array<&str>>, shared: Option<bool>) {
+    acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::by_lock_timeout());
+}
+
+/// Takes several locks for the session, if all are to be had in time, or none.
+#[pg_extern(
+    sql = "CREATE FUNCTION lock_try_acquire_many(names text[], timeout interval DEFAULT '0', shared boolean DEFAULT false) \
+           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn lock_try_acquire_many(names: Option<Array<&str>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+    acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(duration(timeout)))
+}
+
+/// Takes several locks for the transaction, if all are to be had in time, or none.
+#[pg_extern(sql = "CREATE FUNCTION lock_try_acquire_many_xact(names text[], timeout interval DEFAULT '0', \
+           shared boolean DEFAULT false) \
+           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_try_acquire_many_xact(names: Option<Array<&str>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+    acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(duration(timeout)))
+}
+
+/// Lets go of several of a session's locks, each once. False if one of them was not held.
+#[pg_extern(sql = "CREATE FUNCTION lock_release_many(names text[], shared boolean DEFAULT NULL) RETURNS boolean \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lock_release_many(names: Option<Array<&str>>, shared: Option<bool>) -> bool {
+    let mut all_held = true;
+    for (hash, name) in ordered(names).iter().rev() {
+        if !acquire::release(*hash, shared.map(Mode::of)) {
+            error::lock::not_held(name).warn();
+            all_held = false;
+        }
+    }
+    all_held
+}
+
+/// # Safety
+/// `fcinfo` is that of the running call, with a text and a boolean as its arguments.
+unsafe fn acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) {
+    // SAFETY: by the above.
+    let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
+    take(&site, mode(shared), scope, Limit::Setting);
+}
+
+/// # Safety
+/// `fcinfo` is that of the running call, with a text, an interval and a boolean as its arguments.
+unsafe fn try_acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) -> bool {
+    // SAFETY: by the above.
+    let (site, timeout, shared) = unsafe {
+        let shared = pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 2);
+        (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<Interval>(fcinfo, 1), shared)
+    };
+    take(&site, mode(shared), scope, Limit::answer(duration(timeout)))
+}
+
+#[inline]
+fn take(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
+    let name = || site.text().unwrap_or_default().to_owned();
+    site.with(hash_of, |hash| acquire::one(&Named { hash: *hash, name: &name }, mode, scope, limit))
+}
+
+fn hash_of(site: &CallSite) -> NameHash {
+    checked(site.text().unwrap_or_else(|| error::null_argument("name").raise()))
+}
+
+fn checked(name: &str) -> NameHash {
+    if !is_name(name) {
+        error::lock::name_length(name).raise();
+    }
+    NameHash::of(name)
+}
+
+fn ordered(names: Option<Array<&str>>) -> Vec<(NameHash, String)> {
+    let names = names.unwrap_or_else(|| error::null_argument("names").raise());
+    let hashed = names.iter().map(|name| {
+        let name = name.unwrap_or_else(|| error::null_argument("a name").raise());
+        (checked(name), name.to_owned())
+    });
+    in_order(hashed.collect())
+}
+
+fn mode(shared: Option<bool>) -> Mode {
+    Mode::of(shared.unwrap_or_else(|| error::null_argument("shared").raise()))
+}
+
+/// Not NULL, not negative, and no longer than PostgreSQL can wait.
+fn duration(timeout: Option<Interval>) -> Duration {
+    let timeout = timeout.unwrap_or_else(|| error::null_argument("timeout").raise());
+    let longest = Duration::from_millis(i32::MAX as u64);
+    let given = u64::try_from(timeout.as_micros()).map(Duration::from_micros);
+    given.ok().filter(|given| *given <= longest).unwrap_or_else(|| error::lock::timeout_out_of_range().raise())
+}

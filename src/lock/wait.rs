@@ -1,0 +1,118 @@
+//! Waiting for a lock, with a time limit that tells the truth.
+//!
+//! `lock_timeout` ends the wait by an error, and a lock that was granted just before stays held: with a session's lock
+//! nobody lets go of it. Here the wait is in a subtransaction, so that the error can be caught, and whoever catches it
+//! looks whether the lock is held.
+
+use super::manager::{Lock, Scope, Taken};
+use crate::error;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::*;
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+/// How long to wait, and what it is if that was not enough.
+#[derive(Clone, Copy)]
+pub enum Limit {
+    /// Until then; an answer.
+    Answer(Instant),
+    /// Until then; an error, as of `lock_timeout`.
+    Error(Instant),
+    /// As long as `lock_timeout` lets it.
+    Setting,
+}
+
+impl Limit {
+    /// For the functions that say whether it was available.
+    pub fn answer(timeout: Duration) -> Self {
+        Limit::Answer(Instant::now() + timeout)
+    }
+
+    /// For the functions that wait as long as `lock_timeout` lets them, over all locks of the call.
+    pub fn by_lock_timeout() -> Self {
+        // SAFETY: reads a variable of this process.
+        match unsafe { pg_sys::LockTimeout } {
+            0 => Limit::Setting,
+            ms => Limit::Error(Instant::now() + Duration::from_millis(ms as u64)),
+        }
+    }
+
+    /// What is left in whole milliseconds, a part of one counting as one; `None` is the setting.
+    fn left_ms(&self) -> Option<i32> {
+        let (Limit::Answer(until) | Limit::Error(until)) = self else {
+            return None;
+        };
+        let us = until.saturating_duration_since(Instant::now()).as_micros();
+        Some(i32::try_from(us.div_ceil(1000)).unwrap_or(i32::MAX))
+    }
+}
+
+/// Takes a lock in the session's scope, after an attempt that found it taken. `None` when the time is over. With an
+/// error, as with `None`, it is not held.
+pub fn in_session(lock: &Lock, limit: Limit) -> Option<Taken> {
+    let ms = limit.left_ms();
+    if ms == Some(0) {
+        return time_is_over(limit);
+    }
+    let outcome = in_subtransaction(|| {
+        // SAFETY: a variable of this process. While a lock is waited for, PostgreSQL reads it once.
+        let before = unsafe { pg_sys::LockTimeout };
+        // SAFETY: as above.
+        unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+        PgTryBuilder::new(AssertUnwindSafe(|| lock.take(Scope::Session)))
+            // SAFETY: as above; also when the wait ends by an error.
+            .finally(move || unsafe { pg_sys::LockTimeout = before })
+            .execute()
+    });
+    match outcome {
+        Ok(taken) => Some(taken),
+        Err(cause) => {
+            // Before the wait it was not held in this mode at all, or there would have been no wait.
+            let is_held = lock.is_held();
+            if is_time_over(&cause) {
+                return if is_held { Some(Taken::First) } else { time_is_over(limit) };
+            }
+            if is_held {
+                lock.release(Scope::Session);
+            }
+            cause.rethrow()
+        }
+    }
+}
+
+fn time_is_over(limit: Limit) -> Option<Taken> {
+    match limit {
+        Limit::Answer(_) => None,
+        Limit::Error(_) | Limit::Setting => error::lock::timed_out().raise(),
+    }
+}
+
+/// Is it the error of a lock that was not to be had in time?
+fn is_time_over(cause: &CaughtError) -> bool {
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic { ereport: report, .. }) = cause;
+    report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
+}
+
+/// Works in a subtransaction, so that an error can be caught and the transaction goes on. Session locks are in nobody's
+/// transaction: they stay as they are.
+pub fn in_subtransaction<R>(work: impl FnOnce() -> R) -> Result<R, Box<CaughtError>> {
+    // SAFETY: as PL/pgSQL does it for a block with an exception clause: memory context and resource owner are those of
+    // before again, however it ends.
+    unsafe {
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let work = AssertUnwindSafe(work);
+        let outcome =
+            PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(|cause| Err(Box::new(cause))).execute();
+        match outcome {
+            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
+            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        }
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        outcome
+    }
+}
