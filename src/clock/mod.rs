@@ -159,10 +159,10 @@ pub fn wall_ms() -> i64 {
     gettime(libc::CLOCK_REALTIME) / NS_PER_MS
 }
 
-/// Microseconds since 1970 by the server's wall clock.
+/// The wall clock in milliseconds, as it was within about a microsecond.
 #[inline]
-pub fn wall_us() -> i64 {
-    gettime(libc::CLOCK_REALTIME) / 1000
+pub fn glance_ms(shared: &Shared) -> i64 {
+    glance::now_and_limit_ms(shared).0
 }
 
 /// Microseconds since the machine started: a clock that never steps.

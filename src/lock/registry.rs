@@ -37,8 +37,8 @@ struct Hold {
     session: AtomicU32,
     transaction: AtomicU32,
     shared: AtomicU8,
-    /// Microseconds since 1970.
-    since_us: AtomicI64,
+    /// Milliseconds since 1970.
+    since_ms: AtomicI64,
 }
 
 const SHARED: u8 = 2;
@@ -55,8 +55,19 @@ impl Backend {
         }
     }
 
+    /// For its own process.
+    #[inline]
     fn hold(&self, key: i64, mode: Mode) -> Option<&Hold> {
-        self.holds.iter().find(|hold| hold.is_held() && hold.key.load(Relaxed) == key && hold.mode() == mode)
+        let used = self.holds.iter().take(USED.load(Relaxed));
+        used.into_iter().find(|hold| hold.key.load(Relaxed) == key && hold.mode() == mode && hold.is_held())
+    }
+
+    /// A place that holds nothing. For its own process.
+    #[inline]
+    fn free(&self) -> Option<&Hold> {
+        let index = self.holds.iter().position(|hold| !hold.is_held())?;
+        USED.fetch_max(index + 1, Relaxed);
+        Some(&self.holds[index])
     }
 }
 
@@ -127,6 +138,9 @@ impl NameText {
     }
 }
 
+/// How many of this process's holds may be in use: the rest need not be looked at.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
 /// The locks that this transaction has taken, with the subtransaction each belongs to: a savepoint rolled back lets go of
 /// its own.
 static IN_TRANSACTION: Mutex<Vec<(pg_sys::SubTransactionId, i64, Mode)>> = Mutex::new(Vec::new());
@@ -187,10 +201,10 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
         return;
     }
     // Where it was held before and let go of unseen, what stands there is of then.
-    if let Some(hold) = known.or_else(|| own.holds.iter().find(|hold| !hold.is_held())) {
+    if let Some(hold) = known.or_else(|| own.free()) {
         hold.key.store(named.hash.key, Relaxed);
         hold.shared.store(u8::from(mode == Mode::Shared), Relaxed);
-        hold.since_us.store(clock::wall_us(), Relaxed);
+        hold.since_ms.store(clock::glance_ms(shared), Relaxed);
         hold.session.store(0, Relaxed);
         hold.transaction.store(0, Relaxed);
         hold.depth(scope).store(1, Release);
@@ -379,7 +393,7 @@ fn lock_get_holds() -> TableIterator<
         }
         for hold in backend.holds.iter().filter(|hold| hold.is_held()) {
             let depth = |scope| Some(hold.depth(scope).load(Relaxed) as i32);
-            let since = crate::timestamp::from_ms(hold.since_us.load(Relaxed) / 1000);
+            let since = crate::timestamp::from_ms(hold.since_ms.load(Relaxed));
             let (session, transaction) = (depth(Scope::Session), depth(Scope::Transaction));
             rows.push((pid, hold.key.load(Relaxed), hold.mode() == Mode::Shared, session, transaction, since, None));
         }
