@@ -211,7 +211,9 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
             evict(shared, index, tenant);
             None
         }
-        Ok(Taken::Busy) => Some("The row of the tag in idgen.segment is locked by a transaction that has not ended.".to_owned()),
+        Ok(Taken::Busy) => {
+            Some("The row of the tag in idgen.segment is locked by a transaction that has not ended.".to_owned())
+        }
         Err(message) => Some(message),
     };
     if let Some(text) = &failure {
