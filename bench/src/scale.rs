@@ -35,7 +35,7 @@ impl Scale {
             seconds: 1,
             clients: &[1, 2, 4, 8, 64],
             pauses: 6,
-            warm_up: Duration::from_secs(2),
+            warm_up: Duration::from_secs(4),
             long: Duration::from_secs(10),
             ranges: Duration::from_secs(5),
             histograms: 9,

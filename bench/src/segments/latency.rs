@@ -10,6 +10,7 @@ use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
 use hdrhistogram::Histogram;
+use idgen_cluster_tests::sql::value;
 
 const SQL: [&str; 2] = ["SELECT noop()", "SELECT segment_next('bench')"];
 /// Each alone, and then both at once, so that they meet the same machine.
@@ -23,8 +24,12 @@ const SAME: f64 = 1.1;
 pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let capacities = (0..scale.rounds).map(|_| Load::start(server, SQL[0], MOST_CLIENTS, scale.seconds).rate());
     let rate = Samples::new(capacities).median() / 2.0;
+    let waits =
+        || -> f64 { value(&mut server.client(), "SELECT waits::float8 FROM idgen.stat_segment WHERE tag = 'bench'") };
+    let waits_before = waits();
     let measured =
         rounds(scale.histograms, &LOADS, |statements| latencies(server, statements, MOST_CLIENTS, rate, scale.ranges));
+    let waits = waits() - waits_before;
     let of = |load: usize, statement: usize| quantiles(measured[load].iter().map(|histograms| &histograms[statement]));
     let (noop, next, noop_mixed, next_mixed) = (of(0, 0), of(1, 0), of(2, 0), of(2, 1));
 
@@ -42,7 +47,7 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
             "One id a statement, {MOST_CLIENTS} clients of pgbench, {rate:.0} statements a second: half of what the no-op \
              had without a limit. They are due by a schedule, whether or not those before have ended, and the latency \
              counts from when a statement was due. {:?} each, without the first second; quantiles of each time. Each \
-             alone, and both at once, one or the other by chance.",
+             alone, and both at once, one or the other by chance. {waits} statements waited for a refill.",
             scale.ranges
         ),
         columns: absolute.chain(ratios).collect(),
