@@ -1,13 +1,19 @@
 -- What the extension brings, and who may use it.
 CREATE EXTENSION idgen;
-\dx+ idgen
 
--- every member has a comment
-SELECT pg_describe_object(classid, objid, objsubid) AS without_comment
+-- not the row types of views and tables, which PostgreSQL counts from 17 on
+CREATE TEMP VIEW members AS
+SELECT pg_describe_object(classid, objid, objsubid) AS member,
+       obj_description(objid, (SELECT relname FROM pg_class c WHERE c.oid = classid)) AS comment
 FROM pg_depend d
 WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
   AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
-  AND obj_description(d.objid, (SELECT relname FROM pg_class c WHERE c.oid = d.classid)) IS NULL;
+  AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.reltype IN (t.oid, t.typelem) AND c.relkind <> 'c'
+                  WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid);
+SELECT member FROM members ORDER BY member COLLATE "C";
+
+-- every member has a comment
+SELECT member AS without_comment FROM members WHERE comment IS NULL;
 
 -- volatility, parallel class, strictness, and who may execute
 SELECT p.oid::regprocedure AS function, provolatile AS volatile, proparallel AS parallel, proisstrict AS strict,
