@@ -1,5 +1,5 @@
 -- Drawing from segments. Time is of no meaning here: a loaded machine may take long for a refill.
-SET idgen.segment_timeout = '5min';
+SET idgen.segment_timeout = '1min';
 SELECT segment_create('t');
 SELECT segment_next('t'), segment_next('t'), segment_next('t');
 

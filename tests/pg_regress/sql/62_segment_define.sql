@@ -1,5 +1,5 @@
 -- Making, changing and dropping segments; the table they are in.
-SET idgen.segment_timeout = '5min';
+SET idgen.segment_timeout = '1min';
 SELECT segment_create('a');
 SELECT segment_create('b', 10, 20, 5, 50, '2 minutes', 3, 1, 1000);
 SELECT segment_create('c', step => 2000000);

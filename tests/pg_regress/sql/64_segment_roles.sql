@@ -1,5 +1,5 @@
 -- Who may do what with a segment.
-SET idgen.segment_timeout = '5min';
+SET idgen.segment_timeout = '1min';
 CREATE ROLE idgen_maker;
 CREATE ROLE idgen_drawer;
 CREATE ROLE idgen_group;

@@ -1,5 +1,5 @@
 -- What operators see of segments.
-SET idgen.segment_timeout = '5min';
+SET idgen.segment_timeout = '1min';
 SELECT segment_create('seen', step => 1000, max_step => 1000), segment_create('unseen');
 -- nothing before the first draw
 SELECT count(*) FROM idgen.stat_segment WHERE tag IN ('seen', 'unseen');
