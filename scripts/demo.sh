@@ -4,7 +4,7 @@
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 
-pg_config=${PG_CONFIG:-/usr/lib/postgresql/${PG:-15}/bin/pg_config}
+pg_config=${PG_CONFIG:-$(scripts/default-pg-config.sh)}
 seconds=${DEMO_SECONDS:-15}
 recent=$((seconds / 3))
 note=target/demo.dir # holds the path of the demo's directory

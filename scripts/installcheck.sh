@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pg_config=${PG_CONFIG:-/usr/lib/postgresql/${PG:-15}/bin/pg_config}
+pg_config=${PG_CONFIG:-$(scripts/default-pg-config.sh)}
 bindir=$("$pg_config" --bindir)
 tools=$(dirname "$("$pg_config" --pgxs)")/../test
 output=target/installcheck

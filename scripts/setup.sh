@@ -4,13 +4,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PG=${PG:-15}
+export PG=${PG:-15}
 packages=(
-  "postgresql-$PG" "postgresql-server-dev-$PG"        # the server, its headers, pg_regress and pgbench
   build-essential clang libclang-dev                  # pgrx reads the headers through libclang
   pkg-config libssl-dev                               # to compile cargo-pgrx
   faketime                                            # tests that step the clock
 )
+# The server with its headers, pg_regress and pgbench.
+server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
+# What building and running it needs, where the system has no such packages. The last one makes the user postgres.
+build_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-common)
 # cargo-pgrx and the library must be of one version, and Cargo.toml names it.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -39,17 +42,40 @@ allow_cluster() {
   as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
 }
 
-install_packages() {
+# install_missing PACKAGE...
+install_missing() {
   local missing=() package
-  for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
+  for package in "$@"; do installed "$package" || missing+=("$package"); done
   [ ${#missing[@]} -gt 0 ] || return 0
   say "install ${missing[*]}"
-  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "needs root or sudo to install packages"
-  as_root apt-get update -q
-  apt-cache show "postgresql-$PG" >/dev/null 2>&1 ||
-    die "this system's package sources have no PostgreSQL $PG: add the PostgreSQL project's own source, or choose PG=15"
-  installed "postgresql-$PG" || prevent_cluster
+  update_lists
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+lists_updated=
+update_lists() {
+  [ -z "$lists_updated" ] || return 0
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "needs root or sudo to install packages"
+  as_root apt-get update -q || die "apt-get update failed"
+  lists_updated=yes
+}
+
+# The system's server, and one built from source where it has none. A server that PG_CONFIG names is taken as it is.
+provide_server() {
+  local default version
+  default=$(scripts/default-pg-config.sh)
+  if [ "${PG_CONFIG:-$default}" != "$default" ]; then
+    version=$("$PG_CONFIG" --version) || die "there is no PostgreSQL with $PG_CONFIG"
+    [[ $version =~ ^"PostgreSQL $PG"[^0-9] ]] || die "$PG_CONFIG is of $version: say PG=... as well"
+  elif installed "postgresql-$PG"; then
+    install_missing "${server_packages[@]}"
+  elif [ ! -x "$default" ] && update_lists && apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
+    prevent_cluster
+    install_missing "${server_packages[@]}"
+  else
+    install_missing "${build_packages[@]}"
+    scripts/build-postgresql.sh "${default%/bin/pg_config}"
+  fi
 }
 
 check_rust() {
@@ -69,8 +95,9 @@ install_cargo_pgrx() {
   env -u CARGO_TARGET_DIR cargo install --locked cargo-pgrx --version "$pgrx"
 }
 
-command -v apt-get >/dev/null || die "knows Debian and its relatives only; elsewhere install: ${packages[*]}"
+command -v apt-get >/dev/null || die "knows Debian and its relatives only; elsewhere install: ${packages[*]} ${server_packages[*]}"
 check_rust
-install_packages
+install_missing "${packages[@]}"
+provide_server
 install_cargo_pgrx
 say "setup: PostgreSQL $PG, Rust and cargo-pgrx $pgrx are there"

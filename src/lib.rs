@@ -9,6 +9,7 @@ mod call_site;
 mod clock;
 mod elevated;
 mod error;
+mod pg_compat;
 mod read_only;
 mod record;
 mod segment;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::time::Duration;
 
 mod file;
+mod glance;
 pub mod mark;
 pub mod recovery;
 pub mod stats;
@@ -83,13 +84,9 @@ impl State {
 /// way, ask for [`careful_bounds`].
 #[inline]
 pub fn quick_bounds(shared: &Shared) -> Bounds {
-    let state = shared.clock;
-    let now_ms = wall_ms();
-    if state.effective.is_stale(now_ms) {
-        sample(shared);
-    }
+    let (now_ms, limit_ms) = glance::now_and_limit_ms(shared);
     // `due` for the mark, so that the mark is moved before it is in anybody's way.
-    Bounds { now_ms, limit_ms: now_ms + settings::max_drift_ms(), mark_ms: state.mark.due_ms() }
+    Bounds { now_ms, limit_ms, mark_ms: shared.clock.mark.due_ms() }
 }
 
 /// The bounds of an issue by the effective clock and the mark itself, which is moved if it is due and nobody else is

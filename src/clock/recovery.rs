@@ -5,6 +5,7 @@
 //! mark known, and is done.
 
 use super::{State, file, mark, wall_ms};
+use crate::pg_compat::set_signal_handler;
 use crate::{error, read_only, settings, shmem, timestamp};
 use idgen_core::clock::start::Evidence;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
@@ -99,7 +100,7 @@ unsafe extern "C-unwind" {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
     // SAFETY: as the first thing of a background worker. PostgreSQL's own handler, so that a stop ends it at once.
-    unsafe { pg_sys::pqsignal(libc::SIGTERM, Some(die)) };
+    unsafe { set_signal_handler(libc::SIGTERM, Some(die)) };
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     let Some(shared) = shmem::shared() else {
         return;

@@ -15,7 +15,6 @@ mod row;
 mod slot;
 pub mod stats;
 pub mod trigger;
-mod wait_event;
 
 pub use slot::{LastError, Slot};
 

@@ -8,7 +8,7 @@ use super::slot::Slot;
 use super::{attach, row};
 use crate::error::Failure;
 use crate::shmem::{Segments, Shared};
-use crate::{error, settings, shmem};
+use crate::{error, pg_compat, settings, shmem};
 use idgen_core::segment::allocation::Range;
 use idgen_core::segment::refillers::Call;
 use idgen_core::segment::step;
@@ -88,8 +88,8 @@ pub extern "C-unwind" fn idgen_refill(arg: pg_sys::Datum) {
     // SAFETY: as the first thing of a background worker. PostgreSQL's own handler, so that a stop ends it at once, also
     // while it waits for a standby.
     unsafe {
-        pg_sys::pqsignal(libc::SIGTERM, Some(die));
-        pg_sys::pqsignal(libc::SIGINT, Some(on_cancel));
+        pg_compat::set_signal_handler(libc::SIGTERM, Some(die));
+        pg_compat::set_signal_handler(libc::SIGINT, Some(on_cancel));
     }
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     let Some(shared) = shmem::shared() else {
@@ -211,7 +211,9 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
             evict(shared, index, tenant);
             None
         }
-        Ok(Taken::Busy) => Some("The row of the tag in idgen.segment is locked by a transaction that has not ended.".to_owned()),
+        Ok(Taken::Busy) => {
+            Some("The row of the tag in idgen.segment is locked by a transaction that has not ended.".to_owned())
+        }
         Err(message) => Some(message),
     };
     if let Some(text) = &failure {

@@ -1,5 +1,6 @@
 //! What belongs to a ring beside the ring: who waits for it, and how its refills go.
 
+use crate::pg_compat;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -76,7 +77,7 @@ impl Slot {
     pub fn sleep(&self, time: Duration) -> bool {
         let ms = time.as_millis().max(1) as i64;
         // SAFETY: as above.
-        !unsafe { pg_sys::ConditionVariableTimedSleep(self.refilled.get(), ms, super::wait_event::refill()) }
+        !unsafe { pg_sys::ConditionVariableTimedSleep(self.refilled.get(), ms, pg_compat::wait_for_refill()) }
     }
 
     pub fn wake_all(&self) {

@@ -106,7 +106,10 @@ impl IdSpace {
     ///
     /// The next slot is the later of `free` and the start of the current tick; a full tick borrows the next one, as
     /// far as the bounds allow. What fits is given, also when it is less than was wanted.
-    #[inline]
+    ///
+    /// Inlined where it is called, and what is not needed for most ids is not: a call and a `Run` through memory would
+    /// be a tenth of an issue.
+    #[inline(always)]
     pub fn next(&self, free: u64, want: u64, bounds: &Bounds) -> Answer {
         let now_tick = match tick_at(self.epoch_ms, self.unit_ms, bounds.now_ms) {
             Some(tick) => tick,
@@ -137,6 +140,7 @@ impl IdSpace {
     }
 
     /// The last slot up to `last` that the limit allows.
+    #[inline(never)]
     fn within_limit(&self, first: u64, last: u64, bounds: &Bounds) -> Result<u64, Answer> {
         let first_tick = first >> self.sequence.bits;
         if first_tick > self.time.max() {
@@ -151,6 +155,7 @@ impl IdSpace {
     }
 
     /// The last slot up to `last` whose time is before the mark.
+    #[cold]
     fn below_mark(&self, first: u64, last: u64, mark_ms: i64) -> Result<u64, Answer> {
         if self.time_ms(first) >= mark_ms {
             return Err(Answer::Reserve { time_ms: self.time_ms(last) });
@@ -161,7 +166,7 @@ impl IdSpace {
     /// Where in a fresh tick the sequence begins: at a hash of the tick, in the lower half of the range, so that ids
     /// drawn slowly spread evenly over `id % n` for any n. A tick that follows a crowded one begins at 0 and gives all
     /// it has. A tick that reached the upper half counts as crowded; drawn slowly, none does.
-    #[inline]
+    #[inline(never)]
     fn lead_in(&self, tick: u64, free: u64) -> u64 {
         let half = 1 << (self.sequence.bits - 1);
         let crowded = free.wrapping_sub(1) & self.sequence.max() >= half;

@@ -1,0 +1,48 @@
+//! How much of everything.
+
+use std::time::Duration;
+
+pub struct Scale {
+    /// How often each contender is measured.
+    pub rounds: usize,
+    /// Calls in one statement.
+    pub calls: u64,
+    /// Rows of one INSERT.
+    pub rows: u64,
+    /// How long one load lasts, in whole seconds, as pgbench has it.
+    pub seconds: u32,
+    /// Which numbers of clients bring a load.
+    pub clients: &'static [u32],
+    /// How many pauses are measured.
+    pub pauses: usize,
+    /// A load over several windows of the mark.
+    pub long: Duration,
+}
+
+impl Scale {
+    /// What the README quotes: about ten minutes.
+    pub fn full() -> Self {
+        Self {
+            rounds: 3,
+            calls: 1_000_000,
+            rows: 1_000_000,
+            seconds: 1,
+            clients: &[1, 2, 4, 8, 64],
+            pauses: 6,
+            long: Duration::from_secs(10),
+        }
+    }
+
+    /// Proves that everything runs.
+    pub fn quick() -> Self {
+        Self {
+            rounds: 1,
+            calls: 10_000,
+            rows: 10_000,
+            seconds: 1,
+            clients: &[2],
+            pauses: 1,
+            long: Duration::from_secs(4),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Those of the tests on real servers that meet what differs between versions of PostgreSQL: shared memory and parallel
+# workers, sets, a wait that is ended, crashes, shutdown, the worker of a standby, promotion, and the SQL of upgrades.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PG_CONFIG=${PG_CONFIG:-$(scripts/default-pg-config.sh)}
+export PG_CONFIG
+tests=(
+  unique::sixteen_sessions_over_two_databases_never_repeat_an_id
+  unique::parallel_workers_share_with_the_sessions
+  sets::a_cursor_that_is_closed_early
+  modes::without_preload_ids_are_read_and_not_made
+  waits::a_wait_is_ended_at_once_and_the_next_call_works
+  crash::the_generator_works_after_a_backend_was_killed_under_load
+  crash::the_same_instants_bring_no_id_back
+  failover::a_crash_before_the_first_mark_of_a_promoted_server_brings_no_id_back
+  marks::a_clean_shutdown_leaves_the_exact_mark_and_any_other_the_promised_one
+  an_upgraded_database_equals_a_fresh_one
+)
+run() { cargo test -q -p idgen-cluster-tests --test snowflake --test clock --test file --test upgrade -- "$@"; }
+
+# A name that no test has is no error to cargo.
+there=$(run --list)
+for test in "${tests[@]}"; do
+  grep -qxF "$test: test" <<<"$there" || { echo "smoke: there is no test $test" >&2; exit 1; }
+done
+run --exact "${tests[@]}"
