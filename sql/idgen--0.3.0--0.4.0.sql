@@ -96,3 +96,5 @@ COMMENT ON FUNCTION idgen.stat_get_segment() IS 'what the view idgen.stat_segmen
 
 GRANT SELECT ON idgen.stat_segment TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
+-- The trigger fits its own table only; firing it there takes no privilege.
+REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
