@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows idgen at work on a throw-away server: ids under pgbench's load and over a kill -9, every claim checked by a query.
-# The server stays up afterwards, so that you can try things; "demo.sh stop" stops and removes it.
+# Shows idgen at work on a throw-away server: ids of both kinds under pgbench's load and over kill -9, every claim checked
+# by a query. The server stays up afterwards, so that you can try things; "demo.sh stop" stops and removes it.
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 
@@ -130,20 +130,27 @@ alive() {
   return 1
 }
 
-crash() {
-  say "kill -9 under load, by a client that has read 500,000 ids in a transaction which is still open"
-  bench --time=600 >/dev/null &
-  local load=$! killed
+# kill_under_load QUERY TABLE [OPTION...]: pgbench runs with the options; a client reads the query's ids in a transaction,
+# and kills the server before it ends. Started again, the server has what the client read in a new table.
+kill_under_load() {
+  local query=$1 table=$2 load killed
+  shift 2
+  bench --time=600 "$@" >/dev/null &
+  load=$!
   killed=$(head -n 1 data/postmaster.pid)
-  as_server_user "$bindir/psql" -XqAt -c "BEGIN" -c "SELECT snowflake_next() FROM generate_series(1, 500000)" \
-    -c "\\! kill -9 $killed" >seen.txt || true
+  as_server_user "$bindir/psql" -XqAt -c "BEGIN" -c "$query" -c "\\! kill -9 $killed" >seen.txt || true
   wait "$load" || true
   while alive; do sleep 0.1; done # a server does not start beside the remains of another
 
   say "start again, and load again"
   serve
-  sql -c "CREATE TABLE demo_seen (id bigint)" -c "\\copy demo_seen FROM $dir/seen.txt"
-  bench --time=3 >/dev/null
+  sql -c "CREATE TABLE $table (id bigint)" -c "\\copy $table FROM $dir/seen.txt"
+  bench --time=3 "$@" >/dev/null
+}
+
+crash() {
+  say "kill -9 under load, by a client that has read 500,000 ids in a transaction which is still open"
+  kill_under_load "SELECT snowflake_next() FROM generate_series(1, 500000)" demo_seen
   sql -c "CREATE TABLE demo_again AS SELECT snowflake_next() AS id FROM generate_series(1, 1000000)"
   check "ids that the client had read" 500000 "SELECT count(*) FROM demo_seen"
   check "of these, issued again" 0 \
@@ -151,6 +158,25 @@ crash() {
   check "new ids not above all that was read before" 0 \
     "SELECT count(*) FROM demo_again WHERE id <= (SELECT max(id) FROM demo_seen)"
   check "rows without an id of their own" 0 "SELECT count(*) - count(DISTINCT id) FROM pgbench_history"
+}
+
+segments() {
+  say "segment ids: small numbers from shared memory, 8 clients for 3 s"
+  show -e -c "SELECT segment_create('ticket')" \
+    -c "CREATE TABLE demo_ticket (id bigint PRIMARY KEY DEFAULT segment_next('ticket'), client int)"
+  echo 'INSERT INTO demo_ticket (client) VALUES (:client_id);' | as_server_user tee ticket.sql >/dev/null
+  bench --time=3 --file=ticket.sql >ticket.log
+  check "numbers that are missing between 1 and the greatest" 0 "SELECT max(id) - count(*) FROM demo_ticket"
+
+  say "kill -9 under load, by a client that has read 10,000 numbers in a transaction which is still open"
+  kill_under_load "SELECT segment_next_many('ticket', 10000)" demo_ticket_seen --file=ticket.sql
+  sql -c "CREATE TABLE demo_ticket_again AS SELECT segment_next_many('ticket', 100000) AS id"
+  check "numbers that the client had read" 10000 "SELECT count(*) FROM demo_ticket_seen"
+  check "of these, handed out again" 0 \
+    "SELECT count(*) FROM demo_ticket_seen JOIN (SELECT id FROM demo_ticket_again UNION ALL SELECT id FROM demo_ticket) n USING (id)"
+  check "new numbers not above all that was read before" 0 \
+    "SELECT count(*) FROM demo_ticket_again WHERE id <= (SELECT max(id) FROM demo_ticket_seen)"
+  show -e -c "SELECT * FROM idgen.stat_segment" -x
 }
 
 fast() {
@@ -174,6 +200,7 @@ bank
 by_time
 ordered
 fast
+segments
 crash
 say "what the server says about its generators"
 show -x -e -c "SELECT * FROM idgen.stat_snowflake" -c "SELECT * FROM idgen.stat_clock"

@@ -6,3 +6,5 @@ REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;
 -- Making a segment is for whom a superuser grants it; from then on it is its owner's.
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
+-- The trigger fits its own table only; firing it there takes no privilege.
+REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;

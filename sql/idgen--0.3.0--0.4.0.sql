@@ -10,7 +10,7 @@ CREATE TABLE idgen.segment (
     max_id bigint NOT NULL DEFAULT 0 CHECK (max_id OPERATOR(pg_catalog.>=) (-1)),
     step bigint NOT NULL DEFAULT 1000,
     min_step bigint NOT NULL DEFAULT 1000 CHECK (min_step OPERATOR(pg_catalog.>=) 1),
-    max_step bigint NOT NULL DEFAULT 1000000 CHECK (max_step OPERATOR(pg_catalog.<=) 1000000000),
+    max_step bigint NOT NULL DEFAULT 10000000 CHECK (max_step OPERATOR(pg_catalog.<=) 1000000000),
     target_duration interval NOT NULL DEFAULT '1 second' CHECK (target_duration OPERATOR(pg_catalog.>) '0 seconds'),
     stride bigint NOT NULL DEFAULT 1 CHECK (stride OPERATOR(pg_catalog.>=) 1 AND stride OPERATOR(pg_catalog.<=) 2147483647),
     residue bigint NOT NULL DEFAULT 0 CHECK (residue OPERATOR(pg_catalog.>=) 0),
@@ -96,3 +96,5 @@ COMMENT ON FUNCTION idgen.stat_get_segment() IS 'what the view idgen.stat_segmen
 
 GRANT SELECT ON idgen.stat_segment TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
+-- The trigger fits its own table only; firing it there takes no privilege.
+REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;

@@ -1,8 +1,9 @@
 //! Ids: idgen's snowflakes beside what a user of PostgreSQL would take instead.
 
-use crate::report::{Figure, Section, Table};
+use crate::report::Section;
 use crate::scale::Scale;
 use crate::server::Server;
+use crate::subject::{Part, section};
 
 mod calls;
 mod ceiling;
@@ -12,12 +13,9 @@ mod loads;
 mod mark;
 mod parallel;
 
-/// Sequences, and the function that is found everywhere where PostgreSQL makes snowflakes: time, a shard's number, and the
-/// end of a sequence.
+/// The function that is found everywhere where PostgreSQL makes snowflakes: time, a shard's number, and the end of a
+/// sequence.
 const SETUP: &str = "
-CREATE SEQUENCE seq_1;
-CREATE SEQUENCE seq_32 CACHE 32;
-CREATE SEQUENCE seq_1000 CACHE 1000;
 CREATE SEQUENCE seq_plpgsql;
 CREATE FUNCTION plpgsql_next() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,8 +26,6 @@ BEGIN
   RETURN (now_ms - epoch_ms) << 23 | shard << 10 | nextval('seq_plpgsql') % 1024;
 END
 $$";
-
-type Part = fn(&Server, &Scale) -> (Vec<Figure>, Vec<Table>);
 
 const PARTS: [(&str, Part); 6] = [
     ("calls in a loop", calls::measure),
@@ -42,12 +38,5 @@ const PARTS: [(&str, Part); 6] = [
 
 pub fn measure(server: &Server, scale: &Scale) -> Section {
     server.cluster.execute(SETUP);
-    let mut section = Section { title: "ids", figures: Vec::new(), tables: Vec::new() };
-    for (name, part) in PARTS {
-        eprintln!("==> ids: {name}");
-        let (figures, tables) = part(server, scale);
-        section.figures.extend(figures);
-        section.tables.extend(tables);
-    }
-    section
+    section("ids", &PARTS, server, scale)
 }

@@ -1,7 +1,8 @@
 //! The comparisons that the README quotes, on a throw-away server. It reports: a figure that does not hold fails nothing.
 //!
 //! A subject is a module with a `measure`, which returns a [`Section`]. What it needs for that is shared: a [`Server`] with
-//! sane settings, [`rounds`] that measure all contenders side by side, [`pgbench`], and the [`report`].
+//! sane settings, [`rounds`] that measure all contenders side by side, [`pgbench`], the [`report`], and what one does with
+//! whatever makes ids: [`calls`] in a loop, [`loads`] of many sessions, [`inserts`].
 
 use clap::{Parser, ValueEnum};
 use report::{Report, Section};
@@ -9,14 +10,20 @@ use scale::Scale;
 use server::Server;
 use std::path::PathBuf;
 
+mod calls;
+mod contender;
 mod ids;
+mod inserts;
+mod loads;
 mod machine;
 mod pgbench;
 mod report;
 mod rounds;
 mod samples;
 mod scale;
+mod segments;
 mod server;
+mod subject;
 
 /// Compares idgen with what a user would pick instead.
 #[derive(Parser)]
@@ -37,12 +44,14 @@ struct Options {
 #[derive(Clone, Copy, ValueEnum)]
 enum Subject {
     Ids,
+    Segments,
 }
 
 impl Subject {
     fn measure(self, server: &Server, scale: &Scale) -> Section {
         match self {
             Subject::Ids => ids::measure(server, scale),
+            Subject::Segments => segments::measure(server, scale),
         }
     }
 }

@@ -15,12 +15,18 @@ pub struct Scale {
     pub clients: &'static [u32],
     /// How many pauses are measured.
     pub pauses: usize,
+    /// How long a load lasts before it is measured, where something adapts to it.
+    pub warm_up: Duration,
     /// A load over several windows of the mark.
     pub long: Duration,
+    /// A load over several ranges of a segment.
+    pub ranges: Duration,
+    /// How many histograms are made of each contender.
+    pub histograms: usize,
 }
 
 impl Scale {
-    /// What the README quotes: about ten minutes.
+    /// What the README quotes: about ten minutes for each subject.
     pub fn full() -> Self {
         Self {
             rounds: 3,
@@ -29,7 +35,10 @@ impl Scale {
             seconds: 1,
             clients: &[1, 2, 4, 8, 64],
             pauses: 6,
+            warm_up: Duration::from_secs(4),
             long: Duration::from_secs(10),
+            ranges: Duration::from_secs(5),
+            histograms: 9,
         }
     }
 
@@ -42,7 +51,10 @@ impl Scale {
             seconds: 1,
             clients: &[2],
             pauses: 1,
+            warm_up: Duration::from_secs(1),
             long: Duration::from_secs(4),
+            ranges: Duration::from_secs(2),
+            histograms: 1,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{execute, value};
 use postgres::Client;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a server of this size would have, and nothing that runs by itself in the middle of a measurement.
 const SETTINGS: [(&str, &str); 9] = [
@@ -20,12 +20,18 @@ const SETTINGS: [(&str, &str); 9] = [
     ("max_parallel_workers_per_gather", "2"),
 ];
 
+/// What ids are compared with, whatever kind they are.
+const SEQUENCES: &str = "
+CREATE SEQUENCE seq_1;
+CREATE SEQUENCE seq_32 CACHE 32;
+CREATE SEQUENCE seq_1000 CACHE 1000";
+
 pub struct Server {
     pub cluster: Cluster,
 }
 
 impl Server {
-    /// Starts it, with idgen as it is installed, and with the no-op from this library.
+    /// Starts it, with idgen as it is installed, the no-op from this library, and the sequences.
     pub fn start(noop: &Path) -> Self {
         let builder = SETTINGS.iter().fold(Cluster::builder(), |builder, (name, value)| builder.conf(name, value));
         let cluster = builder.start_with_extension();
@@ -36,11 +42,18 @@ impl Server {
             "CREATE FUNCTION noop() RETURNS bigint VOLATILE PARALLEL SAFE LANGUAGE c AS '{}', 'noop_wrapper'",
             library.display()
         ));
+        cluster.execute(SEQUENCES);
         Self { cluster }
     }
 
     pub fn client(&self) -> Client {
         self.cluster.client()
+    }
+
+    /// Where its programs run.
+    pub fn dir(&self) -> PathBuf {
+        let data = self.cluster.data_dir();
+        data.parent().expect("it is in the directory of the cluster").to_owned()
     }
 
     pub fn machine(&self) -> Machine {

@@ -7,8 +7,9 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::ffi::CString;
 
-/// The step that a busy tag may grow to, unless the tag says otherwise: a million lasts a second at least.
-const MAX_STEP: i64 = 1_000_000;
+/// The step that a busy tag may grow to, unless the tag says otherwise: ten million last about a second where as many are
+/// drawn as two cores can draw. A range that lasts a tenth of that ends before a disk under load has committed the next.
+const MAX_STEP: i64 = 10_000_000;
 
 /// Makes a tag; the caller owns it. `start` is the least value it may hand out.
 #[pg_extern(sql = "CREATE FUNCTION segment_create(tag text, start bigint DEFAULT 1, step bigint DEFAULT 1000, \
@@ -29,25 +30,26 @@ fn segment_create(
 ) {
     let tag = checked_tag(tag);
     let step = required(step, "step");
+    let target_duration = required(target_duration, "target_duration");
     let definition = Definition {
         // Of the least bigint there is none below; the check says so.
         max_id: required(start, "start").saturating_sub(1),
         step,
         min_step: min_step.unwrap_or(step),
         max_step: max_step.unwrap_or(step.max(MAX_STEP)),
-        target_us: micros(&required(target_duration, "target_duration")),
+        target_us: micros(&target_duration),
         stride: required(stride, "stride"),
         residue: required(residue, "residue"),
         upper_bound: required(upper_bound, "upper_bound"),
     };
-    definition.check().unwrap_or_else(|e| error::segment::definition(e).raise());
+    definition.check_new().unwrap_or_else(|e| error::segment::definition(e).raise());
     let query = format!(
-        "INSERT INTO idgen.segment (tag, owner, {SETTINGS}) VALUES ($1, $2, $3, $4, $5, $6, {MICROS}, $8, $9, $10) \
+        "INSERT INTO idgen.segment (tag, owner, {SETTINGS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
          ON CONFLICT (tag) DO NOTHING"
     );
     // SAFETY: reads this process's own state.
     let user = unsafe { pg_sys::GetUserId() };
-    if write(&query, tag, Some(user), &definition) == 0 {
+    if write(&query, tag, Some(user), &definition, Some(target_duration)) == 0 {
         error::segment::exists(tag).raise();
     }
 }
@@ -92,10 +94,10 @@ fn segment_alter(
     let owner = owner.map(new_owner);
     // `max_id` may have risen by a refill since it was looked at.
     let query = format!(
-        "UPDATE idgen.segment SET ({SETTINGS}, owner) = (SELECT GREATEST(max_id, $3), $4, $5, $6, {MICROS}, $8, $9, $10, \
-         COALESCE($2, owner)) WHERE tag OPERATOR(pg_catalog.=) $1"
+        "UPDATE idgen.segment SET ({SETTINGS}, owner) = (SELECT GREATEST(max_id, $3), $4, $5, $6, \
+         COALESCE($7, target_duration), $8, $9, $10, COALESCE($2, owner)) WHERE tag OPERATOR(pg_catalog.=) $1"
     );
-    write(&query, tag, owner, &definition);
+    write(&query, tag, owner, &definition, target_duration);
 }
 
 /// Drops a tag. One that is made again under its name begins anew.
@@ -138,15 +140,22 @@ fn set_drawers(tag: Option<&str>, role: Option<&str>, query: &str) {
     row::write(query, &[tag.into(), i64::from(role_or_public(role).to_u32()).into()]);
 }
 
-/// The columns that a definition sets, and how the query's parameters are made of it.
+/// The columns that a definition sets.
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";
-const MICROS: &str = "pg_catalog.make_interval(secs => $7::numeric OPERATOR(pg_catalog./) 1000000)";
 
-fn write(query: &str, tag: &str, owner: Option<pg_sys::Oid>, definition: &Definition) -> usize {
-    let Definition { max_id, step, min_step, max_step, target_us, stride, residue, upper_bound } = *definition;
-    let numbers = [max_id, step, min_step, max_step, target_us, stride, residue, upper_bound];
+/// The duration apart, and as it was given: a definition has its microseconds only, and not even those of a very long one.
+fn write(
+    query: &str,
+    tag: &str,
+    owner: Option<pg_sys::Oid>,
+    definition: &Definition,
+    target_duration: Option<Interval>,
+) -> usize {
+    let Definition { max_id, step, min_step, max_step, stride, residue, upper_bound, .. } = *definition;
     let mut args = vec![tag.into(), owner.into()];
-    args.extend(numbers.into_iter().map(Into::into));
+    args.extend([max_id, step, min_step, max_step].map(Into::into));
+    args.push(target_duration.into());
+    args.extend([stride, residue, upper_bound].map(Into::into));
     row::write(query, &args)
 }
 

@@ -43,8 +43,10 @@ pub enum Locked {
     Gone,
 }
 
+/// A duration too long for a bigint of microseconds is as good as for ever.
 const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, \
-                       max_step, (pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000)::bigint";
+                       max_step, LEAST(pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000, \
+                                       9223372036854775807)::bigint";
 
 /// May a role draw: as the owner, as a member of it, or because it, or everybody, was granted to.
 const MAY_DRAW: &str = "pg_catalog.pg_has_role($2::oid, owner::oid, 'USAGE') OR 0::oid OPERATOR(pg_catalog.=) ANY (drawers::oid[]) \

@@ -1,12 +1,12 @@
 //! What the default layout gives when more is wanted than it has.
 
-use crate::pgbench::{FOREVER, Load};
+use crate::pgbench::Load;
 use crate::report::{Figure, Row, Table};
 use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
-use idgen_cluster_tests::sql::{PATIENCE, execute, row, value};
+use idgen_cluster_tests::sql::{execute, row};
 use postgres::Client;
 use std::thread::sleep;
 use std::time::Duration;
@@ -50,20 +50,15 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
 
 /// Million ids a second, with so many clients, once nothing is left of the lead.
 fn sustained(server: &Server, clients: u32, lead: u64, seconds: u32) -> f64 {
-    let mut client = server.client();
     let statement = format!("SELECT count(snowflake_next()) FROM generate_series(1, {BATCH})");
-    let load = Load::start(server, &statement, clients, FOREVER);
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'";
-    let mut sessions = || value::<i64>(&mut client, sql);
-    server.cluster.wait_for(PATIENCE, "the clients of pgbench", || sessions() == i64::from(clients));
+    let load = Load::start_endless(server, &statement, clients);
     // Where the lead was longer before, the one id waits until that is gone.
     let mut other = server.client();
     execute(&mut other, &format!("SELECT count(*) FROM snowflake_next_many({lead})"));
     let (before, from) = issued(&mut other);
     sleep(Duration::from_secs(seconds.into()));
     let (after, to) = issued(&mut other);
-    load.stop();
-    server.cluster.wait_for(PATIENCE, "the sessions of pgbench to end", || sessions() == 0);
+    load.stop(server);
     (after - before) / (to - from) / 1e6
 }
 

@@ -179,7 +179,7 @@ fn the_tables_are_what_the_catalog_says() {
     let (readme, mut client) = (readme(), cluster.client());
     let mut known = settings(&readme, &mut client);
     known.extend(functions(&readme, &mut client));
-    known.extend(views(&readme, &mut client));
+    known.extend(relations(&readme, &mut client));
     presets(&readme, &mut client);
     let version = strings(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'").concat();
     assert!(readme.contains(&format!("This is version {version}.")), "the README is not of version {version}");
@@ -187,7 +187,8 @@ fn the_tables_are_what_the_catalog_says() {
     let named = readme.split(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c));
     let named: BTreeSet<_> = named.map(|word| word.trim_matches('.').to_owned()).collect();
     known.insert("idgen.so".to_owned());
-    let ours = |word: &&String| word.starts_with("idgen.") || word.starts_with("snowflake_");
+    let ours =
+        |word: &&String| word.starts_with("idgen.") || word.starts_with("snowflake_") || word.starts_with("segment_");
     let unknown: Vec<_> = named.iter().filter(ours).filter(|word| !known.contains(*word)).collect();
     assert!(unknown.is_empty(), "the README names what is not there: {unknown:?}");
     let unnamed: Vec<_> = known.difference(&named).collect();
@@ -197,7 +198,8 @@ fn the_tables_are_what_the_catalog_says() {
 fn settings(readme: &str, client: &mut Client) -> BTreeSet<String> {
     let sql = "SELECT ARRAY[name, vartype, current_setting(name),
                       CASE WHEN vartype = 'integer' THEN concat_ws(' ', min_val, 'to', max_val, nullif(unit, '')) END,
-                      CASE context WHEN 'postmaster' THEN 'restart' WHEN 'sighup' THEN 'reload' ELSE context END]
+                      CASE context WHEN 'postmaster' THEN 'restart' WHEN 'sighup' THEN 'reload'
+                                   WHEN 'user' THEN 'at once' END]
                FROM pg_settings WHERE name LIKE 'idgen.%' AND source = 'default'";
     let rows: Vec<Vec<Option<String>>> = client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     let described = table(readme, "setting");
@@ -257,21 +259,24 @@ fn functions(readme: &str, client: &mut Client) -> BTreeSet<String> {
     names
 }
 
-/// Each view has a section of its own, with its columns in a table.
-fn views(readme: &str, client: &mut Client) -> BTreeSet<String> {
-    let sql = "SELECT objid::regclass::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+/// Each view and each table has a section of its own, with its columns in a table.
+fn relations(readme: &str, client: &mut Client) -> BTreeSet<String> {
+    let sql = "SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'r' THEN 'table' END, c.oid::regclass::text
+               FROM pg_class c JOIN pg_depend d ON d.objid = c.oid JOIN pg_extension e ON e.oid = d.refobjid
                WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND extname = 'idgen'";
-    let names = strings(client, sql);
-    for name in &names {
+    let mut names = BTreeSet::new();
+    for row in client.query(sql, &[]).unwrap() {
+        let (kind, name): (String, String) = (row.get(0), row.get(1));
         let sql = format!(
             "SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
              WHERE attrelid = '{name}'::regclass AND attnum > 0 ORDER BY attnum"
         );
-        let (_, section) = readme.split_once(&format!("### The view {name}\n")).expect("a section");
+        let (_, section) = readme.split_once(&format!("### The {kind} {name}\n")).expect("a section");
         let says = table(section, "column").into_iter().map(|line| format!("{} {}", bare(&line[0]), line[1]));
         assert_eq!(says.collect::<Vec<_>>(), strings(client, &sql), "{name}");
+        names.insert(name);
     }
-    names.into_iter().collect()
+    names
 }
 
 fn presets(readme: &str, client: &mut Client) {

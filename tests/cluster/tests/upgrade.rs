@@ -1,5 +1,5 @@
 //! A database that was upgraded step by step equals one with a fresh extension: objects, definitions, privileges and
-//! comments.
+//! comments; of tables the columns, constraints, indexes, triggers and options; and what a dump takes along.
 
 use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{column, execute, row, value};
@@ -8,7 +8,7 @@ use idgen_cluster_tests::sql::{column, execute, row, value};
 const FIRST: &str = "0.1.0";
 
 /// Everything that belongs to the extension, one line each: what it is, how it is defined, who may use it, its comment.
-const INVENTORY: &str = "
+const OBJECTS: &str = "
     SELECT concat_ws(' | ', object, definition, privileges, comment) FROM (
         SELECT pg_describe_object(d.classid, d.objid, 0) AS object,
                CASE d.classid WHEN 'pg_proc'::regclass THEN pg_get_functiondef(d.objid)
@@ -23,8 +23,38 @@ const INVENTORY: &str = "
         WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
     ) AS inventory ORDER BY 1";
 
+/// What belongs to the extension's tables and views, and what the extension says about them, in the same way.
+const PARTS: &str = "
+    WITH relation AS (
+        SELECT c.* FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+        WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen'))
+    SELECT concat_ws(' | ', 'relation', oid::regclass, relkind, relpersistence, relreplident, relrowsecurity, reloptions)
+    FROM relation
+    UNION ALL
+    SELECT concat_ws(' | ', 'column', r.oid::regclass, row_number() OVER (PARTITION BY r.oid ORDER BY attnum), attname,
+                     format_type(atttypid, atttypmod), attcollation::regcollation, attnotnull, pg_get_expr(adbin, adrelid),
+                     attidentity, attgenerated, attstorage, attcompression, attacl, col_description(r.oid, attnum))
+    FROM relation r JOIN pg_attribute ON attrelid = r.oid
+    LEFT JOIN pg_attrdef ON adrelid = r.oid AND adnum = attnum
+    WHERE attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT concat_ws(' | ', 'constraint', r.oid::regclass, conname, pg_get_constraintdef(k.oid), convalidated,
+                     obj_description(k.oid, 'pg_constraint'))
+    FROM relation r JOIN pg_constraint k ON conrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' | ', 'index', pg_get_indexdef(indexrelid), indisvalid, indisclustered, indisreplident,
+                     obj_description(indexrelid, 'pg_class'))
+    FROM relation r JOIN pg_index ON indrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' | ', 'trigger', pg_get_triggerdef(t.oid), tgenabled, obj_description(t.oid, 'pg_trigger'))
+    FROM relation r JOIN pg_trigger t ON tgrelid = r.oid WHERE NOT tgisinternal
+    UNION ALL
+    SELECT concat_ws(' | ', 'dumped', config, condition)
+    FROM pg_extension, unnest(extconfig::regclass[], extcondition) AS dumped (config, condition) WHERE extname = 'idgen'
+    ORDER BY 1";
+
 fn inventory(client: &mut postgres::Client) -> Vec<String> {
-    column(client, INVENTORY)
+    [column(client, OBJECTS), column(client, PARTS)].concat()
 }
 
 #[test]

@@ -14,6 +14,9 @@ SELECT member FROM members ORDER BY member COLLATE "C";
 
 -- every member has a comment
 SELECT member AS without_comment FROM members WHERE comment IS NULL;
+-- and so has every column of the table
+SELECT attname AS without_comment FROM pg_attribute
+WHERE attrelid = 'idgen.segment'::regclass AND attnum > 0 AND col_description(attrelid, attnum) IS NULL;
 
 -- volatility, parallel class, strictness, and who may execute
 SELECT p.oid::regprocedure AS function, provolatile AS volatile, proparallel AS parallel, proisstrict AS strict,
@@ -23,6 +26,18 @@ WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 \d idgen.stat_snowflake
+
+\d idgen.segment
+\d idgen.stat_segment
+-- arguments of the functions on segments, as one may name them
+\pset format unaligned
+SELECT proname, pg_get_function_arguments(oid) AS arguments, pg_get_function_result(oid) AS result
+FROM pg_proc WHERE proname LIKE 'segment%' ORDER BY proname COLLATE "C";
+\pset format aligned
+-- who may read the table, and what a dump takes along
+SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public, relacl IS NULL AS owner_only,
+       oid = ANY (SELECT unnest(extconfig) FROM pg_extension WHERE extname = 'idgen') AS dumped
+FROM pg_class WHERE oid = 'idgen.segment'::regclass;
 
 -- settings: name, unit, context, range, default
 SELECT name, unit, vartype, context, min_val, max_val, boot_val, short_desc
@@ -35,6 +50,8 @@ DROP EXTENSION idgen;
 CREATE SCHEMA ids;
 CREATE EXTENSION idgen SCHEMA ids;
 SELECT ids.snowflake_next() < ids.snowflake_next() AS rises;
+SELECT ids.segment_create('elsewhere');
+SELECT ids.segment_next('elsewhere'), ids.segment_next('elsewhere');
 SELECT count(*) FROM idgen.stat_snowflake;
 DROP EXTENSION idgen;
 DROP SCHEMA ids;

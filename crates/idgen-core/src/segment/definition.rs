@@ -28,40 +28,51 @@ pub struct DefinitionError {
 #[derive(Debug, PartialEq, Eq)]
 enum Rule {
     Between(i64, i64),
-    Above(&'static str, i64),
+    AboveZeroMicroseconds,
 }
 
 /// The longest tag in bytes, as for every name in idgen.
 pub const MAX_TAG_BYTES: usize = 255;
 
 impl Definition {
+    /// Can the tag be? One that has come to its bound can.
     pub fn check(&self) -> Result<(), DefinitionError> {
-        let between = |field, value, least, most| {
-            let rule = Rule::Between(least, most);
-            if (least..=most).contains(&value) { Ok(()) } else { Err(DefinitionError { field, value, rule }) }
-        };
         // A value is never negative, so the one below the first is -1 at least.
         between("start", self.max_id.saturating_add(1), 0, i64::MAX)?;
+        // First by itself: the limits of a new tag are made from it.
+        between("step", self.step, 1, MAX_STEP)?;
         between("min_step", self.min_step, 1, MAX_STEP)?;
         between("max_step", self.max_step, self.min_step, MAX_STEP)?;
         between("step", self.step, self.min_step, self.max_step)?;
         between("stride", self.stride, 1, i64::from(i32::MAX))?;
         between("residue", self.residue, 0, self.stride - 1)?;
-        let above = |field, value: i64, name, least: i64| {
-            let rule = Rule::Above(name, least);
-            if value > least { Ok(()) } else { Err(DefinitionError { field, value, rule }) }
-        };
-        above("target_duration", self.target_us, "0 microseconds", 0)?;
-        above("upper_bound", self.upper_bound, "the highest value that may be in use,", self.max_id)
+        between("upper_bound", self.upper_bound, self.max_id, i64::MAX)?;
+        match self.target_us > 0 {
+            true => Ok(()),
+            false => {
+                let (field, value) = ("target_duration", self.target_us);
+                Err(DefinitionError { field, value, rule: Rule::AboveZeroMicroseconds })
+            }
+        }
     }
+
+    /// Can a new tag be so, with values to hand out?
+    pub fn check_new(&self) -> Result<(), DefinitionError> {
+        between("upper_bound", self.upper_bound, self.max_id.saturating_add(1), i64::MAX)?;
+        self.check()
+    }
+}
+
+fn between(field: &'static str, value: i64, least: i64, most: i64) -> Result<(), DefinitionError> {
+    let rule = Rule::Between(least, most);
+    if (least..=most).contains(&value) { Ok(()) } else { Err(DefinitionError { field, value, rule }) }
 }
 
 impl fmt::Display for DefinitionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.rule {
             Rule::Between(least, most) => write!(f, "It must be {least} to {most}."),
-            Rule::Above(name, 0) => write!(f, "It must be above {name}."),
-            Rule::Above(name, least) => write!(f, "It must be above {name} {least}."),
+            Rule::AboveZeroMicroseconds => write!(f, "It must be above 0 microseconds."),
         }
     }
 }

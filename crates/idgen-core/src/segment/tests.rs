@@ -284,15 +284,20 @@ fn a_definition_names_what_is_wrong() {
         (error.field, error.to_string())
     };
     assert_eq!(wrong(|d| d.max_id = -2).0, "start");
-    assert_eq!(wrong(|d| d.step = 0), ("step", "It must be 1 to 100.".to_owned()));
-    assert_eq!(wrong(|d| d.step = 101).0, "step");
+    assert_eq!(wrong(|d| d.step = 0), ("step", "It must be 1 to 1000000000.".to_owned()));
+    assert_eq!(wrong(|d| d.step = 101), ("step", "It must be 1 to 100.".to_owned()));
     assert_eq!(wrong(|d| d.min_step = 0).0, "min_step");
     assert_eq!(wrong(|d| d.max_step = 0).0, "max_step");
     assert_eq!(wrong(|d| d.max_step = step::MAX_STEP + 1).0, "max_step");
     assert_eq!(wrong(|d| d.stride = 0).0, "stride");
     assert_eq!(wrong(|d| d.residue = 2), ("residue", "It must be 0 to 1.".to_owned()));
     assert_eq!(wrong(|d| d.target_us = 0), ("target_duration", "It must be above 0 microseconds.".to_owned()));
-    assert_eq!(wrong(|d| d.upper_bound = 0).0, "upper_bound");
+    assert_eq!(wrong(|d| d.upper_bound = -1), ("upper_bound", format!("It must be 0 to {}.", i64::MAX)));
+
+    let at_its_end = Definition { max_id: 99, ..good };
+    assert_eq!(at_its_end.check(), Ok(()));
+    assert_eq!(at_its_end.check_new().unwrap_err().to_string(), format!("It must be 100 to {}.", i64::MAX));
+    assert_eq!(Definition { max_id: 98, ..good }.check_new(), Ok(()));
 }
 
 struct Rings {

@@ -108,6 +108,22 @@ fn draws_against_install() {
     });
 }
 
+/// G1: a draw that meets the range just being installed draws of all of it or of nothing.
+#[test]
+fn draws_of_what_is_being_installed() {
+    loom::model(|| {
+        let server = Server::new();
+        let handle = server.attach(KEY, 1);
+        server.install(handle, 1, 1, 0);
+        server.install(handle, 11, 1, 0);
+        assert_eq!(server.draws(handle, &[1]), [1]);
+        let worker = beside(&server, move |server| server.install_alone(handle, 21, 2, 0));
+        let drawn = server.draws(handle, &[1, 1]);
+        assert!(worker.join().unwrap());
+        assert_exactly(&server, handle, drawn, &[11, 21, 22]);
+    });
+}
+
 /// G1: a range grows while it is drawn from.
 #[test]
 fn draws_against_a_range_that_grows() {
