@@ -4,7 +4,7 @@
 //! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and put right when the lock is taken next.
 
 use super::acquire::Named;
-use super::manager::{Mode, Scope, Taken};
+use super::manager::{Lock, Mode, Scope, Taken};
 use crate::shmem::Shared;
 use crate::{clock, error, shmem};
 use idgen_core::lock::names::{self, Entry, Place};
@@ -65,9 +65,22 @@ impl Backend {
     /// A place that holds nothing. For its own process.
     #[inline]
     fn free(&self) -> Option<&Hold> {
-        let index = self.holds.iter().position(|hold| !hold.is_held())?;
+        let is_free = |hold: &Hold| !hold.is_held();
+        let index = self.holds.iter().position(is_free).or_else(|| {
+            self.forget_unheld();
+            self.holds.iter().position(is_free)
+        })?;
         USED.fetch_max(index + 1, Relaxed);
         Some(&self.holds[index])
+    }
+
+    /// What was let go of unseen makes room: a pooler's `DISCARD ALL` ends no session.
+    #[cold]
+    fn forget_unheld(&self) {
+        for hold in self.holds.iter().filter(|hold| !Lock::new(hold.key.load(Relaxed), hold.mode()).is_held()) {
+            hold.session.store(0, Relaxed);
+            hold.transaction.store(0, Relaxed);
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! row_version: optimistic locking of rows, as a trigger.
 
 use crate::error;
+use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
-use pgrx::trigger_support::PgTriggerOperation;
+use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
 use pgrx::{AllocatedByRust, WhoAllocated};
 
 /// Refuses an UPDATE that gives another version than the row has, and counts the row's version up.
@@ -17,35 +18,36 @@ fn row_version<'a>(
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
-    match (trigger.op()?, old, new) {
-        (PgTriggerOperation::Update, Some(old), Some(new)) => Ok(Some(counted(column, &old, new))),
+    match (trigger.when()?, trigger.op()?, old, new) {
+        (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
+            Ok(Some(counted(column, &old, new)?))
+        }
         _ => error::lock::row_version_usage("It is for BEFORE UPDATE, FOR EACH ROW.").raise(),
     }
 }
 
 type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
-fn counted<'a>(column: &str, old: &Tuple, mut new: Tuple<'a>) -> Tuple<'a> {
+fn counted<'a>(column: &str, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+    // By the type and not by what can be read: a smallint can be read as an int, and a NULL as anything.
+    let is_int = match old.get_attribute_by_name(column).map(|(_, attribute)| attribute.atttypid) {
+        Some(pg_sys::INT4OID) => true,
+        Some(pg_sys::INT8OID) => false,
+        _ => error::lock::row_version_usage("The column must be there, and be int or bigint.").raise(),
+    };
     // An int column's numbers fit a bigint, and back, but for the greatest.
-    let is_int = old.get_by_name::<i32>(column).is_ok();
     let read = |tuple: &Tuple| match is_int {
         true => tuple.get_by_name::<i32>(column).map(|version| version.map(i64::from)),
         false => tuple.get_by_name::<i64>(column),
     };
-    let (Ok(before), Ok(given)) = (read(old), read(&new)) else {
-        error::lock::row_version_usage("The column must be there, and be int or bigint.").raise();
-    };
+    let (before, given) = (read(old)?, read(&new)?);
     if before != given {
         error::lock::stale_row(column, before, given).raise();
     }
-    let next = before.map_or(Some(1), |version| version.checked_add(1));
-    let set = match (is_int, next) {
-        (false, Some(next)) => new.set_by_name(column, next),
-        (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_name(column, next as i32),
+    match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
+        (false, Some(next)) => new.set_by_name(column, next)?,
+        (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_name(column, next as i32)?,
         _ => error::lock::row_version_ended(column).raise(),
-    };
-    if set.is_err() {
-        error::lock::row_version_usage("The column must be there, and be int or bigint.").raise();
     }
-    new
+    Ok(new)
 }
