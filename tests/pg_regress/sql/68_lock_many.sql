@@ -1,0 +1,124 @@
+-- Several named locks at once: all or none, each once, in the order of their keys.
+CREATE TEMP VIEW held AS SELECT name, mode, scope, depth FROM idgen.locks WHERE pid = pg_backend_pid() ORDER BY name, mode;
+
+SELECT lock_acquire_many(ARRAY['b', 'a', 'b', 'c']);
+SELECT * FROM held;
+SELECT lock_try_acquire_many(ARRAY['c', 'd'], '1 minute');
+SELECT * FROM held;
+SELECT lock_try_acquire_many(ARRAY['a', 'e'], shared => true);
+SELECT * FROM held;
+SELECT lock_release_many(ARRAY['a', 'e'], true);
+SELECT lock_release_many(ARRAY['d', 'c', 'b', 'a']);
+SELECT * FROM held;
+SELECT lock_release_many(ARRAY['c']);
+SELECT * FROM held;
+
+-- what is not held is told, one by one; the others are let go of
+SELECT lock_acquire_many(ARRAY['a', 'b'], shared => true);
+SELECT lock_release_many(ARRAY['a', 'b', 'z'], false);
+SELECT lock_release_many(ARRAY['a', 'z', 'b']);
+SELECT * FROM held;
+
+-- for the transaction
+BEGIN;
+SELECT lock_acquire_many_xact(ARRAY['a', 'b']);
+SELECT lock_try_acquire_many_xact(ARRAY['b', 'c'], '0', true);
+SELECT * FROM held;
+SAVEPOINT s;
+SELECT lock_acquire_many_xact(ARRAY['a', 'd']);
+SELECT name, mode, scope, depth FROM held WHERE mode = 'exclusive';
+ROLLBACK TO s;
+SELECT name, mode, scope, depth FROM held WHERE mode = 'exclusive';
+SELECT lock_release_many(ARRAY['a']);
+COMMIT;
+SELECT * FROM held;
+
+-- none is none
+SELECT lock_acquire_many('{}');
+SELECT lock_try_acquire_many('{}'), lock_try_acquire_many_xact('{}'), lock_release_many('{}');
+-- an array of more dimensions is its elements
+SELECT lock_try_acquire_many(ARRAY[['a', 'b'], ['c', 'd']]);
+SELECT lock_release_many(ARRAY['a', 'b', 'c', 'd']);
+SELECT * FROM held;
+
+-- one that is not to be had, by a prepared transaction: none is taken, and what was held before stays
+BEGIN;
+SELECT lock_acquire_xact('m');
+PREPARE TRANSACTION 'idgen_many';
+SELECT lock_acquire('a');
+SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z']);
+SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z'], '1 ms');
+SELECT * FROM held;
+BEGIN;
+SELECT lock_try_acquire_many_xact(ARRAY['a', 'b', 'm', 'z'], '1 ms');
+SELECT lock_try_acquire_xact('m', '1 ms');
+SELECT * FROM held;
+COMMIT;
+SET lock_timeout = '1ms';
+SELECT lock_acquire_many(ARRAY['a', 'b', 'm', 'z']);
+\echo :SQLSTATE
+SELECT lock_acquire_many_xact(ARRAY['a', 'b', 'm', 'z']);
+\echo :SQLSTATE
+SELECT lock_acquire('m');
+\echo :SQLSTATE
+SELECT lock_acquire_xact('m', true);
+\echo :SQLSTATE
+-- lock_timeout is not for the functions that have a timeout of their own, and is as it was
+SELECT lock_try_acquire('m', '2 ms');
+SHOW lock_timeout;
+SELECT * FROM held;
+-- an error that is caught ends nothing
+DO $$
+BEGIN
+    PERFORM lock_acquire_xact('b');
+    PERFORM lock_acquire('m');
+EXCEPTION WHEN lock_not_available THEN
+    RAISE NOTICE 'not available: %', SQLERRM;
+END $$;
+SELECT * FROM held;
+RESET lock_timeout;
+BEGIN;
+SET LOCAL statement_timeout = '1ms';
+SELECT lock_acquire_many(ARRAY['a', 'b', 'm', 'z']);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SET LOCAL statement_timeout = '1ms';
+SELECT lock_try_acquire('m', '1 minute');
+\echo :SQLSTATE
+ROLLBACK;
+SELECT * FROM held;
+ROLLBACK PREPARED 'idgen_many';
+SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z'], '1 ms');
+SELECT * FROM held;
+SELECT pg_advisory_unlock_all();
+
+-- bad input, of which nothing is taken
+SELECT lock_acquire_many(NULL);
+\echo :SQLSTATE
+SELECT lock_acquire_many(ARRAY['a', NULL]);
+\echo :SQLSTATE
+SELECT lock_acquire_many(ARRAY['a', '']);
+\echo :SQLSTATE
+SELECT lock_acquire_many(ARRAY['a'], NULL);
+SELECT lock_acquire_many_xact(NULL);
+SELECT lock_acquire_many_xact(ARRAY['a', repeat('x', 256)]);
+SELECT lock_acquire_many_xact(ARRAY['a'], NULL);
+SELECT lock_try_acquire_many(NULL);
+SELECT lock_try_acquire_many(ARRAY['a', NULL]);
+SELECT lock_try_acquire_many(ARRAY['a'], NULL);
+\echo :SQLSTATE
+SELECT lock_try_acquire_many(ARRAY['a'], '-1 s');
+\echo :SQLSTATE
+SELECT lock_try_acquire_many(ARRAY['a'], '25 days');
+SELECT lock_try_acquire_many(ARRAY['a'], '0', NULL);
+SELECT lock_try_acquire_many_xact(NULL);
+SELECT lock_try_acquire_many_xact(ARRAY['a', '']);
+SELECT lock_try_acquire_many_xact(ARRAY['a'], NULL);
+SELECT lock_try_acquire_many_xact(ARRAY['a'], '-1 s');
+SELECT lock_try_acquire_many_xact(ARRAY['a'], '0', NULL);
+SELECT lock_release_many(NULL);
+\echo :SQLSTATE
+SELECT lock_release_many(ARRAY['a', NULL]);
+SELECT lock_release_many(ARRAY['a', '']);
+SELECT * FROM held;

@@ -1,0 +1,92 @@
+-- Optimistic locking: an UPDATE that goes by an old version of the row is refused.
+CREATE TABLE doc (id int PRIMARY KEY, body text, version int NOT NULL DEFAULT 1);
+CREATE TRIGGER version BEFORE UPDATE ON doc FOR EACH ROW EXECUTE FUNCTION row_version('version');
+INSERT INTO doc VALUES (1, 'draft'), (2, 'other');
+UPDATE doc SET body = 'second', version = 1 WHERE id = 1 RETURNING *;
+-- as of version 1, which it no longer is
+UPDATE doc SET body = 'late', version = 1 WHERE id = 1;
+\echo :SQLSTATE
+UPDATE doc SET body = 'from the future', version = 3 WHERE id = 1;
+\echo :SQLSTATE
+-- without the version: as it is now, and counted
+UPDATE doc SET body = body || '!' RETURNING *;
+UPDATE doc SET version = NULL WHERE id = 1;
+\echo :SQLSTATE
+SELECT * FROM doc ORDER BY id;
+-- all or nothing
+UPDATE doc SET body = 'both', version = 2;
+SELECT * FROM doc ORDER BY id;
+
+-- INSERT ... ON CONFLICT
+INSERT INTO doc VALUES (1, 'upsert', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body, version = excluded.version RETURNING *;
+INSERT INTO doc VALUES (1, 'upsert', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body, version = excluded.version;
+\echo :SQLSTATE
+INSERT INTO doc VALUES (1, 'as it is', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body RETURNING *;
+INSERT INTO doc VALUES (1, 'no', 3) ON CONFLICT DO NOTHING;
+MERGE INTO doc USING (VALUES (1, 4)) AS new (id, version) ON doc.id = new.id WHEN MATCHED THEN UPDATE SET version = new.version;
+\echo :SQLSTATE
+
+-- bigint; a number not yet given begins at 1
+CREATE TABLE big ("Row Version" bigint, a int, dropped int, b text);
+ALTER TABLE big DROP COLUMN dropped;
+CREATE TRIGGER version BEFORE UPDATE ON big FOR EACH ROW EXECUTE FUNCTION row_version('Row Version');
+INSERT INTO big VALUES (NULL, 1, 'x'), (9007199254740993, 2, 'y');
+UPDATE big SET b = b || b RETURNING *;
+UPDATE big SET "Row Version" = 7 WHERE a = 1;
+UPDATE big SET "Row Version" = 9007199254740993 WHERE a = 2;
+UPDATE big SET "Row Version" = NULL WHERE a = 1;
+-- the greatest number
+ALTER TABLE big DISABLE TRIGGER version;
+UPDATE big SET "Row Version" = 9223372036854775807;
+ALTER TABLE big ENABLE TRIGGER version;
+UPDATE big SET b = '';
+\echo :SQLSTATE
+INSERT INTO doc VALUES (3, '', 2147483647);
+UPDATE doc SET body = '' WHERE id = 3;
+\echo :SQLSTATE
+
+-- partitions, also from one to another
+CREATE TABLE part (id int, version int NOT NULL DEFAULT 1, body text) PARTITION BY LIST (id);
+CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
+CREATE TABLE part_2 (body text, version int NOT NULL DEFAULT 1, id int);
+ALTER TABLE part ATTACH PARTITION part_2 FOR VALUES IN (2);
+CREATE TRIGGER version BEFORE UPDATE ON part FOR EACH ROW EXECUTE FUNCTION row_version('version');
+INSERT INTO part VALUES (1, 1, 'one'), (2, 1, 'two');
+UPDATE part SET body = upper(body), version = 1 RETURNING *;
+UPDATE part SET body = 'late', version = 1 WHERE id = 2;
+\echo :SQLSTATE
+DELETE FROM part WHERE id = 1;
+UPDATE part SET id = 1, version = 2 WHERE id = 2 RETURNING tableoid::regclass, *;
+
+-- a generated column, and a trigger that comes later and sees the new number
+CREATE TABLE more (version int, twice int GENERATED ALWAYS AS (version * 2) STORED);
+CREATE TRIGGER version BEFORE UPDATE ON more FOR EACH ROW EXECUTE FUNCTION row_version('version');
+INSERT INTO more VALUES (1);
+UPDATE more SET version = 1 RETURNING *;
+
+-- not made for
+CREATE TABLE bad (version int, small smallint, word text);
+INSERT INTO bad VALUES (1, 1, '1');
+CREATE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version();
+UPDATE bad SET version = 1;
+\echo :SQLSTATE
+CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version', 'small');
+UPDATE bad SET version = 1;
+CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('nowhere');
+UPDATE bad SET version = 1;
+CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('small');
+UPDATE bad SET version = 1;
+CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('word');
+UPDATE bad SET version = 1;
+CREATE OR REPLACE TRIGGER t AFTER UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
+UPDATE bad SET version = 1;
+\echo :SQLSTATE
+CREATE OR REPLACE TRIGGER t BEFORE INSERT ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
+INSERT INTO bad VALUES (1);
+CREATE OR REPLACE TRIGGER t BEFORE DELETE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
+DELETE FROM bad;
+CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH STATEMENT EXECUTE FUNCTION row_version('version');
+UPDATE bad SET version = 1;
+\echo :SQLSTATE
+SELECT * FROM bad;
+DROP TABLE doc, big, part, more, bad;
