@@ -47,14 +47,14 @@ const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, 
                        max_step, (pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000)::bigint";
 
 /// May a role draw: as the owner, as a member of it, or because it, or everybody, was granted to.
-const MAY_DRAW: &str = "pg_catalog.pg_has_role($2::oid, owner::oid, 'USAGE') OR 0::oid OPERATOR(pg_catalog.=) ANY (drawers::oid[]) \
-     OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::oid[]) AS granted (role) \
-                WHERE pg_catalog.pg_has_role($2::oid, granted.role, 'USAGE'))";
+const MAY_DRAW: &str = "pg_catalog.pg_has_role($2::pg_catalog.oid, owner::pg_catalog.oid, 'USAGE') OR 0::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[]) \
+     OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::pg_catalog.oid[]) AS granted (role) \
+                WHERE pg_catalog.pg_has_role($2::pg_catalog.oid, granted.role, 'USAGE'))";
 
 /// The tag's row, as the transaction sees it.
 pub fn find(tag: &str) -> Option<Row> {
     let query = format!(
-        "SELECT {COLUMNS}, {MAY_DRAW}, pg_catalog.pg_has_role($2::oid, owner::oid, 'USAGE') \
+        "SELECT {COLUMNS}, {MAY_DRAW}, pg_catalog.pg_has_role($2::pg_catalog.oid, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1"
     );
     // SAFETY: reads this process's own state.
