@@ -8,8 +8,8 @@ use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
 use pgrx::{AllocatedByRust, WhoAllocated};
 
-/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, counts its
-/// version up, and lets `max_id` only rise.
+/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, lets `max_id`
+/// only rise, and counts its version up when its numbers change; who may draw them wastes no range.
 #[pg_trigger(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
@@ -28,6 +28,9 @@ fn segment_row<'a>(
         (_, old, _) => old,
     })
 }
+
+/// What the values in a ring, and how many come next, rest on.
+const NUMBERS: [&str; 7] = ["max_id", "step", "min_step", "max_step", "stride", "residue", "upper_bound"];
 
 type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
@@ -49,12 +52,14 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;
-    let (version, changed_in) = match row::is_allocation() {
-        true => (number(old, "version")?, number(old, "changed_in")?),
-        false => (number(old, "version")? + 1, own_transaction()),
-    };
-    new.set_by_name("version", version)?;
-    new.set_by_name("changed_in", changed_in)?;
+    let mut keeps_its_numbers = true;
+    for name in NUMBERS {
+        keeps_its_numbers &= number(old, name)? == number(&new, name)?;
+    }
+    let is_allocation = row::is_allocation();
+    let is_new_version = !is_allocation && !keeps_its_numbers;
+    new.set_by_name("version", number(old, "version")? + i64::from(is_new_version))?;
+    new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { own_transaction() })?;
     Ok(new)
 }
 
