@@ -50,16 +50,19 @@ fn more_tags_than_rings_draw_and_the_gone_make_room() {
     assert!(second.iter().filter(|id| **id == 1001).count() >= 76);
     assert_eq!(rings(&mut client), 1024);
 
-    // The last 24 live; the others are dropped, and 1,000 new tags take only the rings of those that are gone.
-    let living = "SELECT segment_next('t' || n) FROM generate_series(1077, 1100) AS n";
-    execute(&mut client, "DELETE FROM idgen.segment WHERE substr(tag, 2)::int < 1077");
+    // The 24 that were refilled longest ago live; the others are dropped, and 1,000 new tags take only the rings of those.
+    let living = "SELECT segment_next('t' || n) FROM generate_series(77, 100) AS n";
+    execute(&mut client, "DELETE FROM idgen.segment WHERE substr(tag, 2)::int NOT BETWEEN 77 AND 100");
     let before = ids(&mut client, living);
     make(&mut client, "new", 1000);
     let new = "SELECT segment_next('new' || n) FROM generate_series(1, 1000) AS n";
     assert_eq!(ids(&mut client, new), [1; 1000]);
     assert_eq!(ids(&mut client, living), before.iter().map(|id| id + 1).collect::<Vec<_>>());
 
-    // The same with a database that is gone. While it is there, nobody knows which of its tags are.
+    // The same with a database that is gone. What it takes is what was refilled longest ago: by now not the living.
+    let refill =
+        "SELECT max(id) FROM generate_series(77, 100) AS n, segment_next_many('t' || n, 1500) AS id GROUP BY n";
+    assert_eq!(ids(&mut client, refill).len(), 24);
     execute(&mut client, "DELETE FROM idgen.segment WHERE tag LIKE 'new%'");
     let mut shop = in_new_database(&cluster, "shop");
     make(&mut shop, "new", 1000);
