@@ -65,7 +65,7 @@ pub fn summon(shared: &Shared) -> Result<(), Failure> {
 /// What the worker has taken upon itself and not done yet: the ring, and how many values are wanted.
 static IN_WORK: Mutex<Option<(usize, u64)>> = Mutex::new(None);
 
-/// A cancel has come. After one during the commit nobody knows whether a synchronous standby has it.
+/// A cancel has come.
 static CANCELLED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C-unwind" {
@@ -161,6 +161,8 @@ fn work(shared: &'static Shared, database: u32, latch: usize) {
 }
 
 fn sleep(time: Duration) {
+    // A signal may have come during a refill, and its wake-up been taken by what the refill waited for.
+    check_for_interrupts!();
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     // SAFETY: every process has its latch, and waits on it alone. It is reset before the wishes are looked at.
     unsafe {
@@ -194,7 +196,7 @@ fn wishes<'a>(shared: &Shared, segments: &'a Segments, database: u32) -> impl It
 fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> bool {
     *IN_WORK.lock() = Some((index, demand));
     let failure = match in_transaction(|| take(shared, index, tenant, demand)) {
-        Ok(Taken::Range(taken)) if CANCELLED.load(Relaxed) => Some(format!(
+        Ok(Taken::Range(taken)) if is_unconfirmed() => Some(format!(
             "The wait for the synchronous standby was cancelled, so the values {} to {} are not used.",
             taken.range.first, taken.range.last
         )),
@@ -221,6 +223,13 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
     *IN_WORK.lock() = None;
     shared.slots[index].wake_all();
     failure.is_none()
+}
+
+/// May the commit have come back before a synchronous standby had it? A cancel ends that wait, and so do SIGTERM and the
+/// death of the postmaster, of which this process takes notice only later.
+fn is_unconfirmed() -> bool {
+    // SAFETY: reads a variable of this process.
+    CANCELLED.load(Relaxed) || unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() } != 0
 }
 
 /// What a transaction has taken from a row.
