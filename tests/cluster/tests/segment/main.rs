@@ -49,6 +49,7 @@ fn draw_dry(client: &mut Client) -> (Vec<i64>, DbError) {
     execute(client, "SET idgen.segment_timeout = '100ms'; SET statement_timeout = '60s'");
     let mut drawn = Vec::new();
     let error = loop {
+        assert!(drawn.len() < 10_000, "nothing keeps the refill away");
         match client.query_one("SELECT segment_next('t')", &[]) {
             Ok(row) => drawn.push(row.get(0)),
             Err(error) => break error,
