@@ -15,7 +15,8 @@ use postgres::error::{DbError, SqlState};
 
 /// A server with the tag t, whose step stays as it is.
 fn with_segment(builder: Builder, step: i64) -> Cluster {
-    let cluster = builder.start_with_extension();
+    // So that what should end by itself and does not is an error, and no hang.
+    let cluster = builder.conf("statement_timeout", "60s").start_with_extension();
     cluster.execute(&create("t", step));
     cluster
 }
@@ -45,8 +46,8 @@ fn remaining(client: &mut Client) -> i64 {
 
 /// Draws one by one until nothing is left. Returns what came, and the error that says why no more does.
 fn draw_dry(client: &mut Client) -> (Vec<i64>, DbError) {
-    // There is nothing to wait for: what keeps the refill away stays. The second limit makes an error of a hang.
-    execute(client, "SET idgen.segment_timeout = '100ms'; SET statement_timeout = '60s'");
+    // There is nothing to wait for: what keeps the refill away stays.
+    execute(client, "SET idgen.segment_timeout = '100ms'");
     let mut drawn = Vec::new();
     let error = loop {
         assert!(drawn.len() < 10_000, "nothing keeps the refill away");
@@ -55,7 +56,7 @@ fn draw_dry(client: &mut Client) -> (Vec<i64>, DbError) {
             Err(error) => break error,
         }
     };
-    execute(client, "RESET idgen.segment_timeout; RESET statement_timeout");
+    execute(client, "RESET idgen.segment_timeout");
     let error = error.as_db_error().unwrap_or_else(|| panic!("{error:?}")).clone();
     assert_eq!(*error.code(), SqlState::LOCK_NOT_AVAILABLE, "{error:?}");
     (drawn, error)

@@ -11,7 +11,10 @@ use crate::{draw_dry, next, singly, with_segment};
 fn with_nothing_left() -> (Cluster, Client) {
     let cluster = with_segment(Cluster::builder().conf("log_line_prefix", "[%p] %e "), 100);
     // Longer than any of the tests waits.
-    cluster.execute("ALTER DATABASE postgres SET idgen.segment_timeout = '2min'");
+    cluster.execute(
+        "ALTER DATABASE postgres SET idgen.segment_timeout = '2min';
+         ALTER DATABASE postgres SET statement_timeout = 0",
+    );
     let mut holder = cluster.client();
     next(&mut holder);
     execute(&mut holder, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
