@@ -7,7 +7,7 @@ use idgen_cluster_tests::sql::{execute, hint, ids, refused, row, value};
 
 use crate::{create, draw_dry, max_id, next, remaining, singly, with_segment};
 
-const LOCKED: &str = "The tag's row in idgen.segment is locked by another transaction.";
+const LOCKED: &str = "The row of the tag in idgen.segment is locked by a transaction that has not ended.";
 
 #[test]
 fn a_held_row_stalls_nobody_while_the_ring_lasts() {

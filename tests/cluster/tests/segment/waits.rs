@@ -74,7 +74,7 @@ fn a_wait_ends_with_what_the_worker_last_reported() {
         assert_eq!(drawn, []);
         assert_eq!(error.detail(), Some(report));
     };
-    reported("The tag's row in idgen.segment is locked by another transaction.");
+    reported("The row of the tag in idgen.segment is locked by a transaction that has not ended.");
     execute(&mut holder, "ROLLBACK; BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE");
     reported("canceling statement due to lock timeout");
     execute(&mut holder, "ROLLBACK");

@@ -140,7 +140,7 @@ fn a_refill_that_fails_is_reported_and_tried_again() {
         ("BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE", "canceling statement due to lock timeout", "ROLLBACK"),
         (
             "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE",
-            "The tag's row in idgen.segment is locked by another transaction.",
+            "The row of the tag in idgen.segment is locked by a transaction that has not ended.",
             "ROLLBACK",
         ),
     ] {
