@@ -76,7 +76,7 @@ COMMENT ON COLUMN idgen.segment.creation IS 'random number of this creation of t
 COMMENT ON COLUMN idgen.segment.version IS
     'counts the changes of what values are made from, but for those of a refill; kept by a trigger';
 COMMENT ON COLUMN idgen.segment.created_in IS 'transaction that made the row; kept by a trigger';
-COMMENT ON COLUMN idgen.segment.changed_in IS 'transaction that last counted the version up; kept by a trigger';
+COMMENT ON COLUMN idgen.segment.changed_in IS 'transaction that last changed the row, but for a refill; kept by a trigger';
 COMMENT ON FUNCTION idgen.segment_row() IS 'trigger of idgen.segment: keeps its numbers and tells all sessions of a change';
 COMMENT ON TRIGGER segment_row ON idgen.segment IS 'keeps the row''s numbers and tells all sessions of a change';
 COMMENT ON FUNCTION segment_next(text) IS 'next value of a segment';

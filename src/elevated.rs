@@ -2,8 +2,9 @@
 
 use pgrx::prelude::*;
 
-/// Works as the owner of the database system. Every name and operator in its queries must be qualified, because the
-/// user's search path holds. If `work` raises, the end of the (sub)transaction brings the user back.
+/// Works as the owner of the database system. Every name in its queries must be qualified, also of an operator or a type,
+/// because the user's search path holds, and before all of it his temporary schema. If `work` raises, the end of the
+/// (sub)transaction brings the user back.
 pub fn run<R>(work: impl FnOnce() -> R) -> R {
     let mut user = pg_sys::InvalidOid;
     let mut context = 0;

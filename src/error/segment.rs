@@ -65,6 +65,15 @@ pub fn changed_here(tag: &str) -> Failure {
     .hint("Commit first, then draw.")
 }
 
+pub fn in_parallel_worker(tag: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+        format!("segment \"{tag}\" of this transaction cannot be drawn from in a parallel worker"),
+    )
+    .detail("Until the transaction commits, its leader counts the values.")
+    .hint("Make the function that calls segment_next PARALLEL RESTRICTED, as segment_next is.")
+}
+
 pub fn timed_out(tag: &str, reason: Option<String>) -> Failure {
     let reason = reason.unwrap_or_else(|| "The refill worker has not reported anything.".to_owned());
     Failure::new(

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy)]
 pub struct Attached {
     source: Source,
-    key: Key,
+    creation: i64,
     user: pg_sys::Oid,
     changes: u64,
 }
@@ -57,7 +57,7 @@ impl Attached {
     }
 
     pub fn creation(&self) -> i64 {
-        self.key.creation
+        self.creation
     }
 
     /// Does it still hold, and for this user?
@@ -65,19 +65,14 @@ impl Attached {
     pub fn is_good(&self) -> bool {
         self.changes == CHANGES.load(Relaxed) && self.user == current_user()
     }
-
-    /// Has its row been found to be gone, by looking at what has committed?
-    pub fn is_gone(&self) -> bool {
-        let Source::Shared { shared, index, .. } = self.source else {
-            return false;
-        };
-        shared.slots[index].gone.load(Relaxed) == self.key.creation
-    }
 }
 
 /// What a call draws from: the tag that its argument says.
 pub fn of_call(site: &CallSite) -> Attached {
     let tag = site.text().unwrap_or_else(|| error::null_argument("tag").raise());
+    // A statement in a transaction that goes on may take no lock, and then PostgreSQL does not look for what has changed.
+    // SAFETY: in a transaction; what it calls only takes notes.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(tag).copied());
     known.filter(Attached::is_good).unwrap_or_else(|| look_up(tag))
 }
@@ -95,6 +90,10 @@ pub fn look_up(tag: &str) -> Attached {
         error::segment::may_not_draw(tag, &user_name()).raise();
     }
     let source = if row.made_here {
+        // SAFETY: reads a variable of this process.
+        if unsafe { pg_sys::ParallelWorkerNumber } >= 0 {
+            error::segment::in_parallel_worker(tag).raise();
+        }
         private::adopt(row.key.creation, row.allocation);
         Source::Private
     } else if row.changed_here {
@@ -103,7 +102,7 @@ pub fn look_up(tag: &str) -> Attached {
         let Place { index, handle, .. } = place(shared, &row);
         Source::Shared { shared, ring: &shared.rings[index], handle, index }
     };
-    let attached = Attached { source, key: row.key, user: current_user(), changes };
+    let attached = Attached { source, creation: row.key.creation, user: current_user(), changes };
     remember(tag, attached);
     attached
 }

@@ -116,8 +116,9 @@ fn segment_grant(tag: Option<&str>, role: Option<&str>) {
     set_drawers(
         tag,
         role,
-        "UPDATE idgen.segment SET drawers = pg_catalog.array_append(drawers, $2::oid::regrole) \
-         WHERE tag OPERATOR(pg_catalog.=) $1 AND $2::oid OPERATOR(pg_catalog.<>) ALL (drawers::oid[])",
+        "UPDATE idgen.segment SET drawers = pg_catalog.array_append(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
+         WHERE tag OPERATOR(pg_catalog.=) $1 \
+         AND $2::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL (drawers::pg_catalog.oid[])",
     );
 }
 
@@ -128,8 +129,9 @@ fn segment_revoke(tag: Option<&str>, role: Option<&str>) {
     set_drawers(
         tag,
         role,
-        "UPDATE idgen.segment SET drawers = pg_catalog.array_remove(drawers, $2::oid::regrole) \
-         WHERE tag OPERATOR(pg_catalog.=) $1 AND $2::oid OPERATOR(pg_catalog.=) ANY (drawers::oid[])",
+        "UPDATE idgen.segment SET drawers = pg_catalog.array_remove(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
+         WHERE tag OPERATOR(pg_catalog.=) $1 \
+         AND $2::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[])",
     );
 }
 

@@ -55,13 +55,10 @@ struct Drawing<'a> {
 impl Drawing<'_> {
     fn draw(mut self) -> Run {
         let mut waiting: Option<Waiting> = None;
+        let mut dry_since: Option<Instant> = None;
         loop {
             if !self.attached.is_good() {
-                // What is waited for may be another ring from here on.
-                if let Some(waiting) = waiting.take() {
-                    waiting.end();
-                }
-                *self.attached = attach::look_up(self.tag());
+                self.attach_again(waiting.take());
             }
             let Source::Shared { shared, ring, handle, index } = *self.attached.source() else {
                 return self.draw_private();
@@ -77,32 +74,29 @@ impl Drawing<'_> {
                     }
                     return run;
                 }
-                Ok(Answer::Dry) => waiting.get_or_insert_with(|| Waiting::begin(shared, index)).go_on(&self),
-                Err(Ended) => {
-                    if let Some(waiting) = waiting.take() {
-                        waiting.end();
-                    }
-                    self.attach_again();
+                Ok(Answer::Dry) => {
+                    let waited = dry_since.map(|since| since.elapsed());
+                    dry_since.get_or_insert_with(Instant::now);
+                    waiting.get_or_insert_with(|| Waiting::begin(shared, index)).go_on(&self, waited);
                 }
+                Err(Ended) => self.attach_again(waiting.take()),
             }
         }
     }
 
-    /// Attaches to what the tag is now. If it still is what was found to be gone, then only this transaction sees it.
-    fn attach_again(&mut self) {
-        let (before, was_gone) = (self.attached.creation(), self.attached.is_gone());
-        *self.attached = attach::look_up(self.tag());
-        if was_gone && self.attached.creation() == before {
-            error::segment::unknown(self.tag()).raise();
+    /// Attaches to what the tag is now, and where it lives: the ring may have been given to another tag, or the row be
+    /// changed or gone. What is waited for is another ring from here on.
+    fn attach_again(&mut self, waiting: Option<Waiting>) {
+        if let Some(waiting) = waiting {
+            waiting.end();
         }
+        *self.attached = attach::look_up(self.tag());
     }
 
     fn draw_private(&self) -> Run {
-        match private::draw(self.attached.creation(), self.want) {
-            Some((range, stride)) if range.count == self.want || !self.whole => {
-                Run { first: range.first, count: range.count, stride }
-            }
-            _ => self.exhausted(),
+        match private::draw(self.attached.creation(), self.want, self.whole) {
+            Some((range, stride)) => Run { first: range.first, count: range.count, stride },
+            None => self.exhausted(),
         }
     }
 
@@ -135,24 +129,25 @@ impl Waiting {
     }
 
     /// Asks for a refill, or if that is done, sleeps until there is news. After each the ring is looked at again: it may
-    /// have been refilled before this process was on the list of those to be woken.
-    fn go_on(&mut self, drawing: &Drawing) {
+    /// have been refilled before this process was on the list of those to be woken. `waited` is the time since the call
+    /// first found a ring dry, be it this one or one that the tag has had to leave.
+    fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
         let slot = &self.shared.slots[self.index];
         let refills = slot.refills.load(Relaxed);
-        if self.asked_at != Some(refills) {
-            self.asked_at = Some(refills);
-            slot.demand.fetch_add(drawing.want, Relaxed);
-        } else if slot.exhausted.load(Relaxed) {
+        let is_asked = self.asked_at == Some(refills);
+        if is_asked && slot.exhausted.load(Relaxed) {
             slot::cancel_sleep();
             drawing.exhausted();
-        } else {
-            let left = settings::segment_timeout().saturating_sub(self.began.elapsed());
-            if left.is_zero() {
-                self.time_out(drawing);
-            }
-            if slot.sleep(left.min(CHECK_EVERY)) {
-                return;
-            }
+        }
+        let timeout = settings::segment_timeout();
+        if waited.is_some_and(|waited| waited >= timeout) {
+            self.time_out(drawing);
+        }
+        if !is_asked {
+            self.asked_at = Some(refills);
+            slot.demand.fetch_add(drawing.want, Relaxed);
+        } else if slot.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY)) {
+            return;
         }
         // Asked for the first time, or the worker may be gone.
         refill::summon(self.shared).unwrap_or_else(|failure| {

@@ -25,11 +25,11 @@ pub fn adopt(creation: i64, row: Allocation) {
     }
 }
 
-/// The next `want` values, or as many as there are. `None` when there are no more.
-pub fn draw(creation: i64, want: u64) -> Option<(Range, i64)> {
+/// The next `want` values, or unless they are wanted as a `whole`, as many as there are. `None` when there are no more.
+pub fn draw(creation: i64, want: u64, whole: bool) -> Option<(Range, i64)> {
     let mut tags = TAGS.lock();
     let tag = tags.iter_mut().find(|tag| tag.creation == creation)?;
-    let range = tag.allocation.next(want)?;
+    let range = tag.allocation.next(want).filter(|range| range.count == want || !whole)?;
     tag.allocation.max_id = range.last;
     tag.drawn = true;
     Some((range, tag.allocation.stride))

@@ -123,28 +123,39 @@ fn connect(database: u32) {
     }
 }
 
-/// The main loop: refills what is wanted, until nothing has been for a while.
+/// The main loop: refills what is wanted, until nothing has been for a while. What goes on failing counts as nothing, so
+/// that it does not keep a database from being dropped; whoever waits for it starts another worker.
 fn work(shared: &'static Shared, database: u32, latch: usize) {
     let mut idle_since = Instant::now();
+    let mut failing = false;
     loop {
         check_for_interrupts!();
         if BackgroundWorker::sighup_received() {
             // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
             unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
         }
-        let mut pause = IDLE.saturating_sub(idle_since.elapsed());
+        let mut refilled = false;
         for (index, tenant) in wanted(shared, database) {
             let demand = shared.slots[index].demand.swap(0, Relaxed);
             if demand > 0 {
-                idle_since = Instant::now();
-                pause = if serve(shared, index, tenant, demand) { pause.min(IDLE) } else { RETRY };
+                let went_well = serve(shared, index, tenant, demand);
+                if went_well || !failing {
+                    idle_since = Instant::now();
+                }
+                failing = !went_well;
+                refilled |= went_well;
             }
         }
+        if refilled {
+            // The commit may have waited on the latch, and taken the wake-up of somebody else's wish for its own.
+            continue;
+        }
+        let pause = IDLE.saturating_sub(idle_since.elapsed());
         if pause.is_zero() {
             // Under the lock, which whoever wants a refill takes after writing it down: so either it is seen here, or
             // the worker is seen to be gone.
             let is_over = shared.with_segments(|segments| {
-                let is_over = !has_wishes(shared, segments, database);
+                let is_over = failing || !has_wishes(shared, segments, database);
                 if is_over {
                     segments.refillers.end(database, latch);
                 }
@@ -156,7 +167,7 @@ fn work(shared: &'static Shared, database: u32, latch: usize) {
             idle_since = Instant::now();
             continue;
         }
-        sleep(pause);
+        sleep(if failing { pause.min(RETRY) } else { pause });
     }
 }
 
@@ -194,7 +205,7 @@ fn wishes<'a>(shared: &Shared, segments: &'a Segments, database: u32) -> impl It
 fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> bool {
     *IN_WORK.lock() = Some((index, demand));
     let failure = match in_transaction(|| take(shared, index, tenant, demand)) {
-        Ok(Taken::Range(taken)) if CANCELLED.load(Relaxed) => Some(format!(
+        Ok(Taken::Range(taken)) if was_cancelled() => Some(format!(
             "The wait for the synchronous standby was cancelled, so the values {} to {} are not used.",
             taken.range.first, taken.range.last
         )),
@@ -217,12 +228,29 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
         Err(message) => Some(message),
     };
     if let Some(text) = &failure {
-        shared.slots[index].demand.fetch_max(demand, Relaxed);
-        shared.with_segments(|segments| segments.errors[index].set(text));
+        report(shared, index, tenant, demand, text);
     }
     *IN_WORK.lock() = None;
     shared.slots[index].wake_all();
     failure.is_none()
+}
+
+/// Keeps what went wrong for those who wait, and for the view; the first time in a row the server's log has it too. What
+/// was wanted is wanted still. Not if the ring has become another tag's meanwhile.
+fn report(shared: &Shared, index: usize, tenant: Tenant, demand: u64, text: &str) {
+    let is_new = shared.with_segments(|segments| {
+        if !segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
+            return false;
+        }
+        let error = &mut segments.errors[index];
+        let is_new = error.is_clear();
+        error.set(text);
+        shared.slots[index].demand.fetch_max(demand, Relaxed);
+        is_new
+    });
+    if is_new {
+        log!("could not refill a segment: {text}");
+    }
 }
 
 /// What a transaction has taken from a row.
@@ -275,6 +303,12 @@ fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
     };
     row::raise_max_id(tenant.key.creation, range.last, Some(step));
     Taken::Range(Grant { range, version: found.version, stride: found.allocation.stride, began })
+}
+
+/// Did something end the wait for the synchronous standby early? A cancel does, a stop, and the end of the postmaster.
+fn was_cancelled() -> bool {
+    // SAFETY: reads a variable of this process.
+    CANCELLED.load(Relaxed) || unsafe { pg_sys::ProcDiePending } != 0
 }
 
 /// The transaction's commit waits for the disk, and for the synchronous standby if there is one, whatever is set for the
@@ -332,8 +366,6 @@ fn exhaust(shared: &Shared, index: usize, key: Key, version: i64) {
 fn evict(shared: &Shared, index: usize, tenant: Tenant) {
     shared.with_segments(|segments| {
         if segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
-            // Before the end of the tenancy, which is how those who draw come to look at it.
-            shared.slots[index].gone.store(tenant.key.creation, Relaxed);
             segments.table.evict(index);
         }
     });

@@ -6,7 +6,8 @@ use idgen_core::segment::definition::Definition;
 use idgen_core::segment::table::Key;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
-use pgrx::spi::{SpiHeapTupleData, SpiTupleTable};
+use pgrx::spi::{SpiClient, SpiHeapTupleData, SpiTupleTable};
+use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -49,41 +50,65 @@ const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, 
                                        9223372036854775807)::bigint";
 
 /// May a role draw: as the owner, as a member of it, or because it, or everybody, was granted to.
-const MAY_DRAW: &str = "pg_catalog.pg_has_role($2::oid, owner::oid, 'USAGE') OR 0::oid OPERATOR(pg_catalog.=) ANY (drawers::oid[]) \
-     OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::oid[]) AS granted (role) \
-                WHERE pg_catalog.pg_has_role($2::oid, granted.role, 'USAGE'))";
+const MAY_DRAW: &str = "pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
+     OR 0::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[]) \
+     OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::pg_catalog.oid[]) AS granted (role) \
+                WHERE pg_catalog.pg_has_role($2, granted.role, 'USAGE'))";
 
-/// The tag's row, as the transaction sees it.
+/// The tag's row as it is now.
 pub fn find(tag: &str) -> Option<Row> {
     let query = format!(
-        "SELECT {COLUMNS}, {MAY_DRAW}, pg_catalog.pg_has_role($2::oid, owner::oid, 'USAGE') \
+        "SELECT {COLUMNS}, {MAY_DRAW}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1"
     );
     // SAFETY: reads this process's own state.
     let user = unsafe { pg_sys::GetUserId() };
-    elevated::run(|| {
-        Spi::connect(|client| {
-            let table = client.select(&query, Some(1), &[tag.into(), user.into()]).unwrap_or_else(unexpected);
-            table.into_iter().next().map(|row| Row {
-                key: Key { database: database(), creation: number(&row, 1) },
-                version: number(&row, 2),
-                allocation: allocation(&row),
-                made_here: is_own_transaction(number(&row, 7)),
-                changed_here: is_own_transaction(number(&row, 8)),
-                may_draw: truth(&row, 13),
-                may_alter: truth(&row, 14),
-                definition: definition(&row),
-            })
-        })
-    })
+    let read = |row: &SpiHeapTupleData| Row {
+        key: Key { database: database(), creation: number(row, 1) },
+        version: number(row, 2),
+        allocation: allocation(row),
+        made_here: is_own_transaction(number(row, 7)),
+        changed_here: is_own_transaction(number(row, 8)),
+        may_draw: truth(row, 13),
+        may_alter: truth(row, 14),
+        definition: definition(row),
+    };
+    look(&query, &[tag.into(), user.into()], read).pop()
+}
+
+/// Rows as they are now, read as idgen itself. Not by the transaction's snapshot, which may be old: values are everybody's,
+/// and a tag that was dropped meanwhile must not be drawn from. Not by pgrx's `select`, which begins a new command in a
+/// transaction that has written: the leader of a parallel plan must not.
+fn look<R>(query: &str, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+    let query = CString::new(query).expect("a query of ours has no NUL");
+    let mut types: Vec<_> = args.iter().map(DatumWithOid::oid).collect();
+    let mut values: Vec<_> = args.iter().map(|arg| arg.datum().expect("no argument is NULL").sans_lifetime()).collect();
+    let (count, nulls) = (args.len() as i32, std::ptr::null());
+    let mut run = || {
+        // SAFETY: connected to SPI; the arrays have the length said. PostgreSQL copies the snapshot, and an error gives it
+        // back by the end of the (sub)transaction. The rows are read before SPI frees them.
+        unsafe {
+            pg_sys::PushActiveSnapshot(pg_sys::GetCatalogSnapshot(relation()));
+            let (types, values) = (types.as_mut_ptr(), values.as_mut_ptr());
+            let status = pg_sys::SPI_execute_with_args(query.as_ptr(), count, types, values, nulls, true, 0);
+            Spi::check_status(status).unwrap_or_else(unexpected);
+            let table = &*pg_sys::SPI_tuptable;
+            let row = |index| SpiHeapTupleData::new(table.tupdesc, *table.vals.add(index)).unwrap_or_else(unexpected);
+            let rows = (0..table.numvals as usize).filter_map(row).map(|row| read(&row)).collect();
+            pg_sys::PopActiveSnapshot();
+            rows
+        }
+    };
+    elevated::run(|| Spi::connect(|_| run()))
 }
 
 /// The row under its lock, if that is to be had at once.
 pub fn lock(creation: i64) -> Locked {
     let by_creation = "FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1";
     let lock = format!("SELECT {COLUMNS} {by_creation} FOR NO KEY UPDATE SKIP LOCKED");
-    let look = format!("SELECT tag {by_creation}");
-    Spi::connect_mut(|client| {
+    let any = format!("SELECT tag {by_creation}");
+    // As idgen itself here too: a role may be set for the database.
+    let look = |client: &mut SpiClient| {
         let exists = |table: SpiTupleTable| !table.is_empty();
         let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if let Some(row) = found.into_iter().next() {
@@ -97,11 +122,12 @@ pub fn lock(creation: i64) -> Locked {
                 target: Duration::from_micros(definition.target_us as u64),
             });
         }
-        match exists(client.update(&look, Some(1), &[creation.into()]).unwrap_or_else(unexpected)) {
+        match exists(client.update(&any, Some(1), &[creation.into()]).unwrap_or_else(unexpected)) {
             true => Locked::Busy,
             false => Locked::Gone,
         }
-    })
+    };
+    elevated::run(|| Spi::connect_mut(look))
 }
 
 /// Is the table there? Not when the extension is not, or not yet.
@@ -124,12 +150,7 @@ pub fn relation() -> pg_sys::Oid {
 
 /// The tags that are there, by their creation.
 pub fn creations() -> Vec<i64> {
-    elevated::run(|| {
-        Spi::connect(|client| {
-            let table = client.select("SELECT creation FROM idgen.segment", None, &[]).unwrap_or_else(unexpected);
-            table.into_iter().map(|row| number(&row, 1)).collect()
-        })
-    })
+    look("SELECT creation FROM idgen.segment", &[], |row| number(row, 1))
 }
 
 /// The row gives out values up to this one, by a refill or in the transaction that made it: no change of the tag.
@@ -154,6 +175,9 @@ pub fn clear_allocation() {
 
 /// Writes as idgen itself; returns the number of rows.
 pub fn write(query: &str, args: &[DatumWithOid]) -> usize {
+    // PostgreSQL would complain about a transaction's number before it does about the write.
+    // SAFETY: a C string literal.
+    unsafe { pg_sys::PreventCommandDuringRecovery(c"a write to idgen.segment".as_ptr()) };
     elevated::run(|| Spi::connect_mut(|client| client.update(query, None, args).unwrap_or_else(unexpected).len()))
 }
 

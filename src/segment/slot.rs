@@ -3,7 +3,7 @@
 use crate::pg_compat;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// In shared memory, one for each ring.
@@ -13,8 +13,6 @@ pub struct Slot {
     pub demand: AtomicU64,
     /// The row has no more values below its bound.
     pub exhausted: AtomicBool,
-    /// The creation of the last tag whose ring this was when its row was found to be gone. Never comes back.
-    pub gone: AtomicI64,
     pub refills: AtomicU64,
     /// How long the last refill took, from the worker's look at the row to the values in the ring.
     pub refill_us: AtomicU64,
@@ -35,7 +33,6 @@ impl Slot {
         Self {
             demand: AtomicU64::new(0),
             exhausted: AtomicBool::new(false),
-            gone: AtomicI64::new(0),
             refills: AtomicU64::new(0),
             refill_us: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -116,8 +113,12 @@ impl LastError {
         self.length = 0;
     }
 
+    pub fn is_clear(&self) -> bool {
+        self.length == 0
+    }
+
     /// `None` when the last refill went well.
     pub fn text(&self) -> Option<String> {
-        (self.length > 0).then(|| String::from_utf8_lossy(&self.bytes[..self.length]).into_owned())
+        (!self.is_clear()).then(|| String::from_utf8_lossy(&self.bytes[..self.length]).into_owned())
     }
 }

@@ -8,8 +8,8 @@ use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
 use pgrx::{AllocatedByRust, WhoAllocated};
 
-/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, lets
-/// `max_id` only rise, and counts its version up when something changes that values are made from.
+/// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, lets `max_id`
+/// only rise, and counts its version up when its numbers change; who may draw them wastes no range.
 #[pg_trigger(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
@@ -28,6 +28,9 @@ fn segment_row<'a>(
         (_, old, _) => old,
     })
 }
+
+/// What values are made from. The step is not among them: it holds from the next range on, and wastes none.
+const NUMBERS: [&str; 4] = ["max_id", "stride", "residue", "upper_bound"];
 
 type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
@@ -49,16 +52,14 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;
-    let mut changed = false;
-    for name in ["max_id", "stride", "residue", "upper_bound"] {
-        changed |= number(old, name)? != number(&new, name)?;
+    let mut keeps_its_numbers = true;
+    for name in NUMBERS {
+        keeps_its_numbers &= number(old, name)? == number(&new, name)?;
     }
-    let (version, changed_in) = match changed && !row::is_allocation() {
-        true => (number(old, "version")? + 1, own_transaction()),
-        false => (number(old, "version")?, number(old, "changed_in")?),
-    };
-    new.set_by_name("version", version)?;
-    new.set_by_name("changed_in", changed_in)?;
+    let is_allocation = row::is_allocation();
+    let is_new_version = !is_allocation && !keeps_its_numbers;
+    new.set_by_name("version", number(old, "version")? + i64::from(is_new_version))?;
+    new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { own_transaction() })?;
     Ok(new)
 }
 

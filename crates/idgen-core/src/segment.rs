@@ -247,11 +247,6 @@ impl Ring {
         self.ask_from.store(new_end.saturating_sub(low_water), Ordering::Relaxed);
     }
 
-    /// Nobody is making a refill any more: the next draw at low water asks again.
-    pub fn ask_again(&self) {
-        self.ask_from.store(0, Ordering::Relaxed);
-    }
-
     /// Ends the tenancy: what is left of its values is discarded. For the holder of the table's lock, exclusively.
     pub(crate) fn end(&self, handle: Handle) {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);

@@ -29,7 +29,7 @@
 //! - A `Cluster` may be shared between threads (`std::thread::scope`): workers connect and query, and one thread stops,
 //!   kills and starts.
 //! - How often something random is tried comes from [`rounds`], so that the same test is quick by default and a soak on demand.
-//! - What every test does with statements and ids is in [`sql`], [`ids`] and [`high_water`]: no test has its own copy.
+//! - What every test does with statements and ids is in [`sql`], [`ids`], [`segment`] and [`high_water`]: no test has its own copy.
 //! - The programs of the server are those beside `$PG_CONFIG` (or `pg_config`). As root they run as the user `postgres`.
 
 mod builder;
@@ -42,6 +42,7 @@ mod postmaster;
 mod procfs;
 mod programs;
 mod rounds;
+pub mod segment;
 mod settings;
 mod signal;
 pub mod sql;

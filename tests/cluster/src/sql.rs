@@ -1,8 +1,10 @@
 //! Statements, and what they return. Each panics with the statement when it does not go as said.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postgres::error::DbError;
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::FromSqlOwned;
 use postgres::{Client, Row};
 
@@ -30,6 +32,16 @@ pub fn column<T: FromSqlOwned>(client: &mut Client, sql: &str) -> Vec<T> {
 /// The ids in the first column of what a query returns.
 pub fn ids(client: &mut Client, sql: &str) -> Vec<i64> {
     column(client, sql)
+}
+
+/// Reads what a statement returns row by row, until it ends or the connection does. What came is there in either case.
+pub fn stream(client: &mut Client, sql: &str, seen: &mut Vec<i64>, count: &AtomicUsize) -> Result<(), postgres::Error> {
+    let mut rows = client.query_raw(sql, std::iter::empty::<i32>())?;
+    while let Some(row) = rows.next()? {
+        seen.push(row.get(0));
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// Runs statements in a session.
@@ -62,10 +74,10 @@ pub fn check(client: &mut Client, name: &str) -> (bool, String) {
     (row.get(0), row.get(1))
 }
 
-/// Waits until a session that draws ids waits for the clock or the mark.
+/// Waits until a session that draws ids waits: for the clock, the mark or a refill.
 pub fn await_wait(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
-    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query LIKE '%snowflake_next%'";
+    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query ~ 'snowflake_next|segment_'";
     let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
     cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
 }

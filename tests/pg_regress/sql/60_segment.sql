@@ -176,7 +176,7 @@ ROLLBACK;
 SELECT segment_next('prepared');
 SELECT segment_alter('prepared', max_id => 1000000);
 SELECT segment_next('prepared');
--- a change that says nothing about values does not matter
+-- nor does one whose change says nothing about values: a refill could not have its row
 BEGIN;
 SELECT segment_alter('prepared', max_step => 5000);
 SELECT segment_next('prepared');

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last, repeated};
-use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, row, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, row, stream, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
 use postgres::Client;
-use postgres::fallible_iterator::FallibleIterator;
 
 use crate::{await_clock_past_checkpoint, builder, draw_not_above, draw_one, ms, set_clock, time_of};
 
@@ -26,16 +25,6 @@ fn two_databases() -> Cluster {
     cluster.execute("CREATE DATABASE other");
     execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
     cluster
-}
-
-/// Reads what a statement returns row by row, until it ends or the connection does.
-fn stream(client: &mut Client, sql: &str, seen: &mut Vec<i64>, count: &AtomicUsize) -> Result<(), postgres::Error> {
-    let mut rows = client.query_raw(sql, std::iter::empty::<i32>())?;
-    while let Some(row) = rows.next()? {
-        seen.push(row.get(0));
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
 }
 
 /// Draws in open transactions until the server dies under them: in both layouts, by single calls and in batches, in two
