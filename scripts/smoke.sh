@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Those of the tests on real servers that meet what differs between versions of PostgreSQL: shared memory and parallel
-# workers, sets, a wait that is ended, crashes, shutdown, the worker of a standby, promotion, and the SQL of upgrades.
+# workers, sets, a wait that is ended, crashes, shutdown, the workers, transactions that end in all their ways, promotion,
+# and the SQL of upgrades.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,9 +17,17 @@ tests=(
   crash::the_same_instants_bring_no_id_back
   failover::a_crash_before_the_first_mark_of_a_promoted_server_brings_no_id_back
   marks::a_clean_shutdown_leaves_the_exact_mark_and_any_other_the_promised_one
+  exact::sixteen_sessions_get_every_value_once
+  waits::a_wait_is_ended_by_whatever_ends_a_statement
+  failover::a_worker_terminated_in_its_wait_for_the_standby_wastes_its_range
+  private::prepared_transactions
+  private::parallel_plans
+  access::a_revoke_reaches_a_transaction_that_runs
+  worker::there_is_one_on_demand_and_none_when_idle
   an_upgraded_database_equals_a_fresh_one
 )
-run() { cargo test -q -p idgen-cluster-tests --test snowflake --test clock --test file --test upgrade -- "$@"; }
+targets=(snowflake clock file segment segment_life upgrade)
+run() { cargo test -q -p idgen-cluster-tests "${targets[@]/#/--test=}" -- "$@"; }
 
 # A name that no test has is no error to cargo.
 there=$(run --list)

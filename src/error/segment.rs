@@ -75,12 +75,12 @@ pub fn in_parallel_worker(tag: &str) -> Failure {
 }
 
 pub fn timed_out(tag: &str, reason: Option<String>) -> Failure {
-    let reason = reason.unwrap_or_else(|| "The refill worker has not reported anything.".to_owned());
+    let silence = "The refill worker has not reported anything: it may be waiting for a disk or a synchronous standby.";
     Failure::new(
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
         format!("no values of segment \"{tag}\" within idgen.segment_timeout"),
     )
-    .detail(reason)
+    .detail(reason.unwrap_or_else(|| silence.to_owned()))
     .hint("Remove what keeps the refill worker; the next call tries again.")
 }
 

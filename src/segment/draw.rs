@@ -77,7 +77,7 @@ impl Drawing<'_> {
                 Ok(Answer::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
                     dry_since.get_or_insert_with(Instant::now);
-                    waiting.get_or_insert_with(|| Waiting::begin(shared, index)).go_on(&self, waited);
+                    waiting.get_or_insert_with(|| Waiting::begin(shared, index, self.want)).go_on(&self, waited);
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
             }
@@ -115,17 +115,30 @@ struct Waiting {
     shared: &'static Shared,
     index: usize,
     began: Instant,
+    want: u64,
     /// The number of refills when values were last asked for; each that leaves too little is asked anew.
     asked_at: Option<u64>,
 }
 
+/// However the wait ends: what was asked for and has not come is no longer wanted by this call. A refill still is.
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let slot = &self.shared.slots[self.index];
+        if self.asked_at == Some(slot.refills.load(Relaxed)) {
+            let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
+            // `Err` says that the worker has taken it.
+            let _ = slot.demand.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+}
+
 impl Waiting {
-    fn begin(shared: &'static Shared, index: usize) -> Self {
+    fn begin(shared: &'static Shared, index: usize, want: u64) -> Self {
         let slot = &shared.slots[index];
         // Counted before the wait, so that a wait which is cancelled shows too.
         slot.waits.fetch_add(1, Relaxed);
         slot.prepare_to_sleep();
-        Self { shared, index, began: Instant::now(), asked_at: None }
+        Self { shared, index, began: Instant::now(), want, asked_at: None }
     }
 
     /// Asks for a refill, or if that is done, sleeps until there is news. After each the ring is looked at again: it may
@@ -145,7 +158,7 @@ impl Waiting {
         }
         if !is_asked {
             self.asked_at = Some(refills);
-            slot.demand.fetch_add(drawing.want, Relaxed);
+            slot.demand.fetch_add(self.want, Relaxed);
         } else if slot.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY)) {
             return;
         }

@@ -188,7 +188,9 @@ RESET idgen.segment_timeout;
 SET idgen.segment_low_water = 10;
 \echo :SQLSTATE
 SET idgen.max_segments = 10;
+\set VERBOSITY sqlstate
 SET idgen.segment_timeout = -1;
+\set VERBOSITY default
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION segment_create FROM idgen_maker;
 DROP ROLE idgen_maker, idgen_drawer, idgen_group, "idgen ""odd"" role";
