@@ -159,6 +159,13 @@ fn own() -> Option<(&'static Shared, &'static Backend)> {
     Some((shared, &shared.backends[own - 1]))
 }
 
+/// This process's place, if it has one. A process that ends in a transaction gives its place back first, and then ends
+/// the transaction: it must not claim another one, which nobody would give back.
+fn claimed() -> Option<&'static Backend> {
+    let own = OWN.load(Relaxed).checked_sub(1)?;
+    shmem::shared().map(|shared| &shared.backends[own])
+}
+
 #[cold]
 fn claim(shared: &'static Shared) -> Option<usize> {
     // SAFETY: set when the process starts, and never again.
@@ -215,7 +222,7 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
 /// A session's lock was let go of once.
 #[inline]
 pub fn released(hash: NameHash, mode: Mode) {
-    if let Some(hold) = own().and_then(|(_, own)| own.hold(hash.key, mode)) {
+    if let Some(hold) = claimed().and_then(|own| own.hold(hash.key, mode)) {
         hold.session.store(hold.session.load(Relaxed).saturating_sub(1), Relaxed);
     }
 }
@@ -223,7 +230,7 @@ pub fn released(hash: NameHash, mode: Mode) {
 /// Does the session hold it, as far as is known here?
 #[inline]
 pub fn knows_session(hash: NameHash, mode: Mode) -> bool {
-    own().and_then(|(_, own)| own.hold(hash.key, mode)).is_some_and(|hold| hold.session.load(Relaxed) > 0)
+    claimed().and_then(|own| own.hold(hash.key, mode)).is_some_and(|hold| hold.session.load(Relaxed) > 0)
 }
 
 /// A wait that is shown as long as this lives.
@@ -297,7 +304,7 @@ fn is_in_use(shared: &Shared, entry: &Entry) -> bool {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    if let Some((_, own)) = own() {
+    if let Some(own) = claimed() {
         clear(own, |_| (0, 0));
         own.waiting.store(0, Relaxed);
         own.pid.store(0, Release);
@@ -308,7 +315,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
     use pg_sys::XactEvent::*;
-    if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some((_, own))) = (event, own()) {
+    if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
         clear(own, |hold| (hold.session.load(Relaxed), 0));
     }
@@ -329,7 +336,7 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
         }
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
             for (_, key, mode) in taken.extract_if(.., |(of, ..)| *of == ended) {
-                if let Some(hold) = own().and_then(|(_, own)| own.hold(key, mode)) {
+                if let Some(hold) = claimed().and_then(|own| own.hold(key, mode)) {
                     hold.transaction.store(hold.transaction.load(Relaxed).saturating_sub(1), Relaxed);
                 }
             }

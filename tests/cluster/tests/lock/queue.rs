@@ -163,7 +163,8 @@ fn many_names_have_one_time_limit() {
         execute(&mut client, "SET lock_timeout = '3s'");
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| client.query_one(call, &[]).is_ok_and(|row| row.get(0)));
-            await_queued(&cluster, pid);
+            let waits = format!("process {pid} still waiting for ExclusiveLock");
+            cluster.wait_for(PATIENCE, "the first wait to be logged", || cluster.log().contains(&waits));
             let paused = pause(pid);
             let over = format!(
                 "SELECT clock_timestamp() > waitstart + interval '3.1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
