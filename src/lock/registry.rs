@@ -141,8 +141,11 @@ impl NameText {
 /// How many of this process's holds may be in use: the rest need not be looked at.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The locks that this transaction has taken, with the subtransaction each belongs to: a savepoint rolled back lets go of
-/// its own.
+/// The transaction itself, among its subtransactions: a macro of PostgreSQL.
+const TOP: pg_sys::SubTransactionId = 1;
+
+/// The locks that this transaction's open subtransactions have taken, with the one each belongs to: a savepoint rolled
+/// back lets go of its own. What the transaction itself has taken goes with it, and need not be listed.
 static IN_TRANSACTION: Mutex<Vec<(pg_sys::SubTransactionId, i64, Mode)>> = Mutex::new(Vec::new());
 
 /// This process's place among the backends, plus 1; 0 is not known yet.
@@ -199,7 +202,9 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
     if scope == Scope::Transaction {
         // SAFETY: reads this process's own state.
         let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
-        IN_TRANSACTION.lock().push((subtransaction, named.hash.key, mode));
+        if subtransaction != TOP {
+            IN_TRANSACTION.lock().push((subtransaction, named.hash.key, mode));
+        }
     }
     let known = own.hold(named.hash.key, mode);
     if let Some(hold) = known.filter(|_| taken == Taken::Again) {
@@ -330,12 +335,17 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
     _arg: *mut std::ffi::c_void,
 ) {
     let mut taken = IN_TRANSACTION.lock();
+    // Those of the innermost are the last ones.
+    let begin = taken.iter().rposition(|(of, ..)| *of != ended).map_or(0, |other| other + 1);
     match event {
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB if parent == TOP => {
+            taken.truncate(begin);
+        }
         pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
-            taken.iter_mut().filter(|(of, ..)| *of == ended).for_each(|(of, ..)| *of = parent);
+            taken[begin..].iter_mut().for_each(|(of, ..)| *of = parent);
         }
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-            for (_, key, mode) in taken.extract_if(.., |(of, ..)| *of == ended) {
+            for (_, key, mode) in taken.drain(begin..) {
                 if let Some(hold) = claimed().and_then(|own| own.hold(key, mode)) {
                     hold.transaction.store(hold.transaction.load(Relaxed).saturating_sub(1), Relaxed);
                 }
