@@ -16,7 +16,7 @@ pub struct Named<'a> {
 /// Takes a lock. False when the time is over.
 #[inline]
 pub fn one(named: &Named, mode: Mode, scope: Scope, limit: Limit) -> bool {
-    let lock = Lock::new(named.hash, mode);
+    let lock = Lock::new(named.hash.key, mode);
     match lock.try_take(scope).or_else(|| wait_for(named, &lock, mode, scope, limit)) {
         Some(taken) => {
             registry::taken(named, mode, scope, taken);
@@ -61,7 +61,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
     let outcome = wait::in_subtransaction(|| {
         names.iter().all(|(hash, name)| {
             let named = Named { hash: *hash, name: &|| name.clone() };
-            let lock = Lock::new(*hash, mode);
+            let lock = Lock::new(hash.key, mode);
             let taken = lock.try_take(Scope::Session).or_else(|| {
                 let _waiting = registry::waiting(&named, mode, scope);
                 wait::in_session(&lock, limit)
@@ -98,7 +98,7 @@ pub fn release(hash: NameHash, mode: Option<Mode>) -> bool {
         None => &[Mode::Exclusive, Mode::Shared],
     };
     modes.iter().any(|mode| {
-        let lock = Lock::new(hash, *mode);
+        let lock = Lock::new(hash.key, *mode);
         let is_held = registry::knows_session(hash, *mode) || lock.is_held();
         let released = is_held && lock.release(Scope::Session);
         if released {

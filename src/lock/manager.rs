@@ -1,7 +1,6 @@
 //! PostgreSQL's lock manager, as far as named locks use it: the queue, the deadlock detector and the freeing are its.
 
 use crate::pg_compat;
-use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
 
 /// Where named locks are among the advisory locks: a fourth field that PostgreSQL's own functions never use ("id" in
@@ -50,8 +49,8 @@ pub enum Taken {
 }
 
 impl Lock {
-    pub fn new(hash: NameHash, mode: Mode) -> Self {
-        let key = hash.key as u64;
+    pub fn new(key: i64, mode: Mode) -> Self {
+        let key = key as u64;
         let tag = pg_sys::LOCKTAG {
             // SAFETY: set when the process connects, and never again.
             locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),

@@ -1,10 +1,10 @@
 //! What the view `idgen.locks` shows beside what PostgreSQL knows: names, scopes, depths, and since when.
 //!
 //! All of it is for show. Who holds a lock is for the lock manager to say, and the view goes by that: what stands here
-//! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and put right when the lock is taken next.
+//! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and forgotten when the transaction ends.
 
 use super::acquire::Named;
-use super::manager::{Mode, Scope, Taken};
+use super::manager::{Lock, Mode, Scope, Taken};
 use crate::shmem::Shared;
 use crate::{clock, error, shmem};
 use idgen_core::lock::names::{self, Entry, Place};
@@ -322,7 +322,11 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
     use pg_sys::XactEvent::*;
     if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
-        clear(own, |hold| (hold.session.load(Relaxed), 0));
+        // What was let go of unseen, as by DISCARD ALL, would keep its name in the registry as long as the session lives.
+        clear(own, |hold| match Lock::new(hold.key.load(Relaxed), hold.mode()).is_held() {
+            true => (hold.session.load(Relaxed), 0),
+            false => (0, 0),
+        });
     }
 }
 
