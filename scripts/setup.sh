@@ -9,6 +9,7 @@ packages=(
   build-essential clang libclang-dev                  # pgrx reads the headers through libclang
   pkg-config libssl-dev                               # to compile cargo-pgrx
   faketime                                            # tests that step the clock
+  pgbouncer                                           # tests of locks behind a pooler
 )
 # The server with its headers, pg_regress and pgbench.
 server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
@@ -23,22 +24,24 @@ die() { echo "setup: $*" >&2; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# Debian's server package makes and starts a cluster, which nobody asked for here. Two files prevent that; they are
+# Debian's packages make and start a cluster and a pooler, which nobody asked for here. Two files prevent that; they are
 # there only while apt runs, and files that exist are not touched.
 no_cluster=/etc/postgresql-common/createcluster.d/idgen-setup.conf
 no_start=/usr/sbin/policy-rc.d
-prevent_cluster() {
-  [ ! -e "$no_start" ] || no_start= # before the trap, which removes what is named here
-  trap allow_cluster EXIT
+prevent_services() {
+  made_no_start=
+  [ -e "$no_start" ] || made_no_start=yes # before the trap, which removes what was made here
+  trap allow_services EXIT
   as_root mkdir -p "${no_cluster%/*}"
   echo 'create_main_cluster = false' | as_root tee "$no_cluster" >/dev/null
-  if [ -n "$no_start" ]; then
+  if [ -n "$made_no_start" ]; then
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$no_start" >/dev/null
     as_root chmod 755 "$no_start"
   fi
 }
-allow_cluster() {
-  as_root rm -f "$no_cluster" ${no_start:+"$no_start"}
+allow_services() {
+  trap - EXIT
+  as_root rm -f "$no_cluster" ${made_no_start:+"$no_start"}
   as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
 }
 
@@ -49,7 +52,9 @@ install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
   say "install ${missing[*]}"
   update_lists
+  prevent_services
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+  allow_services
 }
 
 lists_updated=
@@ -70,7 +75,6 @@ provide_server() {
   elif installed "postgresql-$PG"; then
     install_missing "${server_packages[@]}"
   elif [ ! -x "$default" ] && update_lists && apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
-    prevent_cluster
     install_missing "${server_packages[@]}"
   else
     install_missing "${build_packages[@]}"

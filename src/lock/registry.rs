@@ -1,7 +1,7 @@
 //! What the view `idgen.locks` shows beside what PostgreSQL knows: names, scopes, depths, and since when.
 //!
 //! All of it is for show. Who holds a lock is for the lock manager to say, and the view goes by that: what stands here
-//! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and put right when the lock is taken next.
+//! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and forgotten when the transaction ends.
 
 use super::acquire::Named;
 use super::manager::{Lock, Mode, Scope, Taken};
@@ -154,8 +154,11 @@ impl NameText {
 /// How many of this process's holds may be in use: the rest need not be looked at.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The locks that this transaction has taken, with the subtransaction each belongs to: a savepoint rolled back lets go of
-/// its own.
+/// The transaction itself, among its subtransactions: a macro of PostgreSQL.
+const TOP: pg_sys::SubTransactionId = 1;
+
+/// The locks that this transaction's open subtransactions have taken, with the one each belongs to: a savepoint rolled
+/// back lets go of its own. What the transaction itself has taken goes with it, and need not be listed.
 static IN_TRANSACTION: Mutex<Vec<(pg_sys::SubTransactionId, i64, Mode)>> = Mutex::new(Vec::new());
 
 /// This process's place among the backends, plus 1; 0 is not known yet.
@@ -170,6 +173,13 @@ fn own() -> Option<(&'static Shared, &'static Backend)> {
         own => own,
     };
     Some((shared, &shared.backends[own - 1]))
+}
+
+/// This process's place, if it has one. A process that ends in a transaction gives its place back first, and then ends
+/// the transaction: it must not claim another one, which nobody would give back.
+fn claimed() -> Option<&'static Backend> {
+    let own = OWN.load(Relaxed).checked_sub(1)?;
+    shmem::shared().map(|shared| &shared.backends[own])
 }
 
 #[cold]
@@ -205,7 +215,9 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
     if scope == Scope::Transaction {
         // SAFETY: reads this process's own state.
         let subtransaction = unsafe { pg_sys::GetCurrentSubTransactionId() };
-        IN_TRANSACTION.lock().push((subtransaction, named.hash.key, mode));
+        if subtransaction != TOP {
+            IN_TRANSACTION.lock().push((subtransaction, named.hash.key, mode));
+        }
     }
     let known = own.hold(named.hash.key, mode);
     if let Some(hold) = known.filter(|_| taken == Taken::Again) {
@@ -228,7 +240,7 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
 /// A session's lock was let go of once.
 #[inline]
 pub fn released(hash: NameHash, mode: Mode) {
-    if let Some(hold) = own().and_then(|(_, own)| own.hold(hash.key, mode)) {
+    if let Some(hold) = claimed().and_then(|own| own.hold(hash.key, mode)) {
         hold.session.store(hold.session.load(Relaxed).saturating_sub(1), Relaxed);
     }
 }
@@ -236,7 +248,7 @@ pub fn released(hash: NameHash, mode: Mode) {
 /// Does the session hold it, as far as is known here?
 #[inline]
 pub fn knows_session(hash: NameHash, mode: Mode) -> bool {
-    own().and_then(|(_, own)| own.hold(hash.key, mode)).is_some_and(|hold| hold.session.load(Relaxed) > 0)
+    claimed().and_then(|own| own.hold(hash.key, mode)).is_some_and(|hold| hold.session.load(Relaxed) > 0)
 }
 
 /// A wait that is shown as long as this lives.
@@ -310,7 +322,7 @@ fn is_in_use(shared: &Shared, entry: &Entry) -> bool {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    if let Some((_, own)) = own() {
+    if let Some(own) = claimed() {
         clear(own, |_| (0, 0));
         own.waiting.store(0, Relaxed);
         own.pid.store(0, Release);
@@ -321,9 +333,13 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
     use pg_sys::XactEvent::*;
-    if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some((_, own))) = (event, own()) {
+    if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
-        clear(own, |hold| (hold.session.load(Relaxed), 0));
+        // What was let go of unseen, as by DISCARD ALL, would keep its name in the registry as long as the session lives.
+        clear(own, |hold| match Lock::new(hold.key.load(Relaxed), hold.mode()).is_held() {
+            true => (hold.session.load(Relaxed), 0),
+            false => (0, 0),
+        });
     }
 }
 
@@ -336,13 +352,18 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
     _arg: *mut std::ffi::c_void,
 ) {
     let mut taken = IN_TRANSACTION.lock();
+    // Those of the innermost are the last ones.
+    let begin = taken.iter().rposition(|(of, ..)| *of != ended).map_or(0, |other| other + 1);
     match event {
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB if parent == TOP => {
+            taken.truncate(begin);
+        }
         pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
-            taken.iter_mut().filter(|(of, ..)| *of == ended).for_each(|(of, ..)| *of = parent);
+            taken[begin..].iter_mut().for_each(|(of, ..)| *of = parent);
         }
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-            for (_, key, mode) in taken.extract_if(.., |(of, ..)| *of == ended) {
-                if let Some(hold) = own().and_then(|(_, own)| own.hold(key, mode)) {
+            for (_, key, mode) in taken.drain(begin..) {
+                if let Some(hold) = claimed().and_then(|own| own.hold(key, mode)) {
                     hold.transaction.store(hold.transaction.load(Relaxed).saturating_sub(1), Relaxed);
                 }
             }

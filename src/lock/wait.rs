@@ -23,9 +23,9 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// For the functions that say whether it was available.
+    /// For the functions that say whether it was available. A part of a millisecond counts as one: it is a wait, too.
     pub fn answer(timeout: Duration) -> Self {
-        Limit::Answer(Instant::now() + timeout)
+        Limit::Answer(Instant::now() + Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64))
     }
 
     /// For the functions that wait as long as `lock_timeout` lets them, over all locks of the call.

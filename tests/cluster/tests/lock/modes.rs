@@ -1,0 +1,68 @@
+//! Servers that are not an ordinary primary with idgen preloaded.
+
+use idgen_cluster_tests::Cluster;
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+
+use crate::{await_queued, locks, locks_of};
+
+#[test]
+fn without_preload_locks_work_and_are_shown_by_key() {
+    let cluster = Cluster::builder().preload(false).start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut other);
+    execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}')");
+    for sql in [
+        "SELECT lock_try_acquire('a')",
+        "SELECT lock_try_acquire('a', '1 ms')",
+        "SELECT lock_try_acquire_xact('b', '1 ms')",
+        "SELECT lock_try_acquire_many('{c,d}', '1 ms')",
+        "SELECT lock_try_acquire_many_xact('{c,d}', '1 ms')",
+    ] {
+        assert!(!value::<bool>(&mut other, sql), "{sql}");
+        assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
+    }
+    execute(&mut other, "SET lock_timeout = '1ms'");
+    refused(&mut other, "SELECT lock_acquire_many('{c,d}')", "55P03");
+    execute(&mut other, "BEGIN; SAVEPOINT s; SELECT lock_acquire_xact('d'); ROLLBACK TO s");
+    assert_eq!(locks_of(&mut client, pid), 0);
+    execute(&mut other, "COMMIT");
+
+    let shown =
+        "SELECT key FROM idgen.locks WHERE name IS NULL AND scope IS NULL AND depth IS NULL AND granted ORDER BY key";
+    let keys = "SELECT lock_key(name) FROM unnest('{a,b,c}'::text[]) AS name ORDER BY 1";
+    assert_eq!(column::<i64>(&mut other, shown), column::<i64>(&mut other, keys));
+    let released = "SELECT lock_release('a')";
+    assert!(value::<bool>(&mut client, released) && value::<bool>(&mut client, released));
+    assert!(!value::<bool>(&mut client, released));
+    assert!(value::<bool>(&mut client, "SELECT lock_release_many('{b,c}')"));
+    assert_eq!(locks(&mut other), 0);
+}
+
+/// Advisory locks are each server's own, so named locks work on a standby, and do not know of the primary's.
+#[test]
+fn a_standby_has_locks_of_its_own() {
+    let primary = Cluster::builder().start_with_extension();
+    let standby = primary.standby();
+    standby.wait_replayed(&primary);
+    let (mut there, mut client, mut other) = (primary.client(), standby.client(), standby.client());
+    let pid = backend_pid(&mut other);
+    execute(&mut there, "SELECT lock_acquire('a')");
+    execute(&mut client, "SELECT lock_acquire('a')");
+    for sql in ["SELECT lock_try_acquire('a', '1 ms')", "SELECT lock_try_acquire_many_xact('{a,b,c}', '1 ms')"] {
+        assert!(!value::<bool>(&mut other, sql), "{sql}");
+        assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
+    }
+    assert_eq!(value::<String>(&mut other, "SELECT name || ' ' || scope FROM idgen.locks"), "a session");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| value::<bool>(&mut other, "SELECT lock_try_acquire('a', '1 hour')"));
+        await_queued(&standby, pid);
+        execute(&mut client, "SELECT lock_release('a')");
+        assert!(waiter.join().unwrap());
+    });
+    // Promotion ends no session, and so no lock.
+    standby.promote();
+    assert!(!value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
+    drop(other);
+    standby.wait_for(PATIENCE, "the session to end", || locks_of(&mut client, pid) == 0);
+    assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
+}
