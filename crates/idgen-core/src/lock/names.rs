@@ -28,7 +28,7 @@ pub enum Place {
 pub fn places(size: usize, database: u32, key: i64) -> impl Iterator<Item = usize> {
     // A key is a hash already; the database keeps equal names of many databases apart.
     // Its upper half scaled to the size, which is cheaper than a remainder.
-    let first = ((key as u64 >> 32 ^ u64::from(database)) * size as u64 >> 32) as usize;
+    let first = ((((key as u64 >> 32) ^ u64::from(database)) * size as u64) >> 32) as usize;
     (0..WAYS.min(size)).map(move |way| {
         let index = first + way;
         if index < size { index } else { index - size }
