@@ -4,7 +4,7 @@ use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
 use postgres::Client;
 
-use crate::{await_queued, locks, locks_of};
+use crate::{await_queued, builder, locks, locks_of};
 
 /// Every form, waiting for 'taken' or for several with it among them. 'mine' is held already.
 const WAITS: [&str; 8] = [
@@ -28,7 +28,7 @@ fn assert_as_before(client: &mut Client, observer: &mut Client, pid: i32, what: 
 
 #[test]
 fn a_wait_that_is_cancelled_leaves_what_was_there() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut holder, "SELECT lock_acquire('taken')");
@@ -56,7 +56,7 @@ fn a_wait_that_is_cancelled_leaves_what_was_there() {
 
 #[test]
 fn a_time_limit_that_is_over_leaves_what_was_there() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut holder, "SELECT lock_acquire('taken')");
@@ -99,7 +99,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
 
 #[test]
 fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut holder, mut observer) = (cluster.client(), cluster.client());
     execute(&mut holder, "SELECT lock_acquire('taken')");
     for wait in WAITS {
@@ -120,7 +120,7 @@ fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
 /// The server starts its shared memory anew: no lock is left, and no name of one.
 #[test]
 fn a_crash_of_a_waiting_process_leaves_nothing() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut holder, "SELECT lock_acquire('taken')");

@@ -6,7 +6,7 @@ use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_cluster_tests::{Cluster, pause};
 use postgres::SimpleQueryMessage;
 
-use crate::{await_queued, locks_of};
+use crate::{await_queued, builder, locks_of};
 
 /// Long enough to find the waiter in the queue, and to pause it.
 const LIMIT_MS: u64 = 5000;
@@ -87,7 +87,7 @@ fn answer_of(messages: &[SimpleQueryMessage]) -> String {
 }
 
 fn run_all(cases: &[Case]) {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     // Side by side: each sits out its time limit.
     std::thread::scope(|scope| {
         for case in cases {

@@ -4,7 +4,7 @@ use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{backend_pid, column, execute, refused, value};
 use postgres::Client;
 
-use crate::{locks, locks_of};
+use crate::{builder, locks, locks_of};
 
 const NAMES: &str = "ARRAY(SELECT 'name ' || n FROM generate_series(1, 40) AS n)";
 
@@ -22,7 +22,7 @@ fn fill_lock_table(holder: &mut Client, room: usize) {
 
 #[test]
 fn a_full_lock_table_leaves_nothing_of_the_call() {
-    let cluster = Cluster::builder()
+    let cluster = builder()
         .conf("max_locks_per_transaction", "10")
         .conf("max_connections", "20")
         .conf("autovacuum", "off")
@@ -60,7 +60,7 @@ fn a_full_lock_table_leaves_nothing_of_the_call() {
 
 #[test]
 fn a_full_registry_shows_keys_and_recovers() {
-    let cluster = Cluster::builder().conf("idgen.max_lock_names", "4").start_with_extension();
+    let cluster = builder().conf("idgen.max_lock_names", "4").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let names: Vec<String> = (0..7).map(|n| format!("'name {n}'")).collect();
     let names = names.join(",");
@@ -86,7 +86,7 @@ fn a_full_registry_shows_keys_and_recovers() {
 /// More locks than a process notes: the rest has a name, and no depth.
 #[test]
 fn many_locks_of_one_session_all_have_names() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, &format!("SELECT lock_acquire_many({NAMES})"));
     assert_eq!(value::<i64>(&mut client, "SELECT count(DISTINCT name) FROM idgen.locks WHERE granted"), 40);
@@ -102,7 +102,7 @@ fn many_locks_of_one_session_all_have_names() {
 /// A place for what a process notes goes back whenever one ends, also in the middle of a transaction.
 #[test]
 fn sessions_that_end_in_a_transaction_give_their_place_back() {
-    let cluster = Cluster::builder().conf("max_connections", "20").start_with_extension();
+    let cluster = builder().conf("max_connections", "20").start_with_extension();
     let mut observer = cluster.client();
     // More than there are places: MaxBackends is 20 connections and all kinds of workers.
     for n in 0..100 {

@@ -10,9 +10,14 @@ mod row_version;
 mod scopes;
 mod storm;
 
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{PATIENCE, value};
+use idgen_cluster_tests::{Builder, Cluster};
 use postgres::Client;
+
+/// A server on which nobody waits for ever: a test that finds a lock where none should be fails, and does not hang.
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min")
+}
 
 /// Advisory locks, named or not, that a process holds or waits for: by the lock manager, and not by what idgen keeps.
 fn locks_of(client: &mut Client, pid: i32) -> i64 {

@@ -3,11 +3,11 @@
 use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
 
-use crate::{await_queued, locks, locks_of};
+use crate::{await_queued, builder, locks, locks_of};
 
 #[test]
 fn without_preload_locks_work_and_are_shown_by_key() {
-    let cluster = Cluster::builder().preload(false).start_with_extension();
+    let cluster = builder().preload(false).start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut other);
     execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}')");
@@ -41,7 +41,7 @@ fn without_preload_locks_work_and_are_shown_by_key() {
 /// Advisory locks are each server's own, so named locks work on a standby, and do not know of the primary's.
 #[test]
 fn a_standby_has_locks_of_its_own() {
-    let primary = Cluster::builder().start_with_extension();
+    let primary = builder().start_with_extension();
     let standby = primary.standby();
     standby.wait_replayed(&primary);
     let (mut there, mut client, mut other) = (primary.client(), standby.client(), standby.client());

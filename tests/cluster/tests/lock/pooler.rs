@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User};
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
-use crate::locks;
+use crate::{builder, locks};
 
 /// A PgBouncer of its own before a cluster, with one connection to the server.
 struct Pooler<'cluster> {
@@ -92,7 +92,7 @@ fn transactions_locks_exclude_and_end(cluster: &Cluster, pooler: &Pooler) {
 
 #[test]
 fn with_a_reset_after_each_transaction_a_sessions_lock_ends_with_the_transaction() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let pooler = Pooler::start(&cluster, true);
     transactions_locks_exclude_and_end(&cluster, &pooler);
 
@@ -105,7 +105,7 @@ fn with_a_reset_after_each_transaction_a_sessions_lock_ends_with_the_transaction
 
 #[test]
 fn without_a_reset_a_sessions_lock_is_everybodys_and_outlives_its_client() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let pooler = Pooler::start(&cluster, false);
     transactions_locks_exclude_and_end(&cluster, &pooler);
 

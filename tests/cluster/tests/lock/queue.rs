@@ -6,7 +6,7 @@ use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, 
 use idgen_cluster_tests::{Cluster, pause};
 use postgres::Client;
 
-use crate::{await_queued, locks_of};
+use crate::{await_queued, builder, locks_of};
 
 /// Waits in turn for 'turn', writes its number down while it has the lock, and lets go.
 const TURNS: [&str; 8] = [
@@ -25,7 +25,7 @@ fn turn(n: usize) -> String {
 }
 
 fn with_turns() -> (Cluster, Client) {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE turns (place bigserial, who int)");
     let mut holder = cluster.client();
     execute(&mut holder, "SELECT lock_acquire('turn')");
@@ -50,7 +50,6 @@ fn waiters_get_the_lock_in_the_order_in_which_they_queued() {
         let sql = "SELECT array_agg(queue_position::int ORDER BY waiting_since) FROM idgen.locks WHERE NOT granted";
         let places: Vec<i32> = value(&mut holder, sql);
         assert_eq!(places, (1..=count as i32).collect::<Vec<_>>());
-        // Whoever comes and does not wait, gets nothing before those who do.
         execute(&mut holder, "SELECT lock_release('turn')");
     });
     assert_eq!(in_order(&cluster), (0..count as i32).collect::<Vec<_>>());
@@ -87,7 +86,7 @@ fn a_waiter_whose_client_was_killed_is_skipped() {
 /// A named lock against a row. The victim is whoever looks first: the one who waits for the named lock.
 #[test]
 fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)");
     for call in [
         "SELECT lock_acquire('x')",
@@ -103,15 +102,17 @@ fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
         let (other_pid, victim_pid) = (backend_pid(&mut other), backend_pid(&mut victim));
         execute(&mut victim, "SET deadlock_timeout = '10ms'; BEGIN; UPDATE t SET n = n + 1; SAVEPOINT s");
         execute(&mut other, "SET deadlock_timeout = '10min'; BEGIN; SELECT lock_acquire_xact('x')");
-        std::thread::scope(|scope| {
+        let left = std::thread::scope(|scope| {
             let update = scope.spawn(|| execute(&mut other, "UPDATE t SET n = n + 1"));
             await_queued(&cluster, other_pid);
             refused(&mut victim, call, "40P01");
             execute(&mut victim, "ROLLBACK TO s");
-            assert_eq!(locks_of(&mut victim, victim_pid), 0, "{call}");
+            let left = locks_of(&mut victim, victim_pid);
             execute(&mut victim, "COMMIT");
             update.join().unwrap();
+            left
         });
+        assert_eq!(left, 0, "{call}");
         execute(&mut other, "COMMIT");
         assert_eq!(locks_of(&mut victim, other_pid), 0);
     }
@@ -121,7 +122,7 @@ fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
 /// Nine sessions want the same locks, each in an order of its own.
 #[test]
 fn arrays_in_any_order_do_not_deadlock() {
-    let cluster = Cluster::builder().conf("deadlock_timeout", "10ms").start_with_extension();
+    let cluster = builder().conf("deadlock_timeout", "10ms").start_with_extension();
     std::thread::scope(|scope| {
         for n in 0..9 {
             let cluster = &cluster;
@@ -146,8 +147,7 @@ fn arrays_in_any_order_do_not_deadlock() {
 #[test]
 fn many_names_have_one_time_limit() {
     // What waits longer than this is logged.
-    let cluster =
-        Cluster::builder().conf("log_lock_waits", "on").conf("deadlock_timeout", "50ms").start_with_extension();
+    let cluster = builder().conf("log_lock_waits", "on").conf("deadlock_timeout", "50ms").start_with_extension();
     let mut observer = cluster.client();
     for call in [
         "SELECT lock_try_acquire_many('{n1,n2}', '3 s')",

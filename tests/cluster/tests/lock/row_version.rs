@@ -6,6 +6,8 @@ use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{execute, row, value};
 use postgres::error::SqlState;
 
+use crate::builder;
+
 const SESSIONS: usize = 6;
 const ROUNDS: usize = 30;
 
@@ -51,7 +53,7 @@ fn race(cluster: &Cluster, write: &str) -> (usize, i32) {
 
 #[test]
 fn no_change_is_lost_on_a_table_or_on_partitions() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let plain = "CREATE TABLE t (id int PRIMARY KEY, n int, version bigint)";
     // The partition has its columns at other places.
     let partitioned = "CREATE TABLE t (id int PRIMARY KEY, n int, version bigint) PARTITION BY RANGE (id);
@@ -77,7 +79,7 @@ fn no_change_is_lost_on_a_table_or_on_partitions() {
 /// A row that moves to another partition takes its version along.
 #[test]
 fn a_row_that_changes_its_partition_is_counted() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     cluster.execute(
         "CREATE TABLE t (id int, n int, version int) PARTITION BY LIST (n);
          CREATE TABLE t0 PARTITION OF t FOR VALUES IN (0);

@@ -4,7 +4,7 @@ use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{backend_pid, column, execute, refused, value};
 use postgres::Client;
 
-use crate::{locks, locks_of};
+use crate::{builder, locks, locks_of};
 
 fn is_free(client: &mut Client, name: &str) -> bool {
     let free = value(client, &format!("SELECT lock_try_acquire('{name}')"));
@@ -22,7 +22,7 @@ fn shown(client: &mut Client, pid: i32) -> Vec<String> {
 
 #[test]
 fn what_frees_advisory_locks_frees_named_ones() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     for free in ["DISCARD ALL", "SELECT pg_advisory_unlock_all()"] {
@@ -46,7 +46,7 @@ fn what_frees_advisory_locks_frees_named_ones() {
 
 #[test]
 fn a_prepared_transaction_keeps_its_locks() {
-    let cluster = Cluster::builder().conf("max_prepared_transactions", "4").start_with_extension();
+    let cluster = builder().conf("max_prepared_transactions", "4").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut client, "BEGIN; SELECT lock_acquire_many_xact('{p,q}'); PREPARE TRANSACTION 'two'");
@@ -86,7 +86,7 @@ fn a_prepared_transaction_keeps_its_locks() {
 /// Subtransactions that end either way, nested, with waits in them, by the thousand.
 #[test]
 fn subtransactions_take_their_own_locks_along() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut other) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut holder, "SELECT lock_acquire('taken')");
@@ -126,7 +126,7 @@ fn subtransactions_take_their_own_locks_along() {
 
 #[test]
 fn a_lock_on_the_key_as_a_number_is_another_lock() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     execute(&mut client, "SELECT lock_acquire('a')");
     let halves = "(lock_key('a') >> 32)::int, (lock_key('a') << 32 >> 32)::int";
@@ -144,7 +144,7 @@ fn a_lock_on_the_key_as_a_number_is_another_lock() {
 
 #[test]
 fn locks_of_two_databases_never_meet() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     cluster.execute("CREATE DATABASE second");
     let (mut here, mut there) = (cluster.client(), cluster.client_in("second"));
     execute(&mut there, "CREATE EXTENSION idgen");

@@ -6,7 +6,7 @@ use idgen_cluster_tests::rounds;
 use idgen_cluster_tests::sql::{backend_pid, execute, value};
 use postgres::error::SqlState;
 
-use crate::locks_of;
+use crate::{builder, locks_of};
 
 const SESSIONS: usize = 16;
 const LIMITS_MS: [u32; 3] = [1, 2, 5];
@@ -105,7 +105,7 @@ fn storm(cluster: &Cluster, form_of: impl Fn(usize) -> &'static Form) -> Seen {
 
 #[test]
 fn a_session_that_was_told_no_holds_nothing() {
-    let cluster = Cluster::builder().start_with_extension();
+    let cluster = builder().start_with_extension();
     let named = storm(&cluster, |n| &FORMS[n % FORMS.len()]);
     let control = storm(&cluster, |_| &CONTROL);
     println!(
