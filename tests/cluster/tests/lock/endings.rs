@@ -1,6 +1,5 @@
 //! Waits that end without the lock: what was held before is held as before, and nothing else is.
 
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
 use postgres::Client;
 

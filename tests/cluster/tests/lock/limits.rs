@@ -1,6 +1,5 @@
 //! What happens when there is no room: in PostgreSQL's lock table, in the registry of names, in what a process notes.
 
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{backend_pid, column, execute, refused, value};
 use postgres::Client;
 

@@ -1,6 +1,5 @@
 //! Servers that are not an ordinary primary with idgen preloaded.
 
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
 
 use crate::{await_queued, builder, locks, locks_of};

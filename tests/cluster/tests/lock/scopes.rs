@@ -1,6 +1,5 @@
 //! How long a lock is held, and whom it keeps out.
 
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{backend_pid, column, execute, refused, value};
 use postgres::Client;
 
