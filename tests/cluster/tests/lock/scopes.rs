@@ -34,6 +34,9 @@ fn what_frees_advisory_locks_frees_named_ones() {
         // What was kept of the locks that are gone is forgotten when they are taken again.
         execute(&mut client, "SELECT lock_acquire('a')");
         assert_eq!(shown(&mut other, pid), ["a exclusive session 1"]);
+        execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')");
+        assert_eq!(shown(&mut other, pid), ["a exclusive session 2"]);
+        assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
         assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
         assert!(!value::<bool>(&mut client, "SELECT lock_release('a')"));
     }
@@ -49,11 +52,12 @@ fn a_prepared_transaction_keeps_its_locks() {
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut client, "BEGIN; SELECT lock_acquire_many_xact('{p,q}'); PREPARE TRANSACTION 'two'");
+    // Before the session does anything else.
+    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
     assert_eq!(locks_of(&mut other, pid), 0);
     assert!(!is_free(&mut other, "p") && !is_free(&mut client, "q"));
     let ownerless = "SELECT coalesce(name, key::text) || ' ' || scope FROM idgen.locks WHERE pid IS NULL ORDER BY name";
     assert_eq!(column::<String>(&mut other, ownerless), ["p transaction", "q transaction"]);
-    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
 
     // Beyond a restart, which forgets the names.
     cluster.restart();
@@ -107,6 +111,10 @@ fn subtransactions_take_their_own_locks_along() {
                      EXCEPTION WHEN division_by_zero THEN
                          PERFORM lock_release('session');
                      END;
+                     BEGIN
+                         PERFORM lock_acquire_xact('outer');
+                     EXCEPTION WHEN division_by_zero THEN NULL;
+                     END;
                      IF i % 10 <> 3 THEN
                          RAISE division_by_zero;
                      END IF;
@@ -115,8 +123,8 @@ fn subtransactions_take_their_own_locks_along() {
              END LOOP;
          END $$",
     );
-    // 300 of the 3,000 blocks have ended well: those of 'name 3'.
-    assert_eq!(shown(&mut other, pid), ["name 3 exclusive transaction 300", "outer exclusive transaction 301"]);
+    // 300 of the 3,000 blocks have ended well: those of 'name 3', with the blocks in them.
+    assert_eq!(shown(&mut other, pid), ["name 3 exclusive transaction 300", "outer exclusive transaction 601"]);
     assert_eq!(locks_of(&mut other, pid), 2);
     execute(&mut client, "COMMIT");
     assert_eq!(locks_of(&mut other, pid), 0);

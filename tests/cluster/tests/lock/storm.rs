@@ -84,8 +84,8 @@ fn want(cluster: &Cluster, form: &Form, tries: usize) -> Seen {
         assert_eq!(locks_of(&mut client, pid), 0, "{}", form.take);
     }
     assert_eq!(
-        value::<String>(&mut client, "SELECT count(*)::text FROM idgen.locks WHERE pid = pg_backend_pid()"),
-        "0"
+        value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_holds() WHERE pid = pg_backend_pid()"),
+        0
     );
     seen
 }
