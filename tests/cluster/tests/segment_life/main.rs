@@ -64,9 +64,19 @@ fn await_worker(cluster: &Cluster, database: &str) -> i32 {
     found[0]
 }
 
+/// Waits until the refill worker has ended, and its place is free: the postmaster frees that after it has buried the
+/// process, and before it lets anybody else connect.
 fn await_no_worker(cluster: &Cluster, database: &str) {
     let mut client = cluster.client();
-    cluster.wait_for(PATIENCE, "the end of the refill worker", || workers(&mut client, database).is_empty());
+    let mut seen = Vec::new();
+    cluster.wait_for(PATIENCE, "the end of the refill worker", || {
+        let now = workers(&mut client, database);
+        seen.extend(&now);
+        now.is_empty()
+    });
+    let is_buried = |pid: &i32| !std::fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+    cluster.wait_for(PATIENCE, "the postmaster to bury the refill worker", || seen.iter().all(is_buried));
+    drop(cluster.client());
 }
 
 /// Waits until a session waits for a refill.
