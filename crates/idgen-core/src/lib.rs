@@ -7,6 +7,7 @@ pub mod clock;
 pub mod error;
 pub mod generator;
 pub mod layout;
+pub mod lease;
 pub mod lock;
 pub mod segment;
 pub mod snowflake;

@@ -1,0 +1,166 @@
+//! Leases: who holds which slot of a name until when, and who may take one.
+//!
+//! A slot's row outlives its holders: a term follows a term in it, each under a token of its own. Times are microseconds of
+//! a clock that never steps, counted since the machine started. A row that was written by another clock, before a reboot or
+//! a failover, says how long its term was to last and not when it ends: it ends that long after this server began to write.
+
+/// The most slots a name can have: as many as the widest worker id of a preset has numbers.
+pub const MAX_SLOTS: i32 = 65_536;
+
+/// What is laid down for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    pub slots: i32,
+    pub ttl_us: i64,
+    /// How long a slot rests whose holder has vanished: what he has begun elsewhere may still have its effect.
+    pub lock_delay_us: i64,
+}
+
+/// What the row of a slot says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub slot: i32,
+    pub token: i64,
+    /// How often acquired and not yet released; 0 is free.
+    pub depth: i32,
+    /// The end of the term; of a free slot, when it was freed.
+    pub ends_us: i64,
+    pub ttl_us: i64,
+    /// Freed by force: the holder may not know yet.
+    pub revoked: bool,
+    /// `ends_us` is by the clock that runs now.
+    pub by_this_clock: bool,
+    pub session: Session,
+}
+
+/// What has become of the session that a term is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session {
+    /// The term is bound to none.
+    None,
+    Lives,
+    Ended,
+    /// It ended with the server, which cannot say when its client noticed: the term lasts its time.
+    EndedWithServer,
+}
+
+/// The time by this server.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub now_us: i64,
+    /// When this server began to write, at its start or its promotion. All that another clock has written is older.
+    pub began_us: i64,
+}
+
+/// When a slot can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Availability {
+    /// Now; and has been since then.
+    Since(i64),
+    /// From then on, if nothing changes.
+    From(i64),
+    /// When its session ends.
+    WithSession,
+}
+
+impl Term {
+    /// When the term is over: now the time of its holder ends, not yet the rest after it.
+    /// `None` as long as the session lives.
+    pub fn ends_us(&self, now: Now) -> Option<i64> {
+        let from_the_beginning = now.began_us.saturating_add(self.ttl_us);
+        match self.session {
+            Session::Lives => None,
+            Session::Ended => Some(now.now_us),
+            Session::EndedWithServer if self.by_this_clock => Some(self.ends_us.max(from_the_beginning)),
+            Session::None if self.by_this_clock => Some(self.ends_us),
+            Session::None | Session::EndedWithServer => Some(from_the_beginning),
+        }
+    }
+
+    pub fn availability(&self, lock_delay_us: i64, now: Now) -> Availability {
+        let from_us = if self.depth > 0 {
+            match self.ends_us(now) {
+                Some(ends_us) => ends_us.saturating_add(lock_delay_us),
+                None => return Availability::WithSession,
+            }
+        } else {
+            let freed_us = if self.by_this_clock { self.ends_us } else { now.began_us };
+            if self.revoked { freed_us.saturating_add(lock_delay_us) } else { freed_us }
+        };
+        if from_us <= now.now_us { Availability::Since(from_us) } else { Availability::From(from_us) }
+    }
+
+    /// Does its holder still hold it? Not while it rests after him.
+    pub fn is_held(&self, now: Now) -> bool {
+        self.depth > 0 && self.ends_us(now).is_none_or(|ends_us| now.now_us < ends_us)
+    }
+
+    /// Nobody noticed yet that the session has ended, and from then on the slot is to rest.
+    fn has_to_rest(&self, lock_delay_us: i64) -> bool {
+        self.depth > 0 && self.session == Session::Ended && lock_delay_us > 0
+    }
+}
+
+/// What whoever is at the head of the queue has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Take one of these, the first that nobody has locked.
+    Take {
+        slots: Vec<i32>,
+        /// There are no others: if all are locked, wait for the first.
+        all: bool,
+    },
+    /// Take a slot that nobody has had yet.
+    Make { slot: i32 },
+    /// Let these begin their rest, and look again.
+    Rest { slots: Vec<i32> },
+    /// Nothing is free. Look again then, or when something happens.
+    Wait { until_us: Option<i64> },
+}
+
+/// What to do for a slot, given the rows that are there. The slot that has been free for longest goes first, so that a
+/// number, and what others know of it, comes back as late as can be.
+pub fn choose(terms: &[Term], definition: &Definition, now: Now) -> Choice {
+    let delay_us = definition.lock_delay_us;
+    let ended: Vec<i32> = terms.iter().filter(|term| term.has_to_rest(delay_us)).map(|term| term.slot).collect();
+    if !ended.is_empty() {
+        return Choice::Rest { slots: ended };
+    }
+    let states: Vec<(Availability, i32)> =
+        terms.iter().map(|term| (term.availability(delay_us, now), term.slot)).collect();
+    let mut free: Vec<(i64, i32)> = Vec::new();
+    let mut taken = 0;
+    let mut until_us = None;
+    for (availability, slot) in states {
+        match availability {
+            // One above the limit, of an earlier definition, is not given again.
+            Availability::Since(since_us) if slot < definition.slots => free.push((since_us, slot)),
+            Availability::Since(_) => {}
+            Availability::From(from_us) => {
+                taken += 1;
+                until_us = Some(until_us.map_or(from_us, |until_us: i64| until_us.min(from_us)));
+            }
+            Availability::WithSession => taken += 1,
+        }
+    }
+    // Those above the limit count: there are never more holders than slots.
+    if taken >= definition.slots {
+        return Choice::Wait { until_us };
+    }
+    if let Some(slot) = first_without_row(terms, definition.slots) {
+        return Choice::Make { slot };
+    }
+    free.sort_unstable();
+    let all = free.len() == definition.slots as usize;
+    Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
+}
+
+fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
+    let mut known: Vec<i32> = terms.iter().map(|term| term.slot).collect();
+    known.sort_unstable();
+    let first = (0..).zip(&known).take_while(|(slot, known)| slot == *known).count() as i32;
+    (first < slots).then_some(first)
+}
+
+#[cfg(test)]
+mod tests;

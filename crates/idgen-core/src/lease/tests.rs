@@ -1,0 +1,334 @@
+use super::*;
+use proptest::prelude::*;
+
+const MS: i64 = 1000;
+const NOW: Now = Now { now_us: 1_000_000 * MS, began_us: 500_000 * MS };
+const LOCK: Definition = Definition { slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
+
+fn held(slot: i32, ends_us: i64) -> Term {
+    Term {
+        slot,
+        token: 1,
+        depth: 1,
+        ends_us,
+        ttl_us: 30_000 * MS,
+        revoked: false,
+        by_this_clock: true,
+        session: Session::None,
+    }
+}
+
+fn free(slot: i32, since_us: i64) -> Term {
+    Term { depth: 0, ..held(slot, since_us) }
+}
+
+fn take(slots: &[i32], all: bool) -> Choice {
+    Choice::Take { slots: slots.to_vec(), all }
+}
+
+#[test]
+fn a_term_is_held_up_to_its_end_and_not_longer() {
+    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
+    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
+    assert!(held(0, NOW.now_us + 1).is_held(NOW));
+    assert!(!held(0, NOW.now_us).is_held(NOW));
+    assert!(!free(0, NOW.now_us + 1).is_held(NOW));
+}
+
+#[test]
+fn a_released_slot_is_free_at_once_and_a_revoked_one_rests() {
+    let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
+    let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
+    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, NOW), take(&[0], true));
+    assert_eq!(choose(&[revoked], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
+    assert_eq!(choose(&[revoked], &LOCK, NOW), take(&[0], true));
+}
+
+#[test]
+fn an_expired_term_rests_before_it_is_taken() {
+    let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
+    let expired = held(0, NOW.now_us - 2 * MS);
+    assert_eq!(choose(&[expired], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
+    assert!(!expired.is_held(NOW));
+}
+
+#[test]
+fn what_another_clock_wrote_lasts_its_full_time_from_the_servers_beginning() {
+    let began_us = NOW.now_us - 10 * MS;
+    let now = Now { began_us, ..NOW };
+    for ends_us in [i64::MIN, 0, NOW.now_us, i64::MAX] {
+        let foreign = Term { by_this_clock: false, ..held(0, ends_us) };
+        assert_eq!(foreign.ends_us(now), Some(began_us + foreign.ttl_us));
+        assert!(foreign.is_held(now));
+        let later = Now { now_us: began_us + foreign.ttl_us, ..now };
+        assert_eq!(choose(&[foreign], &LOCK, later), take(&[0], true));
+        let revoked = Term { depth: 0, revoked: true, ..foreign };
+        let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
+        assert_eq!(choose(&[revoked], &delayed, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
+        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, now), take(&[0], true));
+    }
+}
+
+#[test]
+fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
+    let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
+    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, NOW), Choice::Wait { until_us: None });
+    assert!(bound(Session::Lives).is_held(NOW));
+    assert_eq!(choose(&[Term { session: Session::Ended, ..held(0, i64::MAX) }], &LOCK, NOW), take(&[0], true));
+}
+
+#[test]
+fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
+    let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
+    let lost = |ends_us, by_this_clock| {
+        Term { session: Session::EndedWithServer, by_this_clock, ..held(0, ends_us) }.ends_us(now)
+    };
+    assert_eq!(lost(0, true), Some(now.began_us + 30_000 * MS));
+    assert_eq!(lost(0, false), Some(now.began_us + 30_000 * MS));
+    assert_eq!(lost(i64::MAX, true), Some(i64::MAX));
+}
+
+#[test]
+fn the_end_of_a_session_begins_a_rest_where_there_is_one() {
+    let ended = Term { session: Session::Ended, ..held(3, 0) };
+    let delayed = Definition { slots: 4, lock_delay_us: 1, ..LOCK };
+    assert_eq!(choose(&[held(0, i64::MAX), ended], &delayed, NOW), Choice::Rest { slots: vec![3] });
+    assert_eq!(
+        choose(&[Term { depth: 0, ..ended }], &Definition { slots: 1, ..delayed }, NOW),
+        Choice::Make { slot: 0 }
+    );
+}
+
+#[test]
+fn slots_never_had_go_first_and_then_the_one_free_for_longest() {
+    let five = Definition { slots: 5, ..LOCK };
+    let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
+    assert_eq!(choose(&three, &five, NOW), Choice::Make { slot: 2 });
+    let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
+    assert_eq!(choose(&all, &five, NOW), take(&[3, 0, 2, 4], false));
+    assert_eq!(choose(&[], &five, NOW), Choice::Make { slot: 0 });
+}
+
+#[test]
+fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
+    let two = Definition { slots: 2, ..LOCK };
+    let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
+    assert_eq!(choose(&above, &two, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    let later = Now { now_us: NOW.now_us + 5, ..NOW };
+    assert_eq!(choose(&above, &two, later), take(&[0, 1], true));
+    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, NOW), Choice::Make { slot: 0 });
+}
+
+#[test]
+fn no_number_is_too_large() {
+    let endless = Definition { slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
+    let foreign = Term { by_this_clock: false, ttl_us: i64::MAX, ..held(0, i64::MAX) };
+    let expired = held(1, NOW.now_us);
+    assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));
+    assert_eq!(expired.availability(i64::MAX, NOW), Availability::From(i64::MAX));
+    assert_eq!(choose(&[foreign, expired], &endless, NOW), Choice::Make { slot: 2 });
+}
+
+/// What happens to a name. Times are steps of the clock.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Acquire {
+        bound: bool,
+    },
+    Renew {
+        holder: usize,
+    },
+    Release {
+        holder: usize,
+    },
+    Revoke {
+        holder: usize,
+    },
+    SessionEnds {
+        holder: usize,
+    },
+    Pass {
+        us: i64,
+    },
+    /// Another machine goes on with the rows: its clock has nothing to do with this one's.
+    Failover {
+        clock_us: i64,
+    },
+    Define {
+        slots: i32,
+        lock_delay_us: i64,
+    },
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let holder = || 0usize..6;
+    let event = prop_oneof![
+        4 => any::<bool>().prop_map(|bound| Event::Acquire { bound }),
+        2 => holder().prop_map(|holder| Event::Renew { holder }),
+        2 => holder().prop_map(|holder| Event::Release { holder }),
+        1 => holder().prop_map(|holder| Event::Revoke { holder }),
+        1 => holder().prop_map(|holder| Event::SessionEnds { holder }),
+        4 => (0..150i64).prop_map(|us| Event::Pass { us }),
+        1 => (0..1_000i64).prop_map(|clock_us| Event::Failover { clock_us }),
+        1 => (1..5i32, 0..60i64).prop_map(|(slots, lock_delay_us)| Event::Define { slots, lock_delay_us }),
+    ];
+    proptest::collection::vec(event, 1..120)
+}
+
+/// A holder as he sees himself, by true time, which no machine shows.
+#[derive(Debug)]
+struct Holder {
+    token: i64,
+    /// He was promised to be alone up to then; a bound one, as long as his session lives.
+    until: Option<i64>,
+}
+
+/// Rows and holders as the extension moves them.
+struct World {
+    terms: Vec<Term>,
+    holders: Vec<Holder>,
+    definition: Definition,
+    /// True time, and what the machine's clock is ahead of it.
+    time: i64,
+    clock_offset: i64,
+    began_us: i64,
+    next_token: i64,
+}
+
+impl World {
+    const TTL: i64 = 100;
+
+    fn now(&self) -> Now {
+        Now { now_us: self.time + self.clock_offset, began_us: self.began_us }
+    }
+
+    fn term(&mut self, holder: usize) -> Option<(&mut Term, usize)> {
+        let index = holder.checked_rem(self.holders.len())?;
+        let token = self.holders[index].token;
+        self.terms.iter_mut().find(|term| term.token == token && term.depth > 0).map(|term| (term, index))
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Acquire { bound } => self.acquire(bound),
+            Event::Renew { holder } => {
+                let until = self.time + Self::TTL;
+                if let Some((term, index)) = self.term(holder) {
+                    (term.ends_us, term.by_this_clock) = (now.now_us + Self::TTL, true);
+                    if term.session != Session::Lives {
+                        term.session = Session::None;
+                        self.holders[index].until = Some(until);
+                    }
+                }
+            }
+            Event::Release { holder } => {
+                if let Some((term, index)) = self.term(holder) {
+                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
+                    (term.session, term.revoked) = (Session::None, false);
+                    self.holders.swap_remove(index);
+                }
+            }
+            Event::Revoke { holder } => {
+                if let Some((term, index)) = self.term(holder) {
+                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
+                    (term.session, term.revoked) = (Session::None, true);
+                    self.holders.swap_remove(index);
+                }
+            }
+            Event::SessionEnds { holder } => {
+                let time = self.time;
+                if let Some((term, index)) = self.term(holder)
+                    && term.session == Session::Lives
+                {
+                    term.session = Session::Ended;
+                    self.holders[index].until = Some(time);
+                }
+            }
+            Event::Pass { us } => self.time += us,
+            Event::Failover { clock_us } => self.fail_over(clock_us),
+            Event::Define { slots, lock_delay_us } => {
+                self.definition = Definition { slots, lock_delay_us, ..self.definition };
+            }
+        }
+        let time = self.time;
+        self.holders.retain(|holder| holder.until.is_none_or(|until| time < until));
+    }
+
+    fn fail_over(&mut self, clock_us: i64) {
+        self.clock_offset = clock_us - self.time;
+        self.began_us = clock_us;
+        for term in &mut self.terms {
+            term.by_this_clock = false;
+            if matches!(term.session, Session::Lives | Session::Ended) {
+                term.session = Session::EndedWithServer;
+            }
+        }
+        for holder in &mut self.holders {
+            holder.until = Some(holder.until.unwrap_or(self.time + Self::TTL));
+        }
+    }
+
+    fn acquire(&mut self, bound: bool) {
+        let now = self.now();
+        let slot = match choose(&self.terms, &self.definition, now) {
+            Choice::Take { slots, all } => {
+                assert_eq!(all, slots.len() == self.definition.slots as usize);
+                let index = self.terms.iter().position(|term| term.slot == slots[0]).expect("a row that is there");
+                self.terms.swap_remove(index);
+                slots[0]
+            }
+            Choice::Make { slot } => slot,
+            Choice::Rest { slots } => {
+                for term in self.terms.iter_mut().filter(|term| slots.contains(&term.slot)) {
+                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
+                    (term.session, term.revoked) = (Session::None, true);
+                }
+                return self.acquire(bound);
+            }
+            Choice::Wait { until_us } => {
+                assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
+                return;
+            }
+        };
+        assert!((0..self.definition.slots).contains(&slot));
+        assert!(self.terms.iter().all(|term| term.slot != slot), "a slot has one row");
+        self.next_token += 1;
+        let session = if bound { Session::Lives } else { Session::None };
+        let (token, ends_us) = (self.next_token, now.now_us + Self::TTL);
+        self.terms.push(Term { token, session, ttl_us: Self::TTL, ..held(slot, ends_us) });
+        let until = (!bound).then_some(self.time + Self::TTL);
+        self.holders.push(Holder { token, until });
+        // L2, by what the holders themselves were promised.
+        let (holders, slots) = (self.holders.len(), self.definition.slots as usize);
+        assert!(holders <= slots, "{holders} holders of {slots} slots: {:?}", self.holders);
+    }
+}
+
+proptest! {
+    #[test]
+    fn there_are_never_more_holders_than_slots(events in events()) {
+        let mut world = World {
+            terms: Vec::new(),
+            holders: Vec::new(),
+            definition: Definition { slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
+            time: 1_000_000,
+            clock_offset: 0,
+            began_us: 0,
+            next_token: 0,
+        };
+        for event in events {
+            world.happen(event);
+        }
+        // Nothing is taken for ever: without sessions, all of it is free after the time, and the rest after it.
+        for term in &mut world.terms {
+            if term.session == Session::Lives {
+                term.session = Session::None;
+            }
+        }
+        world.time += 2 * World::TTL + world.definition.lock_delay_us;
+        let choice = choose(&world.terms, &world.definition, world.now());
+        let is_free = !matches!(choice, Choice::Wait { .. });
+        prop_assert!(is_free, "{choice:?}");
+    }
+}
