@@ -116,3 +116,46 @@ COMMENT ON FUNCTION row_version() IS
 COMMENT ON VIEW idgen.locks IS 'named locks that are held or waited for in this database';
 COMMENT ON FUNCTION idgen.lock_get_names() IS 'names of locks, for the view idgen.locks';
 COMMENT ON FUNCTION idgen.lock_get_holds() IS 'who holds which lock how often, for the view idgen.locks';
+
+COMMENT ON FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean) IS
+    'acquires a lease: its token is the proof; waits as long as lock_timeout lets it';
+COMMENT ON FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean) IS
+    'acquires a lease if it is to be had in time; else no row';
+COMMENT ON FUNCTION lease_renew(text, bigint, interval) IS 'makes a lease last from now on; returns when it ends then';
+COMMENT ON FUNCTION lease_renew_many(text[], bigint[], interval) IS
+    'renews those of several leases that are still held, and returns them';
+COMMENT ON FUNCTION lease_release(text, bigint) IS
+    'lets go of a lease once; false if it is still held, acquired more often than released';
+COMMENT ON FUNCTION lease_fence(text, bigint) IS
+    'has the transaction commit only while the token is current: nobody can take the lease over before it ends';
+COMMENT ON FUNCTION lease_guard() IS
+    'trigger for BEFORE writes: refuses a transaction that has not fenced by the lease that is its argument';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval) IS
+    'lays down how many may hold a lease at once, for how long, and how long a slot rests whose holder has vanished';
+COMMENT ON FUNCTION lease_drop(text) IS 'forgets a lease that nobody holds';
+COMMENT ON FUNCTION lease_revoke(text, int) IS 'takes a slot of a lease from its holder; false if there is none';
+COMMENT ON TABLE idgen.lease_definition IS 'what is laid down for names of leases';
+COMMENT ON COLUMN idgen.lease_definition.name IS 'name, 1 to 255 bytes';
+COMMENT ON COLUMN idgen.lease_definition.slots IS 'how many may hold it at once';
+COMMENT ON COLUMN idgen.lease_definition.ttl IS 'how long it lasts unless its holder says so';
+COMMENT ON COLUMN idgen.lease_definition.lock_delay IS 'how long a slot rests whose holder has vanished';
+COMMENT ON COLUMN idgen.lease_definition.owner IS 'who has defined it, and may change it';
+COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; read it by the view idgen.leases';
+COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
+COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot, from 0';
+COMMENT ON COLUMN idgen.lease.token IS 'fencing token of the term, or of the last one';
+COMMENT ON COLUMN idgen.lease.depth IS 'how often acquired and not yet released; 0 is free';
+COMMENT ON COLUMN idgen.lease.owner IS 'what the holder calls himself';
+COMMENT ON COLUMN idgen.lease.role IS 'role that acquired it; its members may act as the holder';
+COMMENT ON COLUMN idgen.lease.data IS 'what the holder tells others';
+COMMENT ON COLUMN idgen.lease.acquired_at IS 'when the term began, by the wall clock';
+COMMENT ON COLUMN idgen.lease.ttl_us IS 'how long it lasts from the last renewal on, in microseconds';
+COMMENT ON COLUMN idgen.lease.ends_us IS 'end of the term; of a free slot, when it was freed; microseconds of the clock';
+COMMENT ON COLUMN idgen.lease.clock IS 'which CLOCK_BOOTTIME: the boot of the machine, and the offset of the time namespace';
+COMMENT ON COLUMN idgen.lease.revoked IS 'freed by force, so that it rests before it is taken';
+COMMENT ON COLUMN idgen.lease.session IS 'start of the server whose session it is bound to; NULL if to none';
+COMMENT ON SEQUENCE idgen.lease_token IS 'fencing tokens';
+COMMENT ON VIEW idgen.leases IS 'slots of leases that were ever taken, and who holds them';
+COMMENT ON FUNCTION idgen.lease_get_states() IS 'how slots of leases stand now, for the view idgen.leases';
+COMMENT ON VIEW idgen.stat_lease IS 'what was done with leases, over all databases';
+COMMENT ON FUNCTION idgen.stat_get_lease() IS 'what the view idgen.stat_lease reads';

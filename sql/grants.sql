@@ -8,3 +8,7 @@ REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
 -- The trigger fits its own table only; firing it there takes no privilege.
 REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
+-- What stands in a lease's row is for its holder; the view shows the rest. Defining one is for whom a superuser grants it; from
+-- then on it is its definer's.
+GRANT SELECT ON idgen.leases, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
+REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval) FROM PUBLIC;

@@ -27,3 +27,38 @@ CREATE TABLE idgen.segment (
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
 ) WITH (fillfactor = 50); -- room beside each row, so that a refill touches no index
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', '');
+
+-- What is laid down for names of leases.
+CREATE TABLE idgen.lease_definition (
+    name text PRIMARY KEY
+        CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1
+               AND pg_catalog.octet_length(name) OPERATOR(pg_catalog.<=) 255),
+    slots int NOT NULL CHECK (slots OPERATOR(pg_catalog.>=) 1 AND slots OPERATOR(pg_catalog.<=) 65536),
+    ttl interval NOT NULL CHECK (ttl OPERATOR(pg_catalog.>) '0 seconds'),
+    lock_delay interval NOT NULL CHECK (lock_delay OPERATOR(pg_catalog.>=) '0 seconds'),
+    owner regrole NOT NULL
+);
+SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', '');
+
+-- Fencing tokens. Neither it nor the terms are for a dump: who restores one is another server, where nobody holds anything.
+CREATE SEQUENCE idgen.lease_token;
+
+-- The slots of names, and their terms: who holds one, or had it last. Times are microseconds of the clock that is named.
+CREATE TABLE idgen.lease (
+    name text NOT NULL,
+    slot int NOT NULL,
+    token bigint NOT NULL,
+    depth int NOT NULL,
+    owner text,
+    role regrole NOT NULL,
+    data jsonb,
+    acquired_at timestamptz NOT NULL,
+    ttl_us bigint NOT NULL,
+    ends_us bigint NOT NULL,
+    clock text NOT NULL,
+    revoked boolean NOT NULL,
+    session bigint,
+    PRIMARY KEY (name, slot),
+    -- So a new token is a change of a key, which waits for those who hold FOR KEY SHARE; a renewal is none, and does not.
+    UNIQUE (name, token)
+) WITH (fillfactor = 50); -- room beside each row, so that a renewal touches no index

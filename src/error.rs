@@ -1,5 +1,6 @@
 //! Every error a user can meet: SQLSTATE, message, DETAIL and HINT, in one place.
 
+pub mod lease;
 pub mod lock;
 pub mod segment;
 
@@ -55,12 +56,26 @@ impl Failure {
     }
 }
 
+/// As a literal in SQL.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 pub fn null_argument(name: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{name} must not be null"))
 }
 
 pub fn no_random() -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not read random numbers from the system")
+}
+
+/// A defect of idgen: its own query does not fit its own tables.
+pub fn own_table(error: &pgrx::spi::SpiError) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("cannot read the tables of idgen: {error}"),
+    )
+    .hint("Library and SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.")
 }
 
 pub fn negative_count(count: i32) -> Failure {

@@ -5,12 +5,16 @@
 
 use pgrx::prelude::*;
 
+mod bell;
 mod call_site;
 mod clock;
+mod durable;
 mod elevated;
 mod error;
+mod lease;
 mod lock;
 mod pg_compat;
+mod query;
 mod read_only;
 mod record;
 mod segment;
@@ -20,6 +24,7 @@ mod shmem;
 mod snowflake;
 mod stats;
 mod status;
+mod subtransaction;
 mod timestamp;
 
 pgrx::pg_module_magic!();
@@ -34,6 +39,8 @@ extension_sql_file!(
         segment::stats::stat_get_segment,
         lock::registry::lock_get_names,
         lock::registry::lock_get_holds,
+        lease::view::lease_get_states,
+        lease::stats::stat_get_lease,
     ]
 );
 extension_sql_file!("../sql/triggers.sql", name = "triggers", requires = [segment::trigger::segment_row]);
@@ -83,6 +90,16 @@ extension_sql_file!(
         lock::lock_try_acquire_many_xact,
         lock::lock_release_many,
         lock::row_version::row_version,
+        lease::lease_acquire,
+        lease::lease_try_acquire,
+        lease::lease_renew,
+        lease::lease_renew_many,
+        lease::lease_release,
+        lease::lease_fence,
+        lease::guard::lease_guard,
+        lease::define::lease_define,
+        lease::define::lease_drop,
+        lease::define::lease_revoke,
         stats::reset_stats,
         status::status,
     ]

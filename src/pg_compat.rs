@@ -1,5 +1,8 @@
 //! What PostgreSQL's versions have or call differently, under one name each.
 
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
 #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
 pub use pgrx::pg_sys::pqsignal as set_signal_handler;
 #[cfg(feature = "pg18")]
@@ -25,16 +28,26 @@ pub unsafe fn lock_held_by_me(tag: *const pgrx::pg_sys::LOCKTAG, mode: pgrx::pg_
     unsafe { pgrx::pg_sys::LockHeldByMe(tag, mode, false) }
 }
 
-/// What `pg_stat_activity` calls the wait for a refill. Servers before 17 know one event for all extensions.
-#[cfg(any(feature = "pg15", feature = "pg16"))]
+/// What `pg_stat_activity` calls the wait for a refill.
 pub fn wait_for_refill() -> u32 {
+    static EVENT: OnceLock<u32> = OnceLock::new();
+    *EVENT.get_or_init(|| wait_event(c"IdgenSegmentRefill"))
+}
+
+/// What `pg_stat_activity` calls the wait at the head of a lease's queue.
+pub fn wait_for_lease() -> u32 {
+    static EVENT: OnceLock<u32> = OnceLock::new();
+    *EVENT.get_or_init(|| wait_event(c"IdgenLease"))
+}
+
+/// Servers before 17 know one event for all extensions.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+fn wait_event(_name: &'static CStr) -> u32 {
     pgrx::pg_sys::PG_WAIT_EXTENSION
 }
 
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-pub fn wait_for_refill() -> u32 {
-    use std::sync::OnceLock;
-    static EVENT: OnceLock<u32> = OnceLock::new();
-    // SAFETY: a C string literal. PostgreSQL gives the same number for the same name in every process.
-    *EVENT.get_or_init(|| unsafe { pgrx::pg_sys::WaitEventExtensionNew(c"IdgenSegmentRefill".as_ptr()) })
+fn wait_event(name: &'static CStr) -> u32 {
+    // SAFETY: a C string. PostgreSQL gives the same number for the same name in every process.
+    unsafe { pgrx::pg_sys::WaitEventExtensionNew(name.as_ptr()) }
 }

@@ -7,6 +7,7 @@ use idgen_core::layout::{Layout, Node};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The layout most of the world already uses.
@@ -30,6 +31,13 @@ static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1024);
 
 /// More locks than are held at a time, in a megabyte and a half.
 static MAX_LOCK_NAMES: GucSetting<i32> = GucSetting::<i32>::new(4096);
+
+/// Long enough to renew at a third of it without haste, short enough to wait for after a crash.
+static LEASE_TTL: GucSetting<i32> = GucSetting::<i32>::new(30_000);
+/// Below it a renewal could not come in time on a busy machine.
+static LEASE_MIN_TTL: GucSetting<i32> = GucSetting::<i32>::new(100);
+/// A holder that vanished blocks others for no longer.
+static LEASE_MAX_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400_000);
 
 /// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
 const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
@@ -150,6 +158,7 @@ pub fn define(preloading: bool) {
         at_start(),
         GucFlags::default(),
     );
+    define_lease_settings();
     if preloading {
         for (name, flags, text) in configured {
             refuse_unless_taken(name, flags, text);
@@ -160,8 +169,33 @@ pub fn define(preloading: bool) {
     }
 }
 
+fn define_lease_settings() {
+    let define = |name, short, long, setting| {
+        // A millisecond to 24 days, as long as PostgreSQL can wait.
+        GucRegistry::define_int_guc(name, short, long, setting, 1, i32::MAX, GucContext::Sighup, GucFlags::UNIT_MS);
+    };
+    define(
+        c"idgen.lease_ttl",
+        c"How long a lease lasts whose name is not defined, unless its holder says so.",
+        c"From its acquisition or its last renewal on.",
+        &LEASE_TTL,
+    );
+    define(
+        c"idgen.lease_min_ttl",
+        c"The shortest time a lease can be made to last.",
+        c"A shorter one would end before its holder can renew it.",
+        &LEASE_MIN_TTL,
+    );
+    define(
+        c"idgen.lease_max_ttl",
+        c"The longest time a lease can be made to last.",
+        c"For so long a holder that has vanished can keep others out.",
+        &LEASE_MAX_TTL,
+    );
+}
+
 /// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 10] = [
+const NAMES: [(&CStr, Option<GucFlags>); 13] = [
     (c"idgen.layout", None),
     (c"idgen.worker_id", Some(GucFlags::empty())),
     (c"idgen.datacenter_id", Some(GucFlags::empty())),
@@ -172,6 +206,9 @@ const NAMES: [(&CStr, Option<GucFlags>); 10] = [
     (c"idgen.segment_timeout", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_segments", Some(GucFlags::empty())),
     (c"idgen.max_lock_names", Some(GucFlags::empty())),
+    (c"idgen.lease_ttl", Some(GucFlags::UNIT_MS)),
+    (c"idgen.lease_min_ttl", Some(GucFlags::UNIT_MS)),
+    (c"idgen.lease_max_ttl", Some(GucFlags::UNIT_MS)),
 ];
 
 /// What a setting is now, as text; before it is defined, what the configuration says.
@@ -267,4 +304,14 @@ unsafe extern "C-unwind" fn check_layout(
         unsafe { pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr()) };
     }
     parsed.is_ok()
+}
+
+/// How long a lease lasts whose name is not defined, in microseconds.
+pub fn lease_ttl_us() -> i64 {
+    i64::from(LEASE_TTL.get()) * 1000
+}
+
+/// What a lease's ttl can be, in microseconds.
+pub fn lease_ttl_limits_us() -> RangeInclusive<i64> {
+    i64::from(LEASE_MIN_TTL.get()) * 1000..=i64::from(LEASE_MAX_TTL.get()) * 1000
 }

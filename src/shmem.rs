@@ -14,6 +14,8 @@
 //! | `Option<segment::Tenant>`, `segment::LastError` | the same | holder of the segments' lock, exclusively |
 //! | `Option<Refiller>` | `max_worker_processes` | holder of the segments' lock, exclusively |
 //! | `lock::Backend` | one for each process | that process, by atomics |
+//! | `lease::stats::Counters` | one | any backend, by atomics |
+//! | `Bell`, for leases | 256 | any backend |
 //! | `lock::NameSlot`, `lock::NameText` | `idgen.max_lock_names` | holder of the locks' lock, exclusively |
 //!
 //! Four LWLocks, the tranche `idgen`, taken in this order:
@@ -27,8 +29,9 @@
 //!
 //! When a backend crashes, PostgreSQL ends all the others and makes shared memory anew: the same as a start.
 
+use crate::bell::Bell;
 use crate::lock::registry::{Backend, NameSlot, NameText};
-use crate::{clock, segment, settings};
+use crate::{clock, lease, segment, settings};
 use idgen_core::generator::Generator;
 use idgen_core::segment::refillers::{Refiller, Refillers};
 use idgen_core::segment::{self as core_segment, Ring};
@@ -84,6 +87,8 @@ pub struct Shared {
     pub slots: &'static [segment::Slot],
     pub backends: &'static [Backend],
     pub names: &'static [NameSlot],
+    pub lease_counters: &'static lease::stats::Counters,
+    pub lease_bells: &'static [Bell],
 }
 
 /// What the holder of the segments' lock has in his hands.
@@ -212,6 +217,8 @@ struct Map {
     backends: usize,
     names: usize,
     name_texts: usize,
+    lease_counters: usize,
+    lease_bells: usize,
     size: usize,
 }
 
@@ -244,6 +251,8 @@ impl Map {
             backends: part::<Backend>(&mut size, backend_count),
             names: part::<NameSlot>(&mut size, name_count),
             name_texts: part::<NameText>(&mut size, name_count),
+            lease_counters: part::<lease::stats::Counters>(&mut size, 1),
+            lease_bells: part::<Bell>(&mut size, lease::turnstile::BELLS),
             // Last, when every part has been added.
             size,
         }
@@ -320,15 +329,18 @@ unsafe extern "C-unwind" fn startup() {
         // What floor holds is known when the file has been read.
         let head = fill(base, map.head, 1, || Head { floors_ms: [i64::MIN; FLOORS] });
         let clock = fill(base, map.clock, 1, clock::State::new);
-        (*clock).init_at_place();
+        (*clock).moved.init_at_place();
         let slots = fill(base, map.slots, map.ring_count, segment::Slot::new);
         let slots = std::slice::from_raw_parts(slots, map.ring_count);
-        slots.iter().for_each(segment::Slot::init_at_place);
+        slots.iter().for_each(|slot| slot.refilled.init_at_place());
         let generators = fill(base, map.generators, map.generator_count, Generator::new);
         let counters = fill(base, map.counters, map.generator_count, Counters::default);
         let rings = fill(base, map.rings, map.ring_count, Ring::new);
         let backends = fill(base, map.backends, map.backend_count, Backend::new);
         let names = fill(base, map.names, map.name_count, NameSlot::new);
+        let bells = fill(base, map.lease_bells, lease::turnstile::BELLS, Bell::new);
+        let lease_bells = std::slice::from_raw_parts(bells, lease::turnstile::BELLS);
+        lease_bells.iter().for_each(Bell::init_at_place);
         let locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
         Shared {
             file_lock: &raw mut (*locks).lock,
@@ -349,6 +361,8 @@ unsafe extern "C-unwind" fn startup() {
             slots,
             backends: std::slice::from_raw_parts(backends, map.backend_count),
             names: std::slice::from_raw_parts(names, map.name_count),
+            lease_counters: &*fill(base, map.lease_counters, 1, lease::stats::Counters::default),
+            lease_bells,
         }
     };
     // SAFETY: PostgreSQL calls it in this process, before it gives up this memory.

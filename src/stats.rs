@@ -163,5 +163,6 @@ fn reset_stats() {
         shared.counters.iter().for_each(shmem::Counters::reset);
         clock::stats::reset(shared.clock);
         segment::stats::reset(shared);
+        shared.lease_counters.reset();
     }
 }

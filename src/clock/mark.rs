@@ -7,14 +7,14 @@ use super::file::{self, FileError};
 use super::{State, read, recovery};
 use crate::shmem::{self, Shared};
 use crate::snowflake::layouts;
-use crate::{error, settings};
+use crate::{bell, error, settings};
 use idgen_core::clock::Target;
 use idgen_core::clock::record::Record;
 use idgen_core::clock::start::Evidence;
 use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Makes sure that the mark is known: reads the file if nobody has since the server started. Raises what is wrong with
 /// it. The next call tries again, so a file that was mended is found without a restart.
@@ -69,7 +69,7 @@ pub fn tend(shared: &Shared, limit_ms: i64) {
             let _ = extend(shared);
         }
         shared.unlock_file();
-        wake(shared.clock);
+        shared.clock.moved.ring();
     }
 }
 
@@ -82,29 +82,20 @@ fn alone(
 ) -> Result<(), FileError> {
     let state = shared.clock;
     while needed(state) {
-        // SAFETY: the condition variable was initialised at its place in shared memory. Prepared before the lock is
-        // tried, so that a wake-up in between is not lost; an error in the sleep takes this process off its list.
-        unsafe { pg_sys::ConditionVariablePrepareToSleep(state.moved.get()) };
+        // Before the lock is tried, so that a wake-up in between is not lost.
+        state.moved.listen();
         if shared.try_lock_file() {
-            // SAFETY: prepared above.
-            unsafe { pg_sys::ConditionVariableCancelSleep() };
+            bell::stop_listening();
             let outcome = if needed(state) { work() } else { Ok(()) };
             shared.unlock_file();
-            wake(state);
+            state.moved.ring();
             return outcome;
         }
-        // SAFETY: as above. The time-out is for a lock holder that ends without a wake-up.
-        unsafe {
-            pg_sys::ConditionVariableTimedSleep(state.moved.get(), 1000, pg_sys::PG_WAIT_EXTENSION);
-            pg_sys::ConditionVariableCancelSleep();
-        }
+        // Not for ever: a lock holder may end without a wake-up.
+        state.moved.sleep(Duration::from_secs(1), pg_sys::PG_WAIT_EXTENSION);
+        bell::stop_listening();
     }
     Ok(())
-}
-
-fn wake(state: &State) {
-    // SAFETY: initialised at its place in shared memory.
-    unsafe { pg_sys::ConditionVariableBroadcast(state.moved.get()) };
 }
 
 /// Reads the file and begins everything at the floor it says. Once: what a later reading would find may be a record of

@@ -1,11 +1,11 @@
 //! The time: read from the machine, bounded by what the file promises.
 
+use crate::bell::Bell;
 use crate::settings;
 use crate::shmem::Shared;
 use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
-use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::time::Duration;
@@ -37,12 +37,8 @@ pub struct State {
     /// The system's error number of the last write, 0 if it went well.
     last_error: AtomicI32,
     /// Who waits for the mark sleeps here.
-    moved: UnsafeCell<pg_sys::ConditionVariable>,
+    pub moved: Bell,
 }
-
-// SAFETY: the condition variable is PostgreSQL's own for shared memory, and is used through its functions only, which
-// lock it; everything else is atomic.
-unsafe impl Sync for State {}
 
 impl State {
     /// As the server starts: the file is not read yet, so nothing can be issued.
@@ -57,14 +53,8 @@ impl State {
             writes: AtomicU64::new(0),
             write_us: AtomicU64::new(0),
             last_error: AtomicI32::new(0),
-            moved: UnsafeCell::new(pg_sys::ConditionVariable::default()),
+            moved: Bell::new(),
         }
-    }
-
-    /// To be called once the state is at its place.
-    pub fn init_at_place(&self) {
-        // SAFETY: the postmaster, before any other process exists.
-        unsafe { pg_sys::ConditionVariableInit(self.moved.get()) };
     }
 
     /// Where ids end that are issued now: at the wall clock and the drift. Ids that are further ahead go on from there,
@@ -135,7 +125,7 @@ pub fn wait_for_limit(shared: &Shared, limit_ms: i64) {
 }
 
 /// Sleeps for at most so long, and at most a second.
-fn sleep(left: Duration) {
+pub fn sleep(left: Duration) {
     let ms = left.as_millis().min(1000) as i64;
     if ms == 0 {
         // A latch counts in milliseconds, and would sleep through a tick of the default layout. A signal ends this

@@ -1,6 +1,6 @@
 //! The errors of segments.
 
-use super::Failure;
+use super::{Failure, quoted};
 use idgen_core::segment::definition::{DefinitionError, MAX_TAG_BYTES};
 use pgrx::prelude::*;
 
@@ -95,17 +95,4 @@ pub fn no_worker() -> Failure {
 
 pub fn not_member(role: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be member of role \"{role}\""))
-}
-
-/// A defect of idgen: its own query does not fit its own table.
-pub fn unexpected(error: &pgrx::spi::SpiError) -> Failure {
-    Failure::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("cannot read the table idgen.segment: {error}"),
-    )
-    .hint("Library and SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.")
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,8 +1,9 @@
 //! Taking and letting go of named locks, one or several.
 
-use super::manager::{Lock, Mode, Scope, Taken};
+use super::manager::{Lock, Mode, Scope, Space, Taken};
 use super::registry;
 use super::wait::{self, Limit};
+use crate::subtransaction;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 
@@ -16,7 +17,7 @@ pub struct Named<'a> {
 /// Takes a lock. False when the time is over.
 #[inline]
 pub fn one(named: &Named, mode: Mode, scope: Scope, limit: Limit) -> bool {
-    let lock = Lock::new(named.hash.key, mode);
+    let lock = Lock::new(Space::Name, named.hash.key, mode);
     match lock.try_take(scope).or_else(|| wait_for(named, &lock, mode, scope, limit)) {
         Some(taken) => {
             registry::taken(named, mode, scope, taken);
@@ -44,7 +45,7 @@ fn wait_for(named: &Named, lock: &Lock, mode: Mode, scope: Scope, limit: Limit) 
 }
 
 /// What the session holds becomes the transaction's. It is never free in between.
-fn hand_over(lock: &Lock) {
+pub fn hand_over(lock: &Lock) {
     lock.take(Scope::Transaction);
     lock.release(Scope::Session);
 }
@@ -58,19 +59,20 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             lock.release(Scope::Session);
         }
     };
-    let outcome = wait::in_subtransaction(|| {
-        names.iter().all(|(hash, name)| {
+    let outcome = subtransaction::run(|| {
+        let all_are_there = names.iter().all(|(hash, name)| {
             let named = Named { hash: *hash, name: &|| name.clone() };
-            let lock = Lock::new(hash.key, mode);
+            let lock = Lock::new(Space::Name, hash.key, mode);
             let taken = lock.try_take(Scope::Session).or_else(|| {
                 let _waiting = registry::waiting(&named, mode, scope);
                 wait::in_session(&lock, limit)
             });
             taken.map(|taken| held.lock().push((lock, taken))).is_some()
-        })
+        });
+        all_are_there.then_some(())
     });
     match outcome {
-        Ok(true) => {
+        Ok(Some(())) => {
             for ((lock, taken), (hash, name)) in held.lock().iter().zip(names) {
                 if scope == Scope::Transaction {
                     hand_over(lock);
@@ -79,7 +81,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             }
             true
         }
-        Ok(false) => {
+        Ok(None) => {
             let_go();
             false
         }
@@ -98,7 +100,7 @@ pub fn release(hash: NameHash, mode: Option<Mode>) -> bool {
         None => &[Mode::Exclusive, Mode::Shared],
     };
     modes.iter().any(|mode| {
-        let lock = Lock::new(hash.key, *mode);
+        let lock = Lock::new(Space::Name, hash.key, *mode);
         let is_held = registry::knows_session(hash, *mode) || lock.is_held();
         let released = is_held && lock.release(Scope::Session);
         if released {

@@ -3,9 +3,20 @@
 use crate::pg_compat;
 use pgrx::prelude::*;
 
-/// Where named locks are among the advisory locks: a fourth field that PostgreSQL's own functions never use ("id" in
-/// ASCII). So the application's locks on bare numbers never meet them, and `pg_advisory_unlock_all()` frees both.
-pub const SPACE: u16 = 0x6964;
+/// Where a lock of idgen is among the advisory locks: a fourth field that PostgreSQL's own functions never use (two letters
+/// in ASCII). So the application's locks on bare numbers never meet ours, and `pg_advisory_unlock_all()` frees both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Space {
+    /// "id": named locks.
+    Name = 0x6964,
+    /// "lq": where those queue who want a lease, by its name.
+    LeaseQueue = 0x6c71,
+    /// "ls": held by the session that a lease is bound to, by its token.
+    LeaseSession = 0x6c73,
+    /// "lt": shared by those who draw a token, by the key 0.
+    LeaseTokens = 0x6c74,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -49,14 +60,14 @@ pub enum Taken {
 }
 
 impl Lock {
-    pub fn new(key: i64, mode: Mode) -> Self {
+    pub fn new(space: Space, key: i64, mode: Mode) -> Self {
         let key = key as u64;
         let tag = pg_sys::LOCKTAG {
             // SAFETY: set when the process connects, and never again.
             locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
             locktag_field2: (key >> 32) as u32,
             locktag_field3: key as u32,
-            locktag_field4: SPACE,
+            locktag_field4: space as u16,
             locktag_type: pg_sys::LockTagType::LOCKTAG_ADVISORY as u8,
             locktag_lockmethodid: pg_sys::USER_LOCKMETHOD as u8,
         };

@@ -10,11 +10,11 @@ use pgrx::prelude::*;
 use std::time::Duration;
 use wait::Limit;
 
-mod acquire;
-mod manager;
+pub mod acquire;
+pub mod manager;
 pub mod registry;
 pub mod row_version;
-mod wait;
+pub mod wait;
 
 /// The key of a name, as it stands in pg_locks.
 #[pg_extern(immutable, strict, parallel_safe)]
@@ -146,10 +146,16 @@ fn hash_of(site: &CallSite) -> NameHash {
 }
 
 fn checked(name: &str) -> NameHash {
+    NameHash::of(checked_name(Some(name)))
+}
+
+/// A name that is one: not NULL, not empty, not too long.
+pub fn checked_name(name: Option<&str>) -> &str {
+    let name = name.unwrap_or_else(|| error::null_argument("name").raise());
     if !is_name(name) {
         error::lock::name_length(name).raise();
     }
-    NameHash::of(name)
+    name
 }
 
 fn ordered(names: Option<Array<&str>>) -> Vec<(NameHash, String)> {
@@ -166,7 +172,7 @@ fn mode(shared: Option<bool>) -> Mode {
 }
 
 /// Not NULL, not negative, and no longer than PostgreSQL can wait.
-fn duration(timeout: Option<Interval>) -> Duration {
+pub fn duration(timeout: Option<Interval>) -> Duration {
     let timeout = timeout.unwrap_or_else(|| error::null_argument("timeout").raise());
     let longest = Duration::from_millis(i32::MAX as u64);
     let given = u64::try_from(timeout.as_micros()).map(Duration::from_micros);

@@ -4,7 +4,7 @@
 //! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and forgotten when the transaction ends.
 
 use super::acquire::Named;
-use super::manager::{Lock, Mode, Scope, Taken};
+use super::manager::{Lock, Mode, Scope, Space, Taken};
 use crate::shmem::Shared;
 use crate::{clock, error, shmem};
 use idgen_core::lock::names::{self, Entry, Place};
@@ -77,7 +77,9 @@ impl Backend {
     /// What was let go of unseen makes room: a pooler's `DISCARD ALL` ends no session.
     #[cold]
     fn forget_unheld(&self) {
-        for hold in self.holds.iter().filter(|hold| !Lock::new(hold.key.load(Relaxed), hold.mode()).is_held()) {
+        for hold in
+            self.holds.iter().filter(|hold| !Lock::new(Space::Name, hold.key.load(Relaxed), hold.mode()).is_held())
+        {
             hold.session.store(0, Relaxed);
             hold.transaction.store(0, Relaxed);
         }
@@ -336,7 +338,7 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
     if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
         // What was let go of unseen, as by DISCARD ALL, would keep its name in the registry as long as the session lives.
-        clear(own, |hold| match Lock::new(hold.key.load(Relaxed), hold.mode()).is_held() {
+        clear(own, |hold| match Lock::new(Space::Name, hold.key.load(Relaxed), hold.mode()).is_held() {
             true => (hold.session.load(Relaxed), 0),
             false => (0, 0),
         });

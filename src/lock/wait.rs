@@ -5,7 +5,7 @@
 //! looks whether the lock is held.
 
 use super::manager::{Lock, Scope, Taken};
-use crate::error;
+use crate::{error, subtransaction};
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::panic::AssertUnwindSafe;
@@ -37,12 +37,17 @@ impl Limit {
         }
     }
 
-    /// What is left in whole milliseconds, a part of one counting as one; `None` is the setting.
-    fn left_ms(&self) -> Option<i32> {
+    /// What is left; `None` is the setting.
+    pub fn left(&self) -> Option<Duration> {
         let (Limit::Answer(until) | Limit::Error(until)) = self else {
             return None;
         };
-        let us = until.saturating_duration_since(Instant::now()).as_micros();
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// What is left in whole milliseconds, a part of one counting as one; `None` is the setting.
+    pub fn left_ms(&self) -> Option<i32> {
+        let us = self.left()?.as_micros();
         Some(i32::try_from(us.div_ceil(1000)).unwrap_or(i32::MAX))
     }
 }
@@ -54,18 +59,8 @@ pub fn in_session(lock: &Lock, limit: Limit) -> Option<Taken> {
     if ms == Some(0) {
         return time_is_over(limit);
     }
-    let outcome = in_subtransaction(|| {
-        // SAFETY: a variable of this process. While a lock is waited for, PostgreSQL reads it once.
-        let before = unsafe { pg_sys::LockTimeout };
-        // SAFETY: as above.
-        unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
-        PgTryBuilder::new(AssertUnwindSafe(|| lock.take(Scope::Session)))
-            // SAFETY: as above; also when the wait ends by an error.
-            .finally(move || unsafe { pg_sys::LockTimeout = before })
-            .execute()
-    });
-    match outcome {
-        Ok(taken) => Some(taken),
+    match limited(ms, || Some(lock.take(Scope::Session))) {
+        Ok(taken) => taken,
         Err(cause) => {
             // Before the wait it was not held in this mode at all, or there would have been no wait.
             let is_held = lock.is_held();
@@ -80,7 +75,21 @@ pub fn in_session(lock: &Lock, limit: Limit) -> Option<Taken> {
     }
 }
 
-fn time_is_over(limit: Limit) -> Option<Taken> {
+/// Works in a subtransaction with this as PostgreSQL's own limit of each wait for a lock; `None` is what is set.
+pub fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
+    subtransaction::run(|| {
+        // SAFETY: a variable of this process. While a lock is waited for, PostgreSQL reads it once.
+        let before = unsafe { pg_sys::LockTimeout };
+        // SAFETY: as above.
+        unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+        PgTryBuilder::new(AssertUnwindSafe(work))
+            // SAFETY: as above; also when the wait ends by an error.
+            .finally(move || unsafe { pg_sys::LockTimeout = before })
+            .execute()
+    })
+}
+
+pub fn time_is_over<R>(limit: Limit) -> Option<R> {
     match limit {
         Limit::Answer(_) => None,
         Limit::Error(_) | Limit::Setting => error::lock::timed_out().raise(),
@@ -88,31 +97,9 @@ fn time_is_over(limit: Limit) -> Option<Taken> {
 }
 
 /// Is it the error of a lock that was not to be had in time?
-fn is_time_over(cause: &CaughtError) -> bool {
+pub fn is_time_over(cause: &CaughtError) -> bool {
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
     | CaughtError::RustPanic { ereport: report, .. }) = cause;
     report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE
-}
-
-/// Works in a subtransaction, so that an error can be caught and the transaction goes on. Session locks are in nobody's
-/// transaction: they stay as they are.
-pub fn in_subtransaction<R>(work: impl FnOnce() -> R) -> Result<R, Box<CaughtError>> {
-    // SAFETY: as PL/pgSQL does it for a block with an exception clause: memory context and resource owner are those of
-    // before again, however it ends.
-    unsafe {
-        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
-        pg_sys::BeginInternalSubTransaction(std::ptr::null());
-        pg_sys::MemoryContextSwitchTo(context);
-        let work = AssertUnwindSafe(work);
-        let outcome =
-            PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(|cause| Err(Box::new(cause))).execute();
-        match outcome {
-            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
-            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
-        }
-        pg_sys::MemoryContextSwitchTo(context);
-        pg_sys::CurrentResourceOwner = owner;
-        outcome
-    }
 }

@@ -4,7 +4,7 @@ use super::attach::{self, Attached, Source};
 use super::{private, refill, row, slot};
 use crate::call_site::CallSite;
 use crate::shmem::Shared;
-use crate::{error, settings};
+use crate::{bell, error, pg_compat, settings};
 use idgen_core::segment::{Answer, Ended, Run};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ impl Waiting {
         let slot = &shared.slots[index];
         // Counted before the wait, so that a wait which is cancelled shows too.
         slot.waits.fetch_add(1, Relaxed);
-        slot.prepare_to_sleep();
+        slot.refilled.listen();
         Self { shared, index, began: Instant::now(), want, asked_at: None }
     }
 
@@ -149,7 +149,7 @@ impl Waiting {
         let refills = slot.refills.load(Relaxed);
         let is_asked = self.asked_at == Some(refills);
         if is_asked && slot.exhausted.load(Relaxed) {
-            slot::cancel_sleep();
+            bell::stop_listening();
             drawing.exhausted();
         }
         let timeout = settings::segment_timeout();
@@ -159,25 +159,28 @@ impl Waiting {
         if !is_asked {
             self.asked_at = Some(refills);
             slot.demand.fetch_add(self.want, Relaxed);
-        } else if slot.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY)) {
+        } else if slot
+            .refilled
+            .sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), pg_compat::wait_for_refill())
+        {
             return;
         }
         // Asked for the first time, or the worker may be gone.
         refill::summon(self.shared).unwrap_or_else(|failure| {
-            slot::cancel_sleep();
+            bell::stop_listening();
             failure.raise()
         });
     }
 
     fn time_out(&self, drawing: &Drawing) -> ! {
-        slot::cancel_sleep();
+        bell::stop_listening();
         let mut last = slot::LastError::default();
         self.shared.with_segments(|segments| last = segments.errors[self.index]);
         error::segment::timed_out(drawing.tag(), last.text()).raise()
     }
 
     fn end(self) {
-        slot::cancel_sleep();
+        bell::stop_listening();
         self.shared.slots[self.index].wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
     }
 }

@@ -8,7 +8,7 @@ use super::slot::Slot;
 use super::{attach, row};
 use crate::error::Failure;
 use crate::shmem::{Segments, Shared};
-use crate::{error, pg_compat, settings, shmem};
+use crate::{durable, error, pg_compat, settings, shmem};
 use idgen_core::segment::allocation::Range;
 use idgen_core::segment::refillers::Call;
 use idgen_core::segment::step;
@@ -231,7 +231,7 @@ fn serve(shared: &'static Shared, index: usize, tenant: Tenant, demand: u64) -> 
         report(shared, index, tenant, demand, text);
     }
     *IN_WORK.lock() = None;
-    shared.slots[index].wake_all();
+    shared.slots[index].refilled.ring();
     failure.is_none()
 }
 
@@ -284,7 +284,7 @@ fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
     if !shared.rings[index].has_room() {
         return Taken::NoRoom;
     }
-    make_durable();
+    durable::make_commit_durable();
     let found = match row::lock(tenant.key.creation) {
         Locked::Row(found) => found,
         Locked::Busy => return Taken::Busy,
@@ -309,26 +309,6 @@ fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
 fn was_cancelled() -> bool {
     // SAFETY: reads a variable of this process.
     CANCELLED.load(Relaxed) || unsafe { pg_sys::ProcDiePending } != 0
-}
-
-/// The transaction's commit waits for the disk, and for the synchronous standby if there is one, whatever is set for the
-/// database: a value must not be used before nothing can bring it back.
-fn make_durable() {
-    // SAFETY: reads a variable of this process, and sets it as SET LOCAL does.
-    unsafe {
-        if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
-            pg_sys::set_config_option(
-                c"synchronous_commit".as_ptr(),
-                c"on".as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_LOCAL,
-                true,
-                0,
-                false,
-            );
-        }
-    }
 }
 
 /// Puts values into the ring of the row they were taken from, unless the row has been changed since: then they are not
@@ -407,6 +387,6 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, arg: pg_sys::Datum) {
     let latch = unsafe { pg_sys::MyLatch } as usize;
     shared.with_segments(|segments| segments.refillers.end(database, latch));
     for (index, _) in wanted(shared, database) {
-        shared.slots[index].wake_all();
+        shared.slots[index].refilled.ring();
     }
 }

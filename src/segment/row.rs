@@ -1,13 +1,13 @@
 //! The rows of `idgen.segment`: every query on them, in one place.
 
 use crate::elevated;
+use crate::query::{Query, unexpected, value};
 use idgen_core::segment::allocation::Allocation;
 use idgen_core::segment::definition::Definition;
 use idgen_core::segment::table::Key;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiHeapTupleData, SpiTupleTable};
-use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -55,51 +55,29 @@ const MAY_DRAW: &str = "pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE
      OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::pg_catalog.oid[]) AS granted (role) \
                 WHERE pg_catalog.pg_has_role($2, granted.role, 'USAGE'))";
 
-/// The tag's row as it is now.
-pub fn find(tag: &str) -> Option<Row> {
-    let query = format!(
+static FIND: Query = Query::new(|| {
+    format!(
         "SELECT {COLUMNS}, {MAY_DRAW}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1"
-    );
+    )
+});
+
+/// The tag's row as it is now. Not by the transaction's snapshot, which may be old: values are everybody's, and a tag that
+/// was dropped meanwhile must not be drawn from.
+pub fn find(tag: &str) -> Option<Row> {
     // SAFETY: reads this process's own state.
     let user = unsafe { pg_sys::GetUserId() };
     let read = |row: &SpiHeapTupleData| Row {
-        key: Key { database: database(), creation: number(row, 1) },
-        version: number(row, 2),
+        key: Key { database: database(), creation: value(row, 1) },
+        version: value(row, 2),
         allocation: allocation(row),
-        made_here: is_own_transaction(number(row, 7)),
-        changed_here: is_own_transaction(number(row, 8)),
-        may_draw: truth(row, 13),
-        may_alter: truth(row, 14),
+        made_here: is_own_transaction(value(row, 7)),
+        changed_here: is_own_transaction(value(row, 8)),
+        may_draw: value(row, 13),
+        may_alter: value(row, 14),
         definition: definition(row),
     };
-    look(&query, &[tag.into(), user.into()], read).pop()
-}
-
-/// Rows as they are now, read as idgen itself. Not by the transaction's snapshot, which may be old: values are everybody's,
-/// and a tag that was dropped meanwhile must not be drawn from. Not by pgrx's `select`, which begins a new command in a
-/// transaction that has written: the leader of a parallel plan must not.
-fn look<R>(query: &str, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-    let query = CString::new(query).expect("a query of ours has no NUL");
-    let mut types: Vec<_> = args.iter().map(DatumWithOid::oid).collect();
-    let mut values: Vec<_> = args.iter().map(|arg| arg.datum().expect("no argument is NULL").sans_lifetime()).collect();
-    let (count, nulls) = (args.len() as i32, std::ptr::null());
-    let mut run = || {
-        // SAFETY: connected to SPI; the arrays have the length said. PostgreSQL copies the snapshot, and an error gives it
-        // back by the end of the (sub)transaction. The rows are read before SPI frees them.
-        unsafe {
-            pg_sys::PushActiveSnapshot(pg_sys::GetCatalogSnapshot(relation()));
-            let (types, values) = (types.as_mut_ptr(), values.as_mut_ptr());
-            let status = pg_sys::SPI_execute_with_args(query.as_ptr(), count, types, values, nulls, true, 0);
-            Spi::check_status(status).unwrap_or_else(unexpected);
-            let table = &*pg_sys::SPI_tuptable;
-            let row = |index| SpiHeapTupleData::new(table.tupdesc, *table.vals.add(index)).unwrap_or_else(unexpected);
-            let rows = (0..table.numvals as usize).filter_map(row).map(|row| read(&row)).collect();
-            pg_sys::PopActiveSnapshot();
-            rows
-        }
-    };
-    elevated::run(|| Spi::connect(|_| run()))
+    FIND.look(&[tag.into(), user.into()], read).pop()
 }
 
 /// The row under its lock, if that is to be had at once.
@@ -114,7 +92,7 @@ pub fn lock(creation: i64) -> Locked {
         if let Some(row) = found.into_iter().next() {
             let definition = definition(&row);
             return Locked::Row(Refillable {
-                version: number(&row, 2),
+                version: value(&row, 2),
                 allocation: allocation(&row),
                 step: definition.step,
                 min_step: definition.min_step,
@@ -148,9 +126,11 @@ pub fn relation() -> pg_sys::Oid {
     }
 }
 
+static CREATIONS: Query = Query::new(|| "SELECT creation FROM idgen.segment".to_owned());
+
 /// The tags that are there, by their creation.
 pub fn creations() -> Vec<i64> {
-    look("SELECT creation FROM idgen.segment", &[], |row| number(row, 1))
+    CREATIONS.look(&[], |row| value(row, 1))
 }
 
 /// The row gives out values up to this one, by a refill or in the transaction that made it: no change of the tag.
@@ -197,32 +177,18 @@ fn is_own_transaction(number: i64) -> bool {
 }
 
 fn allocation(row: &SpiHeapTupleData) -> Allocation {
-    Allocation { max_id: number(row, 3), stride: number(row, 4), residue: number(row, 5), upper_bound: number(row, 6) }
+    Allocation { max_id: value(row, 3), stride: value(row, 4), residue: value(row, 5), upper_bound: value(row, 6) }
 }
 
 fn definition(row: &SpiHeapTupleData) -> Definition {
     Definition {
-        max_id: number(row, 3),
-        step: number(row, 9),
-        min_step: number(row, 10),
-        max_step: number(row, 11),
-        target_us: number(row, 12),
-        stride: number(row, 4),
-        residue: number(row, 5),
-        upper_bound: number(row, 6),
+        max_id: value(row, 3),
+        step: value(row, 9),
+        min_step: value(row, 10),
+        max_step: value(row, 11),
+        target_us: value(row, 12),
+        stride: value(row, 4),
+        residue: value(row, 5),
+        upper_bound: value(row, 6),
     }
-}
-
-/// A column that is declared NOT NULL.
-fn number(row: &SpiHeapTupleData, column: usize) -> i64 {
-    row.get(column).unwrap_or_else(unexpected).unwrap_or_default()
-}
-
-fn truth(row: &SpiHeapTupleData, column: usize) -> bool {
-    row.get(column).unwrap_or_else(unexpected).unwrap_or_default()
-}
-
-/// What PostgreSQL itself reports ends the statement before; this is left for a query or a type that is wrong in here.
-fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
-    crate::error::segment::unexpected(&error).raise()
 }

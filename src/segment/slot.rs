@@ -1,10 +1,7 @@
 //! What belongs to a ring beside the ring: who waits for it, and how its refills go.
 
-use crate::pg_compat;
-use pgrx::prelude::*;
-use std::cell::UnsafeCell;
+use crate::bell::Bell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 /// In shared memory, one for each ring.
 #[repr(align(64))]
@@ -21,12 +18,8 @@ pub struct Slot {
     /// The ring's position when the statistics were reset.
     pub reset_at: AtomicU64,
     /// Who finds the ring dry sleeps here.
-    refilled: UnsafeCell<pg_sys::ConditionVariable>,
+    pub refilled: Bell,
 }
-
-// SAFETY: the condition variable is PostgreSQL's own for shared memory, and is used through its functions only, which
-// lock it; everything else is atomic.
-unsafe impl Sync for Slot {}
 
 impl Slot {
     pub fn new() -> Self {
@@ -38,14 +31,8 @@ impl Slot {
             waits: AtomicU64::new(0),
             wait_us: AtomicU64::new(0),
             reset_at: AtomicU64::new(0),
-            refilled: UnsafeCell::new(pg_sys::ConditionVariable::default()),
+            refilled: Bell::new(),
         }
-    }
-
-    /// To be called once the slot is at its place.
-    pub fn init_at_place(&self) {
-        // SAFETY: the postmaster, before any other process exists.
-        unsafe { pg_sys::ConditionVariableInit(self.refilled.get()) };
     }
 
     /// A tag moves in.
@@ -63,30 +50,6 @@ impl Slot {
         }
         self.reset_at.store(position, Relaxed);
     }
-
-    /// Puts this process on the list of those to be woken. To be called before the last look at the ring.
-    pub fn prepare_to_sleep(&self) {
-        // SAFETY: initialised at its place in shared memory. An error takes this process off the list.
-        unsafe { pg_sys::ConditionVariablePrepareToSleep(self.refilled.get()) };
-    }
-
-    /// Sleeps until woken, or for so long. Was it woken? An error when the statement is cancelled.
-    pub fn sleep(&self, time: Duration) -> bool {
-        let ms = time.as_millis().max(1) as i64;
-        // SAFETY: as above.
-        !unsafe { pg_sys::ConditionVariableTimedSleep(self.refilled.get(), ms, pg_compat::wait_for_refill()) }
-    }
-
-    pub fn wake_all(&self) {
-        // SAFETY: as above.
-        unsafe { pg_sys::ConditionVariableBroadcast(self.refilled.get()) };
-    }
-}
-
-/// No longer on any list.
-pub fn cancel_sleep() {
-    // SAFETY: does nothing when this process is on no list.
-    unsafe { pg_sys::ConditionVariableCancelSleep() };
 }
 
 /// What kept the refill worker from refilling a ring, as text of fixed size. Under the segments' lock.

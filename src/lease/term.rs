@@ -1,0 +1,115 @@
+//! What the holder of a token does with its term. None of this queues.
+
+use super::row::{self, Granted, Renewed, Wish};
+use super::{machine, session, stats, transaction, view};
+use crate::error;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// Says so by the name of the function, before PostgreSQL says it of a statement that the user did not write.
+pub fn refuse_where_nothing_can_be_written(function: &CStr) {
+    // SAFETY: a C string.
+    unsafe {
+        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+        pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+    }
+}
+
+/// Acquires what is held once more.
+pub fn deepen(wish: &Wish, token: i64) -> Granted {
+    let granted = row::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
+    let is_bound = keep_bound(wish.name, token, granted.is_bound);
+    if wish.bind_session && !session::lock(token).is_held() {
+        error::lease::bound_too_late(wish.name).raise();
+    }
+    transaction::is_to_be_durable();
+    Granted { is_bound, ..granted }
+}
+
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> TimestampWithTimeZone {
+    let renewed = row::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
+    let is_bound = keep_bound(name, token, renewed.is_bound);
+    transaction::is_to_be_durable();
+    stats::count(|counters| &counters.renewals);
+    expires_at(is_bound, renewed.ends_us)
+}
+
+pub fn renew_many(
+    names: Vec<&str>,
+    tokens: Vec<i64>,
+    ttl_us: Option<i64>,
+) -> Vec<(String, i64, TimestampWithTimeZone)> {
+    let renewed = row::renew_many(names, tokens, ttl_us);
+    if !renewed.is_empty() {
+        transaction::is_to_be_durable();
+    }
+    let told = |Renewed { name, token, ends_us, is_bound, .. }: Renewed| {
+        let is_bound = keep_bound(&name, token, is_bound);
+        stats::count(|counters| &counters.renewals);
+        (name, token, expires_at(is_bound, ends_us))
+    };
+    renewed.into_iter().map(told).collect()
+}
+
+/// Where the session is gone that a term was bound to, its holder goes on without: the term lasts its time from now on.
+fn keep_bound(name: &str, token: i64, is_bound: bool) -> bool {
+    let lives = is_bound && session::lives(token);
+    if is_bound && !lives {
+        row::unbind(name, token);
+    }
+    lives
+}
+
+pub fn release(name: &str, token: i64) -> bool {
+    let depth = row::release(name, token).unwrap_or_else(|| stale(name, token));
+    if depth > 0 {
+        return false;
+    }
+    transaction::released(token);
+    transaction::wake_at_end(name);
+    stats::count(|counters| &counters.releases);
+    true
+}
+
+pub fn fence(name: &str, token: i64) {
+    if !row::fence(name, token) {
+        let lease = row::look(name);
+        let is_current = lease.terms.iter().any(|term| term.token == token && term.depth > 0);
+        // SAFETY: reads this process's own state.
+        if is_current && unsafe { pg_sys::XactIsoLevel } >= pg_sys::XACT_REPEATABLE_READ as i32 {
+            refuse_foreign_role(name, token);
+            // The snapshot is older than the term, and may lack what the holder before has written.
+            error::lease::taken_over_meanwhile(name).raise();
+        }
+        stale(name, token);
+    }
+    transaction::fenced(name, token);
+    // Who waits for the end of this transaction to take the lease over.
+    transaction::wake_at_end(name);
+    stats::count(|counters| &counters.fences);
+}
+
+/// The token stands for no term that the caller may act on.
+fn stale(name: &str, token: i64) -> ! {
+    stats::count(|counters| &counters.refused);
+    refuse_foreign_role(name, token);
+    error::lease::stale(name, token, view::states_of(name)).raise()
+}
+
+fn refuse_foreign_role(name: &str, token: i64) {
+    if let Some(role) = row::foreign_role(name, token) {
+        error::lease::not_the_holders_role(name, &role).raise();
+    }
+}
+
+/// When a term ends, by the wall clock as it is now; as long as its session lives, never.
+pub fn expires_at(is_bound: bool, ends_us: i64) -> TimestampWithTimeZone {
+    if is_bound {
+        return TimestampWithTimeZone::positive_infinity();
+    }
+    // SAFETY: reads the clock.
+    let now = unsafe { pg_sys::GetCurrentTimestamp() };
+    let left_us = ends_us.saturating_sub(machine::now(false).now_us);
+    TimestampWithTimeZone::try_from(now.saturating_add(left_us))
+        .unwrap_or_else(|_| TimestampWithTimeZone::positive_infinity())
+}

@@ -1,0 +1,163 @@
+//! What the end of a transaction means for its leases.
+
+use super::{session, turnstile};
+use crate::bell::Bell;
+use crate::lock::manager::Scope;
+use crate::subtransaction::Done;
+use crate::{durable, error};
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::sync::Once;
+
+/// Something done with a lease, in a transaction that has not ended yet.
+enum Deed {
+    /// The row is locked against take-overs.
+    Fenced { name: String, token: i64 },
+    /// The session has taken the lock of a token, for a term that is nobody's if this is undone.
+    Bound { token: i64 },
+    /// The session is to let go of it, unless this is undone.
+    Unbound { token: i64 },
+}
+
+struct Transaction {
+    deeds: Done<Deed>,
+    /// A term has begun or was prolonged: that must not be lost after it was told.
+    is_to_be_durable: bool,
+    /// Whom to wake when the rows are as they stay.
+    bells: Vec<&'static Bell>,
+}
+
+static RUNNING: Mutex<Transaction> =
+    Mutex::new(Transaction { deeds: Done::new(), is_to_be_durable: false, bells: Vec::new() });
+
+fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
+    static REGISTERED: Once = Once::new();
+    // SAFETY: the callbacks have the signatures asked for, and live as long as the library, which is never unloaded.
+    REGISTERED.call_once(|| unsafe {
+        pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(at_subtransaction_end), std::ptr::null_mut());
+        pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::null());
+    });
+    work(&mut RUNNING.lock())
+}
+
+/// A term has begun, or lasts longer than before.
+pub fn is_to_be_durable() {
+    with(|running| running.is_to_be_durable = true);
+}
+
+/// Who waits for the name is woken when the transaction ends.
+pub fn wake_at_end(name: &str) {
+    let Some(bell) = turnstile::bell(name) else {
+        return;
+    };
+    with(|running| {
+        if !running.bells.iter().any(|known| std::ptr::eq(*known, bell)) {
+            running.bells.push(bell);
+        }
+    });
+}
+
+pub fn fenced(name: &str, token: i64) {
+    with(|running| running.deeds.push(Deed::Fenced { name: name.to_owned(), token }));
+}
+
+/// Has the transaction fenced by the name, and not let go of it since?
+pub fn has_fenced(name: &str) -> bool {
+    RUNNING.lock().deeds.iter().any(|deed| matches!(deed, Deed::Fenced { name: fenced, .. } if fenced == name))
+}
+
+/// The session is to hold the lock of a token as long as the term lasts.
+pub fn bind(name: &str, token: i64) {
+    session::lock(token).take(Scope::Session);
+    with(|running| running.deeds.push(Deed::Bound { token }));
+    // The session's end frees the lease.
+    SESSION_NAMES.lock().push((name.to_owned(), token));
+}
+
+/// A term was released.
+pub fn released(token: i64) {
+    let is_bound = session::lock(token).is_held();
+    with(|running| {
+        running.deeds.retain(|deed| !matches!(deed, Deed::Fenced { token: fenced, .. } if *fenced == token));
+        if is_bound {
+            running.deeds.push(Deed::Unbound { token });
+        }
+    });
+}
+
+/// The leases that were bound to this session, and maybe still are.
+static SESSION_NAMES: Mutex<Vec<(String, i64)>> = Mutex::new(Vec::new());
+
+fn unbind(token: i64) {
+    let lock = session::lock(token);
+    // Not after DISCARD ALL.
+    if lock.is_held() {
+        lock.release(Scope::Session);
+    }
+    SESSION_NAMES.lock().retain(|(_, bound)| *bound != token);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
+    match event {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT if RUNNING.lock().is_to_be_durable => durable::make_commit_durable(),
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().is_to_be_durable => {
+            error::lease::prepared().raise()
+        }
+        // Here the rows are as they stay, for all to see.
+        pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|deed| match deed {
+            Deed::Unbound { token } => Some(token),
+            _ => None,
+        }),
+        pg_sys::XactEvent::XACT_EVENT_ABORT => end(undo),
+        // A fence goes on with the prepared transaction, without this session.
+        pg_sys::XactEvent::XACT_EVENT_PREPARE => end(|_| None),
+        _ => {}
+    }
+}
+
+/// The lock that a deed which was undone leaves behind.
+fn undo(deed: Deed) -> Option<i64> {
+    match deed {
+        Deed::Bound { token } => Some(token),
+        _ => None,
+    }
+}
+
+fn end(to_unbind: fn(Deed) -> Option<i64>) {
+    let (deeds, bells) = {
+        let mut running = RUNNING.lock();
+        running.is_to_be_durable = false;
+        (running.deeds.take(), std::mem::take(&mut running.bells))
+    };
+    deeds.into_iter().filter_map(to_unbind).for_each(unbind);
+    bells.into_iter().for_each(Bell::ring);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_subtransaction_end(
+    event: pg_sys::SubXactEvent::Type,
+    own: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    _arg: *mut std::ffi::c_void,
+) {
+    match event {
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => RUNNING.lock().deeds.committed(own, parent),
+        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
+            let undone = RUNNING.lock().deeds.undone(own);
+            undone.into_iter().filter_map(undo).for_each(unbind);
+        }
+        _ => {}
+    }
+}
+
+/// The session ends. PostgreSQL has let go of its locks by now; this process can still wake others.
+#[pg_guard]
+unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+    for (name, _) in SESSION_NAMES.lock().drain(..) {
+        if let Some(bell) = turnstile::bell(&name) {
+            bell.ring();
+        }
+    }
+}

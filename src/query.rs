@@ -1,0 +1,101 @@
+//! Queries on idgen's own tables. Every name in them is qualified: see [`crate::elevated`].
+
+use crate::{elevated, error};
+use pgrx::datum::DatumWithOid;
+use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+use std::ffi::CString;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// A query whose plan the process keeps from its first use on.
+pub struct Query {
+    text: fn() -> String,
+    plan: AtomicPtr<pg_sys::_SPI_plan>,
+}
+
+impl Query {
+    pub const fn new(text: fn() -> String) -> Self {
+        Self { text, plan: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Rows as they are now, also where the transaction's own snapshot is older. Begins no new command, which the leader of
+    /// a parallel plan must not.
+    pub fn look<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        // SAFETY: a snapshot of its own for each look, because no table has this number. Whoever runs the plan makes it
+        // the active one.
+        self.run(args, read, true, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
+    }
+
+    /// Changes or locks rows as a statement of the transaction does, and returns what it returns.
+    pub fn write<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        self.run(args, read, false, null_mut)
+    }
+
+    fn run<R>(
+        &self,
+        args: &[DatumWithOid],
+        read: impl Fn(&SpiHeapTupleData) -> R,
+        read_only: bool,
+        snapshot: impl FnOnce() -> pg_sys::Snapshot,
+    ) -> Vec<R> {
+        let mut values: Vec<_> =
+            args.iter().map(|arg| arg.datum().map_or(pg_sys::Datum::null(), |datum| datum.sans_lifetime())).collect();
+        // As SPI says it: a blank for a value, an n for NULL.
+        let nulls: Vec<_> = args.iter().map(|arg| if arg.datum().is_some() { b' ' } else { b'n' } as _).collect();
+        let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
+        let run = || {
+            let plan = self.plan(args);
+            // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. The rows are read
+            // before SPI frees them.
+            unsafe {
+                let (snapshot, crosscheck) = (snapshot(), null_mut());
+                let status =
+                    pg_sys::SPI_execute_snapshot(plan, values, nulls, snapshot, crosscheck, read_only, true, 0);
+                Spi::check_status(status).unwrap_or_else(unexpected);
+                if pg_sys::SPI_tuptable.is_null() {
+                    return Vec::new();
+                }
+                let table = &*pg_sys::SPI_tuptable;
+                let row =
+                    |index| SpiHeapTupleData::new(table.tupdesc, *table.vals.add(index)).unwrap_or_else(unexpected);
+                (0..table.numvals as usize).filter_map(row).map(|row| read(&row)).collect()
+            }
+        };
+        elevated::run(|| Spi::connect(|_| run()))
+    }
+
+    fn plan(&self, args: &[DatumWithOid]) -> *mut pg_sys::_SPI_plan {
+        let kept = self.plan.load(Relaxed);
+        if !kept.is_null() {
+            return kept;
+        }
+        let text = CString::new((self.text)()).expect("a query of ours has no NUL");
+        let mut types: Vec<_> = args.iter().map(DatumWithOid::oid).collect();
+        // SAFETY: connected to SPI; as many types as are said.
+        let plan = unsafe {
+            let plan = pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
+            if plan.is_null() {
+                unexpected::<()>(Spi::check_status(pg_sys::SPI_result).expect_err("there is no plan"));
+            }
+            pg_sys::SPI_keepplan(plan);
+            plan
+        };
+        self.plan.store(plan, Relaxed);
+        plan
+    }
+}
+
+/// A column that is never NULL.
+pub fn value<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> T {
+    optional(row, column).unwrap_or_else(|| unexpected(pgrx::spi::SpiError::InvalidPosition))
+}
+
+pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> Option<T> {
+    row.get(column).unwrap_or_else(unexpected)
+}
+
+/// What PostgreSQL itself reports ends the statement before; this is left for a query or a type that is wrong in here.
+pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
+    error::own_table(&error).raise()
+}
