@@ -5,7 +5,7 @@ use idgen_core::lock::MAX_NAME_BYTES;
 use pgrx::prelude::*;
 
 pub fn name_length(name: &str) -> Failure {
-    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid lock name \"{name}\""))
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid name \"{name}\""))
         .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {}.", name.len()))
 }
 

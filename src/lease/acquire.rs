@@ -95,7 +95,10 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Attempt::Granted(granted)
     };
     let at_once = |slot: &i32| {
-        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
+        let taken = subtransaction::run(|| {
+            let term = row::lock(wish.name, *slot).or_else(|| refuse_if_unseen(wish.name, *slot))?;
+            take(wish, term, &lease, now, ttl_us)
+        });
         taken.unwrap_or_else(|cause| cause.rethrow())
     };
     match slots.iter().find_map(at_once) {
@@ -114,7 +117,7 @@ fn wait_for(wish: &Wish, slot: i32, lease: &Lease, ttl_us: i64, limit: Limit) ->
         return None;
     }
     let taken = wait::limited(ms, || {
-        let term = row::lock_waiting(wish.name, slot)?;
+        let term = row::lock_waiting(wish.name, slot).or_else(|| refuse_if_unseen(wish.name, slot))?;
         take(wish, term, lease, machine::now(lease.needs_the_beginning()), ttl_us)
     });
     match taken {
@@ -139,15 +142,25 @@ fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option
     Some(granted)
 }
 
-/// Where a transaction has one snapshot for all its statements, that must not be older than the last holder's term: what he
-/// has written would not be seen.
+/// Has the transaction one snapshot for all its statements?
+pub fn has_one_snapshot() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// Such a snapshot must not be older than the last holder's term: what he has written would not be seen.
 fn refuse_an_older_snapshot(name: &str, since_us: i64, now: Now) {
-    // SAFETY: read this process's own state.
-    let (has_one_snapshot, age_us) = unsafe {
-        let has_one_snapshot = pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32;
-        (has_one_snapshot, pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp())
-    };
-    if has_one_snapshot && now.now_us.saturating_sub(age_us) < since_us {
+    // SAFETY: as above.
+    let age_us = unsafe { pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp() };
+    if has_one_snapshot() && now.now_us.saturating_sub(age_us) < since_us {
         error::lease::taken_over_meanwhile(name).raise();
     }
+}
+
+/// A row that could not be locked was locked by another, or made after the snapshot: then it never will be.
+fn refuse_if_unseen(name: &str, slot: i32) -> Option<Term> {
+    if has_one_snapshot() && !row::is_seen(name, slot) {
+        error::lease::taken_over_meanwhile(name).raise();
+    }
+    None
 }

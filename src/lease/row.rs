@@ -131,6 +131,15 @@ pub fn lock_waiting(name: &str, slot: i32) -> Option<Term> {
     LOCK_WAITING.write(&[name.into(), machine::clock_name().into(), slot.into()], term).pop()
 }
 
+static SEE: Query = Query::new(|| {
+    "SELECT true FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// Is a slot's row there in the snapshot of the transaction?
+pub fn is_seen(name: &str, slot: i32) -> bool {
+    !SEE.write(&[name.into(), slot.into()], |_| ()).is_empty()
+}
+
 static TAKE: Query = Query::new(|| {
     format!(
         "UPDATE idgen.lease SET token = pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), depth = 1, owner = $3, \

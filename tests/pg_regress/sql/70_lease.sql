@@ -1,0 +1,159 @@
+-- Leases, in one session: what the functions give and refuse, and what idgen.leases shows.
+CREATE TEMP VIEW shown AS
+SELECT name, slot, state, token IS NOT NULL AS token, depth, owner, role, data,
+       acquired_at BETWEEN now() - interval '1 minute' AND clock_timestamp() AS at,
+       expires_at - clock_timestamp() BETWEEN ttl - interval '1 minute' AND ttl AS until, ttl, bound, slots, queue
+FROM idgen.leases ORDER BY name, slot;
+CREATE FUNCTION pg_temp.refusal(command text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    message text;
+    detail text;
+    hint text;
+BEGIN
+    EXECUTE command;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    RETURN regexp_replace(concat_ws(' | ', SQLSTATE, message, detail, hint), '\d{16}', '<token>', 'g');
+END $$;
+
+-- a name is a lock for one until it is released, and then nothing is left of it
+SELECT name, slot, token > 1e15 AS token, owner, acquired_at <= clock_timestamp() AS acquired,
+       expires_at - acquired_at BETWEEN '29 s' AND '31 s' AS expires, depth, token AS t
+FROM lease_acquire('importer') \gset l_
+\echo :l_name :l_slot :l_token :l_owner :l_acquired :l_expires :l_depth
+SELECT * FROM lease_try_acquire('importer');
+SELECT * FROM lease_try_acquire('importer', '1 ms');
+SET lock_timeout = '1 ms';
+SELECT lease_acquire('importer');
+\echo :SQLSTATE
+RESET lock_timeout;
+SELECT * FROM shown;
+SELECT lease_release('importer', :l_t);
+SELECT * FROM shown;
+SELECT pg_temp.refusal(format('SELECT lease_release(''importer'', %s)', :l_t));
+SELECT pg_temp.refusal(format('SELECT lease_renew(''importer'', %s)', :l_t));
+SELECT pg_temp.refusal(format('SELECT lease_fence(''importer'', %s)', :l_t));
+
+-- tokens rise, also of different names
+SELECT token AS t1 FROM lease_acquire('importer', '1 h', 'app-1', '{"host": "a", "n": 1.10}') \gset
+SELECT token AS t2 FROM lease_try_acquire('other', ttl => '100 ms') \gset
+SELECT :l_t < :t1 AND :t1 < :t2 AS rise;
+SELECT * FROM shown WHERE name = 'importer';
+
+-- acquired again with its token: as often as it is to be released
+SELECT token = :t1 AS same, owner, depth FROM lease_acquire('importer', token => :t1);
+SELECT token = :t1 AS same, owner, depth FROM lease_try_acquire('importer', ttl => '2 h', owner => 'ignored', token => :t1);
+SELECT depth, owner, data, ttl FROM shown WHERE name = 'importer';
+SELECT lease_release('importer', :t1);
+SELECT lease_release('importer', :t1);
+SELECT lease_release('importer', :t1);
+SELECT pg_temp.refusal(format('SELECT lease_acquire(''importer'', token => %s)', :t1));
+SELECT lease_try_acquire('importer', token => 1);
+\echo :SQLSTATE
+
+-- renewed for its own time, or for another from now on
+SELECT token AS t FROM lease_acquire('job', '1 h') \gset
+SELECT lease_renew('job', :t) - clock_timestamp() BETWEEN '59 min' AND '60 min' AS own;
+SELECT lease_renew('job', :t, '1 s') - clock_timestamp() BETWEEN '0 s' AND '1 s' AS shorter;
+SELECT lease_renew('job', :t) - clock_timestamp() BETWEEN '0 s' AND '1 s' AS as_before;
+SELECT token AS u FROM lease_acquire('job2') \gset
+SELECT name, CASE token WHEN :t THEN 't' WHEN :u THEN 'u' END AS token, expires_at - clock_timestamp() BETWEEN '59 s' AND '60 s' AS until
+FROM lease_renew_many(ARRAY['job2', 'job', 'job', 'nobody', 'job2'], ARRAY[:u, :t, :t, 1, 2], '1 min');
+SELECT * FROM lease_renew_many('{}', '{}');
+SELECT lease_renew_many('{a}', '{}');
+\echo :SQLSTATE
+SELECT lease_renew_many('{a,NULL}', '{1,2}');
+\echo :SQLSTATE
+SELECT lease_renew_many('{a,b}', '{1,NULL}');
+\echo :SQLSTATE
+SELECT lease_renew_many(NULL, '{1}');
+\echo :SQLSTATE
+
+-- what it refuses
+SELECT lease_acquire(NULL);
+\echo :SQLSTATE
+SELECT lease_acquire('');
+\echo :SQLSTATE
+SELECT lease_acquire(repeat('x', 256));
+SELECT lease_acquire('a', '99 ms');
+\echo :SQLSTATE
+SELECT lease_acquire('a', '-1 s');
+SELECT lease_acquire('a', '25 h');
+SELECT lease_acquire('a', '300000 years');
+SELECT lease_acquire('a', bind_session => NULL);
+\echo :SQLSTATE
+SELECT lease_try_acquire('a', NULL);
+\echo :SQLSTATE
+SELECT lease_try_acquire('a', '-1 s');
+\echo :SQLSTATE
+SELECT lease_renew('a', NULL);
+\echo :SQLSTATE
+SELECT lease_renew('a', 1, '1 ms');
+\echo :SQLSTATE
+SELECT lease_release('a', NULL);
+SELECT lease_fence(NULL, 1);
+SELECT lease_fence('a', -9223372036854775808);
+\echo :SQLSTATE
+
+-- in a block it works, and says that nobody sees it yet
+BEGIN;
+SELECT slot, depth FROM lease_acquire('block');
+ROLLBACK;
+SELECT * FROM shown WHERE name = 'block';
+BEGIN;
+SAVEPOINT s;
+SELECT slot FROM lease_try_acquire('block');
+ROLLBACK TO s;
+SELECT slot FROM lease_try_acquire('block');
+COMMIT;
+SELECT name, state FROM shown WHERE name = 'block';
+-- a transaction that is read-only can do nothing with it
+BEGIN READ ONLY;
+SELECT lease_acquire('read-only');
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT lease_fence('read-only', 1);
+\echo :SQLSTATE
+ROLLBACK;
+
+-- bound to the session: as long as that lives, whatever its end
+SELECT slot, expires_at, token AS t FROM lease_acquire('bound', '100 ms', bind_session => true) \gset b_
+\echo :b_slot :b_expires_at
+SELECT state, expires_at, bound FROM idgen.leases WHERE name = 'bound';
+SELECT lease_renew('bound', :b_t);
+SELECT expires_at, depth FROM lease_acquire('bound', token => :b_t, bind_session => true);
+SELECT pg_advisory_unlock_all();
+SELECT state, bound FROM idgen.leases WHERE name = 'bound';
+SELECT lease_renew('bound', :b_t, '1 min') < 'infinity' AS until;
+SELECT state, bound FROM idgen.leases WHERE name = 'bound';
+SELECT lease_acquire('bound', token => :b_t, bind_session => true);
+\echo :SQLSTATE
+-- a rollback takes the session's lock along, also to a savepoint, and the commit of a release does
+CREATE TEMP VIEW session_locks AS
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763 AND pid = pg_backend_pid();
+BEGIN;
+SELECT slot FROM lease_acquire('rolled', bind_session => true);
+SAVEPOINT s;
+SELECT slot FROM lease_acquire('rolled to', bind_session => true);
+TABLE session_locks;
+ROLLBACK TO s;
+TABLE session_locks;
+ROLLBACK;
+TABLE session_locks;
+SELECT token AS t FROM lease_acquire('kept', bind_session => true) \gset
+BEGIN;
+SELECT lease_release('kept', :t);
+TABLE session_locks;
+ROLLBACK;
+TABLE session_locks;
+SELECT state, bound FROM idgen.leases WHERE name = 'kept';
+SELECT lease_release('kept', :t);
+TABLE session_locks;
+
+-- what was done is counted
+SELECT grants > 0 AS grants, take_overs, renewals > 0 AS renewals, releases > 0 AS releases, fences, refused > 0 AS refused,
+       probes > 0 AS probes, wait_time > '0' AS waited FROM idgen.stat_lease;
+SELECT idgen.reset_stats();
+SELECT * FROM idgen.stat_lease;

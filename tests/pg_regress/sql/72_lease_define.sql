@@ -1,0 +1,163 @@
+-- Leases that are defined: semaphores, roles, taking them away.
+CREATE ROLE idgen_definer;
+CREATE ROLE idgen_holder;
+CREATE ROLE idgen_fellow;
+CREATE TEMP VIEW slots AS
+SELECT name, slot, state, depth, owner, slots FROM idgen.leases ORDER BY name, slot;
+GRANT SELECT ON slots TO PUBLIC;
+
+-- defining is for whom it was granted to
+SET ROLE idgen_definer;
+SELECT lease_define('pool', 3);
+\echo :SQLSTATE
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION lease_define TO idgen_definer;
+SET ROLE idgen_definer;
+SELECT lease_define('pool', 2, '1 h');
+TABLE idgen.lease_definition;
+
+-- as many as there are slots; the one free for longest goes first, and one that was never had before it
+SELECT slot, token AS t0 FROM lease_acquire('pool') \gset
+SELECT slot, token AS t1 FROM lease_acquire('pool', owner => 'second') \gset
+SELECT * FROM lease_try_acquire('pool');
+SELECT * FROM slots;
+SELECT lease_release('pool', :t1), lease_release('pool', :t0);
+SELECT * FROM slots;
+SELECT slot, token AS t2 FROM lease_acquire('pool') \gset
+\echo :slot
+SELECT lease_define('pool', 3, '1 h');
+SELECT slot, token AS t3 FROM lease_acquire('pool') \gset
+\echo :slot
+SELECT slot, token AS t4 FROM lease_acquire('pool') \gset
+\echo :slot
+-- fewer slots: who holds one keeps it, and nobody gets one before there is room
+SELECT lease_define('pool', 1, '1 h');
+SELECT * FROM slots;
+SELECT lease_release('pool', :t4), lease_release('pool', :t2);
+SELECT slot FROM lease_try_acquire('pool');
+SELECT lease_release('pool', :t3);
+SELECT slot, token AS t5 FROM lease_try_acquire('pool') \gset
+\echo :slot
+
+-- what a definition refuses
+SELECT lease_define('x', 0);
+\echo :SQLSTATE
+SELECT lease_define('x', 65537);
+SELECT lease_define('x', NULL);
+\echo :SQLSTATE
+SELECT lease_define(NULL);
+SELECT lease_define('', 1);
+SELECT lease_define('x', 1, '1 ms');
+\echo :SQLSTATE
+SELECT lease_define('x', 1, NULL);
+SELECT lease_define('x', 1, '1 s', '-1 s');
+\echo :SQLSTATE
+SELECT lease_define('x', 1, '1 s', '25 h');
+SELECT lease_define('x', 1, '1 s', NULL);
+
+-- it is its definer's: another can hold it, and do nothing else
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION lease_define TO idgen_holder;
+SET ROLE idgen_holder;
+SELECT lease_define('pool', 9);
+\echo :SQLSTATE
+SELECT lease_drop('pool');
+\echo :SQLSTATE
+SELECT lease_revoke('pool', 0);
+\echo :SQLSTATE
+-- with the right token too; and it is not shown to him
+SELECT lease_renew('pool', :t5);
+\echo :SQLSTATE
+SELECT lease_release('pool', :t5);
+\echo :SQLSTATE
+SELECT lease_fence('pool', :t5);
+\echo :SQLSTATE
+SELECT lease_acquire('pool', token => :t5);
+\echo :SQLSTATE
+SELECT * FROM lease_renew_many('{pool}', ARRAY[:t5]);
+SELECT name, slot, state, token, role FROM idgen.leases;
+-- a name that nobody has defined is nobody's but the superuser's
+SELECT token AS mine FROM lease_acquire('plain') \gset
+SELECT lease_revoke('plain');
+\echo :SQLSTATE
+SELECT lease_drop('plain');
+\echo :SQLSTATE
+-- a member of the holder's role acts as the holder
+RESET ROLE;
+GRANT idgen_holder TO idgen_fellow;
+SET ROLE idgen_fellow;
+SELECT lease_renew('plain', :mine) > now() AS renewed;
+SELECT token = :mine AS token FROM idgen.leases WHERE name = 'plain';
+BEGIN;
+SELECT lease_fence('plain', :mine);
+COMMIT;
+SELECT lease_release('plain', :mine);
+-- the tables are nobody's to touch
+SELECT * FROM idgen.lease;
+\echo :SQLSTATE
+UPDATE idgen.lease SET token = 1;
+\echo :SQLSTATE
+DELETE FROM idgen.lease_definition;
+\echo :SQLSTATE
+SELECT nextval('idgen.lease_token');
+\echo :SQLSTATE
+SELECT setval('idgen.lease_token', 1);
+\echo :SQLSTATE
+RESET ROLE;
+
+-- taken away: the token is stale, and the slot rests
+SELECT lease_define('resting', 1, '1 h', '1 h');
+SELECT token AS t FROM lease_acquire('resting', owner => 'app') \gset
+SELECT lease_revoke('resting');
+SELECT lease_revoke('resting');
+SELECT lease_revoke('resting', 7);
+SELECT lease_revoke('resting', NULL);
+SELECT * FROM slots WHERE name = 'resting';
+SELECT * FROM lease_try_acquire('resting');
+\set VERBOSITY sqlstate
+SELECT lease_renew('resting', :t);
+\set VERBOSITY default
+SELECT lease_define('resting', 1, '1 h');
+SELECT slot, token > :t AS greater, token AS u FROM lease_try_acquire('resting', owner => 'app') \gset
+\echo :slot :greater
+SELECT set_config('test.token', :'t', false) IS NOT NULL AS kept;
+-- the old token, and the same owner: the new term is not touched
+DO $$
+DECLARE
+    stale bigint := current_setting('test.token');
+    detail text;
+BEGIN
+    PERFORM lease_release('resting', stale);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+    RAISE NOTICE '%', regexp_replace(detail, '\d{4}-.*', '<time>');
+END $$;
+SELECT owner, depth, token = :u AS same FROM idgen.leases WHERE name = 'resting';
+
+-- dropped when nobody holds it; then it is as if it had never been
+SELECT lease_drop('resting');
+\echo :SQLSTATE
+SELECT lease_release('resting', :u);
+SELECT lease_drop('resting');
+SELECT lease_drop('resting');
+\echo :SQLSTATE
+SELECT * FROM slots WHERE name = 'resting';
+BEGIN;
+SELECT lease_drop('pool');
+ROLLBACK;
+SELECT lease_revoke('pool');
+BEGIN;
+SELECT lease_drop('pool');
+ROLLBACK;
+SELECT count(*) FROM idgen.lease_definition;
+SELECT lease_drop('pool');
+SELECT count(*) FROM idgen.lease_definition;
+-- whose role is gone has no holder but superusers
+SET ROLE idgen_holder;
+SELECT token AS t FROM lease_acquire('orphan') \gset
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION lease_define FROM idgen_definer, idgen_holder;
+REVOKE SELECT ON slots FROM PUBLIC;
+DROP ROLE idgen_definer, idgen_holder, idgen_fellow;
+SELECT name, state FROM idgen.leases WHERE name = 'orphan';
+SELECT lease_release('orphan', :t);

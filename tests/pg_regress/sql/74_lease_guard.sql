@@ -1,0 +1,99 @@
+-- lease_guard: a table that is written only under a lease.
+CREATE TABLE guarded (id int PRIMARY KEY, n int);
+CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('writer');
+CREATE TRIGGER guard_all BEFORE TRUNCATE ON guarded FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('writer');
+SELECT token AS t FROM lease_acquire('writer') \gset
+SELECT token AS other FROM lease_acquire('other') \gset
+
+-- holding the lease is not enough, and another lease's fence is none
+INSERT INTO guarded VALUES (1, 1);
+\echo :SQLSTATE
+BEGIN;
+SELECT lease_fence('other', :other);
+INSERT INTO guarded VALUES (1, 1);
+ROLLBACK;
+TRUNCATE guarded;
+\echo :SQLSTATE
+-- no row, no write
+UPDATE guarded SET n = 2;
+DELETE FROM guarded;
+
+-- fenced, it is a table like others
+BEGIN;
+SELECT lease_fence('writer', :t);
+INSERT INTO guarded VALUES (1, 1), (2, 2), (3, 3);
+UPDATE guarded SET n = n + 1 WHERE id > 1 RETURNING *;
+DELETE FROM guarded WHERE id = 3 RETURNING *;
+INSERT INTO guarded VALUES (1, 9) ON CONFLICT (id) DO UPDATE SET n = excluded.n;
+COMMIT;
+SELECT * FROM guarded ORDER BY id;
+-- up to the end of the transaction
+UPDATE guarded SET n = 0;
+\echo :SQLSTATE
+DELETE FROM guarded;
+\echo :SQLSTATE
+BEGIN;
+SELECT lease_fence('writer', :t);
+TRUNCATE guarded;
+COMMIT;
+SELECT count(*) FROM guarded;
+
+-- a fence goes with its savepoint, and what was before it stays
+BEGIN;
+SAVEPOINT s;
+SELECT lease_fence('writer', :t);
+INSERT INTO guarded VALUES (1, 1);
+ROLLBACK TO s;
+INSERT INTO guarded VALUES (1, 1);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT lease_fence('writer', :t);
+RELEASE s;
+SAVEPOINT s;
+SELECT lease_fence('other', :other);
+ROLLBACK TO s;
+INSERT INTO guarded VALUES (1, 1);
+COMMIT;
+-- with the lease
+BEGIN;
+SELECT lease_fence('writer', :t);
+SELECT lease_release('writer', :t);
+INSERT INTO guarded VALUES (2, 1);
+ROLLBACK;
+SELECT * FROM guarded;
+-- and not with an error that was caught
+DO $$
+BEGIN
+    PERFORM lease_fence('writer', token) FROM idgen.leases WHERE name = 'writer';
+    BEGIN
+        PERFORM lease_fence('writer', 1);
+    EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    END;
+    INSERT INTO guarded VALUES (2, 1);
+END $$;
+
+-- how it is made
+SELECT lease_guard();
+\echo :SQLSTATE
+CREATE TABLE wrong (i int);
+CREATE TRIGGER wrong BEFORE INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_guard();
+INSERT INTO wrong VALUES (1);
+\echo :SQLSTATE
+DROP TRIGGER wrong ON wrong;
+CREATE TRIGGER wrong AFTER INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_guard('writer');
+INSERT INTO wrong VALUES (1);
+DROP TRIGGER wrong ON wrong;
+-- for statements it takes one trigger for all, and counts a statement without rows
+CREATE TRIGGER right_too BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON wrong
+    FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('writer');
+DELETE FROM wrong;
+\echo :SQLSTATE
+BEGIN;
+SELECT lease_fence('writer', :t);
+INSERT INTO wrong VALUES (1);
+COMMIT;
+TABLE wrong;
+DROP TABLE wrong, guarded;
+SELECT lease_release('writer', :t), lease_release('other', :other);
