@@ -21,6 +21,7 @@ mod snowflake;
 mod stats;
 mod status;
 mod timestamp;
+mod trigger;
 
 pgrx::pg_module_magic!();
 
