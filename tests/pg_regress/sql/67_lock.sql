@@ -112,8 +112,11 @@ SELECT count(lock_acquire('before ' || n)) FROM generate_series(1, 16) AS n;
 DISCARD ALL;
 SELECT count(lock_acquire('after ' || n)) FROM generate_series(1, 16) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
--- also in one transaction
+-- also in one transaction, and for the same lock
 BEGIN;
+SELECT pg_advisory_unlock_all();
+SELECT lock_acquire('after 1');
+SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
 SELECT pg_advisory_unlock_all();
 SELECT count(lock_acquire('later ' || n)) FROM generate_series(1, 16) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;

@@ -86,6 +86,7 @@ fn transactions_locks_exclude_and_end(cluster: &Cluster, pooler: &Pooler) {
     call(&mut client, "BEGIN; SELECT lock_acquire_xact('x'); SELECT lock_try_acquire_many_xact('{y,z}', '1 s')");
     assert_eq!(shown(&mut direct), ["x transaction", "y transaction", "z transaction"]);
     assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('y')"));
+    assert_eq!(call(&mut client, "SELECT lock_release('x')"), "f", "the session does not hold it");
     call(&mut client, "COMMIT");
     assert_eq!(locks(&mut direct), 0);
 }
