@@ -26,6 +26,7 @@ mod stats;
 mod status;
 mod subtransaction;
 mod timestamp;
+mod trigger;
 
 pgrx::pg_module_magic!();
 

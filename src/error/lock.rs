@@ -19,9 +19,12 @@ pub fn timed_out() -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
 }
 
-pub fn not_held(name: &str) -> Failure {
-    Failure::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this session does not hold lock \"{name}\""))
-        .hint("A transaction's lock is let go of when the transaction ends.")
+pub fn not_held(name: &str, is_transactions: bool) -> Failure {
+    if !is_transactions {
+        return Failure::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this session does not hold lock \"{name}\""));
+    }
+    Failure::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lock \"{name}\" is held by the transaction"))
+        .detail("It was taken by a function with _xact, and ends with the transaction.")
 }
 
 pub fn collision(name: &str, other: &str) -> Failure {

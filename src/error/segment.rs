@@ -33,6 +33,13 @@ pub fn definition(error: DefinitionError) -> Failure {
         .detail(error.to_string())
 }
 
+pub fn row_trigger_only() -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+        "idgen.segment_row is the trigger of idgen.segment, and nothing else calls it",
+    )
+}
+
 pub fn lowered(tag: &str, now: i64, wish: i64) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,

@@ -3,7 +3,7 @@
 use super::manager::{Lock, Mode, Scope, Space, Taken};
 use super::registry;
 use super::wait::{self, Limit};
-use crate::subtransaction;
+use crate::{error, subtransaction};
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 
@@ -92,20 +92,23 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
     }
 }
 
-/// Lets go of a session's lock once, in the mode or in whichever is held. False if it is held in none.
-pub fn release(hash: NameHash, mode: Option<Mode>) -> bool {
+/// Lets go of a session's lock once, in the mode or in whichever is held. False, with a warning, if it is held in none.
+pub fn release(named: &Named, mode: Option<Mode>) -> bool {
     let modes: &[Mode] = match mode {
         Some(Mode::Exclusive) => &[Mode::Exclusive],
         Some(Mode::Shared) => &[Mode::Shared],
         None => &[Mode::Exclusive, Mode::Shared],
     };
-    modes.iter().any(|mode| {
-        let lock = Lock::new(Space::Name, hash.key, *mode);
-        let is_held = registry::knows_session(hash, *mode) || lock.is_held();
-        let released = is_held && lock.release(Scope::Session);
-        if released {
-            registry::released(hash, *mode);
+    let lock = |mode: &Mode| Lock::new(Space::Name, named.hash.key, *mode);
+    match modes.iter().find(|mode| lock(mode).release(Scope::Session)) {
+        Some(mode) => {
+            registry::released(named.hash, *mode);
+            true
         }
-        released
-    })
+        None => {
+            let is_transactions = modes.iter().any(|mode| lock(mode).is_held());
+            error::lock::not_held(&(named.name)(), is_transactions).warn();
+            false
+        }
+    }
 }

@@ -96,8 +96,11 @@ impl Lock {
         }
     }
 
-    /// Lets go once. False, with PostgreSQL's warning, if it is not held in the scope.
+    /// Lets go once. False if it is not held in the scope; whoever asked for it is told by us, and not by PostgreSQL's
+    /// warning, which knows no name.
+    #[inline]
     pub fn release(&self, scope: Scope) -> bool {
+        let _quiet = Quiet::new();
         // SAFETY: as in `acquire`.
         unsafe { pg_sys::LockRelease(&self.tag, self.mode.number(), scope == Scope::Session) }
     }
@@ -106,5 +109,35 @@ impl Lock {
     pub fn is_held(&self) -> bool {
         // SAFETY: as in `acquire`; looks into this process's own memory.
         unsafe { pg_compat::lock_held_by_me(&self.tag, self.mode.number()) }
+    }
+}
+
+/// No warnings, neither to the client nor in the log, as long as this lives.
+struct Quiet {
+    client: i32,
+    log: i32,
+}
+
+impl Quiet {
+    #[inline]
+    fn new() -> Self {
+        // SAFETY: variables of this process, which PostgreSQL reads for each message.
+        unsafe {
+            let before = Self { client: pg_sys::client_min_messages, log: pg_sys::log_min_messages };
+            pg_sys::client_min_messages = PgLogLevel::ERROR as i32;
+            pg_sys::log_min_messages = PgLogLevel::ERROR as i32;
+            before
+        }
+    }
+}
+
+impl Drop for Quiet {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as in `new`.
+        unsafe {
+            pg_sys::client_min_messages = self.client;
+            pg_sys::log_min_messages = self.log;
+        }
     }
 }

@@ -64,11 +64,8 @@ fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
-    let released = site.with(hash_of, |hash| acquire::release(*hash, shared.map(Mode::of)));
-    if !released {
-        error::lock::not_held(site.text().unwrap_or_default()).warn();
-    }
-    released
+    let name = || site.text().unwrap_or_default().to_owned();
+    site.with(hash_of, |hash| acquire::release(&Named { hash: *hash, name: &name }, shared.map(Mode::of)))
 }
 
 /// Takes several locks for the session, or none.
@@ -108,10 +105,7 @@ fn lock_try_acquire_many_xact(names: Option<Array<&str>>, timeout: Option<Interv
 fn lock_release_many(names: Option<Array<&str>>, shared: Option<bool>) -> bool {
     let mut all_held = true;
     for (hash, name) in ordered(names).iter().rev() {
-        if !acquire::release(*hash, shared.map(Mode::of)) {
-            error::lock::not_held(name).warn();
-            all_held = false;
-        }
+        all_held &= acquire::release(&Named { hash: *hash, name: &|| name.clone() }, shared.map(Mode::of));
     }
     all_held
 }

@@ -74,21 +74,23 @@ impl Backend {
         Some(&self.holds[index])
     }
 
-    /// What was let go of unseen makes room: a pooler's `DISCARD ALL` ends no session.
-    #[cold]
+    /// What PostgreSQL has let go of unseen, as by `DISCARD ALL`, which ends no session. At the end of the transaction:
+    /// it would keep its name in the registry. And when there is no place left: that may be before the transaction ends.
     fn forget_unheld(&self) {
-        for hold in
-            self.holds.iter().filter(|hold| !Lock::new(Space::Name, hold.key.load(Relaxed), hold.mode()).is_held())
-        {
-            hold.session.store(0, Relaxed);
-            hold.transaction.store(0, Relaxed);
-        }
+        let is_gone =
+            |hold: &&Hold| hold.is_held() && !Lock::new(Space::Name, hold.key.load(Relaxed), hold.mode()).is_held();
+        self.holds.iter().filter(is_gone).for_each(Hold::clear);
     }
 }
 
 impl Hold {
     fn is_held(&self) -> bool {
         self.session.load(Relaxed) > 0 || self.transaction.load(Relaxed) > 0
+    }
+
+    fn clear(&self) {
+        self.session.store(0, Relaxed);
+        self.transaction.store(0, Relaxed);
     }
 
     fn mode(&self) -> Mode {
@@ -232,8 +234,7 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
         hold.key.store(named.hash.key, Relaxed);
         hold.shared.store(u8::from(mode == Mode::Shared), Relaxed);
         hold.since_ms.store(clock::glance_ms(shared), Relaxed);
-        hold.session.store(0, Relaxed);
-        hold.transaction.store(0, Relaxed);
+        hold.clear();
         hold.depth(scope).store(1, Release);
     }
     register(shared, named);
@@ -245,12 +246,6 @@ pub fn released(hash: NameHash, mode: Mode) {
     if let Some(hold) = claimed().and_then(|own| own.hold(hash.key, mode)) {
         hold.session.store(hold.session.load(Relaxed).saturating_sub(1), Relaxed);
     }
-}
-
-/// Does the session hold it, as far as is known here?
-#[inline]
-pub fn knows_session(hash: NameHash, mode: Mode) -> bool {
-    claimed().and_then(|own| own.hold(hash.key, mode)).is_some_and(|hold| hold.session.load(Relaxed) > 0)
 }
 
 /// A wait that is shown as long as this lives.
@@ -325,7 +320,7 @@ fn is_in_use(shared: &Shared, entry: &Entry) -> bool {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     if let Some(own) = claimed() {
-        clear(own, |_| (0, 0));
+        own.holds.iter().for_each(Hold::clear);
         own.waiting.store(0, Relaxed);
         own.pid.store(0, Release);
         OWN.store(0, Relaxed);
@@ -337,11 +332,8 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
     use pg_sys::XactEvent::*;
     if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
-        // What was let go of unseen, as by DISCARD ALL, would keep its name in the registry as long as the session lives.
-        clear(own, |hold| match Lock::new(Space::Name, hold.key.load(Relaxed), hold.mode()).is_held() {
-            true => (hold.session.load(Relaxed), 0),
-            false => (0, 0),
-        });
+        own.forget_unheld();
+        own.holds.iter().for_each(|hold| hold.transaction.store(0, Relaxed));
     }
 }
 
@@ -371,14 +363,6 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
             }
         }
         _ => {}
-    }
-}
-
-fn clear(own: &Backend, left: impl Fn(&Hold) -> (u32, u32)) {
-    for hold in own.holds.iter().filter(|hold| hold.is_held()) {
-        let (session, transaction) = left(hold);
-        hold.session.store(session, Relaxed);
-        hold.transaction.store(transaction, Relaxed);
     }
 }
 

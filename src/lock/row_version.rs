@@ -1,17 +1,18 @@
 //! row_version: optimistic locking of rows, as a trigger.
 
 use crate::error;
+use crate::trigger::{self, Row, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
-use pgrx::{AllocatedByRust, WhoAllocated};
 
 /// Refuses an UPDATE that gives another version than the row has, and counts the row's version up.
-#[pg_trigger(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn row_version<'a>(
-    trigger: &'a PgTrigger<'a>,
-) -> Result<Option<PgHeapTuple<'a, impl WhoAllocated>>, Box<dyn std::error::Error>> {
+#[pg_extern(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let trigger = unsafe { trigger::of(fcinfo) }
+        .unwrap_or_else(|| error::lock::row_version_usage("It was not called by a trigger.").raise());
     let args = trigger.extra_args()?;
     let [column] = args.as_slice() else {
         error::lock::row_version_usage("It takes the name of one column.").raise();
@@ -20,13 +21,11 @@ fn row_version<'a>(
     let new = trigger.new().map(PgHeapTuple::into_owned);
     match (trigger.when()?, trigger.op()?, old, new) {
         (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
-            Ok(Some(counted(column, &old, new)?))
+            Ok(Some(counted(column, &old, new)?).into())
         }
         _ => error::lock::row_version_usage("It is for BEFORE UPDATE, FOR EACH ROW.").raise(),
     }
 }
-
-type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
 fn counted<'a>(column: &str, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
     // By the type and not by what can be read: a smallint can be read as an int, and a NULL as anything.

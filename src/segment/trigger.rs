@@ -2,37 +2,36 @@
 
 use super::row;
 use crate::error;
+use crate::trigger::{self, Row, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
-use pgrx::{AllocatedByRust, WhoAllocated};
 
 /// A row comes, changes or goes. A new one gets a creation number that no other ever had. An old one keeps it, lets `max_id`
 /// only rise, and counts its version up when its numbers change; who may draw them wastes no range.
-#[pg_trigger(
+#[pg_extern(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn segment_row<'a>(
-    trigger: &'a PgTrigger<'a>,
-) -> Result<Option<PgHeapTuple<'a, impl WhoAllocated>>, Box<dyn std::error::Error>> {
+fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| error::segment::row_trigger_only().raise());
     if !row::is_allocation() {
         // SAFETY: the table the trigger is on. Sent to all when the transaction commits.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };
     }
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
-    Ok(match (trigger.op()?, old, new) {
+    let row = match (trigger.op()?, old, new) {
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
         (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new)?),
         (_, old, _) => old,
-    })
+    };
+    Ok(row.into())
 }
 
 /// What values are made from. The step is not among them: it holds from the next range on, and wastes none.
 const NUMBERS: [&str; 4] = ["max_id", "stride", "residue", "upper_bound"];
-
-type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
 fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     let transaction = own_transaction();

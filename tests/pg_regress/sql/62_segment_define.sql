@@ -49,6 +49,9 @@ SELECT segment_create('d', upper_bound => NULL);
 SELECT segment_create('d', start => 'one');
 \echo :SQLSTATE
 SELECT count(*) FROM idgen.segment WHERE tag = 'd';
+-- the table's trigger is nothing else
+SELECT idgen.segment_row();
+\echo :SQLSTATE
 -- the ends of what can
 SELECT segment_create('least', start => 0, step => 1, min_step => 1, max_step => 1, target_duration => '1 microsecond', upper_bound => 0);
 SELECT segment_create('most', start => 1, step => 1000000000, target_duration => '178000000 years',

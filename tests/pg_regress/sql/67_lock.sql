@@ -54,6 +54,14 @@ SELECT lock_release('report');
 SELECT * FROM held;
 COMMIT;
 SELECT * FROM held;
+-- what the transaction holds is not in the way of what the session holds in the other mode
+BEGIN;
+SELECT lock_acquire_xact('report'), lock_acquire('report', true);
+SELECT lock_release('report');
+SELECT * FROM held;
+SELECT lock_release('report'), lock_release('report', true);
+SHOW client_min_messages;
+COMMIT;
 
 -- a savepoint lets go of its own, of a transaction's locks
 BEGIN;
@@ -104,6 +112,15 @@ SELECT count(lock_acquire('before ' || n)) FROM generate_series(1, 16) AS n;
 DISCARD ALL;
 SELECT count(lock_acquire('after ' || n)) FROM generate_series(1, 16) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
+-- also in one transaction, and for the same lock
+BEGIN;
+SELECT pg_advisory_unlock_all();
+SELECT lock_acquire('after 1');
+SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
+SELECT pg_advisory_unlock_all();
+SELECT count(lock_acquire('later ' || n)) FROM generate_series(1, 16) AS n;
+SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
+COMMIT;
 DISCARD ALL;
 CREATE TEMP VIEW held AS SELECT name, mode, scope, granted, depth FROM idgen.locks ORDER BY name, mode;
 

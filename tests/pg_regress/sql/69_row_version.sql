@@ -65,6 +65,8 @@ INSERT INTO more VALUES (1);
 UPDATE more SET version = 1 RETURNING *;
 
 -- not made for
+SELECT row_version();
+\echo :SQLSTATE
 CREATE TABLE bad (version int, small smallint, word text);
 INSERT INTO bad VALUES (1, 1, '1');
 CREATE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version();

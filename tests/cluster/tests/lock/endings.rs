@@ -1,6 +1,6 @@
 //! Waits that end without the lock: what was held before is held as before, and nothing else is.
 
-use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, row, value};
 use postgres::Client;
 
 use crate::{await_queued, builder, locks, locks_of};
@@ -126,6 +126,10 @@ fn a_crash_of_a_waiting_process_leaves_nothing() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.simple_query(WAITS[0]).is_err());
         await_queued(&cluster, pid);
+        let noted =
+            "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
+        let noted = row(&mut holder, noted);
+        assert_eq!((noted.get(0), noted.get(1)), (2i64, 1i64), "one holds it, one waits for it");
         cluster.kill9(pid);
         assert!(waiter.join().unwrap());
     });
@@ -133,6 +137,7 @@ fn a_crash_of_a_waiting_process_leaves_nothing() {
     let mut client = cluster.client();
     assert_eq!(locks(&mut client), 0);
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_names()"), 0);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
     assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('taken')"));
     assert_eq!(value::<String>(&mut client, "SELECT name || ' ' || scope FROM idgen.locks"), "taken session");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_cluster_tests::{Cluster, pause};
-use postgres::SimpleQueryMessage;
+use postgres::{Client, SimpleQueryMessage};
 
 use crate::{await_queued, builder, locks_of};
 
@@ -51,13 +51,7 @@ fn run(cluster: &Cluster, case: &Case) {
         await_queued(cluster, pid);
         let paused = pause(pid);
         match case.end {
-            End::Limit => {
-                let over = format!(
-                    "SELECT clock_timestamp() > waitstart + interval '{} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted",
-                    LIMIT_MS + 10
-                );
-                cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
-            }
+            End::Limit => await_waited(cluster, &mut observer, pid, LIMIT_MS + 10),
             End::Cancel => execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})")),
         }
         execute(&mut holder, case.let_go);
@@ -75,6 +69,14 @@ fn run(cluster: &Cluster, case: &Case) {
     execute(&mut client, "COMMIT");
     let is_transactions = case.wait.contains("xact");
     assert_eq!(locks_of(&mut observer, pid), if is_transactions { 0 } else { case.holds }, "{}", case.wait);
+}
+
+/// Waits until a process has been in the queue so long.
+fn await_waited(cluster: &Cluster, observer: &mut Client, pid: i32, ms: u64) {
+    let over = format!(
+        "SELECT clock_timestamp() > waitstart + interval '{ms} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+    );
+    cluster.wait_for(PATIENCE, "the time to be over", || value(observer, &over));
 }
 
 /// The one value of the one row; nothing for void is yes too.
@@ -158,6 +160,35 @@ fn granted_as_the_wait_is_cancelled_is_let_go_of() {
             ..no("i", "")
         },
     ]);
+}
+
+/// PostgreSQL forgets a cancel that comes with the end of a time limit. What is said about the lock is true all the same.
+#[test]
+fn cancelled_as_the_time_ends_is_the_limits_answer() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(&mut client, "SET lock_timeout = '2s'");
+    for (wait, says) in [
+        ("SELECT lock_try_acquire('taken', '2 s')", "f"),
+        ("SELECT lock_try_acquire_many_xact('{free,taken}', '2 s')", "f"),
+        ("SELECT lock_acquire('taken')", "55P03"),
+    ] {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| match client.simple_query(wait) {
+                Ok(messages) => answer_of(&messages),
+                Err(error) => error.code().expect("an error of the server").code().to_owned(),
+            });
+            await_queued(&cluster, pid);
+            let paused = pause(pid);
+            await_waited(&cluster, &mut observer, pid, 2010);
+            execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+            paused.resume();
+            assert_eq!(waiter.join().unwrap(), says, "{wait}");
+        });
+        assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
+    }
 }
 
 /// A test's few texts live as long as the test.

@@ -37,6 +37,55 @@ fn without_preload_locks_work_and_are_shown_by_key() {
     assert_eq!(locks(&mut other), 0);
 }
 
+/// The worker that applies what another server sends runs triggers; no client is at its other end.
+#[test]
+fn a_background_worker_has_locks_as_a_session_has() {
+    let cluster = builder().conf("wal_level", "logical").start_with_extension();
+    cluster.execute("CREATE DATABASE target");
+    let (mut source, mut target) = (cluster.client(), cluster.client_in("target"));
+    execute(&mut source, "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t");
+    execute(&mut source, "SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
+    execute(
+        &mut target,
+        "CREATE EXTENSION idgen;
+         CREATE TABLE t (id int PRIMARY KEY);
+         CREATE FUNCTION apply() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM public.lock_acquire_xact('transaction'), public.lock_acquire('session');
+             PERFORM public.lock_acquire('gate');
+             PERFORM public.lock_release('gate');
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER apply BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION apply();
+         ALTER TABLE t ENABLE REPLICA TRIGGER apply;
+         SELECT lock_acquire('gate')",
+    );
+    let connection = cluster.connect_string("postgres", "postgres");
+    let with = "WITH (create_slot = false, slot_name = 's', copy_data = false)";
+    execute(&mut target, &format!("CREATE SUBSCRIPTION s CONNECTION $${connection}$$ PUBLICATION p {with}"));
+    execute(&mut source, "INSERT INTO t VALUES (1)");
+
+    let worker =
+        "(SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%' AND datname = 'target')";
+    let held = format!(
+        "SELECT name || ' ' || scope || CASE WHEN granted THEN '' ELSE ' wanted' END
+         FROM idgen.locks WHERE pid IN {worker} ORDER BY name"
+    );
+    let waits = ["gate session wanted", "session session", "transaction transaction"];
+    cluster.wait_for(PATIENCE, "the worker to wait", || column::<String>(&mut target, &held) == waits);
+    assert!(!value::<bool>(&mut target, "SELECT lock_try_acquire('session')"));
+    execute(&mut target, "SELECT lock_release('gate')");
+    cluster.wait_for(PATIENCE, "the row to be there", || value::<i64>(&mut target, "SELECT count(*) FROM t") == 1);
+    // Its transaction has ended, and it has not.
+    cluster.wait_for(PATIENCE, "the transaction's lock to go", || {
+        column::<String>(&mut target, &held) == ["session session"]
+    });
+    execute(&mut target, "ALTER SUBSCRIPTION s DISABLE");
+    cluster.wait_for(PATIENCE, "the worker to end", || locks(&mut target) == 0);
+    assert_eq!(value::<i64>(&mut target, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+    execute(&mut target, "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s");
+}
+
 /// Advisory locks are each server's own, so named locks work on a standby, and do not know of the primary's.
 #[test]
 fn a_standby_has_locks_of_its_own() {

@@ -86,6 +86,7 @@ fn transactions_locks_exclude_and_end(cluster: &Cluster, pooler: &Pooler) {
     call(&mut client, "BEGIN; SELECT lock_acquire_xact('x'); SELECT lock_try_acquire_many_xact('{y,z}', '1 s')");
     assert_eq!(shown(&mut direct), ["x transaction", "y transaction", "z transaction"]);
     assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('y')"));
+    assert_eq!(call(&mut client, "SELECT lock_release('x')"), "f", "the session does not hold it");
     call(&mut client, "COMMIT");
     assert_eq!(locks(&mut direct), 0);
 }
@@ -96,11 +97,25 @@ fn with_a_reset_after_each_transaction_a_sessions_lock_ends_with_the_transaction
     let pooler = Pooler::start(&cluster, true);
     transactions_locks_exclude_and_end(&cluster, &pooler);
 
-    let (mut client, mut direct) = (pooler.client(), cluster.client());
-    assert_eq!(call(&mut client, "SELECT lock_try_acquire('s')"), "t");
-    cluster.wait_for(PATIENCE, "the pooler to reset the connection", || locks(&mut direct) == 0);
-    assert!(value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"), "nobody has it, whatever the client thinks");
-    assert_eq!(call(&mut client, "SELECT lock_release('s')"), "f");
+    let (mut client, mut second, mut direct) = (pooler.client(), pooler.client(), cluster.client());
+    for _ in 0..2 {
+        call(&mut client, "BEGIN; SELECT lock_acquire('s'), lock_acquire('s')");
+        assert_eq!(value::<i32>(&mut direct, "SELECT depth FROM idgen.locks"), 2, "what was reset does not count");
+        assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"));
+        call(&mut client, "COMMIT");
+        cluster.wait_for(PATIENCE, "the pooler to reset the connection", || locks(&mut direct) == 0);
+        assert_eq!(shown(&mut direct), [""; 0]);
+        assert_eq!(call(&mut client, "SELECT lock_release('s')"), "f");
+    }
+    // Nobody has it, whatever the client thinks.
+    call(&mut second, "BEGIN; SELECT lock_acquire('s')");
+    assert_eq!(shown(&mut direct), ["s session"]);
+    assert_eq!(call(&mut second, "SELECT lock_release('s')"), "t");
+    assert!(value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"));
+    call(&mut second, "COMMIT");
+    // It comes after the reset: there is one connection.
+    call(&mut client, "SELECT 1");
+    assert_eq!(shown(&mut direct), ["s session"], "a reset frees what is of its own connection");
 }
 
 #[test]

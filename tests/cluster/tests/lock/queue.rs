@@ -20,8 +20,9 @@ const TURNS: [&str; 8] = [
     "BEGIN; SELECT lock_try_acquire_many_xact('{turn}', '1 hour'); $note; COMMIT",
 ];
 
-fn turn(n: usize) -> String {
-    TURNS[n % TURNS.len()].replace("$note", &format!("INSERT INTO turns (who) VALUES ({n})"))
+/// One of `TURNS`, by whoever has this number.
+fn turn(form: usize, who: usize) -> String {
+    TURNS[form % TURNS.len()].replace("$note", &format!("INSERT INTO turns (who) VALUES ({who})"))
 }
 
 fn with_turns() -> (Cluster, Client) {
@@ -32,27 +33,42 @@ fn with_turns() -> (Cluster, Client) {
     (cluster, holder)
 }
 
+/// Waits until a session waits for a lock by what it says itself, and sleeps; for a turn of its own or in a queue.
+fn await_asleep(cluster: &Cluster, pid: i32) {
+    let mut client = cluster.client();
+    let sql = format!(
+        "SELECT count(*) = 1 FROM idgen.lock_get_holds() AS hold JOIN pg_stat_activity AS activity USING (pid)
+         WHERE pid = {pid} AND waits_for IS NOT NULL AND wait_event_type NOT IN ('LWLock', 'IO')"
+    );
+    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
+}
+
 fn in_order(cluster: &Cluster) -> Vec<i32> {
     column(&mut cluster.client(), "SELECT who FROM turns ORDER BY place")
 }
 
+/// Somebody who does not queue, and tries again and again, waits here too; what gives him away is the order of the grants.
 #[test]
-fn waiters_get_the_lock_in_the_order_in_which_they_queued() {
+fn waiters_get_the_lock_in_the_order_in_which_they_came() {
     let (cluster, mut holder) = with_turns();
-    let count = 2 * TURNS.len();
-    std::thread::scope(|scope| {
-        for n in 0..count {
-            let mut client = cluster.client();
-            let pid = backend_pid(&mut client);
-            scope.spawn(move || execute(&mut client, &turn(n)));
-            await_queued(&cluster, pid);
-        }
-        let sql = "SELECT array_agg(queue_position::int ORDER BY waiting_since) FROM idgen.locks WHERE NOT granted";
-        let places: Vec<i32> = value(&mut holder, sql);
-        assert_eq!(places, (1..=count as i32).collect::<Vec<_>>());
-        execute(&mut holder, "SELECT lock_release('turn')");
-    });
-    assert_eq!(in_order(&cluster), (0..count as i32).collect::<Vec<_>>());
+    let mut clients: Vec<_> = (0..2 * TURNS.len()).map(|_| cluster.client()).collect();
+    // Not in the order of their processes.
+    clients.reverse();
+    let pids: Vec<_> = clients.iter_mut().map(backend_pid).collect();
+    for round in 0..3 {
+        let shown: Vec<i32> = std::thread::scope(|scope| {
+            for (who, (client, pid)) in clients.iter_mut().zip(&pids).enumerate() {
+                scope.spawn(move || execute(client, &turn(who + round, who)));
+                await_asleep(&cluster, *pid);
+            }
+            let shown = column(&mut holder, "SELECT pid FROM idgen.locks WHERE NOT granted ORDER BY queue_position");
+            execute(&mut holder, "SELECT lock_release('turn')");
+            shown
+        });
+        assert_eq!(in_order(&cluster), (0..pids.len() as i32).collect::<Vec<_>>());
+        assert_eq!(shown, pids);
+        execute(&mut holder, "TRUNCATE turns; SELECT lock_acquire('turn')");
+    }
 }
 
 /// The server finds out when it answers the client, or before: either way the next one has its turn.
@@ -70,7 +86,7 @@ fn a_waiter_whose_client_was_killed_is_skipped() {
     let mut next = cluster.client();
     let next_pid = backend_pid(&mut next);
     std::thread::scope(|scope| {
-        let next = scope.spawn(move || execute(&mut next, &turn(1)));
+        let next = scope.spawn(move || execute(&mut next, &turn(1, 1)));
         await_queued(&cluster, next_pid);
         dead.kill().unwrap();
         dead.wait().unwrap();
