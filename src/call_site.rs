@@ -64,14 +64,15 @@ impl CallSite {
         let Some(arg) = self.text_arg else {
             return true;
         };
-        // SAFETY: `fn_expr` is null or the expression of this call; a FuncExpr has a list of its arguments.
+        // SAFETY: `fn_expr` is null or the expression of this call; a FuncExpr has a list of its arguments, as many as the
+        // function has. A query of one call comes here each time, so the list is read in place: `list_nth` is guarded.
         unsafe {
             let expr = (*(*self.fcinfo).flinfo).fn_expr;
             if expr.is_null() || (*expr).type_ != pg_sys::NodeTag::T_FuncExpr {
                 return false;
             }
             let args = (*expr.cast::<pg_sys::FuncExpr>()).args;
-            let arg = pg_sys::list_nth(args, arg as i32).cast::<pg_sys::Node>();
+            let arg = (*(*args).elements.add(arg)).ptr_value.cast::<pg_sys::Node>();
             (*arg).type_ == pg_sys::NodeTag::T_Const
         }
     }

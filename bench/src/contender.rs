@@ -1,4 +1,4 @@
-//! Who makes ids, and the statements that make them do it.
+//! Who makes ids, or takes locks, and the statements that make them do it.
 
 use crate::samples::Samples;
 
@@ -12,6 +12,8 @@ enum From {
     Call(&'static str),
     /// A set of `$n`.
     Set(&'static str),
+    /// Statements in a loop of PL/pgSQL.
+    Block(&'static str),
     /// A row that is updated, and committed, for each id.
     Counter,
 }
@@ -24,6 +26,8 @@ pub const NEXTVAL: &str = "nextval";
 
 /// How many ids a loop has from a function before it has one from a counter, which waits for the disk each time.
 const CALLS_A_COMMIT: u64 = 1000;
+/// The same for a round of PL/pgSQL, which runs a query for each statement.
+const CALLS_A_BLOCK: u64 = 10;
 
 impl Contender {
     pub const fn call(name: &'static str, sql: &'static str) -> Self {
@@ -32,6 +36,10 @@ impl Contender {
 
     pub const fn set(name: &'static str, sql: &'static str) -> Self {
         Self { name, from: From::Set(sql) }
+    }
+
+    pub const fn block(name: &'static str, statements: &'static str) -> Self {
+        Self { name, from: From::Block(statements) }
     }
 
     pub const fn counter() -> Self {
@@ -54,13 +62,15 @@ impl Contender {
 
     /// A statement for a loop of so many calls, and how many ids it makes.
     pub fn looped(&self, calls: u64) -> (String, u64) {
-        if let Some(statement) = self.batch(calls) {
-            return (statement, calls);
-        }
-        let ids = calls.div_ceil(CALLS_A_COMMIT);
-        let update = "UPDATE counter SET n = n + 1 RETURNING n INTO id";
-        let body = format!("DECLARE id bigint; BEGIN FOR i IN 1..{ids} LOOP {update}; COMMIT; END LOOP; END");
-        (format!("DO $$ {body} $$"), ids)
+        let (statements, calls) = match self.from {
+            From::Call(_) | From::Set(_) => return (self.batch(calls).expect("calls and sets do many"), calls),
+            From::Block(statements) => (statements, calls.div_ceil(CALLS_A_BLOCK)),
+            From::Counter => {
+                ("UPDATE counter SET n = n + 1 RETURNING n INTO id; COMMIT;", calls.div_ceil(CALLS_A_COMMIT))
+            }
+        };
+        let body = format!("DECLARE id bigint; BEGIN FOR i IN 1..{calls} LOOP {statements} END LOOP; END");
+        (format!("DO $$ {body} $$"), calls)
     }
 
     /// A statement that makes so many ids and returns one row; a counter is for one at a time.
@@ -68,7 +78,7 @@ impl Contender {
         match self.from {
             From::Call(sql) => Some(format!("SELECT count({sql}) FROM generate_series(1, {count})")),
             From::Set(sql) => Some(format!("SELECT count(i) FROM {} AS i", sql.replace("$n", &count.to_string()))),
-            From::Counter => None,
+            From::Block(_) | From::Counter => None,
         }
     }
 
@@ -76,7 +86,7 @@ impl Contender {
     pub fn single(&self) -> Option<String> {
         match self.from {
             From::Call(sql) => Some(format!("SELECT {sql}")),
-            From::Set(_) => None,
+            From::Set(_) | From::Block(_) => None,
             From::Counter => Some("UPDATE counter SET n = n + 1 RETURNING n".to_owned()),
         }
     }

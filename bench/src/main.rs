@@ -15,8 +15,10 @@ mod contender;
 mod ids;
 mod inserts;
 mod loads;
+mod locks;
 mod machine;
 mod pgbench;
+mod redis;
 mod report;
 mod rounds;
 mod samples;
@@ -45,6 +47,7 @@ struct Options {
 enum Subject {
     Ids,
     Segments,
+    Locks,
 }
 
 impl Subject {
@@ -52,6 +55,7 @@ impl Subject {
         match self {
             Subject::Ids => ids::measure(server, scale),
             Subject::Segments => segments::measure(server, scale),
+            Subject::Locks => locks::measure(server, scale),
         }
     }
 }

@@ -78,6 +78,15 @@ const LOG: &str = "latency";
 /// Sessions that have just begun look everything up for the first time.
 const BEGINNING_US: u64 = 1_000_000;
 
+/// How often each of so many clients gets a statement done in so many seconds.
+pub fn ends_by_client(server: &Server, statement: &str, clients: u32, seconds: u32) -> Vec<f64> {
+    let options = ["--log".to_owned(), format!("--log-prefix={LOG}")];
+    Load::start_with(server, &[statement], clients, seconds, &options).rate();
+    let mut ends = vec![0.0; clients as usize];
+    read_logs(&server.dir()).iter().for_each(|done| ends[done.client] += 1.0);
+    ends
+}
+
 /// How many microseconds each of the statements takes, when so many are due each second, from when it was due: one that is
 /// late makes others late, and they count too.
 pub fn latencies(server: &Server, statements: &[&str], clients: u32, rate: f64, time: Duration) -> Vec<Histogram<u64>> {
@@ -95,6 +104,7 @@ pub fn latencies(server: &Server, statements: &[&str], clients: u32, rate: f64, 
 /// A statement that was done.
 #[derive(Debug, PartialEq)]
 struct Done {
+    client: usize,
     statement: usize,
     latency_us: u64,
     end_us: u64,
@@ -118,7 +128,8 @@ fn read_logs(dir: &Path) -> Vec<Done> {
 fn done(line: &str) -> Done {
     let number = |field: &str| -> u64 { field.parse().unwrap_or_else(|_| panic!("pgbench logs numbers: {line}")) };
     let fields: Vec<u64> = line.split(' ').map(number).collect();
-    Done { statement: fields[3] as usize, latency_us: fields[2], end_us: fields[4] * 1_000_000 + fields[5] }
+    let [client, statement] = [fields[0], fields[3]].map(|number| number as usize);
+    Done { client, statement, latency_us: fields[2], end_us: fields[4] * 1_000_000 + fields[5] }
 }
 
 #[cfg(test)]
@@ -127,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_line_of_the_log_says_what_was_done_and_when() {
-        let expected = Done { statement: 1, latency_us: 2241, end_us: 1_175_850_568_995_598 };
-        assert_eq!(done("0 199 2241 1 1175850568 995598 14"), expected);
+        let expected = Done { client: 7, statement: 1, latency_us: 2241, end_us: 1_175_850_568_995_598 };
+        assert_eq!(done("7 199 2241 1 1175850568 995598 14"), expected);
     }
 }

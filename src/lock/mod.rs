@@ -5,6 +5,7 @@ use crate::error;
 use acquire::Named;
 use idgen_core::lock::{NameHash, in_order, is_name};
 use manager::{Mode, Scope};
+use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::prelude::*;
 use std::time::Duration;
@@ -140,7 +141,7 @@ fn hash_of(site: &CallSite) -> NameHash {
 }
 
 fn checked(name: &str) -> NameHash {
-    NameHash::of(checked_name(Some(name)))
+    hash(checked_name(Some(name)))
 }
 
 /// A name that is one: not NULL, not empty, not too long.
@@ -150,6 +151,17 @@ pub fn checked_name(name: Option<&str>) -> &str {
         error::lock::name_length(name).raise();
     }
     name
+}
+
+/// Whoever takes a lock lets go of the same one next, and to hash a name costs as much as to take its lock.
+fn hash(name: &str) -> NameHash {
+    static LAST: Mutex<(String, NameHash)> = Mutex::new((String::new(), NameHash { key: 0, check: 0 }));
+    let (last, hash) = &mut *LAST.lock();
+    if last != name {
+        *hash = NameHash::of(name);
+        name.clone_into(last);
+    }
+    *hash
 }
 
 fn ordered(names: Option<Array<&str>>) -> Vec<(NameHash, String)> {

@@ -70,7 +70,8 @@ impl Backend {
             self.forget_unheld();
             self.holds.iter().position(is_free)
         })?;
-        USED.fetch_max(index + 1, Relaxed);
+        // Of this process alone: an atomic maximum would cost as much as the rest.
+        USED.store(USED.load(Relaxed).max(index + 1), Relaxed);
         Some(&self.holds[index])
     }
 
@@ -233,7 +234,7 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
     if let Some(hold) = known.or_else(|| own.free()) {
         hold.key.store(named.hash.key, Relaxed);
         hold.shared.store(u8::from(mode == Mode::Shared), Relaxed);
-        hold.since_ms.store(clock::glance_ms(shared), Relaxed);
+        hold.since_ms.store(clock::coarse_ms(), Relaxed);
         hold.clear();
         hold.depth(scope).store(1, Release);
     }

@@ -264,7 +264,7 @@ fn functions(readme: &str, client: &mut Client) -> BTreeSet<String> {
 fn relations(readme: &str, client: &mut Client) -> BTreeSet<String> {
     let sql = "SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'r' THEN 'table' END, c.oid::regclass::text
                FROM pg_class c JOIN pg_depend d ON d.objid = c.oid JOIN pg_extension e ON e.oid = d.refobjid
-               WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND extname = 'idgen'";
+               WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND extname = 'idgen' AND relkind IN ('r', 'v')";
     let mut names = BTreeSet::new();
     for row in client.query(sql, &[]).unwrap() {
         let (kind, name): (String, String) = (row.get(0), row.get(1));
