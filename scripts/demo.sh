@@ -179,6 +179,25 @@ segments() {
   show -e -c "SELECT * FROM idgen.stat_segment" -x
 }
 
+leases() {
+  say "a lease: the holder is late, another takes it over, and the database refuses what the first one writes then"
+  show -e -c "CREATE TABLE demo_report (line text)" \
+    -c "CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON demo_report
+FOR EACH ROW EXECUTE FUNCTION lease_guard('report')"
+  local first second
+  first=$(sql -c "SELECT token FROM lease_acquire('report', ttl => '1 s', owner => 'first')")
+  # Waits for the end of the first one's time.
+  second=$(sql -c "SELECT token FROM lease_acquire('report', owner => 'second')")
+  show -e -c "SELECT name, state, owner, expires_at FROM idgen.leases"
+  write() { sql -c "BEGIN" -c "SELECT lease_fence('report', $2)" -c "INSERT INTO demo_report VALUES ('$1')" -c "COMMIT"; }
+  write "of the second" "$second" >report.log
+  ! write "of the first, too late" "$first" >report.log 2>&1
+  sed 's/^/  /' report.log
+  ! sql -c "INSERT INTO demo_report VALUES ('without a fence')" 2>report.log
+  check "lines of the report" "of the second" "SELECT string_agg(line, ', ') FROM demo_report"
+  check "the second token is the greater one" t "SELECT $second > $first"
+}
+
 fast() {
   say "speed: 8 clients only draw, 1000 ids a call, for 3 s"
   echo 'SELECT max(snowflake_next()) FROM generate_series(1, 1000);' | as_server_user tee draw.sql >/dev/null
@@ -201,6 +220,7 @@ by_time
 ordered
 fast
 segments
+leases
 crash
 say "what the server says about its generators"
 show -x -e -c "SELECT * FROM idgen.stat_snowflake" -c "SELECT * FROM idgen.stat_clock"
