@@ -76,6 +76,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
+            refuse_a_snapshot_that_differs(wish.name, slot, false);
             let Some(granted) = tokens::draw(|| row::make(wish, slot, ttl_us)) else {
                 return Attempt::Again;
             };
@@ -95,6 +96,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Attempt::Granted(granted)
     };
     let at_once = |slot: &i32| {
+        refuse_a_snapshot_that_differs(wish.name, *slot, true);
         let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
         taken.unwrap_or_else(|cause| cause.rethrow())
     };
@@ -143,11 +145,16 @@ fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option
 /// has written would not be seen.
 fn refuse_an_older_snapshot(name: &str, since_us: i64, now: Now) {
     // SAFETY: read this process's own state.
-    let (has_one_snapshot, age_us) = unsafe {
-        let has_one_snapshot = pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32;
-        (has_one_snapshot, pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp())
-    };
-    if has_one_snapshot && now.now_us.saturating_sub(age_us) < since_us {
+    let age_us = unsafe { pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp() };
+    if transaction::has_one_snapshot() && now.now_us.saturating_sub(age_us) < since_us {
+        error::lease::taken_over_meanwhile(name).raise();
+    }
+}
+
+/// The same where a slot's row has come or gone since the snapshot: somebody has held it meanwhile. Nobody can take a row
+/// that his snapshot does not show.
+fn refuse_a_snapshot_that_differs(name: &str, slot: i32, has_row: bool) {
+    if transaction::has_one_snapshot() && row::is_in_snapshot(name, slot) != has_row {
         error::lease::taken_over_meanwhile(name).raise();
     }
 }

@@ -111,6 +111,15 @@ fn term(row: &SpiHeapTupleData) -> Term {
     }
 }
 
+static IN_SNAPSHOT: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// Does the transaction's own snapshot show a slot's row?
+pub fn is_in_snapshot(name: &str, slot: i32) -> bool {
+    !IN_SNAPSHOT.write(&[name.into(), slot.into()], |_| ()).is_empty()
+}
+
 static LOCK: Query = Query::new(|| lock_text("SKIP LOCKED"));
 static LOCK_WAITING: Query = Query::new(|| lock_text(""));
 

@@ -75,8 +75,7 @@ pub fn fence(name: &str, token: i64) {
     if !row::fence(name, token) {
         let lease = row::look(name);
         let is_current = lease.terms.iter().any(|term| term.token == token && term.depth > 0);
-        // SAFETY: reads this process's own state.
-        if is_current && unsafe { pg_sys::XactIsoLevel } >= pg_sys::XACT_REPEATABLE_READ as i32 {
+        if is_current && transaction::has_one_snapshot() {
             refuse_foreign_role(name, token);
             // The snapshot is older than the term, and may lack what the holder before has written.
             error::lease::taken_over_meanwhile(name).raise();
