@@ -91,10 +91,13 @@ fn assert_free_between(cluster: &Cluster, name: &str, earliest_us: i64, latest_u
     token.expect("waited for")
 }
 
-/// Waits until a session waits for this: `SyncRep`, or a kind of lock such as `transactionid`.
+/// Waits until a session waits for this: `SyncRep`, a kind of lock such as `transactionid`, or at the head of a lease's
+/// queue, which is of the type `Extension`.
 fn await_event(cluster: &Cluster, pid: i32, event: &str) {
     let mut client = cluster.client();
-    let sql = format!("SELECT coalesce(wait_event = '{event}', false) FROM pg_stat_activity WHERE pid = {pid}");
+    let sql = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND '{event}' IN (wait_event, wait_event_type)"
+    );
     cluster.wait_for(PATIENCE, &format!("session {pid} to wait for {event}"), || value(&mut client, &sql));
 }
 
