@@ -2,7 +2,7 @@
 //! away that it knows of.
 
 use idgen_cluster_tests::Stop;
-use idgen_cluster_tests::sql::{backend_pid, column, execute, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, value};
 
 use crate::{
     HOUR_US, SECOND_US, TICK_US, acquire, assert_free_between, assert_held, await_event, await_writer, boot_us,
@@ -57,7 +57,7 @@ fn a_synchronous_standby_has_the_token_before_the_client() {
         });
         let waits = "SELECT count(*) = 1 FROM pg_stat_activity
                      WHERE application_name = 'renewal' AND wait_event = 'SyncRep'";
-        primary.wait_for(idgen_cluster_tests::sql::PATIENCE, "the renewal to wait", || value(&mut observer, waits));
+        primary.wait_for(PATIENCE, "the renewal to wait", || value(&mut observer, waits));
         // None of them was answered, for here they all wait.
         standby.start_again();
         renewal.join().unwrap();

@@ -1,6 +1,6 @@
 //! PREPARE TRANSACTION: a term that nobody was told cannot be prepared, a fence can, and holds until its transaction ends.
 
-use idgen_cluster_tests::sql::{backend_pid, execute, refused};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
 use idgen_cluster_tests::{Builder, Stop};
 
 use crate::{acquire, await_event, builder, term, try_acquire};
@@ -71,7 +71,37 @@ fn a_prepared_fence_keeps_the_next_holder_out_until_its_transaction_ends() {
         });
         assert!(next_token > token);
         refused(&mut client, &format!("SELECT lease_fence('a', {token})"), "55000");
-        assert_eq!(idgen_cluster_tests::sql::value::<i64>(&mut client, "SELECT count(*) FROM t"), rows);
+        assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM t"), rows);
         execute(&mut client, "DELETE FROM t; DELETE FROM idgen.lease");
     }
+}
+
+/// Where another slot may be free sooner, the head of the queue does not wait for the fence in the lock manager. COMMIT
+/// PREPARED rings no bell, so it looks at the rows now and then, and not all the time.
+#[test]
+fn a_slot_under_a_prepared_fence_is_looked_at_now_and_then() {
+    let cluster = with_prepared().start_with_extension();
+    let [mut client, mut next] = [cluster.client(), cluster.client()];
+    execute(&mut client, "SELECT lease_define('s', slots => 2); SELECT lease_acquire('s', ttl => '1 hour')");
+    let token = acquire(&mut client, "'s'");
+    execute(
+        &mut client,
+        &format!(
+            "BEGIN; SELECT lease_fence('s', {token}); PREPARE TRANSACTION 'fenced';
+             UPDATE idgen.lease SET ends_us = 0 WHERE token = {token};
+             SELECT idgen.reset_stats()"
+        ),
+    );
+    let pid = backend_pid(&mut next);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&mut next, "'s'"));
+        let waits = format!(
+            "SELECT clock_timestamp() > query_start + interval '2 s' FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'"
+        );
+        cluster.wait_for(PATIENCE, "some looks", || column::<bool>(&mut client, &waits) == [true]);
+        let probes: i64 = value(&mut client, "SELECT probes FROM idgen.stat_lease");
+        assert!((1..100).contains(&probes), "{probes} looks");
+        execute(&mut client, "COMMIT PREPARED 'fenced'");
+        assert!(waiter.join().unwrap() > token);
+    });
 }
