@@ -104,7 +104,11 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Some(slot) => granted(slot),
         // Not if there are others: one of them may be free sooner.
         None if all => wait_for(wish, slots[0], &lease, ttl_us, limit).map_or(Attempt::Again, granted),
-        None => Attempt::NothingBefore(None),
+        None => {
+            // The tries were rolled back, which ends listening. A ring meanwhile is made up for by the next regular look.
+            turnstile.listen();
+            Attempt::NothingBefore(None)
+        }
     }
 }
 
