@@ -15,6 +15,8 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', '');
 
 -- Fencing tokens. Neither it nor the terms are for a dump: who restores one is another server, where nobody holds anything.
 CREATE SEQUENCE idgen.lease_token;
+-- Past those of an extension that was dropped: a session that raised the sequence then does not raise it again.
+SELECT pg_catalog.setval('idgen.lease_token', (pg_catalog.extract('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint);
 
 -- The slots of names, and their terms: who holds one, or had it last. Times are microseconds of the clock that is named.
 CREATE TABLE idgen.lease (

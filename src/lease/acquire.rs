@@ -76,6 +76,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
+            refuse_a_snapshot_that_differs(wish.name, slot, false);
             let Some(granted) = tokens::draw(|| row::make(wish, slot, ttl_us)) else {
                 return Attempt::Again;
             };
@@ -95,17 +96,19 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Attempt::Granted(granted)
     };
     let at_once = |slot: &i32| {
-        let taken = subtransaction::run(|| {
-            let term = row::lock(wish.name, *slot).or_else(|| refuse_if_unseen(wish.name, *slot))?;
-            take(wish, term, &lease, now, ttl_us)
-        });
+        refuse_a_snapshot_that_differs(wish.name, *slot, true);
+        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
         taken.unwrap_or_else(|cause| cause.rethrow())
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),
         // Not if there are others: one of them may be free sooner.
         None if all => wait_for(wish, slots[0], &lease, ttl_us, limit).map_or(Attempt::Again, granted),
-        None => Attempt::NothingBefore(None),
+        None => {
+            // The tries were rolled back, which ends listening. A ring meanwhile is made up for by the next regular look.
+            turnstile.listen();
+            Attempt::NothingBefore(None)
+        }
     }
 }
 
@@ -117,7 +120,7 @@ fn wait_for(wish: &Wish, slot: i32, lease: &Lease, ttl_us: i64, limit: Limit) ->
         return None;
     }
     let taken = wait::limited(ms, || {
-        let term = row::lock_waiting(wish.name, slot).or_else(|| refuse_if_unseen(wish.name, slot))?;
+        let term = row::lock_waiting(wish.name, slot)?;
         take(wish, term, lease, machine::now(lease.needs_the_beginning()), ttl_us)
     });
     match taken {
@@ -142,25 +145,20 @@ fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option
     Some(granted)
 }
 
-/// Has the transaction one snapshot for all its statements?
-pub fn has_one_snapshot() -> bool {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
-}
-
-/// Such a snapshot must not be older than the last holder's term: what he has written would not be seen.
+/// Where a transaction has one snapshot for all its statements, that must not be older than the last holder's term: what he
+/// has written would not be seen.
 fn refuse_an_older_snapshot(name: &str, since_us: i64, now: Now) {
-    // SAFETY: as above.
+    // SAFETY: read this process's own state.
     let age_us = unsafe { pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp() };
-    if has_one_snapshot() && now.now_us.saturating_sub(age_us) < since_us {
+    if transaction::has_one_snapshot() && now.now_us.saturating_sub(age_us) < since_us {
         error::lease::taken_over_meanwhile(name).raise();
     }
 }
 
-/// A row that could not be locked was locked by another, or made after the snapshot: then it never will be.
-fn refuse_if_unseen(name: &str, slot: i32) -> Option<Term> {
-    if has_one_snapshot() && !row::is_seen(name, slot) {
+/// The same where a slot's row has come or gone since the snapshot: somebody has held it meanwhile. Nobody can take a row
+/// that his snapshot does not show.
+fn refuse_a_snapshot_that_differs(name: &str, slot: i32, has_row: bool) {
+    if transaction::has_one_snapshot() && row::is_in_snapshot(name, slot) != has_row {
         error::lease::taken_over_meanwhile(name).raise();
     }
-    None
 }

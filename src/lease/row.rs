@@ -111,6 +111,15 @@ fn term(row: &SpiHeapTupleData) -> Term {
     }
 }
 
+static IN_SNAPSHOT: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// Does the transaction's own snapshot show a slot's row?
+pub fn is_in_snapshot(name: &str, slot: i32) -> bool {
+    !IN_SNAPSHOT.write(&[name.into(), slot.into()], |_| ()).is_empty()
+}
+
 static LOCK: Query = Query::new(|| lock_text("SKIP LOCKED"));
 static LOCK_WAITING: Query = Query::new(|| lock_text(""));
 
@@ -129,15 +138,6 @@ pub fn lock(name: &str, slot: i32) -> Option<Term> {
 /// The same, after waiting for whoever has locked it.
 pub fn lock_waiting(name: &str, slot: i32) -> Option<Term> {
     LOCK_WAITING.write(&[name.into(), machine::clock_name().into(), slot.into()], term).pop()
-}
-
-static SEE: Query = Query::new(|| {
-    "SELECT true FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2".to_owned()
-});
-
-/// Is a slot's row there in the snapshot of the transaction?
-pub fn is_seen(name: &str, slot: i32) -> bool {
-    !SEE.write(&[name.into(), slot.into()], |_| ()).is_empty()
 }
 
 static TAKE: Query = Query::new(|| {

@@ -1,7 +1,7 @@
 //! What the holder of a token does with its term. None of this queues.
 
 use super::row::{self, Granted, Renewed, Wish};
-use super::{acquire, machine, session, stats, transaction, view};
+use super::{machine, session, stats, transaction, view};
 use crate::error;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -75,7 +75,7 @@ pub fn fence(name: &str, token: i64) {
     if !row::fence(name, token) {
         let lease = row::look(name);
         let is_current = lease.terms.iter().any(|term| term.token == token && term.depth > 0);
-        if is_current && acquire::has_one_snapshot() {
+        if is_current && transaction::has_one_snapshot() {
             refuse_foreign_role(name, token);
             // The snapshot is older than the term, and may lack what the holder before has written.
             error::lease::taken_over_meanwhile(name).raise();

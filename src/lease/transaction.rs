@@ -67,6 +67,12 @@ pub fn has_fenced(name: &str) -> bool {
     RUNNING.lock().deeds.iter().any(|deed| matches!(deed, Deed::Fenced { name: fenced, .. } if fenced == name))
 }
 
+/// Do all statements of the transaction see what its first one saw?
+pub fn has_one_snapshot() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
 /// The session is to hold the lock of a token as long as the term lasts.
 pub fn bind(name: &str, token: i64) {
     session::lock(token).take(Scope::Session);

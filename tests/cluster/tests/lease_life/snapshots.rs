@@ -1,0 +1,145 @@
+//! Transactions with one snapshot for all their statements: nobody takes over who cannot see what the last holder wrote.
+
+use idgen_cluster_tests::sql::{execute, refused, value};
+use postgres::Client;
+
+use crate::{HOUR_US, acquire, boot_us, builder, term, try_acquire};
+
+const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
+
+/// Begins a transaction that has its snapshot.
+fn begin(client: &mut Client, level: &str) {
+    execute(client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"));
+}
+
+/// Has a term end now, as time does: without a change of its row by the holder.
+fn end(client: &mut Client, name: &str) {
+    let now_us = boot_us();
+    execute(client, &format!("UPDATE idgen.lease SET ends_us = {now_us} WHERE name = '{name}'"));
+}
+
+#[test]
+fn a_take_over_by_an_older_snapshot_is_refused_and_succeeds_when_repeated() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
+    for level in LEVELS {
+        let [mut holder, mut next] = [cluster.client(), cluster.client()];
+        // The term was there before the snapshot, and its end is after it, in a row that does not change.
+        let token = acquire(&mut holder, "'a', ttl => '500 ms'");
+        begin(&mut next, level);
+        execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
+        refused(&mut next, "SELECT lease_acquire('a')", "40001");
+        execute(&mut next, "ROLLBACK");
+        begin(&mut next, level);
+        let taken = acquire(&mut next, "'a', ttl => '1 hour'");
+        assert!(taken > token);
+        assert!(value::<i64>(&mut next, "SELECT count(*) FROM t") > 0);
+        execute(&mut next, "COMMIT");
+
+        // The row has changed since: a holder came and went, or was revoked.
+        let token = acquire(&mut holder, "'defined'");
+        begin(&mut next, level);
+        execute(&mut holder, &format!("SELECT lease_release('defined', {token})"));
+        refused(&mut next, "SELECT lease_acquire('defined')", "40001");
+        execute(&mut next, "ROLLBACK");
+        begin(&mut next, level);
+        acquire(&mut next, "'defined', ttl => '1 hour'");
+        execute(&mut next, "COMMIT");
+        execute(&mut holder, "DELETE FROM idgen.lease");
+    }
+}
+
+/// A name that is not defined leaves no row when it is released.
+#[test]
+fn a_snapshot_that_shows_a_holder_who_has_left_is_refused() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int)");
+    for level in LEVELS {
+        let [mut holder, mut next] = [cluster.client(), cluster.client()];
+        let token = acquire(&mut holder, "'a'");
+        begin(&mut next, level);
+        execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
+        execute(&mut holder, &format!("SELECT lease_release('a', {token})"));
+        assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
+        refused(&mut next, "SELECT lease_acquire('a')", "40001");
+        execute(&mut next, "ROLLBACK");
+        begin(&mut next, level);
+        acquire(&mut next, "'a'");
+        execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
+    }
+}
+
+/// Its row is one that the snapshot does not show, so it cannot be taken, however long one tries.
+#[test]
+fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
+    for level in LEVELS {
+        let [mut holder, mut next] = [cluster.client(), cluster.client()];
+        for (name, ending) in [("defined", "lease_release('defined', $token)"), ("a", "pg_sleep(0)")] {
+            begin(&mut next, level);
+            let token = acquire(&mut holder, &format!("'{name}', ttl => '1 hour'"));
+            execute(&mut holder, &format!("SELECT {}", ending.replace("$token", &token.to_string())));
+            end(&mut holder, name);
+            refused(&mut next, &format!("SELECT lease_acquire('{name}')"), "40001");
+            execute(&mut next, "ROLLBACK");
+            begin(&mut next, level);
+            acquire(&mut next, &format!("'{name}'"));
+            execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
+        }
+    }
+}
+
+/// The row was written again and again since the snapshot, and its token is the same.
+#[test]
+fn renewals_leave_the_fence_of_an_older_snapshot_alone() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int)");
+    for level in LEVELS {
+        let [mut holder, mut worker, mut next] = [cluster.client(), cluster.client(), cluster.client()];
+        let token = acquire(&mut holder, "'a', ttl => '1 hour'");
+        begin(&mut worker, level);
+        for _ in 0..3 {
+            execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
+        }
+        execute(&mut worker, &format!("SELECT lease_fence('a', {token})"));
+        // It is a fence: renewals pass, a take-over waits.
+        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
+        end(&mut holder, "a");
+        assert_eq!(try_acquire(&mut next, "a"), None, "{level}");
+        execute(&mut worker, "INSERT INTO t VALUES (1); COMMIT");
+        assert!(try_acquire(&mut next, "a").expect("its time is over") > token, "{level}");
+        execute(&mut next, "DELETE FROM idgen.lease");
+    }
+}
+
+/// After a take-over the fence of the last holder fails, also where his snapshot still shows him.
+#[test]
+fn a_take_over_ends_the_fence_of_an_older_snapshot() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int)");
+    for level in LEVELS {
+        let [mut holder, mut worker, mut next] = [cluster.client(), cluster.client(), cluster.client()];
+        let token = acquire(&mut holder, "'a', ttl => '1 hour'");
+        begin(&mut worker, level);
+        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
+        end(&mut holder, "a");
+        let taken = try_acquire(&mut next, "a").expect("its time is over");
+        refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "40001");
+        execute(&mut worker, "ROLLBACK");
+        begin(&mut worker, level);
+        refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
+        execute(&mut worker, "ROLLBACK");
+
+        // And a fence under a token that the snapshot is too old for.
+        begin(&mut worker, level);
+        end(&mut holder, "a");
+        let newer = try_acquire(&mut next, "a").expect("its time is over");
+        refused(&mut worker, &format!("SELECT lease_fence('a', {newer})"), "40001");
+        execute(&mut worker, "ROLLBACK");
+        begin(&mut worker, level);
+        execute(&mut worker, &format!("SELECT lease_fence('a', {newer}); COMMIT"));
+        assert!(newer > taken && term(&mut next, "a").ends_us > boot_us() - HOUR_US);
+        execute(&mut next, "DELETE FROM idgen.lease");
+    }
+}
