@@ -95,8 +95,12 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Attempt::Granted(granted)
     };
     let at_once = |slot: &i32| {
-        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
-        taken.unwrap_or_else(|cause| cause.rethrow())
+        let taken = subtransaction::run(|| match row::lock(wish.name, *slot) {
+            Some(term) => take(wish, term, &lease, now, ttl_us).map(Some),
+            // Nothing to undo; and to undo it would end the listening, so that the sleep after it were none.
+            None => Some(None),
+        });
+        taken.unwrap_or_else(|cause| cause.rethrow()).flatten()
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),
