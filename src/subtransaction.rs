@@ -44,10 +44,6 @@ impl<T> Done<T> {
         self.0.iter().map(|(_, done)| done)
     }
 
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.0.retain(|(_, done)| keep(done));
-    }
-
     /// A subtransaction has committed: what was done in it is its parent's.
     pub fn committed(&mut self, own: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         for (subtransaction, _) in self.0.iter_mut().filter(|(subtransaction, _)| *subtransaction == own) {

@@ -97,18 +97,18 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     };
     let at_once = |slot: &i32| {
         refuse_a_snapshot_that_differs(wish.name, *slot, true);
-        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
-        taken.unwrap_or_else(|cause| cause.rethrow())
+        let taken = subtransaction::run(|| match row::lock(wish.name, *slot) {
+            Some(term) => take(wish, term, &lease, now, ttl_us).map(Some),
+            // Nothing to undo; and to undo it would end the listening, so that the sleep after it were none.
+            None => Some(None),
+        });
+        taken.unwrap_or_else(|cause| cause.rethrow()).flatten()
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),
         // Not if there are others: one of them may be free sooner.
         None if all => wait_for(wish, slots[0], &lease, ttl_us, limit).map_or(Attempt::Again, granted),
-        None => {
-            // The tries were rolled back, which ends listening. A ring meanwhile is made up for by the next regular look.
-            turnstile.listen();
-            Attempt::NothingBefore(None)
-        }
+        None => Attempt::NothingBefore(None),
     }
 }
 

@@ -15,8 +15,8 @@ enum Deed {
     Fenced { name: String, token: i64 },
     /// The session has taken the lock of a token, for a term that is nobody's if this is undone.
     Bound { token: i64 },
-    /// The session is to let go of it, unless this is undone.
-    Unbound { token: i64 },
+    /// Nothing is fenced by the token any more, and its session is to let go of its lock, unless this is undone.
+    Released { token: i64 },
 }
 
 struct Transaction {
@@ -64,7 +64,12 @@ pub fn fenced(name: &str, token: i64) {
 
 /// Has the transaction fenced by the name, and not let go of it since?
 pub fn has_fenced(name: &str) -> bool {
-    RUNNING.lock().deeds.iter().any(|deed| matches!(deed, Deed::Fenced { name: fenced, .. } if fenced == name))
+    let running = RUNNING.lock();
+    let is_released =
+        |by: &i64| running.deeds.iter().any(|deed| matches!(deed, Deed::Released { token } if token == by));
+    let is_fence =
+        |deed: &Deed| matches!(deed, Deed::Fenced { name: fenced, token } if fenced == name && !is_released(token));
+    running.deeds.iter().any(is_fence)
 }
 
 /// Do all statements of the transaction see what its first one saw?
@@ -83,13 +88,7 @@ pub fn bind(name: &str, token: i64) {
 
 /// A term was released.
 pub fn released(token: i64) {
-    let is_bound = session::lock(token).is_held();
-    with(|running| {
-        running.deeds.retain(|deed| !matches!(deed, Deed::Fenced { token: fenced, .. } if *fenced == token));
-        if is_bound {
-            running.deeds.push(Deed::Unbound { token });
-        }
-    });
+    with(|running| running.deeds.push(Deed::Released { token }));
 }
 
 /// The leases that were bound to this session, and maybe still are.
@@ -113,7 +112,7 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut st
         }
         // Here the rows are as they stay, for all to see.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|deed| match deed {
-            Deed::Unbound { token } => Some(token),
+            Deed::Released { token } => Some(token),
             _ => None,
         }),
         pg_sys::XactEvent::XACT_EVENT_ABORT => end(undo),

@@ -1,0 +1,72 @@
+//! PgBouncer in transaction mode before a cluster: what a client calls its session is another one at every transaction.
+
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use postgres::{Client, NoTls, SimpleQueryMessage};
+
+use crate::cluster::Cluster;
+use crate::programs::give_to_server;
+use crate::sql::PATIENCE;
+
+/// Stopped when dropped.
+pub struct Pooler<'cluster> {
+    cluster: &'cluster Cluster,
+    process: Child,
+}
+
+impl Pooler<'_> {
+    /// With so many connections to the server; whether it resets one after each transaction, and not only after each client.
+    pub fn start(cluster: &Cluster, connections: usize, reset_always: bool) -> Pooler<'_> {
+        let (file, shown) = (cluster.dir().join("pgbouncer.ini"), cluster.dir().display());
+        let text = format!(
+            "[databases]
+             postgres = host={shown} port=5432 dbname=postgres user=postgres pool_size={connections}
+             [pgbouncer]
+             listen_port = 6432
+             unix_socket_dir = {shown}
+             auth_type = any
+             pool_mode = transaction
+             server_reset_query_always = {}
+             ",
+            u8::from(reset_always)
+        );
+        let trimmed: Vec<&str> = text.lines().map(str::trim_start).collect();
+        std::fs::write(&file, trimmed.join("\n")).expect("the cluster's directory is writable");
+        give_to_server(&file);
+        let mut command = cluster.program("/usr/sbin/pgbouncer");
+        let process = command.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let pooler = Pooler { cluster, process: process.expect("pgbouncer can be started: make setup installs it") };
+        cluster.wait_for(PATIENCE, "pgbouncer to take connections", || pooler.connect().is_ok());
+        pooler
+    }
+
+    pub fn client(&self) -> Client {
+        self.connect().expect("pgbouncer runs")
+    }
+
+    fn connect(&self) -> Result<Client, postgres::Error> {
+        let direct = self.cluster.connect_string("postgres", "postgres");
+        Client::connect(&direct.replace("port=5432", "port=6432"), NoTls)
+    }
+}
+
+impl Drop for Pooler<'_> {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.process.id()).expect("a process id is an i32");
+        // The child is not reaped yet, so the id is its own.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        let _ = self.process.wait();
+    }
+}
+
+/// One transaction, without prepared statements, which this pooler does not know. The first column of the last row.
+pub fn call(client: &mut Client, sql: &str) -> String {
+    let messages = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    let rows = messages.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    rows.last().unwrap_or_default().to_owned()
+}
