@@ -159,3 +159,16 @@ COMMENT ON VIEW idgen.leases IS 'slots of leases that were ever taken, and who h
 COMMENT ON FUNCTION idgen.lease_get_states() IS 'how slots of leases stand now, for the view idgen.leases';
 COMMENT ON VIEW idgen.stat_lease IS 'what was done with leases, over all databases';
 COMMENT ON FUNCTION idgen.stat_get_lease() IS 'what the view idgen.stat_lease reads';
+
+COMMENT ON FUNCTION worker_acquire(text, text, interval) IS
+    'acquires a number of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
+COMMENT ON FUNCTION worker_renew(text, bigint) IS
+    'makes a number last, and moves on the end of the id time that it may be used for';
+COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
+    'gives a number back; with the last time in its ids the next holder can begin right after it';
+COMMENT ON TABLE idgen.worker_number IS 'which id times the last holder of each number of a pool was allowed';
+COMMENT ON COLUMN idgen.worker_number.pool IS 'name of the pool';
+COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease of that name';
+COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of its holder, or its last one';
+COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
+COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';

@@ -64,3 +64,14 @@ CREATE TABLE idgen.lease (
     -- So a new token is a change of a key, which waits for those who hold FOR KEY SHARE; a renewal is none, and does not.
     UNIQUE (name, token)
 ) WITH (fillfactor = 50); -- room beside each row, so that a renewal touches no index
+
+-- Which id times the last holder of each number of a pool was allowed. It outlives leases, pools and a dump: the next holder
+-- begins after it.
+CREATE TABLE idgen.worker_number (
+    pool text NOT NULL,
+    number int NOT NULL,
+    not_before timestamptz NOT NULL,
+    not_after timestamptz NOT NULL,
+    PRIMARY KEY (pool, number)
+) WITH (fillfactor = 50);
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');

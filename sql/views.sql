@@ -72,3 +72,9 @@ FROM idgen.lease JOIN idgen.lease_get_states() AS now USING (name, slot) LEFT JO
 
 CREATE VIEW idgen.stat_lease AS
 SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time FROM idgen.stat_get_lease();
+
+CREATE VIEW idgen.workers AS
+SELECT lease.name AS pool, lease.slot AS worker_id, lease.state, lease.token, lease.owner, lease.role, lease.acquired_at,
+       lease.expires_at, lease.bound, known.not_before, known.not_after
+FROM idgen.leases AS lease JOIN idgen.worker_number AS known
+  ON known.pool OPERATOR(pg_catalog.=) lease.name AND known.number OPERATOR(pg_catalog.=) lease.slot;

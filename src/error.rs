@@ -3,6 +3,7 @@
 pub mod lease;
 pub mod lock;
 pub mod segment;
+pub mod worker;
 
 use crate::clock::{FileError, PATH};
 use idgen_core::error::{IdError, LayoutError, NodeError, TextError};

@@ -27,6 +27,7 @@ mod status;
 mod subtransaction;
 mod timestamp;
 mod trigger;
+mod worker;
 
 pgrx::pg_module_magic!();
 
@@ -101,6 +102,9 @@ extension_sql_file!(
         lease::define::lease_define,
         lease::define::lease_drop,
         lease::define::lease_revoke,
+        worker::worker_acquire,
+        worker::worker_renew,
+        worker::worker_release,
         stats::reset_stats,
         status::status,
     ]

@@ -1,4 +1,4 @@
-//! PostgreSQL's timestamps and the core's milliseconds since 1970.
+//! PostgreSQL's timestamps and the core's milliseconds and microseconds since 1970.
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -18,6 +18,19 @@ pub fn to_ms(ts: TimestampWithTimeZone) -> i64 {
 pub fn from_ms(ms: i64) -> Option<TimestampWithTimeZone> {
     let us = ms.checked_sub(POSTGRES_EPOCH_MS)?.checked_mul(1000)?;
     TimestampWithTimeZone::try_from(us).ok()
+}
+
+/// The microsecond since 1970; the least and greatest number for the infinities, and for what is too far away.
+pub fn to_us(ts: TimestampWithTimeZone) -> i64 {
+    match pg_sys::TimestampTz::from(ts) {
+        infinite @ (i64::MIN | i64::MAX) => infinite,
+        us => us.saturating_add(POSTGRES_EPOCH_MS * 1000),
+    }
+}
+
+/// `None` for what a timestamp cannot say.
+pub fn from_us(us: i64) -> Option<TimestampWithTimeZone> {
+    TimestampWithTimeZone::try_from(us.checked_sub(POSTGRES_EPOCH_MS * 1000)?).ok()
 }
 
 /// `infinity` for what is later than a timestamp can say.

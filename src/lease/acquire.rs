@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 enum Attempt {
     /// It is the caller's once the transaction commits.
     Granted(Granted),
+    /// Nothing is free, and it is not to be waited for.
+    Refused,
     /// Look again.
     Again,
     /// Nothing to do before then, unless something happens; `None` is not known.
@@ -41,7 +43,8 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
         }
         None => {
             turnstile.leave();
-            wait::time_is_over(limit)
+            let is_over = limit.left() == Some(Duration::ZERO);
+            if wish.is_for_number && !is_over { None } else { wait::time_is_over(limit) }
         }
     }
 }
@@ -51,6 +54,7 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
         turnstile.listen();
         let until_us = match attempt(wish, limit, turnstile) {
             Attempt::Granted(granted) => return Some(granted),
+            Attempt::Refused => return None,
             Attempt::Again => Some(0),
             Attempt::NothingBefore(until_us) => until_us,
         };
@@ -72,7 +76,8 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     let lease = row::look(wish.name);
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
-    let (slots, all) = match choose(&lease.terms, &lease.definition, now) {
+    let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| row::last_of_owner(wish.name, owner));
+    let (slots, all) = match choose(&lease.terms, &lease.definition, preferred, now) {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
@@ -89,6 +94,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
             });
             return Attempt::Again;
         }
+        Choice::Wait { .. } if wish.is_for_number => return Attempt::Refused,
         Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
     };
     let granted = |granted| {

@@ -8,14 +8,14 @@ use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
 use row::{Granted, Wish};
 
-mod acquire;
+pub mod acquire;
 pub mod define;
 pub mod guard;
 mod machine;
-mod row;
+pub mod row;
 mod session;
 pub mod stats;
-mod term;
+pub mod term;
 mod tokens;
 mod transaction;
 pub mod turnstile;
@@ -103,16 +103,14 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
         owner,
         data,
         bind_session: bind_session.unwrap_or_else(|| error::null_argument("bind_session").raise()),
+        is_for_number: false,
     };
     term::refuse_where_nothing_can_be_written(c"lease_acquire()");
     let granted = match token {
         Some(token) => Some(term::deepen(&wish, token)),
         None => acquire::slot(&wish, limit),
     }?;
-    // SAFETY: reads this process's own state.
-    if unsafe { pg_sys::IsTransactionBlock() } {
-        error::lease::nobodys_until_commit(wish.name).warn();
-    }
+    term::warn_in_block(wish.name);
     Some((wish.name.to_owned(), granted))
 }
 
@@ -125,7 +123,8 @@ fn lease_renew(name: Option<&str>, token: Option<i64>, ttl: Option<Interval>) ->
     let (name, token) = (checked_name(name), required_token(token));
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"lease_renew()");
-    term::renew(name, token, ttl_us)
+    let renewed = term::renew(name, token, ttl_us);
+    term::expires_at(renewed.is_bound, renewed.ends_us)
 }
 
 /// Renews those of several leases that are still held, and returns them.
@@ -167,12 +166,12 @@ fn lease_fence(name: Option<&str>, token: Option<i64>) {
     term::fence(name, token);
 }
 
-fn required_token(token: Option<i64>) -> i64 {
+pub fn required_token(token: Option<i64>) -> i64 {
     token.unwrap_or_else(|| error::null_argument("token").raise())
 }
 
 /// Within the limits that are set; `None` is what is laid down for the name.
-fn ttl_us(ttl: Option<Interval>) -> Option<i64> {
+pub fn ttl_us(ttl: Option<Interval>) -> Option<i64> {
     ttl.map(|ttl| {
         let limits = settings::lease_ttl_limits_us();
         let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));

@@ -33,6 +33,8 @@ pub struct Wish<'a> {
     /// A jsonb.
     pub data: Option<pg_sys::Datum>,
     pub bind_session: bool,
+    /// A number is wanted: at once or not at all, and the one that the owner had last, if it is free.
+    pub is_for_number: bool,
 }
 
 /// A slot that has become the caller's, or is his once more.
@@ -46,6 +48,7 @@ pub struct Granted {
     pub depth: i32,
     /// It is bound to a session, be it alive or not.
     pub is_bound: bool,
+    pub ttl_us: i64,
 }
 
 const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
@@ -55,7 +58,7 @@ const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.t
 const MICROS: &str =
     "LEAST(pg_catalog.extract('epoch', {}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint";
 
-const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session IS NOT NULL";
+const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session IS NOT NULL, ttl_us";
 
 fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
@@ -109,6 +112,17 @@ fn term(row: &SpiHeapTupleData) -> Term {
         by_this_clock: value(row, 7),
         session: optional(row, 8).map_or(Session::None, |server_start| session::state(server_start, token)),
     }
+}
+
+static LAST_OF_OWNER: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
+     ORDER BY acquired_at DESC LIMIT 1"
+        .to_owned()
+});
+
+/// The slot that an owner had last, of those that nobody has had since.
+pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
+    LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
 }
 
 static IN_SNAPSHOT: Query = Query::new(|| {
@@ -195,6 +209,7 @@ fn granted(row: &SpiHeapTupleData) -> Granted {
         ends_us: value(row, 5),
         depth: value(row, 6),
         is_bound: value(row, 7),
+        ttl_us: value(row, 8),
     }
 }
 
@@ -347,16 +362,33 @@ pub struct Holder {
     pub text: String,
 }
 
-static HOLDERS: Query = Query::new(|| {
-    "SELECT slot, pg_catalog.format('%s since %s', \
-     COALESCE(pg_catalog.format('\"%s\" (role %s)', owner, role), pg_catalog.format('role %s', role)), \
-     pg_catalog.date_trunc('second', acquired_at)) \
-     FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY slot"
-        .to_owned()
-});
+/// A slot and its holder, for people.
+const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
+                      COALESCE(pg_catalog.format('\"%s\" (role %s)', owner, role), pg_catalog.format('role %s', role)), \
+                      pg_catalog.date_trunc('second', acquired_at)) \
+                      FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
 
+static HOLDERS: Query = Query::new(|| format!("{HOLDER} ORDER BY slot"));
 pub fn holders(name: &str) -> Vec<Holder> {
     HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
+}
+
+static SLOT_OF: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// The slot that a token is of.
+pub fn slot_of(name: &str, token: i64) -> Option<i32> {
+    SLOT_OF.look(&[name.into(), token.into()], |row| value(row, 1)).pop()
+}
+
+static IDLE_HOLDERS: Query = Query::new(|| {
+    format!("{HOLDER} AND depth OPERATOR(pg_catalog.>) 0 ORDER BY ends_us OPERATOR(pg_catalog.-) ttl_us LIMIT 5")
+});
+
+/// Those whose last renewal is longest ago, the first five.
+pub fn idle_holders(name: &str) -> Vec<Holder> {
+    IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
 }
 
 static FOREIGN_ROLE: Query = Query::new(|| {

@@ -15,6 +15,14 @@ pub fn refuse_where_nothing_can_be_written(function: &CStr) {
     }
 }
 
+/// What is acquired in a transaction block can be taken back.
+pub fn warn_in_block(name: &str) {
+    // SAFETY: reads this process's own state.
+    if unsafe { pg_sys::IsTransactionBlock() } {
+        error::lease::nobodys_until_commit(name).warn();
+    }
+}
+
 /// Acquires what is held once more.
 pub fn deepen(wish: &Wish, token: i64) -> Granted {
     let granted = row::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
@@ -26,12 +34,12 @@ pub fn deepen(wish: &Wish, token: i64) -> Granted {
     Granted { is_bound, ..granted }
 }
 
-pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> TimestampWithTimeZone {
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
     let renewed = row::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
     let is_bound = keep_bound(name, token, renewed.is_bound);
     transaction::is_to_be_durable();
     stats::count(|counters| &counters.renewals);
-    expires_at(is_bound, renewed.ends_us)
+    Granted { is_bound, ..renewed }
 }
 
 pub fn renew_many(

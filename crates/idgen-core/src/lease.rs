@@ -119,8 +119,8 @@ pub enum Choice {
 }
 
 /// What to do for a slot, given the rows that are there. The slot that has been free for longest goes first, so that a
-/// number, and what others know of it, comes back as late as can be.
-pub fn choose(terms: &[Term], definition: &Definition, now: Now) -> Choice {
+/// number, and what others know of it, comes back as late as can be; but before it the one that is preferred, if it is free.
+pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, now: Now) -> Choice {
     let delay_us = definition.lock_delay_us;
     let ended: Vec<i32> = terms.iter().filter(|term| term.has_to_rest(delay_us)).map(|term| term.slot).collect();
     if !ended.is_empty() {
@@ -147,10 +147,12 @@ pub fn choose(terms: &[Term], definition: &Definition, now: Now) -> Choice {
     if taken >= definition.slots {
         return Choice::Wait { until_us };
     }
-    if let Some(slot) = first_without_row(terms, definition.slots) {
+    let is_preferred = |slot: i32| preferred == Some(slot);
+    let has_preferred = free.iter().any(|(_, slot)| is_preferred(*slot));
+    if let Some(slot) = first_without_row(terms, definition.slots).filter(|_| !has_preferred) {
         return Choice::Make { slot };
     }
-    free.sort_unstable();
+    free.sort_unstable_by_key(|(since_us, slot)| (!is_preferred(*slot), *since_us, *slot));
     let all = free.len() == definition.slots as usize;
     Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
 }

@@ -14,3 +14,4 @@ pub mod snowflake;
 mod sync;
 pub mod table;
 pub mod text;
+pub mod worker;

@@ -28,8 +28,8 @@ fn take(slots: &[i32], all: bool) -> Choice {
 
 #[test]
 fn a_term_is_held_up_to_its_end_and_not_longer() {
-    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
-    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
+    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
+    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, None, NOW), take(&[0], true));
     assert!(held(0, NOW.now_us + 1).is_held(NOW));
     assert!(!held(0, NOW.now_us).is_held(NOW));
     assert!(!free(0, NOW.now_us + 1).is_held(NOW));
@@ -39,16 +39,16 @@ fn a_term_is_held_up_to_its_end_and_not_longer() {
 fn a_released_slot_is_free_at_once_and_a_revoked_one_rests() {
     let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
     let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
-    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, NOW), take(&[0], true));
-    assert_eq!(choose(&[revoked], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
-    assert_eq!(choose(&[revoked], &LOCK, NOW), take(&[0], true));
+    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, None, NOW), take(&[0], true));
+    assert_eq!(choose(&[revoked], &delayed, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
+    assert_eq!(choose(&[revoked], &LOCK, None, NOW), take(&[0], true));
 }
 
 #[test]
 fn an_expired_term_rests_before_it_is_taken() {
     let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
     let expired = held(0, NOW.now_us - 2 * MS);
-    assert_eq!(choose(&[expired], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
+    assert_eq!(choose(&[expired], &delayed, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
     assert!(!expired.is_held(NOW));
 }
 
@@ -61,20 +61,20 @@ fn what_another_clock_wrote_lasts_its_full_time_from_the_servers_beginning() {
         assert_eq!(foreign.ends_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
-        assert_eq!(choose(&[foreign], &LOCK, later), take(&[0], true));
+        assert_eq!(choose(&[foreign], &LOCK, None, later), take(&[0], true));
         let revoked = Term { depth: 0, revoked: true, ..foreign };
         let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
-        assert_eq!(choose(&[revoked], &delayed, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
-        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, now), take(&[0], true));
+        assert_eq!(choose(&[revoked], &delayed, None, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
+        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, None, now), take(&[0], true));
     }
 }
 
 #[test]
 fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
-    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, NOW), Choice::Wait { until_us: None });
+    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, None, NOW), Choice::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
-    assert_eq!(choose(&[Term { session: Session::Ended, ..held(0, i64::MAX) }], &LOCK, NOW), take(&[0], true));
+    assert_eq!(choose(&[Term { session: Session::Ended, ..held(0, i64::MAX) }], &LOCK, None, NOW), take(&[0], true));
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
 fn the_end_of_a_session_begins_a_rest_where_there_is_one() {
     let ended = Term { session: Session::Ended, ..held(3, 0) };
     let delayed = Definition { slots: 4, lock_delay_us: 1, ..LOCK };
-    assert_eq!(choose(&[held(0, i64::MAX), ended], &delayed, NOW), Choice::Rest { slots: vec![3] });
+    assert_eq!(choose(&[held(0, i64::MAX), ended], &delayed, None, NOW), Choice::Rest { slots: vec![3] });
     assert_eq!(
-        choose(&[Term { depth: 0, ..ended }], &Definition { slots: 1, ..delayed }, NOW),
+        choose(&[Term { depth: 0, ..ended }], &Definition { slots: 1, ..delayed }, None, NOW),
         Choice::Make { slot: 0 }
     );
 }
@@ -103,20 +103,32 @@ fn the_end_of_a_session_begins_a_rest_where_there_is_one() {
 fn slots_never_had_go_first_and_then_the_one_free_for_longest() {
     let five = Definition { slots: 5, ..LOCK };
     let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
-    assert_eq!(choose(&three, &five, NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&three, &five, None, NOW), Choice::Make { slot: 2 });
     let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
-    assert_eq!(choose(&all, &five, NOW), take(&[3, 0, 2, 4], false));
-    assert_eq!(choose(&[], &five, NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&all, &five, None, NOW), take(&[3, 0, 2, 4], false));
+    assert_eq!(choose(&[], &five, None, NOW), Choice::Make { slot: 0 });
+}
+
+#[test]
+fn a_preferred_slot_goes_before_all_others_if_it_is_free() {
+    let four = Definition { slots: 4, ..LOCK };
+    let terms = [free(0, 10), free(1, 20), held(2, i64::MAX)];
+    assert_eq!(choose(&terms, &four, Some(1), NOW), take(&[1, 0], false));
+    assert_eq!(choose(&terms, &four, Some(2), NOW), Choice::Make { slot: 3 });
+    assert_eq!(choose(&terms, &four, Some(7), NOW), Choice::Make { slot: 3 });
+    let lowered = Definition { slots: 2, ..LOCK };
+    assert_eq!(choose(&terms[..2], &lowered, Some(1), NOW), take(&[1, 0], true));
+    assert_eq!(choose(&terms[..2], &Definition { slots: 1, ..LOCK }, Some(1), NOW), take(&[0], true));
 }
 
 #[test]
 fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
     let two = Definition { slots: 2, ..LOCK };
     let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
-    assert_eq!(choose(&above, &two, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&above, &two, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
-    assert_eq!(choose(&above, &two, later), take(&[0, 1], true));
-    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&above, &two, None, later), take(&[0, 1], true));
+    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, None, NOW), Choice::Make { slot: 0 });
 }
 
 #[test]
@@ -126,7 +138,7 @@ fn no_number_is_too_large() {
     let expired = held(1, NOW.now_us);
     assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));
     assert_eq!(expired.availability(i64::MAX, NOW), Availability::From(i64::MAX));
-    assert_eq!(choose(&[foreign, expired], &endless, NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&[foreign, expired], &endless, None, NOW), Choice::Make { slot: 2 });
 }
 
 /// What happens to a name. Times are steps of the clock.
@@ -271,7 +283,7 @@ impl World {
 
     fn acquire(&mut self, bound: bool) {
         let now = self.now();
-        let slot = match choose(&self.terms, &self.definition, now) {
+        let slot = match choose(&self.terms, &self.definition, None, now) {
             Choice::Take { slots, all } => {
                 assert_eq!(all, slots.len() == self.definition.slots as usize);
                 let index = self.terms.iter().position(|term| term.slot == slots[0]).expect("a row that is there");
@@ -327,7 +339,7 @@ proptest! {
             }
         }
         world.time += 2 * World::TTL + world.definition.lock_delay_us;
-        let choice = choose(&world.terms, &world.definition, world.now());
+        let choice = choose(&world.terms, &world.definition, None, world.now());
         let is_free = !matches!(choice, Choice::Wait { .. });
         prop_assert!(is_free, "{choice:?}");
     }

@@ -1,0 +1,25 @@
+//! The errors of worker ids from a pool.
+
+use super::{Failure, quoted};
+use crate::lease::row::Holder;
+use pgrx::prelude::*;
+
+pub fn unknown_pool(pool: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
+        .detail("A pool is a lease that is defined, with as many slots as there are numbers.")
+        .hint(format!("Define it with SELECT lease_define({}, slots => 1024);", quoted(pool)))
+}
+
+pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
+    let holders: Vec<String> = idle.iter().map(|holder| format!("{} by {}", holder.slot, holder.text)).collect();
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+        format!("all {numbers} numbers of worker pool \"{pool}\" are taken"),
+    )
+    .detail(format!("Not renewed for longest: {}.", holders.join("; ")))
+    .hint(format!(
+        "End what is not needed, or give the pool more slots, as far as the worker field of the layout has room. \
+         SELECT lease_revoke({}, <number>) takes one away.",
+        quoted(pool)
+    ))
+}
