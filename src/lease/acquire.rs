@@ -28,7 +28,6 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
         return None;
     }
     let granted = at_the_head(wish, limit, &turnstile);
-    turnstile.stop_listening();
     stats::waited(began.elapsed());
     match granted {
         Some(granted) => {
@@ -48,7 +47,7 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
 
 fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Granted> {
     loop {
-        turnstile.listen();
+        let rings = turnstile.rings();
         let until_us = match attempt(wish, limit, turnstile) {
             Attempt::Granted(granted) => return Some(granted),
             Attempt::Again => Some(0),
@@ -61,7 +60,7 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
         let until = until_us.map(|until_us| until_us.saturating_sub(machine::now(false).now_us).max(0) as u64);
         if until != Some(0) {
             let sleep = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            turnstile.sleep(sleep);
+            turnstile.sleep(rings, sleep);
         }
         check_for_interrupts!();
     }
@@ -69,7 +68,8 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
 
 fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     stats::count(|counters| &counters.probes);
-    let lease = row::look(wish.name);
+    // Who may wait for hours keeps nobody meanwhile from altering or dropping the tables; renewals would queue behind that.
+    let lease = subtransaction::undone(|| row::look(wish.name));
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
     let (slots, all) = match choose(&lease.terms, &lease.definition, now) {
