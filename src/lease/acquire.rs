@@ -97,12 +97,8 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     };
     let at_once = |slot: &i32| {
         refuse_a_snapshot_that_differs(wish.name, *slot, true);
-        let taken = subtransaction::run(|| match row::lock(wish.name, *slot) {
-            Some(term) => take(wish, term, &lease, now, ttl_us).map(Some),
-            // Nothing to undo; and to undo it would end the listening, so that the sleep after it were none.
-            None => Some(None),
-        });
-        taken.unwrap_or_else(|cause| cause.rethrow()).flatten()
+        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
+        taken.unwrap_or_else(|cause| cause.rethrow())
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),

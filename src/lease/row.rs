@@ -349,7 +349,8 @@ pub struct Holder {
 
 static HOLDERS: Query = Query::new(|| {
     "SELECT slot, pg_catalog.format('%s since %s', \
-     COALESCE(pg_catalog.format('\"%s\" (role %s)', owner, role), pg_catalog.format('role %s', role)), \
+     CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+          ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
      pg_catalog.date_trunc('second', acquired_at)) \
      FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY slot"
         .to_owned()
