@@ -26,6 +26,19 @@ pub fn run<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtE
     }
 }
 
+/// Looks at something, and lets go of all locks that it takes.
+pub fn undone<R>(look: impl FnOnce() -> R) -> R {
+    let mut seen = None;
+    let outcome = run(|| {
+        seen = Some(look());
+        None::<()>
+    });
+    if let Err(cause) = outcome {
+        cause.rethrow();
+    }
+    seen.expect("it has looked")
+}
+
 /// What was done in the transaction that runs, with the subtransaction it belongs to.
 pub struct Done<T>(Vec<(pg_sys::SubTransactionId, T)>);
 

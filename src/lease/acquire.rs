@@ -30,7 +30,6 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
         return None;
     }
     let granted = at_the_head(wish, limit, &turnstile);
-    turnstile.stop_listening();
     stats::waited(began.elapsed());
     match granted {
         Some(granted) => {
@@ -51,7 +50,7 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
 
 fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Granted> {
     loop {
-        turnstile.listen();
+        let rings = turnstile.rings();
         let until_us = match attempt(wish, limit, turnstile) {
             Attempt::Granted(granted) => return Some(granted),
             Attempt::Refused => return None,
@@ -65,7 +64,7 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
         let until = until_us.map(|until_us| until_us.saturating_sub(machine::now(false).now_us).max(0) as u64);
         if until != Some(0) {
             let sleep = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            turnstile.sleep(sleep);
+            turnstile.sleep(rings, sleep);
         }
         check_for_interrupts!();
     }
@@ -73,7 +72,8 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
 
 fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     stats::count(|counters| &counters.probes);
-    let lease = row::look(wish.name);
+    // Who may wait for hours keeps nobody meanwhile from altering or dropping the tables; renewals would queue behind that.
+    let lease = subtransaction::undone(|| row::look(wish.name));
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
     let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| row::last_of_owner(wish.name, owner));
@@ -103,12 +103,8 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     };
     let at_once = |slot: &i32| {
         refuse_a_snapshot_that_differs(wish.name, *slot, true);
-        let taken = subtransaction::run(|| match row::lock(wish.name, *slot) {
-            Some(term) => take(wish, term, &lease, now, ttl_us).map(Some),
-            // Nothing to undo; and to undo it would end the listening, so that the sleep after it were none.
-            None => Some(None),
-        });
-        taken.unwrap_or_else(|cause| cause.rethrow()).flatten()
+        let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
+        taken.unwrap_or_else(|cause| cause.rethrow())
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),

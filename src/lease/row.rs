@@ -364,11 +364,13 @@ pub struct Holder {
 
 /// A slot and its holder, for people.
 const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
-                      COALESCE(pg_catalog.format('\"%s\" (role %s)', owner, role), pg_catalog.format('role %s', role)), \
+                      CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+                           ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
                       pg_catalog.date_trunc('second', acquired_at)) \
                       FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
 
 static HOLDERS: Query = Query::new(|| format!("{HOLDER} ORDER BY slot"));
+
 pub fn holders(name: &str) -> Vec<Holder> {
     HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
 }

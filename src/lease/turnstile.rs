@@ -1,7 +1,7 @@
 //! Where those queue who want a lease: an advisory lock of its name. Only whoever has it looks at the rows, so a grant costs
 //! the same however many wait, and nobody overtakes.
 
-use crate::bell::{self, Bell};
+use crate::bell::Bell;
 use crate::clock;
 use crate::lock::acquire::hand_over;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
@@ -53,23 +53,15 @@ impl Turnstile {
         self.lock.release(Scope::Transaction);
     }
 
-    /// To be called before each look at the rows, so that what happens after it ends the sleep.
-    pub fn listen(&self) {
-        if let Some(bell) = self.bell {
-            bell.listen();
-        }
+    /// How often something has happened. To be read before each look at the rows, for the sleep after it.
+    pub fn rings(&self) -> u64 {
+        self.bell.map_or(0, Bell::rings)
     }
 
-    pub fn stop_listening(&self) {
-        bell::stop_listening();
-    }
-
-    /// Sleeps until something happens, for at most so long.
-    pub fn sleep(&self, left: Duration) {
+    /// Sleeps until something happens, for at most so long; not if it has happened since that count was read.
+    pub fn sleep(&self, rings: u64, left: Duration) {
         match self.bell {
-            Some(bell) => {
-                bell.sleep(left.min(LOOK_EVERY), pg_compat::wait_for_lease());
-            }
+            Some(bell) => bell.sleep_unless_rung(rings, left.min(LOOK_EVERY), pg_compat::wait_for_lease()),
             None => {
                 clock::sleep(left.min(LOOK_EVERY_UNPRELOADED));
                 check_for_interrupts!();

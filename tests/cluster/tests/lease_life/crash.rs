@@ -4,7 +4,7 @@ use idgen_cluster_tests::sql::{backend_pid, execute, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::{acquire, assert_held, boot_us, builder, term, try_acquire};
+use crate::{acquire, assert_free_between, assert_held, boot_us, builder, term, try_acquire};
 
 /// What is done right before the crash, and what the row of the lease 'told' must say after it.
 const DEEDS: [(&str, &str); 6] = [
@@ -139,6 +139,6 @@ fn the_crash_of_another_backend_frees_what_was_bound() {
     assert!(try_acquire(&mut client, "bound").is_some());
     assert_held(&mut client, "unbound");
     assert_eq!(term(&mut client, "unbound"), unbound);
-    crate::assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
+    assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
     assert!(unbound.ends_us > boot_us(), "it was looked at too late to prove anything");
 }

@@ -40,20 +40,20 @@ fn locks(client: &mut Client, database: &str) -> i64 {
 fn an_extension_is_dropped_under_waiters() {
     let cluster = builder().start_with_extension();
     let [mut holder, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
-    let [mut dropper, mut observer] = [cluster.client(), cluster.client()];
-    let [head_pid, second_pid, dropper_pid] = [&mut head, &mut second, &mut dropper].map(backend_pid);
-    acquire(&mut holder, "'a', bind_session => true");
+    let mut observer = cluster.client();
+    let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
+    let token = acquire(&mut holder, "'a', bind_session => true");
     std::thread::scope(|scope| {
-        let head = scope.spawn(|| refused(&mut head, "SELECT lease_acquire('a')", "57014"));
+        let head = scope.spawn(|| refused(&mut head, "SELECT lease_acquire('a')", "42P01"));
         await_event(&cluster, head_pid, "Extension");
         let second = scope.spawn(|| refused(&mut second, "SELECT lease_acquire('a')", "42P01"));
         await_event(&cluster, second_pid, "advisory");
-        // Who has looked at the table keeps it as long as he waits, as in every statement.
-        let dropper = scope.spawn(|| execute(&mut dropper, "DROP EXTENSION idgen"));
-        await_event(&cluster, dropper_pid, "relation");
-        execute(&mut observer, &format!("SELECT pg_cancel_backend({head_pid})"));
+        // Those who wait keep no table from being altered, and so no renewal from what would queue behind that.
+        execute(&mut observer, "BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT");
+        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
+        await_event(&cluster, head_pid, "Extension");
+        execute(&mut observer, "DROP EXTENSION idgen");
         head.join().unwrap();
-        dropper.join().unwrap();
         second.join().unwrap();
     });
     // What is left is what binds a session to a lease that is gone, as long as the session likes.

@@ -3,7 +3,7 @@
 use idgen_cluster_tests::sql::{execute, refused, value};
 use postgres::Client;
 
-use crate::{HOUR_US, acquire, boot_us, builder, term, try_acquire};
+use crate::{acquire, boot_us, builder, try_acquire};
 
 const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
@@ -139,7 +139,7 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
         execute(&mut worker, "ROLLBACK");
         begin(&mut worker, level);
         execute(&mut worker, &format!("SELECT lease_fence('a', {newer}); COMMIT"));
-        assert!(newer > taken && term(&mut next, "a").ends_us > boot_us() - HOUR_US);
+        assert!(newer > taken, "{newer} after {taken}");
         execute(&mut next, "DELETE FROM idgen.lease");
     }
 }

@@ -2,7 +2,9 @@
 
 use idgen_cluster_tests::{Cluster, Stop};
 
-use crate::{HOUR_US, SECOND_US, TICK_US, acquire, assert_free_between, assert_held, boot_us, builder, term};
+use crate::{
+    HOUR_US, SECOND_US, TICK_US, acquire, assert_free_between, assert_held, await_writer, boot_us, builder, term,
+};
 
 /// Nobody can say when the client of a bound session noticed, so its term begins with the server. An unbound one goes by
 /// the clock, which has not stopped.
@@ -29,7 +31,7 @@ fn after_a_restart(stop: fn(&Cluster)) {
     let before_us = boot_us();
     cluster.start_again();
     let mut client = cluster.client();
-    crate::await_writer(&cluster);
+    await_writer(&cluster);
     let begun_us = boot_us();
     assert_eq!(term(&mut client, "unbound"), unbound);
     assert_held(&mut client, "unbound");
