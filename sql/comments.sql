@@ -171,4 +171,5 @@ COMMENT ON COLUMN idgen.worker_number.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease of that name';
 COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of its holder, or its last one';
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
+COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
 COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';

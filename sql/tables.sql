@@ -72,6 +72,7 @@ CREATE TABLE idgen.worker_number (
     number int NOT NULL,
     not_before timestamptz NOT NULL,
     not_after timestamptz NOT NULL,
+    token bigint NOT NULL,
     PRIMARY KEY (pool, number)
 ) WITH (fillfactor = 50);
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');

@@ -23,3 +23,12 @@ pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
         quoted(pool)
     ))
 }
+
+pub fn bare_lease(pool: &str, number: i32) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("number {number} of worker pool \"{pool}\" was not acquired as a number"),
+    )
+    .detail("With lease_acquire() its holder was allowed no id times.")
+    .hint("Release it with lease_release(), and use worker_acquire().")
+}

@@ -35,7 +35,7 @@ fn worker_acquire(
     };
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
-    let interval = number::grant(pool, granted.slot, ttl_us);
+    let interval = number::grant(pool, granted.slot, granted.token, ttl_us);
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
@@ -56,7 +56,7 @@ fn worker_renew(pool: Option<&str>, token: Option<i64>, fcinfo: pg_sys::Function
     let (pool, token) = (checked_name(pool), required_token(token));
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
     let renewed = term::renew(pool, token, None);
-    let interval = number::renew(pool, renewed.slot, renewed.ttl_us);
+    let interval = number::renew(pool, renewed.slot, token, renewed.ttl_us);
     let expires_at = term::expires_at(renewed.is_bound, renewed.ends_us);
     // SAFETY: as above.
     unsafe { record::form(fcinfo, [number::time(interval.not_after_us).into_datum(), expires_at.into_datum()]) }
@@ -73,7 +73,7 @@ fn worker_release(pool: Option<&str>, token: Option<i64>, last_time: Option<Time
     let slot = row::slot_of(pool, token);
     let is_free = term::release(pool, token);
     if let (true, Some(slot), Some(last_time)) = (is_free, slot, last_time) {
-        number::release(pool, slot, timestamp::to_us(last_time));
+        number::release(pool, slot, token, timestamp::to_us(last_time));
     }
     is_free
 }

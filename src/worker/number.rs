@@ -1,55 +1,69 @@
 //! The rows of `idgen.worker_number`: which id times the last holder of each number was allowed.
 
 use crate::query::{Query, value};
-use crate::timestamp;
+use crate::{error, timestamp};
 use idgen_core::worker::Interval;
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+
+/// What the last holder was allowed, and by which token he is known.
+struct Last {
+    interval: Interval,
+    token: i64,
+}
 
 static FIND: Query = Query::new(|| {
-    "SELECT not_before, not_after FROM idgen.worker_number \
+    "SELECT not_before, not_after, token FROM idgen.worker_number \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2"
         .to_owned()
 });
 
 /// As it is now. Whoever asks has the number's lease, so nobody changes it meanwhile.
-fn find(pool: &str, number: i32) -> Option<Interval> {
-    let read = |row: &pgrx::spi::SpiHeapTupleData| Interval {
-        not_before_us: timestamp::to_us(value(row, 1)),
-        not_after_us: timestamp::to_us(value(row, 2)),
+fn find(pool: &str, number: i32) -> Option<Last> {
+    let read = |row: &SpiHeapTupleData| Last {
+        interval: Interval {
+            not_before_us: timestamp::to_us(value(row, 1)),
+            not_after_us: timestamp::to_us(value(row, 2)),
+        },
+        token: value(row, 3),
     };
     FIND.look(&[pool.into(), number.into()], read).pop()
 }
 
+/// Of this holder. Whoever acquired the slot as a bare lease was allowed no times: what stands there was another's.
+fn own(pool: &str, number: i32, token: i64) -> Interval {
+    let last = find(pool, number).filter(|last| last.token == token);
+    last.unwrap_or_else(|| error::worker::bare_lease(pool, number).raise()).interval
+}
+
 static SET: Query = Query::new(|| {
-    "INSERT INTO idgen.worker_number AS known (pool, number, not_before, not_after) VALUES ($1, $2, $3, $4) \
-     ON CONFLICT (pool, number) DO UPDATE SET not_before = excluded.not_before, not_after = excluded.not_after"
+    "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after) VALUES ($1, $2, $3, $4, $5) \
+     ON CONFLICT (pool, number) DO UPDATE \
+     SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after"
         .to_owned()
 });
 
-fn set(pool: &str, number: i32, interval: Interval) -> Interval {
+fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
     let (not_before, not_after) = (time(interval.not_before_us), time(interval.not_after_us));
-    SET.write(&[pool.into(), number.into(), not_before.into(), not_after.into()], |_| ());
+    SET.write(&[pool.into(), number.into(), token.into(), not_before.into(), not_after.into()], |_| ());
     interval
 }
 
 /// For a new holder.
-pub fn grant(pool: &str, number: i32, ttl_us: i64) -> Interval {
-    let used_until_us = find(pool, number).map(|before| before.not_after_us);
-    set(pool, number, Interval::grant(used_until_us, now_us(), ttl_us))
+pub fn grant(pool: &str, number: i32, token: i64, ttl_us: i64) -> Interval {
+    let used_until_us = find(pool, number).map(|last| last.interval.not_after_us);
+    set(pool, number, token, Interval::grant(used_until_us, now_us(), ttl_us))
 }
 
 /// For the same holder.
-pub fn renew(pool: &str, number: i32, ttl_us: i64) -> Interval {
-    let now_us = now_us();
-    let held = find(pool, number).unwrap_or_else(|| Interval::grant(None, now_us, ttl_us));
-    set(pool, number, held.renewed(now_us, ttl_us))
+pub fn renew(pool: &str, number: i32, token: i64, ttl_us: i64) -> Interval {
+    set(pool, number, token, own(pool, number, token).renewed(now_us(), ttl_us))
 }
 
 /// The holder says the last time that he has used.
-pub fn release(pool: &str, number: i32, last_us: i64) {
-    if let Some(held) = find(pool, number) {
-        set(pool, number, Interval { not_after_us: held.used_until_us(Some(last_us)), ..held });
-    }
+pub fn release(pool: &str, number: i32, token: i64, last_us: i64) {
+    let held = own(pool, number, token);
+    set(pool, number, token, Interval { not_after_us: held.used_until_us(Some(last_us)), ..held });
 }
 
 /// What a timestamp cannot say is as good as for ever.

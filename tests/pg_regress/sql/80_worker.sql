@@ -1,0 +1,118 @@
+-- Worker ids from a pool: numbers, and the id times that go with them.
+CREATE TEMP VIEW numbers AS
+SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
+SELECT lease_define('ids', 3, '1 h', '1 h');
+
+-- a number, and an interval that begins now
+SELECT worker_id, token AS t0, not_after AS end0,
+       not_before BETWEEN now() AND clock_timestamp() AS now, not_after - not_before = '10 min' AS ttl,
+       expires_at - clock_timestamp() BETWEEN '9 min' AND '10 min' AS expires
+FROM worker_acquire('ids', 'pod-1', '10 min') \gset
+\echo :worker_id :now :ttl :expires
+-- without a ttl it is the session's, and its interval as long as is defined
+SELECT worker_id, token AS t1, expires_at, not_after - not_before = '1 h' AS ttl FROM worker_acquire('ids', 'pod-2') \gset
+\echo :worker_id :expires_at :ttl
+-- a live one is given again only to its token: the same text gets another
+SELECT worker_id, token AS t2, not_after AS end2 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
+\echo :worker_id
+SELECT * FROM numbers;
+CREATE FUNCTION pg_temp.refusal(command text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    message text;
+    detail text;
+    hint text;
+BEGIN
+    EXECUTE command;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    RETURN regexp_replace(regexp_replace(concat_ws(' | ', SQLSTATE, message, detail, hint), '\d{16}', '<token>', 'g'),
+                          'since [-0-9]* [:0-9]*\+00', 'since then', 'g');
+END $$;
+SELECT pg_temp.refusal($$SELECT worker_acquire('ids')$$);
+
+-- renewed, the end moves on; it is not taken back
+SELECT not_after > :'end0' AS later, expires_at < not_after + '1 s' AS expires FROM worker_renew('ids', :t0);
+SELECT expires_at FROM worker_renew('ids', :t1);
+
+-- given back, the next holder begins where the last could end; with the last time, right after it
+SELECT not_after AS end0 FROM idgen.workers WHERE worker_id = 0 \gset
+SELECT worker_release('ids', :t0);
+SELECT worker_id, not_before = :'end0' AS after_it, token AS t0 FROM worker_acquire('ids', 'pod-3', '10 min') \gset
+\echo :worker_id :after_it
+SELECT worker_release('ids', :t2, :'end2'::timestamptz - interval '9 min');
+SELECT worker_id, not_before = :'end2'::timestamptz - interval '9 min' + interval '1 microsecond' AS after_it, token AS t2
+FROM worker_acquire('ids', 'pod-1', '10 min') \gset
+\echo :worker_id :after_it
+-- a last time outside of what was allowed changes nothing beyond it
+SELECT not_before AS begin2, not_after AS end2 FROM idgen.workers WHERE worker_id = 2 \gset
+SELECT worker_release('ids', :t2, 'infinity');
+SELECT not_after = :'end2' AS as_it_was FROM idgen.workers WHERE worker_id = 2;
+SELECT worker_id, token AS t2, not_before AS begin2 FROM worker_acquire('ids', 'x', '10 min') \gset
+SELECT worker_release('ids', :t2, '-infinity');
+SELECT not_after = :'begin2' AS none_used FROM idgen.workers WHERE worker_id = 2;
+
+-- the one that the owner had last goes first, if it is free
+SELECT worker_release('ids', :t0);
+SELECT worker_release('ids', :t1);
+SELECT worker_id, owner FROM idgen.workers ORDER BY 1;
+SELECT worker_id, owner FROM (SELECT 'pod-2' AS owner) o, worker_acquire('ids', owner, '10 min');
+SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
+SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
+
+-- taken away: it rests, and then the next one begins after all that was allowed
+SELECT lease_revoke('ids', 1);
+SELECT pg_temp.refusal($$SELECT worker_acquire('ids')$$);
+SELECT lease_define('ids', 3, '1 h');
+SELECT not_after AS end1 FROM idgen.workers WHERE worker_id = 1 \gset
+SELECT worker_id, not_before = :'end1' AS after_it FROM worker_acquire('ids', 'next', '10 min') \gset
+\echo :worker_id :after_it
+-- also when the pool was dropped meanwhile
+SELECT max(not_after) AS end0 FROM idgen.workers WHERE worker_id = 0 \gset
+SELECT lease_revoke('ids', n) FROM generate_series(0, 2) AS n;
+SELECT lease_drop('ids');
+SELECT * FROM numbers;
+SELECT lease_define('ids', 1, '1 min');
+SELECT worker_id, not_before = :'end0' AS after_it, token AS t FROM worker_acquire('ids') \gset
+\echo :worker_id :after_it
+
+-- a slot that was acquired as a bare lease has no times
+SELECT worker_release('ids', :t);
+SELECT token AS bare FROM lease_acquire('ids') \gset
+SELECT worker_renew('ids', :bare);
+\echo :SQLSTATE
+SELECT worker_release('ids', :bare, now());
+SELECT worker_release('ids', :bare);
+SELECT token AS t FROM worker_acquire('ids') \gset
+
+-- what it refuses
+SELECT worker_acquire('nobody has defined it');
+\echo :SQLSTATE
+SELECT worker_acquire(NULL);
+\echo :SQLSTATE
+SELECT worker_acquire('ids', ttl => '1 ms');
+\echo :SQLSTATE
+SELECT worker_renew('ids', NULL);
+\echo :SQLSTATE
+SELECT pg_temp.refusal($$SELECT worker_renew('ids', 1)$$);
+SELECT pg_temp.refusal($$SELECT worker_release('ids', 1)$$);
+BEGIN READ ONLY;
+SELECT worker_acquire('ids');
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SELECT worker_release('ids', :t);
+SELECT worker_id FROM worker_acquire('ids', ttl => '1 min');
+ROLLBACK;
+SELECT state, bound FROM idgen.workers;
+CREATE ROLE idgen_pod;
+SET ROLE idgen_pod;
+SELECT pg_temp.refusal(format('SELECT worker_renew(''ids'', %s)', :t));
+SELECT pg_temp.refusal(format('SELECT worker_release(''ids'', %s)', :t));
+SELECT worker_id, token FROM idgen.workers;
+UPDATE idgen.worker_number SET not_after = now();
+\echo :SQLSTATE
+RESET ROLE;
+DROP ROLE idgen_pod;
+SELECT worker_release('ids', :t);
+SELECT lease_drop('ids');
