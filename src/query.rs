@@ -27,9 +27,16 @@ impl Query {
         self.run(args, read, true, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
     }
 
-    /// Changes or locks rows as a statement of the transaction does, and returns what it returns.
+    /// Changes or locks rows as they are now, and returns what the query returns.
     pub fn write<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-        self.run(args, read, false, null_mut)
+        // SAFETY: as in `look`; whoever runs the plan copies it.
+        self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() })
+    }
+
+    /// Rows as the transaction's own snapshot shows them.
+    pub fn see<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        // SAFETY: as in `look`.
+        self.run(args, read, true, || unsafe { pg_sys::GetTransactionSnapshot() })
     }
 
     fn run<R>(

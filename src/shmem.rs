@@ -14,16 +14,17 @@
 //! | `Option<segment::Tenant>`, `segment::LastError` | the same | holder of the segments' lock, exclusively |
 //! | `Option<Refiller>` | `max_worker_processes` | holder of the segments' lock, exclusively |
 //! | `lock::Backend` | one for each process | that process, by atomics |
+//! | `idgen_core::lease::Ends` | one | holder of the leases' lock, exclusively |
 //! | `lease::stats::Counters` | one | any backend, by atomics |
 //! | `Bell`, for leases | 256 | any backend |
 //! | `lock::NameSlot`, `lock::NameText` | `idgen.max_lock_names` | holder of the locks' lock, exclusively |
 //!
-//! Four LWLocks, the tranche `idgen`, taken in this order:
+//! Five LWLocks, the tranche `idgen`, taken in this order:
 //!
 //! 1. The file's lock, for whoever writes the high-water file. Under it: file I/O, which raises nothing. It is only ever
 //!    tried; who does not get it waits on a condition variable, which can be cancelled.
 //! 2. The table's lock. Under it: no FFI, no allocation, no error, no logging.
-//! 3. The segments' lock, and 4. the lock of the locks' names. The same; never together with the others.
+//! 3. The segments' lock, 4. the lock of the locks' names, and 5. the leases' lock. The same; never together with the others.
 //!
 //! Issuing an id, drawing a value and taking a lock whose name is known take none.
 //!
@@ -33,6 +34,7 @@ use crate::bell::Bell;
 use crate::lock::registry::{Backend, NameSlot, NameText};
 use crate::{clock, lease, segment, settings};
 use idgen_core::generator::Generator;
+use idgen_core::lease::Ends;
 use idgen_core::segment::refillers::{Refiller, Refillers};
 use idgen_core::segment::{self as core_segment, Ring};
 use idgen_core::table::{FLOORS, Table, Tenant};
@@ -73,6 +75,7 @@ pub struct Shared {
     table_lock: *mut pg_sys::LWLock,
     segments_lock: *mut pg_sys::LWLock,
     names_lock: *mut pg_sys::LWLock,
+    leases_lock: *mut pg_sys::LWLock,
     head: *mut Head,
     tenants: *mut Option<Tenant>,
     segments: *mut Option<core_segment::table::Tenant>,
@@ -80,6 +83,7 @@ pub struct Shared {
     refillers: *mut Option<Refiller>,
     refiller_count: usize,
     name_texts: *mut NameText,
+    lease_ends: *mut Ends,
     pub clock: &'static clock::State,
     pub generators: &'static [Generator],
     pub counters: &'static [Counters],
@@ -185,6 +189,17 @@ impl Shared {
         result
     }
 
+    /// Works on what is known of ended sessions, alone. If `work` panics, as in `with_table`.
+    pub fn with_lease_ends<R>(&self, work: impl FnOnce(&mut Ends) -> R) -> R {
+        // SAFETY: as in `with_table`.
+        unsafe { pg_sys::LWLockAcquire(self.leases_lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+        // SAFETY: initialised by `startup`; the lock is held exclusively, so this is the only reference.
+        let result = work(unsafe { &mut *self.lease_ends });
+        // SAFETY: taken above.
+        unsafe { pg_sys::LWLockRelease(self.leases_lock) };
+        result
+    }
+
     /// Takes the file's lock, if nobody has it.
     pub fn try_lock_file(&self) -> bool {
         // SAFETY: the lock is of our own tranche.
@@ -217,6 +232,7 @@ struct Map {
     backends: usize,
     names: usize,
     name_texts: usize,
+    lease_ends: usize,
     lease_counters: usize,
     lease_bells: usize,
     size: usize,
@@ -251,6 +267,7 @@ impl Map {
             backends: part::<Backend>(&mut size, backend_count),
             names: part::<NameSlot>(&mut size, name_count),
             name_texts: part::<NameText>(&mut size, name_count),
+            lease_ends: part::<Ends>(&mut size, 1),
             lease_counters: part::<lease::stats::Counters>(&mut size, 1),
             lease_bells: part::<Bell>(&mut size, lease::turnstile::BELLS),
             // Last, when every part has been added.
@@ -312,7 +329,7 @@ unsafe extern "C-unwind" fn request() {
     // SAFETY: PostgreSQL calls this hook at the one time when memory and locks may be asked for.
     unsafe {
         pg_sys::RequestAddinShmemSpace(Map::new().size);
-        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 4);
+        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 5);
     }
 }
 
@@ -347,6 +364,7 @@ unsafe extern "C-unwind" fn startup() {
             table_lock: &raw mut (*locks.add(1)).lock,
             segments_lock: &raw mut (*locks.add(2)).lock,
             names_lock: &raw mut (*locks.add(3)).lock,
+            leases_lock: &raw mut (*locks.add(4)).lock,
             head,
             tenants: fill(base, map.tenants, map.generator_count, || None),
             segments: fill(base, map.segments, map.ring_count, || None),
@@ -361,6 +379,7 @@ unsafe extern "C-unwind" fn startup() {
             slots,
             backends: std::slice::from_raw_parts(backends, map.backend_count),
             names: std::slice::from_raw_parts(names, map.name_count),
+            lease_ends: fill(base, map.lease_ends, 1, Ends::new),
             lease_counters: &*fill(base, map.lease_counters, 1, lease::stats::Counters::default),
             lease_bells,
         }

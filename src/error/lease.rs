@@ -52,13 +52,18 @@ pub fn not_the_holders_role(name: &str, role: &str) -> Failure {
         .detail(format!("It was acquired by role \"{role}\"."))
 }
 
-pub fn taken_over_meanwhile(name: &str) -> Failure {
+pub fn snapshot_too_old(name: &str) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-        format!("could not serialize access: lease \"{name}\" was another's when this transaction began"),
+        format!("could not serialize access: lease \"{name}\" may have been another's since this transaction began"),
     )
-    .detail("The transaction does not see what that holder has written.")
-    .hint("Repeat the transaction.")
+    .detail("The transaction does not see what that holder has written since.")
+    .hint("Acquire the lease in a transaction of its own, before the one that works under it.")
+}
+
+pub fn no_boot_id(error: &std::io::Error) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
+        .detail("By it a lease's time is told from that of another start of the machine.")
 }
 
 pub fn prepared() -> Failure {

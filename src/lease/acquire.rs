@@ -6,8 +6,9 @@ use super::{machine, stats, tokens, transaction};
 use crate::error;
 use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
-use idgen_core::lease::{Availability, Choice, Now, Session, Term, choose};
+use idgen_core::lease::{Availability, Choice, Now, Term, choose};
 use pgrx::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// What a try at the head of the queue has come to.
@@ -81,18 +82,12 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
-            refuse_a_snapshot_that_differs(wish.name, slot, false);
+            refuse_an_older_snapshot(wish.name, || row::see(wish.name, slot).is_none());
             let Some(granted) = tokens::draw(|| row::make(wish, slot, ttl_us)) else {
                 return Attempt::Again;
             };
             stats::count(|counters| &counters.grants);
             return Attempt::Granted(granted);
-        }
-        Choice::Rest { slots } => {
-            slots.into_iter().for_each(|slot| {
-                row::revoke(wish.name, slot);
-            });
-            return Attempt::Again;
         }
         Choice::Wait { .. } if wish.is_for_number => return Attempt::Refused,
         Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
@@ -102,25 +97,33 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Attempt::Granted(granted)
     };
     let at_once = |slot: &i32| {
-        refuse_a_snapshot_that_differs(wish.name, *slot, true);
         let taken = subtransaction::run(|| take(wish, row::lock(wish.name, *slot)?, &lease, now, ttl_us));
         taken.unwrap_or_else(|cause| cause.rethrow())
     };
     match slots.iter().find_map(at_once) {
         Some(slot) => granted(slot),
         // Not if there are others: one of them may be free sooner.
-        None if all => wait_for(wish, slots[0], &lease, ttl_us, limit).map_or(Attempt::Again, granted),
+        None if all => wait_for(wish, &slots, &lease, ttl_us, limit).map_or(Attempt::Again, granted),
         None => Attempt::NothingBefore(None),
     }
 }
 
 /// Waits for whoever has locked a row that is free otherwise: a transaction that has fenced, or one that is about to take
 /// it. By the lock manager, which finds deadlocks. `None`: look again, the time may be over.
-fn wait_for(wish: &Wish, slot: i32, lease: &Lease, ttl_us: i64, limit: Limit) -> Option<Granted> {
-    let ms = limit.left_ms();
-    if ms == Some(0) {
+fn wait_for(wish: &Wish, slots: &[i32], lease: &Lease, ttl_us: i64, limit: Limit) -> Option<Granted> {
+    let left_ms = limit.left_ms();
+    if left_ms == Some(0) {
         return None;
     }
+    refuse_an_older_snapshot(wish.name, || false);
+    // Where there are others, one of them may be free sooner: wait for each in turn, and long enough to find a deadlock.
+    let ms = match slots {
+        [_] => left_ms,
+        // SAFETY: reads a setting.
+        _ => Some(left_ms.unwrap_or(i32::MAX).min(unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000))),
+    };
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let slot = slots[TURN.fetch_add(1, Relaxed) % slots.len()];
     let taken = wait::limited(ms, || {
         let term = row::lock_waiting(wish.name, slot)?;
         take(wish, term, lease, machine::now(lease.needs_the_beginning()), ttl_us)
@@ -134,33 +137,21 @@ fn wait_for(wish: &Wish, slot: i32, lease: &Lease, ttl_us: i64, limit: Limit) ->
 
 /// Takes a slot whose row is locked, if it can still be taken.
 fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option<Granted> {
-    let Availability::Since(since_us) = term.availability(lease.definition.lock_delay_us, now) else {
+    if !matches!(term.availability(lease.definition.lock_delay_us, now), Availability::Since(_)) {
         return None;
-    };
-    let is_take_over = term.depth > 0 || term.revoked;
-    // When a session has ended nobody knows, but all its transactions did before.
-    if is_take_over && term.session != Session::Ended {
-        refuse_an_older_snapshot(wish.name, since_us, now);
     }
+    let is_take_over = term.depth > 0 || term.revoked;
+    let as_it_was = || row::see(wish.name, term.slot) == Some((term.token, term.depth, term.ends_us));
+    refuse_an_older_snapshot(wish.name, || !is_take_over && as_it_was());
     let granted = tokens::draw(|| row::take(wish, term.slot, ttl_us))?;
     stats::count(|counters| if is_take_over { &counters.take_overs } else { &counters.grants });
     Some(granted)
 }
 
-/// Where a transaction has one snapshot for all its statements, that must not be older than the last holder's term: what he
-/// has written would not be seen.
-fn refuse_an_older_snapshot(name: &str, since_us: i64, now: Now) {
-    // SAFETY: read this process's own state.
-    let age_us = unsafe { pg_sys::GetCurrentTimestamp() - pg_sys::GetCurrentTransactionStartTimestamp() };
-    if transaction::has_one_snapshot() && now.now_us.saturating_sub(age_us) < since_us {
-        error::lease::taken_over_meanwhile(name).raise();
-    }
-}
-
-/// The same where a slot's row has come or gone since the snapshot: somebody has held it meanwhile. Nobody can take a row
-/// that his snapshot does not show.
-fn refuse_a_snapshot_that_differs(name: &str, slot: i32, has_row: bool) {
-    if transaction::has_one_snapshot() && row::is_in_snapshot(name, slot) != has_row {
-        error::lease::taken_over_meanwhile(name).raise();
+/// In a transaction block that has one snapshot for all its statements, that must not be older than what the last holder has
+/// written. It is not if he has released the slot before; of one who has not, nobody knows when he wrote last.
+fn refuse_an_older_snapshot(name: &str, shows_all: impl FnOnce() -> bool) {
+    if transaction::has_one_snapshot() && !shows_all() {
+        error::lease::snapshot_too_old(name).raise();
     }
 }

@@ -28,8 +28,10 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
         error::lease::lock_delay_out_of_range(longest).raise();
     }
     term::refuse_where_nothing_can_be_written(c"lease_define()");
-    let lease = row::look(name);
-    if let Some(definer) = lease.definer {
+    enter(name);
+    // A slot that is being taken counts, once it is.
+    row::lock_all_against_changes(name);
+    if let Some(definer) = row::look(name).definer {
         require_membership(name, definer);
     }
     row::define(name, slots, ttl, lock_delay);
@@ -43,17 +45,25 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
 fn lease_drop(name: Option<&str>) {
     let name = checked_name(name);
     term::refuse_where_nothing_can_be_written(c"lease_drop()");
+    // Before the wait, so that nobody waits in vain, and after it, because it may be another's then.
     require_definer(name, &row::look(name));
-    // To the end of the transaction: until then others see the rows that are dropped here.
-    Turnstile::of(name).enter(Limit::by_lock_timeout());
+    enter(name);
+    let terms = row::lock_all(name);
     let lease = row::look(name);
+    require_definer(name, &lease);
     let now = machine::now(lease.needs_the_beginning());
-    if let Some(held) = lease.terms.iter().find(|term| term.is_held(now)) {
+    if let Some(held) = terms.iter().find(|term| term.is_held(now)) {
         error::lease::in_use(name, held.slot).raise();
     }
     if !row::drop_all(name) {
         error::lease::unknown(name).raise();
     }
+    terms.iter().for_each(|term| transaction::released(term.token));
+}
+
+/// Keeps acquirers out, to the end of the transaction: until then they see what is changed here as it was.
+fn enter(name: &str) {
+    Turnstile::of(name).enter(Limit::by_lock_timeout());
 }
 
 /// Takes a slot from its holder; it rests for the lock delay. False if nobody holds it.
@@ -65,12 +75,13 @@ fn lease_revoke(name: Option<&str>, slot: Option<i32>) -> bool {
     term::refuse_where_nothing_can_be_written(c"lease_revoke()");
     require_definer(name, &row::look(name));
     let revoked = row::revoke(name, slot);
-    if revoked {
+    if let Some(token) = revoked {
+        transaction::released(token);
         // What the holder was promised ends here, and that must not be undone by a crash.
         transaction::is_to_be_durable();
         transaction::wake_at_end(name);
     }
-    revoked
+    revoked.is_some()
 }
 
 fn require_definer(name: &str, lease: &Lease) {

@@ -1,7 +1,7 @@
 //! The clock that leases go by, and since when this server writes by it.
 
-use crate::clock;
 use crate::query::{Query, value};
+use crate::{clock, error};
 use idgen_core::lease::Now;
 use pgrx::prelude::*;
 use std::fs::read_to_string;
@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 pub fn clock_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
-        let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = boot.unwrap_or_else(|e| error::lease::no_boot_id(&e).raise());
         // A kernel without time namespaces has no such file.
         let offsets = read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or("0 0");

@@ -125,13 +125,53 @@ pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
     LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
 }
 
-static IN_SNAPSHOT: Query = Query::new(|| {
-    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2".to_owned()
+static SEE: Query = Query::new(|| {
+    "SELECT token, depth, ends_us FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2"
+        .to_owned()
 });
 
-/// Does the transaction's own snapshot show a slot's row?
-pub fn is_in_snapshot(name: &str, slot: i32) -> bool {
-    !IN_SNAPSHOT.write(&[name.into(), slot.into()], |_| ()).is_empty()
+/// What the transaction's own snapshot shows of a slot: token, depth and end.
+pub fn see(name: &str, slot: i32) -> Option<(i64, i32, i64)> {
+    SEE.see(&[name.into(), slot.into()], |row| (value(row, 1), value(row, 2), value(row, 3))).pop()
+}
+
+static SEE_TOKEN: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// Does the transaction's own snapshot show the term?
+pub fn sees_token(name: &str, token: i64) -> bool {
+    !SEE_TOKEN.see(&[name.into(), token.into()], |_| ()).is_empty()
+}
+
+static IS_CURRENT: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
+     AND depth OPERATOR(pg_catalog.>) 0"
+        .to_owned()
+});
+
+/// Does a token stand for a term, whoever's?
+pub fn is_current(name: &str, token: i64) -> bool {
+    !IS_CURRENT.look(&[name.into(), token.into()], |_| ()).is_empty()
+}
+
+static LOCK_ALL: Query = Query::new(|| lock_all_text("UPDATE"));
+static LOCK_ALL_AGAINST_CHANGES: Query = Query::new(|| lock_all_text("NO KEY UPDATE"));
+
+fn lock_all_text(strength: &str) -> String {
+    format!(
+        "SELECT {TERM} FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 ORDER BY lease.slot FOR {strength}"
+    )
+}
+
+/// All rows of a name, as they are once nobody else has changed or fenced them.
+pub fn lock_all(name: &str) -> Vec<Term> {
+    LOCK_ALL.write(&[name.into(), machine::clock_name().into()], term)
+}
+
+/// Waits for those who are about to take, renew or release a slot, and keeps others from it until the transaction ends.
+pub fn lock_all_against_changes(name: &str) {
+    LOCK_ALL_AGAINST_CHANGES.write(&[name.into(), machine::clock_name().into()], |_| ());
 }
 
 static LOCK: Query = Query::new(|| lock_text("SKIP LOCKED"));
@@ -213,18 +253,18 @@ fn granted(row: &SpiHeapTupleData) -> Granted {
     }
 }
 
-static REST: Query = Query::new(|| {
+static REVOKE: Query = Query::new(|| {
     "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
-     RETURNING slot"
+     RETURNING token"
         .to_owned()
 });
 
-/// Takes a slot from whoever holds it; from now on it rests. False if nobody does.
-pub fn revoke(name: &str, slot: i32) -> bool {
+/// Takes a slot from whoever holds it; from now on it rests. Returns his token.
+pub fn revoke(name: &str, slot: i32) -> Option<i64> {
     let now_us = machine::now(false).now_us;
     let args = [name.into(), slot.into(), now_us.into(), machine::clock_name().into()];
-    !REST.write(&args, |row| value::<i32>(row, 1)).is_empty()
+    REVOKE.write(&args, |row| value(row, 1)).pop()
 }
 
 static RENEW: Query = Query::new(|| {

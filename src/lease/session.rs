@@ -3,7 +3,10 @@
 
 use super::machine;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
-use idgen_core::lease::Session;
+use crate::{clock, shmem};
+use idgen_core::lease::{Ends, Session};
+use parking_lot::Mutex;
+use std::sync::LazyLock;
 
 /// The lock that the session holds.
 pub fn lock(token: i64) -> Lock {
@@ -31,6 +34,17 @@ pub fn state(server_start: i64, token: i64) -> Session {
     } else if lives(token) {
         Session::Lives
     } else {
-        Session::Ended
+        Session::Ended { since_us: known_end_us(token) }
+    }
+}
+
+/// Since when it is known that the session of a token has ended: from now on, if nobody has seen it yet. Without shared
+/// memory each process knows for itself.
+pub fn known_end_us(token: i64) -> i64 {
+    static OWN: LazyLock<Mutex<Ends>> = LazyLock::new(|| Mutex::new(Ends::new()));
+    let now_us = clock::boot_us();
+    match shmem::shared() {
+        Some(shared) => shared.with_lease_ends(|ends| ends.since_us(token, now_us)),
+        None => OWN.lock().since_us(token, now_us),
     }
 }

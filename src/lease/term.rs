@@ -10,8 +10,8 @@ use std::ffi::CStr;
 pub fn refuse_where_nothing_can_be_written(function: &CStr) {
     // SAFETY: a C string.
     unsafe {
-        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
         pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
     }
 }
 
@@ -81,14 +81,11 @@ pub fn release(name: &str, token: i64) -> bool {
 
 pub fn fence(name: &str, token: i64) {
     if !row::fence(name, token) {
-        let lease = row::look(name);
-        let is_current = lease.terms.iter().any(|term| term.token == token && term.depth > 0);
-        if is_current && transaction::has_one_snapshot() {
-            refuse_foreign_role(name, token);
-            // The snapshot is older than the term, and may lack what the holder before has written.
-            error::lease::taken_over_meanwhile(name).raise();
-        }
         stale(name, token);
+    }
+    if transaction::has_one_snapshot() && !row::sees_token(name, token) {
+        // The snapshot is older than the term, and may lack what the holder before has written.
+        error::lease::snapshot_too_old(name).raise();
     }
     transaction::fenced(name, token);
     // Who waits for the end of this transaction to take the lease over.

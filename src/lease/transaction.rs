@@ -1,6 +1,6 @@
 //! What the end of a transaction means for its leases.
 
-use super::{session, turnstile};
+use super::{row, session, turnstile};
 use crate::bell::Bell;
 use crate::lock::manager::Scope;
 use crate::subtransaction::Done;
@@ -72,14 +72,17 @@ pub fn has_fenced(name: &str) -> bool {
     running.deeds.iter().any(is_fence)
 }
 
-/// Do all statements of the transaction see what its first one saw?
+/// Do later statements of the transaction see what its first one saw?
 pub fn has_one_snapshot() -> bool {
     // SAFETY: reads this process's own state.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && pg_sys::IsTransactionBlock() }
 }
 
 /// The session is to hold the lock of a token as long as the term lasts.
 pub fn bind(name: &str, token: i64) {
+    // What others have released or revoked meanwhile, this session still holds.
+    let bound = SESSION_NAMES.lock().clone();
+    bound.into_iter().filter(|(name, token)| !row::is_current(name, *token)).for_each(|(_, token)| unbind(token));
     session::lock(token).take(Scope::Session);
     with(|running| running.deeds.push(Deed::Bound { token }));
     // The session's end frees the lease.
@@ -160,7 +163,8 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
 /// The session ends. PostgreSQL has let go of its locks by now; this process can still wake others.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    for (name, _) in SESSION_NAMES.lock().drain(..) {
+    for (name, token) in SESSION_NAMES.lock().drain(..) {
+        session::known_end_us(token);
         if let Some(bell) = turnstile::bell(&name) {
             bell.ring();
         }

@@ -41,7 +41,7 @@ fn lease_get_states() -> TableIterator<
         lease.terms.into_iter().map(move |found| {
             let is_bound = found.session == Session::Lives;
             let expires_at =
-                (found.depth > 0).then(|| term::expires_at(is_bound, found.ends_us(now).unwrap_or_default()));
+                (found.depth > 0).then(|| term::expires_at(is_bound, found.is_over_at_us(now).unwrap_or_default()));
             let key = NameHash::of(&name).key;
             (name.clone(), found.slot, state(&found, &definition, now), expires_at, is_bound, key)
         })

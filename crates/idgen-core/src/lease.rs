@@ -39,7 +39,10 @@ pub enum Session {
     /// The term is bound to none.
     None,
     Lives,
-    Ended,
+    /// Since when that is known; it may have ended before.
+    Ended {
+        since_us: i64,
+    },
     /// It ended with the server, which cannot say when its client noticed: the term lasts its time.
     EndedWithServer,
 }
@@ -66,11 +69,11 @@ pub enum Availability {
 impl Term {
     /// When the term is over: now the time of its holder ends, not yet the rest after it.
     /// `None` as long as the session lives.
-    pub fn ends_us(&self, now: Now) -> Option<i64> {
+    pub fn is_over_at_us(&self, now: Now) -> Option<i64> {
         let from_the_beginning = now.began_us.saturating_add(self.ttl_us);
         match self.session {
             Session::Lives => None,
-            Session::Ended => Some(now.now_us),
+            Session::Ended { since_us } => Some(since_us.min(now.now_us)),
             Session::EndedWithServer if self.by_this_clock => Some(self.ends_us.max(from_the_beginning)),
             Session::None if self.by_this_clock => Some(self.ends_us),
             Session::None | Session::EndedWithServer => Some(from_the_beginning),
@@ -79,8 +82,8 @@ impl Term {
 
     pub fn availability(&self, lock_delay_us: i64, now: Now) -> Availability {
         let from_us = if self.depth > 0 {
-            match self.ends_us(now) {
-                Some(ends_us) => ends_us.saturating_add(lock_delay_us),
+            match self.is_over_at_us(now) {
+                Some(over_us) => over_us.saturating_add(lock_delay_us),
                 None => return Availability::WithSession,
             }
         } else {
@@ -92,12 +95,7 @@ impl Term {
 
     /// Does its holder still hold it? Not while it rests after him.
     pub fn is_held(&self, now: Now) -> bool {
-        self.depth > 0 && self.ends_us(now).is_none_or(|ends_us| now.now_us < ends_us)
-    }
-
-    /// Nobody noticed yet that the session has ended, and from then on the slot is to rest.
-    fn has_to_rest(&self, lock_delay_us: i64) -> bool {
-        self.depth > 0 && self.session == Session::Ended && lock_delay_us > 0
+        self.depth > 0 && self.is_over_at_us(now).is_none_or(|over_us| now.now_us < over_us)
     }
 }
 
@@ -112,8 +110,6 @@ pub enum Choice {
     },
     /// Take a slot that nobody has had yet.
     Make { slot: i32 },
-    /// Let these begin their rest, and look again.
-    Rest { slots: Vec<i32> },
     /// Nothing is free. Look again then, or when something happens.
     Wait { until_us: Option<i64> },
 }
@@ -122,10 +118,6 @@ pub enum Choice {
 /// number, and what others know of it, comes back as late as can be; but before it the one that is preferred, if it is free.
 pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, now: Now) -> Choice {
     let delay_us = definition.lock_delay_us;
-    let ended: Vec<i32> = terms.iter().filter(|term| term.has_to_rest(delay_us)).map(|term| term.slot).collect();
-    if !ended.is_empty() {
-        return Choice::Rest { slots: ended };
-    }
     let states: Vec<(Availability, i32)> =
         terms.iter().map(|term| (term.availability(delay_us, now), term.slot)).collect();
     let mut free: Vec<(i64, i32)> = Vec::new();
@@ -162,6 +154,35 @@ fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
     known.sort_unstable();
     let first = (0..).zip(&known).take_while(|(slot, known)| slot == *known).count() as i32;
     (first < slots).then_some(first)
+}
+
+/// How many ends of sessions are remembered.
+const ENDS: usize = 256;
+
+/// When sessions were first seen to have ended that leases were bound to, by the leases' tokens. The oldest is forgotten for
+/// a new one; a slot that rests after it then begins its rest anew.
+#[derive(Debug)]
+pub struct Ends {
+    entries: [(i64, i64); ENDS],
+    next: usize,
+}
+
+impl Ends {
+    #[allow(clippy::new_without_default, reason = "made in place, in shared memory")]
+    pub fn new() -> Self {
+        // No token is 0.
+        Self { entries: [(0, 0); ENDS], next: 0 }
+    }
+
+    /// Since when the session of a token is known to have ended: from now on, if it was not known.
+    pub fn since_us(&mut self, token: i64, now_us: i64) -> i64 {
+        if let Some((_, since_us)) = self.entries.iter().find(|(known, _)| *known == token) {
+            return *since_us;
+        }
+        self.entries[self.next] = (token, now_us);
+        self.next = (self.next + 1) % ENDS;
+        now_us
+    }
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn what_another_clock_wrote_lasts_its_full_time_from_the_servers_beginning() {
     let now = Now { began_us, ..NOW };
     for ends_us in [i64::MIN, 0, NOW.now_us, i64::MAX] {
         let foreign = Term { by_this_clock: false, ..held(0, ends_us) };
-        assert_eq!(foreign.ends_us(now), Some(began_us + foreign.ttl_us));
+        assert_eq!(foreign.is_over_at_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
         assert_eq!(choose(&[foreign], &LOCK, None, later), take(&[0], true));
@@ -74,14 +74,15 @@ fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
     assert_eq!(choose(&[bound(Session::Lives)], &LOCK, None, NOW), Choice::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
-    assert_eq!(choose(&[Term { session: Session::Ended, ..held(0, i64::MAX) }], &LOCK, None, NOW), take(&[0], true));
+    let ended = Term { session: Session::Ended { since_us: NOW.now_us }, ..held(0, i64::MAX) };
+    assert_eq!(choose(&[ended], &LOCK, None, NOW), take(&[0], true));
 }
 
 #[test]
 fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
     let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
     let lost = |ends_us, by_this_clock| {
-        Term { session: Session::EndedWithServer, by_this_clock, ..held(0, ends_us) }.ends_us(now)
+        Term { session: Session::EndedWithServer, by_this_clock, ..held(0, ends_us) }.is_over_at_us(now)
     };
     assert_eq!(lost(0, true), Some(now.began_us + 30_000 * MS));
     assert_eq!(lost(0, false), Some(now.began_us + 30_000 * MS));
@@ -89,14 +90,26 @@ fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
 }
 
 #[test]
-fn the_end_of_a_session_begins_a_rest_where_there_is_one() {
-    let ended = Term { session: Session::Ended, ..held(3, 0) };
-    let delayed = Definition { slots: 4, lock_delay_us: 1, ..LOCK };
-    assert_eq!(choose(&[held(0, i64::MAX), ended], &delayed, None, NOW), Choice::Rest { slots: vec![3] });
-    assert_eq!(
-        choose(&[Term { depth: 0, ..ended }], &Definition { slots: 1, ..delayed }, None, NOW),
-        Choice::Make { slot: 0 }
-    );
+fn a_slot_rests_from_when_its_session_is_known_to_have_ended() {
+    let ended = |since_us| Term { session: Session::Ended { since_us }, ..held(0, i64::MAX) };
+    let delayed = Definition { lock_delay_us: 5, ..LOCK };
+    let since_us = NOW.now_us - 3;
+    assert_eq!(choose(&[ended(since_us)], &delayed, None, NOW), Choice::Wait { until_us: Some(since_us + 5) });
+    assert_eq!(choose(&[ended(since_us - 2)], &delayed, None, NOW), take(&[0], true));
+    assert!(!ended(since_us).is_held(NOW));
+}
+
+#[test]
+fn the_end_of_a_session_is_known_once_and_the_oldest_is_forgotten() {
+    let mut ends = Ends::new();
+    assert_eq!(ends.since_us(7, 100), 100);
+    assert_eq!(ends.since_us(7, 200), 100);
+    for token in 1000..1000 + ENDS as i64 - 1 {
+        assert_eq!(ends.since_us(token, 300), 300);
+    }
+    assert_eq!(ends.since_us(7, 400), 100);
+    ends.since_us(8, 400);
+    assert_eq!(ends.since_us(7, 500), 500);
 }
 
 #[test]
@@ -253,7 +266,7 @@ impl World {
                 if let Some((term, index)) = self.term(holder)
                     && term.session == Session::Lives
                 {
-                    term.session = Session::Ended;
+                    term.session = Session::Ended { since_us: now.now_us };
                     self.holders[index].until = Some(time);
                 }
             }
@@ -272,7 +285,7 @@ impl World {
         self.began_us = clock_us;
         for term in &mut self.terms {
             term.by_this_clock = false;
-            if matches!(term.session, Session::Lives | Session::Ended) {
+            if matches!(term.session, Session::Lives | Session::Ended { .. }) {
                 term.session = Session::EndedWithServer;
             }
         }
@@ -291,13 +304,6 @@ impl World {
                 slots[0]
             }
             Choice::Make { slot } => slot,
-            Choice::Rest { slots } => {
-                for term in self.terms.iter_mut().filter(|term| slots.contains(&term.slot)) {
-                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
-                    (term.session, term.revoked) = (Session::None, true);
-                }
-                return self.acquire(bound);
-            }
             Choice::Wait { until_us } => {
                 assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
                 return;
