@@ -4,10 +4,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 use idgen_cluster_tests::sql::{PATIENCE, execute, value};
-use idgen_cluster_tests::{Cluster, pause, rounds};
+use idgen_cluster_tests::{Cluster, Paused, pause, rounds};
 use postgres::Client;
 
 use crate::{builder, counted};
@@ -38,18 +40,49 @@ impl Told {
     }
 }
 
+/// A client's process, and who listens to it.
+struct Holder {
+    process: Child,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Holder {
+    fn start(cluster: &Cluster, number: usize, how: &str, told: &Arc<Told>) -> Holder {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holder"));
+        command.args([&cluster.connect_string("postgres", "postgres"), &number.to_string(), how]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a program of this package");
+        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        let told = Arc::clone(told);
+        Holder { process, listener: Some(std::thread::spawn(move || told.listen(answers))) }
+    }
+
+    fn pause(&self) -> Paused {
+        pause(i32::try_from(self.process.id()).expect("a process id is an i32"))
+    }
+
+    /// Lets it do what it has begun, and ends it.
+    fn finish(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().expect("it is a child").success());
+        self.listener.take().expect("only this takes it").join().expect("it was understood");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 struct Outcome {
     counted: usize,
     refused: usize,
     /// What stands in the table.
     counter: usize,
     take_overs: i64,
-}
-
-fn holder(cluster: &Cluster, number: usize, how: &str) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_holder"));
-    command.args([&cluster.connect_string("postgres", "postgres"), &number.to_string(), how]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program of this package")
 }
 
 /// Whose the lease is now, and under which token.
@@ -61,9 +94,9 @@ fn current(client: &mut Client) -> Option<(usize, i64)> {
 
 /// Pauses the holder, until somebody else has the lease or the holder's own transaction keeps it from that. How many
 /// take-overs there were meanwhile.
-fn pause_holder(cluster: &Cluster, clients: &[Child], observer: &mut Client) -> i64 {
+fn pause_holder(cluster: &Cluster, clients: &[Holder], observer: &mut Client) -> i64 {
     let Some((number, _)) = current(observer) else { return 0 };
-    let _paused = pause(clients[number].id() as i32);
+    let _paused = clients[number].pause();
     // What it sent before may still be carried out.
     let Some((_, token)) = current(observer).filter(|(owner, _)| *owner == number) else { return 0 };
     let before = counted(observer, "take_overs");
@@ -78,30 +111,18 @@ fn pause_holder(cluster: &Cluster, clients: &[Child], observer: &mut Client) -> 
 fn count(cluster: &Cluster, how: &str, counts: usize, take_overs: i64) -> Outcome {
     let mut observer = cluster.client();
     execute(&mut observer, "UPDATE counter SET n = 0");
-    let told = Told::default();
-    let mut clients: Vec<Child> = (0..CLIENTS).map(|number| holder(cluster, number, how)).collect();
-    let seen = std::thread::scope(|scope| {
-        for client in &mut clients {
-            let answers = BufReader::new(client.stdout.take().expect("it is piped"));
-            let told = &told;
-            scope.spawn(move || told.listen(answers));
-        }
-        let mut seen = 0;
-        while told.counted() < counts || seen < take_overs {
-            let until = told.counted() + random(12);
-            cluster.wait_for(PATIENCE, "the clients to count", || told.counted() >= until);
-            seen += pause_holder(cluster, &clients, &mut observer);
-        }
-        for client in &mut clients {
-            drop(client.stdin.take());
-        }
-        for client in &mut clients {
-            assert!(client.wait().expect("it is a child").success());
-        }
-        seen
-    });
+    let told = Arc::new(Told::default());
+    let clients: Vec<Holder> = (0..CLIENTS).map(|number| Holder::start(cluster, number, how, &told)).collect();
+    let mut seen = 0;
+    while told.counted() < counts || seen < take_overs {
+        let until = told.counted() + random(12);
+        cluster.wait_for(PATIENCE, "the clients to count", || told.counted() >= until);
+        seen += pause_holder(cluster, &clients, &mut observer);
+    }
+    clients.into_iter().for_each(Holder::finish);
     let counter: i64 = value(&mut observer, "SELECT n FROM counter");
-    Outcome { counted: told.counted(), refused: told.refused.into_inner(), counter: counter as usize, take_overs: seen }
+    let refused = told.refused.load(Ordering::Relaxed);
+    Outcome { counted: told.counted(), refused, counter: counter as usize, take_overs: seen }
 }
 
 fn random(limit: u64) -> usize {

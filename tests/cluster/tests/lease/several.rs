@@ -1,7 +1,7 @@
 //! Several slots in one transaction, and many names at once.
 
 use idgen_cluster_tests::rounds;
-use idgen_cluster_tests::sql::{backend_pid, column, execute, refused, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
 
 use crate::{Grant, acquire, await_head, await_queued, builder, release, states, try_acquire};
 
@@ -26,7 +26,7 @@ fn one_transaction_takes_two_slots_of_a_name() {
             }
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| acquire(&mut other, "'two'"));
-                cluster.wait_for(idgen_cluster_tests::sql::PATIENCE, "the other to wait", || {
+                cluster.wait_for(PATIENCE, "the other to wait", || {
                     let sql = format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {pid} AND NOT granted");
                     value(&mut cluster.client(), &sql)
                 });
@@ -78,7 +78,7 @@ fn many_names_at_once_do_not_get_in_each_others_way() {
                 scope.spawn(move || {
                     let mut client = cluster.client();
                     // Each begins elsewhere: a name is wanted by several, and by no one for long.
-                    (0..rounds(NAMES as usize, 20_000))
+                    (0..rounds(NAMES as usize, 10_000))
                         .map(|n| {
                             let n = (n + number * NAMES as usize / CLIENTS) % NAMES as usize + 1;
                             let Grant { slot, token } = acquire(&mut client, &format!("'n{n}', '1 day'"));

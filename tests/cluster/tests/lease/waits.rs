@@ -1,7 +1,7 @@
 //! Waits that end without the lease, wherever they wait: nothing of them is left, and the transaction can go on.
 
-use idgen_cluster_tests::Cluster;
-use idgen_cluster_tests::sql::{backend_pid, execute, refused, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_cluster_tests::{Cluster, pause};
 use postgres::Client;
 
 use crate::{acquire, await_head, await_queued, await_row, await_state, builder, locks_of, try_acquire};
@@ -95,16 +95,16 @@ fn a_wait_that_is_cancelled_leaves_nothing() {
 #[test]
 fn a_limit_that_is_over_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
-        // Both of PostgreSQL's limits, and the call's own.
-        let mut endings = vec![("statement_timeout", wait.to_owned(), Some("57014"))];
+        // Both of PostgreSQL's limits, and the call's own, to which theirs for locks is nothing.
+        let mut endings = vec![("SET LOCAL statement_timeout = '50ms'", wait.to_owned(), Some("57014"))];
         if wait.contains("try") {
-            endings.push(("idle_session_timeout", wait.replace("1 hour", "50 ms"), None));
-            endings.push(("lock_timeout", wait.replace("1 hour", "200 ms"), None));
+            endings.push(("", wait.replace("1 hour", "50 ms"), None));
+            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.replace("1 hour", "200 ms"), None));
         } else {
-            endings.push(("lock_timeout", wait.to_owned(), Some("55P03")));
+            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.to_owned(), Some("55P03")));
         }
         for (setting, wait, code) in endings {
-            execute(client, &format!("BEGIN; SAVEPOINT s; SET LOCAL {setting} = '50ms'"));
+            execute(client, &format!("BEGIN; SAVEPOINT s; {setting}"));
             match code {
                 Some(code) => {
                     refused(client, &wait, code);
@@ -130,4 +130,59 @@ fn a_waiting_session_that_is_terminated_leaves_nothing() {
             assert!(waiter.join().unwrap());
         });
     });
+}
+
+/// A wait that is over just as its turn has come: made to happen, by a waiter that is paused in the queue.
+#[test]
+fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
+    /// Long enough to find the waiter in the queue, and to pause it.
+    const LIMIT_MS: i32 = 4000;
+    let cluster = builder().start_with_extension();
+    let mut observer = cluster.client();
+    for (wait, is_cancelled) in [
+        ("lease_acquire('w', '1 day')".to_owned(), false),
+        (format!("lease_try_acquire('w', '{LIMIT_MS} ms', '1 day')"), false),
+        ("lease_acquire('w', '1 day')".to_owned(), true),
+        ("lease_try_acquire('w', '1 hour', '1 day')".to_owned(), true),
+    ] {
+        let (mut first, mut client) = (cluster.client(), cluster.client());
+        let pid = backend_pid(&mut client);
+        execute(&mut first, "BEGIN; SELECT lease_acquire('w', '1 day')");
+        let limit = if is_cancelled { 0 } else { LIMIT_MS };
+        execute(&mut client, &format!("BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = {limit}"));
+        let wait = &format!("SELECT slot, token FROM {wait}");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                if is_cancelled {
+                    refused(&mut client, wait, "57014");
+                    execute(&mut client, "ROLLBACK TO s");
+                } else {
+                    assert_eq!(client.query(wait, &[]).expect("it is free").len(), 1, "{wait}");
+                }
+                client
+            });
+            await_queued(&cluster, pid);
+            let paused = pause(pid);
+            if is_cancelled {
+                execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+            } else {
+                let over = format!(
+                    "SELECT clock_timestamp() > waitstart + interval '{LIMIT_MS} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+                );
+                cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+            }
+            execute(&mut first, "ROLLBACK");
+            // It has its turn, and does not know yet.
+            let queued = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+            assert_eq!(value::<i64>(&mut observer, &queued), 0);
+            assert_eq!(locks_of(&mut observer, pid), 1);
+            paused.resume();
+            let mut client = waiter.join().unwrap();
+            // Who makes a slot has the turn until others can see it.
+            assert_eq!(locks_of(&mut observer, pid), i64::from(!is_cancelled), "{wait}");
+            execute(&mut client, "COMMIT");
+            assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
+        });
+        execute(&mut observer, "DELETE FROM idgen.lease");
+    }
 }
