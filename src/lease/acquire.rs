@@ -82,7 +82,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
-            refuse_an_older_snapshot(wish.name, || row::see(wish.name, slot).is_none());
+            refuse_an_older_snapshot(wish, || row::see(wish.name, slot).is_none());
             let Some(granted) = tokens::draw(|| row::make(wish, slot, ttl_us)) else {
                 return Attempt::Again;
             };
@@ -115,7 +115,7 @@ fn wait_for(wish: &Wish, slots: &[i32], lease: &Lease, ttl_us: i64, limit: Limit
     if left_ms == Some(0) {
         return None;
     }
-    refuse_an_older_snapshot(wish.name, || false);
+    refuse_an_older_snapshot(wish, || false);
     // Where there are others, one of them may be free sooner: wait for each in turn, and long enough to find a deadlock.
     let ms = match slots {
         [_] => left_ms,
@@ -142,7 +142,7 @@ fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option
     }
     let is_take_over = term.depth > 0 || term.revoked;
     let as_it_was = || row::see(wish.name, term.slot) == Some((term.token, term.depth, term.ends_us));
-    refuse_an_older_snapshot(wish.name, || !is_take_over && as_it_was());
+    refuse_an_older_snapshot(wish, || !is_take_over && as_it_was());
     let granted = tokens::draw(|| row::take(wish, term.slot, ttl_us))?;
     stats::count(|counters| if is_take_over { &counters.take_overs } else { &counters.grants });
     Some(granted)
@@ -150,8 +150,8 @@ fn take(wish: &Wish, term: Term, lease: &Lease, now: Now, ttl_us: i64) -> Option
 
 /// In a transaction block that has one snapshot for all its statements, that must not be older than what the last holder has
 /// written. It is not if he has released the slot before; of one who has not, nobody knows when he wrote last.
-fn refuse_an_older_snapshot(name: &str, shows_all: impl FnOnce() -> bool) {
-    if transaction::has_one_snapshot() && !shows_all() {
-        error::lease::snapshot_too_old(name).raise();
+fn refuse_an_older_snapshot(wish: &Wish, shows_all: impl FnOnce() -> bool) {
+    if wish.has_one_snapshot && !shows_all() {
+        error::lease::snapshot_too_old(wish.name).raise();
     }
 }

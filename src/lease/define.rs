@@ -28,13 +28,15 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
         error::lease::lock_delay_out_of_range(longest).raise();
     }
     term::refuse_where_nothing_can_be_written(c"lease_define()");
-    enter(name);
-    // A slot that is being taken counts, once it is.
-    row::lock_all_against_changes(name);
+    // Before the wait, so that nobody waits in vain.
     if let Some(definer) = row::look(name).definer {
         require_membership(name, definer);
     }
-    row::define(name, slots, ttl, lock_delay);
+    // A slot that is being taken counts, once it is. Not through the turnstile: its head waits for as long as it takes.
+    row::lock_all_against_changes(name);
+    if !row::define(name, slots, ttl, lock_delay) {
+        error::lease::not_definer(name).raise();
+    }
     // There may be more slots now.
     transaction::wake_at_end(name);
 }
@@ -45,25 +47,25 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
 fn lease_drop(name: Option<&str>) {
     let name = checked_name(name);
     term::refuse_where_nothing_can_be_written(c"lease_drop()");
-    // Before the wait, so that nobody waits in vain, and after it, because it may be another's then.
-    require_definer(name, &row::look(name));
-    enter(name);
+    // Before the wait, so that nobody waits in vain, and after it, when it may be another's, or held.
+    require_unheld(name, &row::look(name));
+    // To the end of the transaction: until then acquirers see the rows that are dropped here.
+    Turnstile::of(name).enter(Limit::by_lock_timeout());
     let terms = row::lock_all(name);
-    let lease = row::look(name);
-    require_definer(name, &lease);
-    let now = machine::now(lease.needs_the_beginning());
-    if let Some(held) = terms.iter().find(|term| term.is_held(now)) {
-        error::lease::in_use(name, held.slot).raise();
-    }
+    let lease = Lease { terms, ..row::look(name) };
+    require_unheld(name, &lease);
     if !row::drop_all(name) {
         error::lease::unknown(name).raise();
     }
-    terms.iter().for_each(|term| transaction::released(term.token));
+    lease.terms.iter().for_each(|term| transaction::released(term.token));
 }
 
-/// Keeps acquirers out, to the end of the transaction: until then they see what is changed here as it was.
-fn enter(name: &str) {
-    Turnstile::of(name).enter(Limit::by_lock_timeout());
+fn require_unheld(name: &str, lease: &Lease) {
+    require_definer(name, lease);
+    let now = machine::now(lease.needs_the_beginning());
+    if let Some(held) = lease.terms.iter().find(|term| term.is_held(now)) {
+        error::lease::in_use(name, held.slot).raise();
+    }
 }
 
 /// Takes a slot from its holder; it rests for the lock delay. False if nobody holds it.

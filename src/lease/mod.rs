@@ -17,7 +17,7 @@ mod session;
 pub mod stats;
 pub mod term;
 mod tokens;
-mod transaction;
+pub mod transaction;
 pub mod turnstile;
 pub mod view;
 
@@ -104,6 +104,7 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
         data,
         bind_session: bind_session.unwrap_or_else(|| error::null_argument("bind_session").raise()),
         is_for_number: false,
+        has_one_snapshot: transaction::has_one_snapshot(),
     };
     term::refuse_where_nothing_can_be_written(c"lease_acquire()");
     let granted = match token {

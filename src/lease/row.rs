@@ -35,6 +35,8 @@ pub struct Wish<'a> {
     pub bind_session: bool,
     /// A number is wanted: at once or not at all, and the one that the owner had last, if it is free.
     pub is_for_number: bool,
+    /// It is to be in a transaction block that has one snapshot for all its statements.
+    pub has_one_snapshot: bool,
 }
 
 /// A slot that has become the caller's, or is his once more.
@@ -449,13 +451,13 @@ static DEFINE: Query = Query::new(|| {
     "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner) \
      VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole) \
      ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay \
-     RETURNING true"
+     WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
         .to_owned()
 });
 
-/// Lays down, or changes, what holds for a name. Who laid it down first keeps it.
-pub fn define(name: &str, slots: i32, ttl: pgrx::datum::Interval, lock_delay: pgrx::datum::Interval) {
-    DEFINE.write(&[name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()], |_| ());
+/// Lays down, or changes, what holds for a name. Who laid it down first keeps it; false if it is another's.
+pub fn define(name: &str, slots: i32, ttl: pgrx::datum::Interval, lock_delay: pgrx::datum::Interval) -> bool {
+    !DEFINE.write(&[name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()], |_| ()).is_empty()
 }
 
 static DROP_ROWS: Query =

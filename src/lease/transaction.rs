@@ -72,7 +72,8 @@ pub fn has_fenced(name: &str) -> bool {
     running.deeds.iter().any(is_fence)
 }
 
-/// Do later statements of the transaction see what its first one saw?
+/// Do later statements of the transaction see what its first one saw? To be asked outside of a subtransaction of ours, which
+/// looks like a block.
 pub fn has_one_snapshot() -> bool {
     // SAFETY: reads this process's own state.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && pg_sys::IsTransactionBlock() }

@@ -2,7 +2,7 @@
 //! goes the interval of id time that its holder may use.
 
 use crate::lease::row::{self, Wish};
-use crate::lease::{acquire, required_token, term, ttl_us};
+use crate::lease::{acquire, required_token, term, transaction, ttl_us};
 use crate::lock::{checked_name, wait::Limit};
 use crate::record::{self, Record};
 use crate::{error, timestamp};
@@ -29,7 +29,15 @@ fn worker_acquire(
     if defined.definer.is_none() {
         error::worker::unknown_pool(pool).raise();
     }
-    let wish = Wish { name: pool, ttl_us, owner, data: None, bind_session: ttl_us.is_none(), is_for_number: true };
+    let wish = Wish {
+        name: pool,
+        ttl_us,
+        owner,
+        data: None,
+        bind_session: ttl_us.is_none(),
+        is_for_number: true,
+        has_one_snapshot: transaction::has_one_snapshot(),
+    };
     let Some(granted) = acquire::slot(&wish, Limit::by_lock_timeout()) else {
         error::worker::exhausted(pool, defined.definition.slots, &row::idle_holders(pool)).raise()
     };

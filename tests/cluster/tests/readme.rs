@@ -187,10 +187,10 @@ fn the_tables_are_what_the_catalog_says() {
     let named = readme.split(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c));
     let named: BTreeSet<_> = named.map(|word| word.trim_matches('.').to_owned()).collect();
     known.insert("idgen.so".to_owned());
-    // A setting of PostgreSQL, and a column.
-    known.extend(["lock_timeout", "lock_delay"].map(str::to_owned));
+    // A setting of PostgreSQL, and columns.
+    known.extend(["lock_timeout", "lock_delay", "worker_id"].map(str::to_owned));
     let ours = |word: &&String| {
-        ["idgen.", "snowflake_", "segment_", "lock_", "lease_"].iter().any(|start| word.starts_with(start))
+        ["idgen.", "snowflake_", "segment_", "lock_", "lease_", "worker_"].iter().any(|start| word.starts_with(start))
     };
     let unknown: Vec<_> = named.iter().filter(ours).filter(|word| !known.contains(*word)).collect();
     assert!(unknown.is_empty(), "the README names what is not there: {unknown:?}");

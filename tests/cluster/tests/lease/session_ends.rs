@@ -105,7 +105,7 @@ fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
     assert_eq!(try_acquire(&mut client, "'b'"), None);
     assert_eq!(states(&mut client, "b"), ["0 resting"]);
     cluster.execute("SELECT lease_define('b', lock_delay => '100 ms')");
-    await_state(&cluster, "b", "0 free");
+    await_state(&cluster, "b", "0 expired");
     assert!(try_acquire(&mut client, "'b'").is_some());
 }
 

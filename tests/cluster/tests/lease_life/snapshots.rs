@@ -12,6 +12,14 @@ fn begin(client: &mut Client, level: &str) {
     execute(client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"));
 }
 
+/// Acquires in a transaction of its own, which is of that level all the same.
+fn acquire_alone(client: &mut Client, level: &str, name: &str) -> i64 {
+    execute(client, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
+    let token = acquire(client, &format!("'{name}', ttl => '1 hour'"));
+    execute(client, "RESET default_transaction_isolation");
+    token
+}
+
 /// Has a term end now, as time does: without a change of its row by the holder.
 fn end(client: &mut Client, name: &str) {
     let now_us = boot_us();
@@ -19,7 +27,7 @@ fn end(client: &mut Client, name: &str) {
 }
 
 #[test]
-fn a_take_over_by_an_older_snapshot_is_refused_and_succeeds_when_repeated() {
+fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
     for level in LEVELS {
@@ -30,9 +38,10 @@ fn a_take_over_by_an_older_snapshot_is_refused_and_succeeds_when_repeated() {
         execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
         refused(&mut next, "SELECT lease_acquire('a')", "40001");
         execute(&mut next, "ROLLBACK");
-        begin(&mut next, level);
-        let taken = acquire(&mut next, "'a', ttl => '1 hour'");
+        let taken = acquire_alone(&mut next, level, "a");
         assert!(taken > token);
+        begin(&mut next, level);
+        execute(&mut next, &format!("SELECT lease_fence('a', {taken})"));
         assert!(value::<i64>(&mut next, "SELECT count(*) FROM t") > 0);
         execute(&mut next, "COMMIT");
 
@@ -83,9 +92,8 @@ fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {
             end(&mut holder, name);
             refused(&mut next, &format!("SELECT lease_acquire('{name}')"), "40001");
             execute(&mut next, "ROLLBACK");
-            begin(&mut next, level);
-            acquire(&mut next, &format!("'{name}'"));
-            execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
+            acquire_alone(&mut next, level, name);
+            execute(&mut next, "DELETE FROM idgen.lease");
         }
     }
 }
@@ -125,9 +133,6 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         end(&mut holder, "a");
         let taken = try_acquire(&mut next, "a").expect("its time is over");
-        refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "40001");
-        execute(&mut worker, "ROLLBACK");
-        begin(&mut worker, level);
         refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
         execute(&mut worker, "ROLLBACK");
 
@@ -141,5 +146,22 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
         execute(&mut worker, &format!("SELECT lease_fence('a', {newer}); COMMIT"));
         assert!(newer > taken, "{newer} after {taken}");
         execute(&mut next, "DELETE FROM idgen.lease");
+    }
+}
+
+/// What is released or revoked is fenced no more, also where the snapshot still shows its holder.
+#[test]
+fn a_fence_goes_by_what_is_there_now() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('a')");
+    for level in LEVELS {
+        let [mut holder, mut worker] = [cluster.client(), cluster.client()];
+        for end in ["lease_release('a', $token)", "lease_revoke('a')"] {
+            let token = acquire(&mut holder, "'a', ttl => '1 hour'");
+            begin(&mut worker, level);
+            execute(&mut holder, &format!("SELECT {}", end.replace("$token", &token.to_string())));
+            refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
+            execute(&mut worker, "ROLLBACK");
+        }
     }
 }
