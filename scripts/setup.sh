@@ -10,7 +10,7 @@ packages=(
   pkg-config libssl-dev                               # to compile cargo-pgrx
   faketime                                            # tests that step the clock
   pgbouncer                                           # tests of locks behind a pooler
-  redis-server                                        # what the bench compares locks with
+  redis-server etcd-server                            # what the bench compares locks and leases with
 )
 # The server with its headers, pg_regress and pgbench.
 server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
@@ -25,7 +25,7 @@ die() { echo "setup: $*" >&2; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# Debian's packages make and start a cluster, a pooler and a Redis, which nobody asked for here. Two files prevent that;
+# Debian's packages make and start a cluster, a pooler, a Redis and an etcd, which nobody asked for here. Two files prevent that;
 # they are there only while apt runs, and files that exist are not touched.
 no_cluster=/etc/postgresql-common/createcluster.d/idgen-setup.conf
 no_start=/usr/sbin/policy-rc.d

@@ -53,6 +53,7 @@ impl Query {
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
         let run = || {
             let plan = self.plan(args);
+            let _by_index = ByIndex::new();
             // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. The rows are read
             // before SPI frees them.
             unsafe {
@@ -90,6 +91,40 @@ impl Query {
         };
         self.plan.store(plan, Relaxed);
         plan
+    }
+}
+
+/// Plans that are made while this lives find rows by an index, and in its order. A plan is made when a table is a page or two
+/// long, and kept while the remains of updates and deletions make it longer: to read it from end to end costs more with
+/// each change then. Of what an index leads to, a bitmap forgets what was found dead. What has no index is read from end to
+/// end all the same; PostgreSQL takes that for dear then, and would compile it.
+struct ByIndex {
+    seqscan: bool,
+    bitmapscan: bool,
+    jit: bool,
+}
+
+impl ByIndex {
+    fn new() -> Self {
+        // SAFETY: variables of this process, which the planner reads.
+        unsafe {
+            Self {
+                seqscan: (&raw mut pg_sys::enable_seqscan).replace(false),
+                bitmapscan: (&raw mut pg_sys::enable_bitmapscan).replace(false),
+                jit: (&raw mut pg_sys::jit_enabled).replace(false),
+            }
+        }
+    }
+}
+
+impl Drop for ByIndex {
+    fn drop(&mut self) {
+        // SAFETY: as in `new`.
+        unsafe {
+            pg_sys::enable_seqscan = self.seqscan;
+            pg_sys::enable_bitmapscan = self.bitmapscan;
+            pg_sys::jit_enabled = self.jit;
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use crate::subject::{Part, section};
 
 mod calls;
 mod hand_off;
-mod redis_lock;
 mod round_trips;
 
 /// How much more than PostgreSQL's own lock a named one may cost.

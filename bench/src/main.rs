@@ -10,15 +10,21 @@ use scale::Scale;
 use server::Server;
 use std::path::PathBuf;
 
+mod beside;
 mod calls;
 mod contender;
+mod cycles;
+mod etcd;
+mod fairness;
 mod ids;
 mod inserts;
+mod leases;
 mod loads;
 mod locks;
 mod machine;
 mod pgbench;
 mod redis;
+mod redis_lock;
 mod report;
 mod rounds;
 mod samples;
@@ -48,6 +54,7 @@ enum Subject {
     Ids,
     Segments,
     Locks,
+    Leases,
 }
 
 impl Subject {
@@ -56,6 +63,7 @@ impl Subject {
             Subject::Ids => ids::measure(server, scale),
             Subject::Segments => segments::measure(server, scale),
             Subject::Locks => locks::measure(server, scale),
+            Subject::Leases => leases::measure(server, scale),
         }
     }
 }

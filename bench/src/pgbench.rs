@@ -57,13 +57,42 @@ impl Load {
 
     /// Waits for its end, and returns how many statements were done in a second.
     pub fn rate(self) -> f64 {
+        self.end().rate
+    }
+
+    fn end(self) -> Ran {
         let output = self.0.wait_with_output().expect("pgbench ends");
         let text = String::from_utf8_lossy(&output.stdout);
-        let rate = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
-        let errors = || String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "pgbench failed\n{}", errors());
-        rate.unwrap_or_else(|| panic!("pgbench says no rate\n{text}{}", errors()))
+        assert!(output.status.success(), "pgbench failed\n{}", String::from_utf8_lossy(&output.stderr));
+        ran(&text).unwrap_or_else(|| panic!("pgbench says no rate\n{text}"))
     }
+}
+
+/// How a load went.
+#[derive(Debug, PartialEq)]
+pub struct Ran {
+    /// How often the script was done in a second.
+    pub rate: f64,
+    /// How often in all.
+    pub count: f64,
+    /// How long each of the script's statements took, on the average.
+    pub statements_ms: Vec<f64>,
+}
+
+/// So many clients repeat a script for so many seconds.
+pub fn run(server: &Server, script: &str, clients: u32, seconds: u32) -> Ran {
+    Load::start_with(server, &[script], clients, seconds, &["--report-per-command".to_owned()]).end()
+}
+
+fn ran(text: &str) -> Option<Ran> {
+    let number = |line: &str| -> Option<f64> { line.split_whitespace().next()?.parse().ok() };
+    let after = |start: &str| text.lines().find_map(|line| number(line.strip_prefix(start)?));
+    let statements = text.lines().skip_while(|line| !line.starts_with("statement latencies")).skip(1);
+    Some(Ran {
+        rate: after("tps = ")?,
+        count: after("number of transactions actually processed: ")?,
+        statements_ms: statements.filter_map(number).collect(),
+    })
 }
 
 fn wait_for_sessions(server: &Server, count: u32) {
@@ -134,7 +163,17 @@ fn done(line: &str) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use super::{Done, done};
+    use super::{Done, Ran, done, ran};
+
+    #[test]
+    fn a_load_tells_its_rate_and_what_each_statement_took() {
+        let text = "number of clients: 8\nnumber of transactions actually processed: 3120\nlatency average = 2.5 ms\n\
+                    tps = 3119.5 (without initial connection time)\nstatement latencies in milliseconds and failures:\n\
+                    \u{20}        1.500           0  SELECT 1\n         1.000           0  SELECT 2;\n";
+        let expected = Ran { rate: 3119.5, count: 3120.0, statements_ms: vec![1.5, 1.0] };
+        assert_eq!(ran(text), Some(expected));
+        assert_eq!(ran(""), None);
+    }
 
     #[test]
     fn a_line_of_the_log_says_what_was_done_and_when() {

@@ -1,6 +1,7 @@
 //! One lock that everybody wants: how fast it goes from hand to hand, and whether everybody gets as much of it.
 
 use super::MOST;
+use crate::fairness::{FAIR, jain};
 use crate::pgbench::ends_by_client;
 use crate::report::{Figure, Row, Table};
 use crate::rounds::rounds;
@@ -17,8 +18,6 @@ const STATEMENTS: [(&str, &str); 2] = [
         "SELECT pg_advisory_lock(hashtextextended('bench', 0));\nSELECT pg_advisory_unlock(hashtextextended('bench', 0))",
     ),
 ];
-/// 1 is everybody as often as everybody else. A client that begins a little later has a little less.
-const FAIR: f64 = 0.99;
 
 pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let mut figures = Vec::new();
@@ -57,23 +56,4 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
         rows,
     };
     (figures, vec![table])
-}
-
-/// Jain's index of fairness.
-fn jain(shares: &[f64]) -> f64 {
-    let sum: f64 = shares.iter().sum();
-    let squares: f64 = shares.iter().map(|share| share * share).sum();
-    sum * sum / (shares.len() as f64 * squares)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::jain;
-
-    #[test]
-    fn fairness_is_1_for_equal_shares_and_falls_to_one_nth() {
-        assert_eq!(jain(&[5.0, 5.0, 5.0, 5.0]), 1.0);
-        assert_eq!(jain(&[5.0, 0.0, 0.0, 0.0]), 0.25);
-        assert_eq!(jain(&[2.0, 1.0]), 0.9);
-    }
 }

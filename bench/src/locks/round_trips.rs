@@ -1,8 +1,10 @@
 //! Taking and letting go by statements of clients that do not meet: each has a name of its own.
 
-use super::{MOST, redis_lock};
+use super::MOST;
+use crate::cycles::{TTL_S, cycles};
 use crate::pgbench::Load;
 use crate::redis::Redis;
+use crate::redis_lock::RedisLock;
 use crate::report::{Figure, Row, Table};
 use crate::rounds::rounds;
 use crate::samples::Samples;
@@ -44,7 +46,9 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let rates = CLIENTS.map(|clients| -> Vec<Samples> {
         let measured = rounds(2 * scale.rounds, &contenders, |contender| match contender {
             Client::Pgbench(statement) => Load::start(server, statement, clients, scale.seconds).rate() / 1000.0,
-            Client::Redis(redis) => redis_lock::rate(redis, clients, scale.seconds),
+            Client::Redis(redis) => {
+                cycles(clients, scale.seconds, |client| RedisLock::connect(redis, client)).rate / 1000.0
+            }
         });
         measured.into_iter().map(Samples::new).collect()
     });
@@ -62,11 +66,11 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let row =
         |(index, name): (usize, String)| Row { name, cells: rates.iter().map(|rates| rates[index].clone()).collect() };
     let how_redis = match redis {
-        Some(_) => {
-            "Redis for orientation, without persistence: two round trips over a unix socket, `SET name token NX PX 30000` \
+        Some(_) => format!(
+            "Redis for orientation, without persistence: two round trips over a unix socket, `SET name token NX PX {TTL_S}000` \
              and a script that compares the token before it deletes, from as many threads as clients."
-        }
-        None => "Redis is not installed here.",
+        ),
+        None => "Redis is not installed here.".to_owned(),
     };
     let table = Table {
         title: "Thousand locks a second, taken and let go of by round trips".into(),

@@ -75,7 +75,7 @@ SELECT lease_fence('pool', :t5);
 SELECT lease_acquire('pool', token => :t5);
 \echo :SQLSTATE
 SELECT * FROM lease_renew_many('{pool}', ARRAY[:t5]);
-SELECT name, slot, state, token, role FROM idgen.leases;
+SELECT name, slot, state, token, role FROM idgen.leases ORDER BY name, slot;
 -- a name that nobody has defined is nobody's but the superuser's
 SELECT token AS mine FROM lease_acquire('plain') \gset
 SELECT lease_revoke('plain');
