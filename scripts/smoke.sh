@@ -24,9 +24,17 @@ tests=(
   private::parallel_plans
   access::a_revoke_reaches_a_transaction_that_runs
   worker::there_is_one_on_demand_and_none_when_idle
+  last_instant::granted_as_the_time_ends_is_yes
+  scopes::subtransactions_take_their_own_locks_along
+  wake::whatever_frees_a_lease_wakes_the_head
+  session_ends::it_is_free_at_once_when_its_client_is_killed
+  guard::every_write_without_a_fence_is_refused
+  crash::no_token_that_was_seen_comes_again
+  snapshots::a_fence_goes_by_what_is_there_now
+  start::after_a_crash_bound_terms_begin_anew
   an_upgraded_database_equals_a_fresh_one
 )
-targets=(snowflake clock file segment segment_life upgrade)
+targets=(snowflake clock file segment segment_life lock lease lease_life upgrade)
 run() { cargo test -q -p idgen-cluster-tests "${targets[@]/#/--test=}" -- "$@"; }
 
 # A name that no test has is no error to cargo.
