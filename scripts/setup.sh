@@ -25,8 +25,8 @@ die() { echo "setup: $*" >&2; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# Debian's packages make and start a cluster, a pooler, a Redis and an etcd, which nobody asked for here. Two files prevent that;
-# they are there only while apt runs, and files that exist are not touched.
+# Debian's packages make and start a cluster, a pooler, a Redis and an etcd, which nobody asked for here. Two files
+# prevent that; they are there only while apt runs, and files that exist are not touched.
 no_cluster=/etc/postgresql-common/createcluster.d/idgen-setup.conf
 no_start=/usr/sbin/policy-rc.d
 prevent_services() {

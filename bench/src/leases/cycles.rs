@@ -14,40 +14,39 @@ use crate::scale::Scale;
 use crate::server::Server;
 
 enum Contender<'a> {
-    Lease(&'static Own),
+    Own(&'static Own),
     Redis(&'a Redis),
     Etcd(&'a Etcd, Leasing),
 }
 
+/// What PostgreSQL does.
 struct Own {
     name: &'static str,
-    acquire: &'static str,
-    /// What the lease's name begins with; the client's number follows.
-    prefix: &'static str,
+    script: &'static str,
     synchronous_commit: &'static str,
 }
 
-const OWN: [Own; 5] = [
-    Own { name: "lease, its name defined", acquire: "lease_acquire", prefix: "defined:", synchronous_commit: "on" },
-    Own { name: "lease, its name not defined", acquire: "lease_acquire", prefix: "bench:", synchronous_commit: "on" },
-    Own {
-        name: "the same by lease_try_acquire",
-        acquire: "lease_try_acquire",
-        prefix: "bench:",
-        synchronous_commit: "on",
-    },
-    Own {
-        name: "lease, its name defined, synchronous_commit = off",
-        acquire: "lease_acquire",
-        prefix: "defined:",
-        synchronous_commit: "off",
-    },
+const DEFINED: &str = "SELECT token FROM lease_acquire('defined:' || :client_id::text) \\gset\n\
+                       SELECT lease_release('defined:' || :client_id::text, :token)";
+const NOT_DEFINED: &str = "SELECT token FROM lease_acquire('bench:' || :client_id::text) \\gset\n\
+                           SELECT lease_release('bench:' || :client_id::text, :token)";
+const TRY: &str = "SELECT token FROM lease_try_acquire('bench:' || :client_id::text) \\gset\n\
+                   SELECT lease_release('bench:' || :client_id::text, :token)";
+/// The least that can be durable: nothing that writes a row each time can be faster.
+const ROW: &str = "INSERT INTO lock_row VALUES (:client_id, 1) RETURNING token \\gset\n\
+                   DELETE FROM lock_row WHERE name = :client_id AND token = :token";
+
+const OWN: [Own; 6] = [
+    Own { name: "lease, its name defined", script: DEFINED, synchronous_commit: "on" },
+    Own { name: "lease, its name not defined", script: NOT_DEFINED, synchronous_commit: "on" },
+    Own { name: "the same by lease_try_acquire", script: TRY, synchronous_commit: "on" },
+    Own { name: "lease, its name defined, synchronous_commit = off", script: DEFINED, synchronous_commit: "off" },
     Own {
         name: "lease, its name not defined, synchronous_commit = off",
-        acquire: "lease_acquire",
-        prefix: "bench:",
+        script: NOT_DEFINED,
         synchronous_commit: "off",
     },
+    Own { name: "a row, inserted and deleted", script: ROW, synchronous_commit: "on" },
 ];
 /// Which of them are compared with other servers, that sync whatever they do.
 const JUDGED: [usize; 2] = [0, 1];
@@ -57,12 +56,13 @@ const REDIS: [&str; 8] =
     ["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
 
 pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
+    server.cluster.execute("CREATE TABLE lock_row (name int PRIMARY KEY, token int)");
     for client in 0..CLIENTS[1] {
         server.cluster.execute(&format!("SELECT lease_define('defined:{client}')"));
     }
     let redis = Redis::start(server, &REDIS);
     let etcd = Etcd::start(server);
-    let mut contenders: Vec<Contender> = OWN.iter().map(Contender::Lease).collect();
+    let mut contenders: Vec<Contender> = OWN.iter().map(Contender::Own).collect();
     let mut names: Vec<String> = OWN.iter().map(|own| own.name.to_owned()).collect();
     if let Some(redis) = &redis {
         contenders.push(Contender::Redis(redis));
@@ -118,8 +118,8 @@ fn how(scale: &Scale, with_redis: bool, with_etcd: bool) -> String {
     };
     format!(
         "Every client has a name of its own, for {} s. idgen: pgbench, prepared statements, each a transaction; the WAL is \
-         synced before a grant is told, also with synchronous_commit = off, which leaves the release to the next sync. {redis} \
-         {etcd} Both have a unix socket as PostgreSQL has, the same disk, and as many threads as clients. With other clients \
+         synced before a grant is told, also with synchronous_commit = off, which leaves the release to the next \
+         sync; a row by the same clients is what any lock in a table costs at the least. {redis} {etcd} Both have a unix socket as PostgreSQL has, the same disk, and as many threads as clients. With other clients \
          at work a sync serves several.",
         scale.seconds
     )
@@ -128,7 +128,7 @@ fn how(scale: &Scale, with_redis: bool, with_etcd: bool) -> String {
 impl Contender<'_> {
     fn run(&self, server: &Server, clients: u32, seconds: u32) -> Cycles {
         match self {
-            Contender::Lease(own) => own.run(server, clients, seconds),
+            Contender::Own(own) => own.run(server, clients, seconds),
             Contender::Redis(redis) => cycles(clients, seconds, |client| RedisLock::connect(redis, client)),
             Contender::Etcd(etcd, leasing) => {
                 cycles(clients, seconds, |client| EtcdLock::connect(etcd, client, *leasing))
@@ -139,13 +139,9 @@ impl Contender<'_> {
 
 impl Own {
     fn run(&self, server: &Server, clients: u32, seconds: u32) -> Cycles {
-        let Own { acquire, prefix, synchronous_commit, .. } = self;
+        let Self { script, synchronous_commit, .. } = self;
         server.cluster.execute(&format!("ALTER DATABASE postgres SET synchronous_commit = {synchronous_commit}"));
-        let script = format!(
-            "SELECT token FROM {acquire}('{prefix}' || :client_id::text) \\gset\n\
-             SELECT lease_release('{prefix}' || :client_id::text, :token)"
-        );
-        let ran = run(server, &script, clients, seconds);
+        let ran = run(server, script, clients, seconds);
         server.cluster.execute("ALTER DATABASE postgres RESET synchronous_commit");
         Cycles { rate: ran.rate, acquire_ms: ran.statements_ms[0], release_ms: ran.statements_ms[1] }
     }
