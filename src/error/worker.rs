@@ -1,7 +1,7 @@
 //! The errors of worker ids from a pool.
 
 use super::{Failure, quoted};
-use crate::lease::row::Holder;
+use crate::lease::names::Holder;
 use pgrx::prelude::*;
 
 pub fn unknown_pool(pool: &str) -> Failure {

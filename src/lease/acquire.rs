@@ -2,7 +2,7 @@
 
 use super::row::{self, Granted, Lease, Wish};
 use super::turnstile::Turnstile;
-use super::{machine, stats, tokens, transaction};
+use super::{machine, names, stats, tokens, transaction};
 use crate::error;
 use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
@@ -77,7 +77,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     let lease = subtransaction::undone(|| row::look(wish.name));
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
-    let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| row::last_of_owner(wish.name, owner));
+    let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| names::last_of_owner(wish.name, owner));
     let (slots, all) = match choose(&lease.terms, &lease.definition, preferred, now) {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.

@@ -2,7 +2,7 @@
 
 use super::row::{self, Lease};
 use super::turnstile::Turnstile;
-use super::{machine, term, transaction};
+use super::{machine, names, term, transaction};
 use crate::lock::{checked_name, wait::Limit};
 use crate::{error, settings};
 use idgen_core::lease::MAX_SLOTS;
@@ -34,7 +34,7 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
     }
     // A slot that is being taken counts, once it is. Not through the turnstile: its head waits for as long as it takes.
     row::lock_all_against_changes(name);
-    if !row::define(name, slots, ttl, lock_delay) {
+    if !names::define(name, slots, ttl, lock_delay) {
         error::lease::not_definer(name).raise();
     }
     // There may be more slots now.
@@ -54,7 +54,7 @@ fn lease_drop(name: Option<&str>) {
     let terms = row::lock_all(name);
     let lease = Lease { terms, ..row::look(name) };
     require_unheld(name, &lease);
-    if !row::drop_all(name) {
+    if !names::drop_all(name) {
         error::lease::unknown(name).raise();
     }
     lease.terms.iter().for_each(|term| transaction::released(term.token));

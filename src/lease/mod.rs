@@ -12,6 +12,8 @@ pub mod acquire;
 pub mod define;
 pub mod guard;
 mod machine;
+pub mod names;
+pub mod own;
 pub mod row;
 mod session;
 pub mod stats;

@@ -1,6 +1,7 @@
 //! What the holder of a token does with its term. None of this queues.
 
-use super::row::{self, Granted, Renewed, Wish};
+use super::own::{self, Renewed};
+use super::row::{self, Granted, Wish};
 use super::{machine, session, stats, transaction, view};
 use crate::error;
 use pgrx::prelude::*;
@@ -25,7 +26,7 @@ pub fn warn_in_block(name: &str) {
 
 /// Acquires what is held once more.
 pub fn deepen(wish: &Wish, token: i64) -> Granted {
-    let granted = row::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
+    let granted = own::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
     let is_bound = keep_bound(wish.name, token, granted.is_bound);
     if wish.bind_session && !session::lock(token).is_held() {
         error::lease::bound_too_late(wish.name).raise();
@@ -35,7 +36,7 @@ pub fn deepen(wish: &Wish, token: i64) -> Granted {
 }
 
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
-    let renewed = row::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
+    let renewed = own::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
     let is_bound = keep_bound(name, token, renewed.is_bound);
     transaction::is_to_be_durable();
     stats::count(|counters| &counters.renewals);
@@ -47,7 +48,7 @@ pub fn renew_many(
     tokens: Vec<i64>,
     ttl_us: Option<i64>,
 ) -> Vec<(String, i64, TimestampWithTimeZone)> {
-    let renewed = row::renew_many(names, tokens, ttl_us);
+    let renewed = own::renew_many(names, tokens, ttl_us);
     if !renewed.is_empty() {
         transaction::is_to_be_durable();
     }
@@ -63,13 +64,13 @@ pub fn renew_many(
 fn keep_bound(name: &str, token: i64, is_bound: bool) -> bool {
     let lives = is_bound && session::lives(token);
     if is_bound && !lives {
-        row::unbind(name, token);
+        own::unbind(name, token);
     }
     lives
 }
 
 pub fn release(name: &str, token: i64) -> bool {
-    let depth = row::release(name, token).unwrap_or_else(|| stale(name, token));
+    let depth = own::release(name, token).unwrap_or_else(|| stale(name, token));
     if depth > 0 {
         return false;
     }
@@ -80,7 +81,7 @@ pub fn release(name: &str, token: i64) -> bool {
 }
 
 pub fn fence(name: &str, token: i64) {
-    if !row::fence(name, token) {
+    if !own::fence(name, token) {
         stale(name, token);
     }
     if transaction::has_one_snapshot() && !row::sees_token(name, token) {
@@ -101,7 +102,7 @@ fn stale(name: &str, token: i64) -> ! {
 }
 
 fn refuse_foreign_role(name: &str, token: i64) {
-    if let Some(role) = row::foreign_role(name, token) {
+    if let Some(role) = own::foreign_role(name, token) {
         error::lease::not_the_holders_role(name, &role).raise();
     }
 }

@@ -1,6 +1,6 @@
 //! What the end of a transaction means for its leases.
 
-use super::{row, session, turnstile};
+use super::{own, session, turnstile};
 use crate::bell::Bell;
 use crate::lock::manager::Scope;
 use crate::subtransaction::Done;
@@ -83,7 +83,7 @@ pub fn has_one_snapshot() -> bool {
 pub fn bind(name: &str, token: i64) {
     // What others have released or revoked meanwhile, this session still holds.
     let bound = SESSION_NAMES.lock().clone();
-    bound.into_iter().filter(|(name, token)| !row::is_current(name, *token)).for_each(|(_, token)| unbind(token));
+    bound.into_iter().filter(|(name, token)| !own::is_current(name, *token)).for_each(|(_, token)| unbind(token));
     session::lock(token).take(Scope::Session);
     with(|running| running.deeds.push(Deed::Bound { token }));
     // The session's end frees the lease.

@@ -1,6 +1,6 @@
 //! How leases stand, for the view `idgen.leases` and for errors.
 
-use super::{machine, row, term};
+use super::{machine, names, row, term};
 use idgen_core::lease::{Availability, Definition, Now, Session, Term};
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
@@ -33,7 +33,7 @@ fn lease_get_states() -> TableIterator<
         name!(key, i64),
     ),
 > {
-    let names = row::names();
+    let names = names::names();
     TableIterator::new(names.into_iter().flat_map(|name| {
         let lease = row::look(&name);
         let now = machine::now(lease.needs_the_beginning());
@@ -53,7 +53,7 @@ pub fn states_of(name: &str) -> String {
     const MOST: usize = 5;
     let lease = row::look(name);
     let now = machine::now(lease.needs_the_beginning());
-    let holders = row::holders(name);
+    let holders = names::holders(name);
     let sentence = |found: &Term| {
         let state = state(found, &lease.definition, now);
         let holder = holders.iter().find(|holder| holder.slot == found.slot).filter(|_| found.depth > 0);

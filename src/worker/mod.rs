@@ -2,7 +2,7 @@
 //! goes the interval of id time that its holder may use.
 
 use crate::lease::row::{self, Wish};
-use crate::lease::{acquire, required_token, term, transaction, ttl_us};
+use crate::lease::{acquire, names, own, required_token, term, transaction, ttl_us};
 use crate::lock::{checked_name, wait::Limit};
 use crate::record::{self, Record};
 use crate::{error, timestamp};
@@ -39,7 +39,7 @@ fn worker_acquire(
         has_one_snapshot: transaction::has_one_snapshot(),
     };
     let Some(granted) = acquire::slot(&wish, Limit::by_lock_timeout()) else {
-        error::worker::exhausted(pool, defined.definition.slots, &row::idle_holders(pool)).raise()
+        error::worker::exhausted(pool, defined.definition.slots, &names::idle_holders(pool)).raise()
     };
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
@@ -78,7 +78,7 @@ fn worker_renew(pool: Option<&str>, token: Option<i64>, fcinfo: pg_sys::Function
 fn worker_release(pool: Option<&str>, token: Option<i64>, last_time: Option<TimestampWithTimeZone>) -> bool {
     let (pool, token) = (checked_name(pool), required_token(token));
     term::refuse_where_nothing_can_be_written(c"worker_release()");
-    let slot = row::slot_of(pool, token);
+    let slot = own::slot_of(pool, token);
     let is_free = term::release(pool, token);
     if let (true, Some(slot), Some(last_time)) = (is_free, slot, last_time) {
         number::release(pool, slot, token, timestamp::to_us(last_time));

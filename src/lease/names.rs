@@ -1,0 +1,75 @@
+//! Names of leases: what is laid down for them, and who holds them, for people.
+
+use super::row::user;
+use crate::query::{Query, value};
+use pgrx::datum::Interval;
+
+static DEFINE: Query = Query::new(|| {
+    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner) \
+     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole) \
+     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay \
+     WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
+        .to_owned()
+});
+
+/// Lays down, or changes, what holds for a name. Who laid it down first keeps it; false if it is another's.
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval) -> bool {
+    !DEFINE.write(&[name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()], |_| ()).is_empty()
+}
+
+static DROP_ROWS: Query =
+    Query::new(|| "DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned());
+static DROP_DEFINITION: Query =
+    Query::new(|| "DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots".to_owned());
+
+/// Forgets all about a name. False if there was nothing. Waits for transactions that have fenced.
+pub fn drop_all(name: &str) -> bool {
+    let rows = DROP_ROWS.write(&[name.into()], |_| ()).len();
+    rows + DROP_DEFINITION.write(&[name.into()], |_| ()).len() > 0
+}
+
+static NAMES: Query = Query::new(|| "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
+
+/// The names of which a slot was ever taken.
+pub fn names() -> Vec<String> {
+    NAMES.look(&[], |row| value(row, 1))
+}
+
+/// Who holds a slot, as a text for people.
+pub struct Holder {
+    pub slot: i32,
+    pub text: String,
+}
+
+/// A slot and its holder, for people.
+const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
+                      CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+                           ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
+                      pg_catalog.date_trunc('second', acquired_at)) \
+                      FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
+
+static HOLDERS: Query = Query::new(|| format!("{HOLDER} ORDER BY slot"));
+
+pub fn holders(name: &str) -> Vec<Holder> {
+    HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
+}
+
+static IDLE_HOLDERS: Query = Query::new(|| {
+    format!("{HOLDER} AND depth OPERATOR(pg_catalog.>) 0 ORDER BY ends_us OPERATOR(pg_catalog.-) ttl_us LIMIT 5")
+});
+
+/// Those whose last renewal is longest ago, the first five.
+pub fn idle_holders(name: &str) -> Vec<Holder> {
+    IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
+}
+
+static LAST_OF_OWNER: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
+     ORDER BY acquired_at DESC LIMIT 1"
+        .to_owned()
+});
+
+/// The slot that an owner had last, of those that nobody has had since.
+pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
+    LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
+}

@@ -1,0 +1,160 @@
+//! The row of a term, by its token: what its holder does with it, if his role is one that the caller may act as.
+
+use super::machine;
+use super::row::{GRANTED, Granted, Wish, granted, user};
+use crate::query::{Query, value};
+use pgrx::datum::DatumWithOid;
+
+/// The term that a token stands for, if its holder's role is one that the caller may act as.
+const OWN_TERM: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPERATOR(pg_catalog.=) $2 \
+                        AND lease.depth OPERATOR(pg_catalog.>) 0 \
+                        AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')";
+
+static RENEW: Query = Query::new(|| {
+    format!(
+        "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
+         ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {OWN_TERM} RETURNING {GRANTED}"
+    )
+});
+
+/// Makes a term last for a while from now on. `None` if the token stands for none.
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+    let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
+    let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    RENEW.write(&args, granted).pop()
+}
+
+static RENEW_MANY: Query = Query::new(|| {
+    "WITH own AS (SELECT lease.name, lease.slot FROM idgen.lease \
+     JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
+     AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
+     WHERE lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE') \
+     ORDER BY lease.name, lease.slot FOR NO KEY UPDATE OF lease) \
+     UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
+     ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) FROM own \
+     WHERE own.name OPERATOR(pg_catalog.=) lease.name AND own.slot OPERATOR(pg_catalog.=) lease.slot \
+     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session IS NOT NULL"
+        .to_owned()
+});
+
+/// One of several terms that were renewed.
+pub struct Renewed {
+    pub name: String,
+    pub slot: i32,
+    pub token: i64,
+    pub ends_us: i64,
+    pub is_bound: bool,
+}
+
+/// Renews the terms that are there, in the order of their names: whoever renews several waits for others in one order.
+pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
+    let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
+    let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    let mut renewed = RENEW_MANY.write(&args, |row| Renewed {
+        name: value(row, 1),
+        slot: value(row, 2),
+        token: value(row, 3),
+        ends_us: value(row, 4),
+        is_bound: value(row, 5),
+    });
+    renewed.sort_by(|a, b| (&a.name, a.slot).cmp(&(&b.name, b.slot)));
+    renewed
+}
+
+static UNBIND: Query = Query::new(|| {
+    "UPDATE idgen.lease SET session = NULL \
+     WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2"
+        .to_owned()
+});
+
+/// The term is bound to no session any more, and lasts its time.
+pub fn unbind(name: &str, token: i64) {
+    UNBIND.write(&[name.into(), token.into()], |_| ());
+}
+
+static DEEPEN: Query = Query::new(|| {
+    format!(
+        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.+) 1, ttl_us = COALESCE($4, ttl_us), clock = $6, \
+         ends_us = GREATEST($5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us), \
+                            CASE WHEN clock OPERATOR(pg_catalog.=) $6 THEN ends_us END) \
+         WHERE {OWN_TERM} RETURNING {GRANTED}"
+    )
+});
+
+/// The holder acquires once more. `None` if the token stands for no term of his.
+pub fn deepen(wish: &Wish, token: i64) -> Option<Granted> {
+    let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
+    let args = [wish.name.into(), token.into(), user().into(), wish.ttl_us.into(), now_us.into(), clock.into()];
+    DEEPEN.write(&args, granted).pop()
+}
+
+static REMOVE: Query = Query::new(|| {
+    format!(
+        "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {OWN_TERM} \
+         AND lease.depth OPERATOR(pg_catalog.=) 1 \
+         AND NOT EXISTS (SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name) \
+         FOR UPDATE SKIP LOCKED) RETURNING slot"
+    )
+});
+static RELEASE: Query = Query::new(|| {
+    format!(
+        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
+         ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
+         clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
+         session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, revoked = false \
+         WHERE {OWN_TERM} RETURNING depth"
+    )
+});
+
+/// Lets go of a term once; returns how deep it still is held. `None` if the token stands for none. The token stays in the row
+/// until the next take-over, which waits for transactions that have fenced by it. Of a name that is not defined nothing is
+/// left, so that names made for one job each do not pile up; unless somebody has fenced.
+pub fn release(name: &str, token: i64) -> Option<i32> {
+    let own: [DatumWithOid; 3] = [name.into(), token.into(), user().into()];
+    if !REMOVE.write(&own, |_| ()).is_empty() {
+        return Some(0);
+    }
+    let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
+    let [name, token, user] = own;
+    RELEASE.write(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
+}
+
+static FENCE: Query = Query::new(|| format!("SELECT lease.slot FROM idgen.lease WHERE {OWN_TERM} FOR KEY SHARE"));
+
+/// Locks the row against take-overs until the transaction ends. False if the token stands for no term, as far as the
+/// transaction's snapshot shows.
+pub fn fence(name: &str, token: i64) -> bool {
+    !FENCE.write(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
+}
+
+static IS_CURRENT: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
+     AND depth OPERATOR(pg_catalog.>) 0"
+        .to_owned()
+});
+
+/// Does a token stand for a term, whoever's?
+pub fn is_current(name: &str, token: i64) -> bool {
+    !IS_CURRENT.look(&[name.into(), token.into()], |_| ()).is_empty()
+}
+
+static SLOT_OF: Query = Query::new(|| {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// The slot that a token is of.
+pub fn slot_of(name: &str, token: i64) -> Option<i32> {
+    SLOT_OF.look(&[name.into(), token.into()], |row| value(row, 1)).pop()
+}
+
+static FOREIGN_ROLE: Query = Query::new(|| {
+    "SELECT role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
+     AND token OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
+     AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')"
+        .to_owned()
+});
+
+/// The role that acquired the term, if the caller may not act as it.
+pub fn foreign_role(name: &str, token: i64) -> Option<String> {
+    FOREIGN_ROLE.look(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
+}
