@@ -1,0 +1,139 @@
+//! Worker ids from a pool: no number has two holders, and no id time of a number is allowed twice.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_cluster_tests::{Builder, Cluster, pause, rounds};
+use postgres::Client;
+
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+}
+
+/// A number, and the microseconds of id time that its holder may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Allowed {
+    number: i32,
+    from_us: i64,
+    until_us: i64,
+}
+
+const MICROS: &str = "(extract(epoch FROM $time) * 1000000)::bigint";
+
+fn micros(time: &str) -> String {
+    MICROS.replace("$time", time)
+}
+
+/// Acquires with these arguments; `None` when the pool is exhausted.
+fn acquire(client: &mut Client, arguments: &str) -> Option<(i64, Allowed)> {
+    let (from, until) = (micros("not_before"), micros("not_after"));
+    let sql = format!("SELECT token, worker_id, {from}, {until} FROM worker_acquire({arguments})");
+    match client.query_one(&sql, &[]) {
+        Ok(row) => Some((row.get(0), Allowed { number: row.get(1), from_us: row.get(2), until_us: row.get(3) })),
+        Err(error) if error.code().is_some_and(|code| code.code() == "53400") => None,
+        Err(error) => panic!("{sql}: {error:?}"),
+    }
+}
+
+#[test]
+fn as_many_claims_as_numbers_get_all_of_them_and_one_more_gets_none() {
+    const NUMBERS: i32 = 32;
+    let cluster = builder().start_with_extension();
+    cluster.execute(&format!("SELECT lease_define('p', {NUMBERS}, '1 hour')"));
+    let claims: Vec<_> = std::thread::scope(|scope| {
+        let claim = || acquire(&mut cluster.client(), "'p', 'pod', '1 hour'");
+        let claimants: Vec<_> = (0..NUMBERS).map(|_| scope.spawn(claim)).collect();
+        claimants.into_iter().map(|claimant| claimant.join().unwrap()).collect()
+    });
+    let numbers: BTreeSet<i32> = claims.iter().flatten().map(|(_, allowed)| allowed.number).collect();
+    assert_eq!(numbers, (0..NUMBERS).collect(), "all live claimants have the same owner, and numbers of their own");
+    let mut client = cluster.client();
+    let error = refused(&mut client, "SELECT worker_acquire('p', 'pod')", "53400");
+    let detail = error.detail().expect("who has them");
+    assert_eq!(detail.matches("\"pod\"").count(), 5, "{detail}");
+}
+
+#[test]
+fn a_number_is_free_when_its_session_ends_and_a_token_after_ttl_and_delay() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 1, '1 hour')");
+    let (mut holder, mut client) = (cluster.client(), cluster.client());
+    let (_, first) = acquire(&mut holder, "'p', 'a'").expect("it is free");
+    assert_eq!(acquire(&mut client, "'p', 'b', '1 hour'"), None);
+    let pid = backend_pid(&mut holder);
+    assert!(value::<bool>(&mut client, &format!("SELECT pg_terminate_backend({pid}, 60000)")));
+    let (token, second) = acquire(&mut client, "'p', 'b', '1 hour'").expect("its session is gone");
+    // The first was allowed an hour of id time, and may have made ids of it: the second has to wait until it is over.
+    assert_eq!(second.from_us, first.until_us);
+
+    execute(&mut client, &format!("SELECT worker_release('p', {token})"));
+    cluster.execute("SELECT lease_define('p', 1, '1 hour', '1 day')");
+    acquire(&mut client, "'p', 'b', '100 ms'").expect("it was released");
+    let state = "SELECT state FROM idgen.workers";
+    cluster.wait_for(PATIENCE, "the number to rest", || value::<String>(&mut client, state) == "resting");
+    assert_eq!(acquire(&mut client, "'p', 'c', '1 hour'"), None);
+    cluster.execute("SELECT lease_define('p', 1, '1 hour', '1 ms')");
+    cluster.wait_for(PATIENCE, "the rest to end", || acquire(&mut client, "'p', 'c', '1 hour'").is_some());
+}
+
+fn random(limit: u64) -> u64 {
+    RandomState::new().hash_one(()) % limit
+}
+
+/// Claims, renewals, releases, and clients that vanish or stand still; what each was told at the last.
+fn storm(cluster: &Cluster, wanted: usize, grants: &AtomicUsize, told: &Mutex<Vec<Allowed>>) {
+    let until = format!("SELECT {} FROM worker_renew('p', $1)", micros("not_after"));
+    let release = "SELECT worker_release('p', $1, 'epoch'::timestamptz + $2 * interval '1 microsecond')";
+    while grants.fetch_add(1, Ordering::Relaxed) < wanted {
+        let mut client = cluster.client();
+        let ttl = if random(3) == 0 { "NULL" } else { "'100 ms'" };
+        let Some((token, mut allowed)) = acquire(&mut client, &format!("'p', 'pod-{}', {ttl}", random(8))) else {
+            continue;
+        };
+        let mut is_lost = false;
+        for _ in 0..random(4) {
+            if random(16) == 0 {
+                let _paused = pause(backend_pid(&mut client));
+                std::thread::sleep(std::time::Duration::from_millis(150));
+            }
+            match client.query_one(&until, &[&token]) {
+                Ok(row) => allowed.until_us = row.get(0),
+                Err(error) => {
+                    assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
+                    is_lost = true;
+                }
+            }
+        }
+        // Released with the last time of an id, or given up with all that was allowed.
+        let last_us = allowed.from_us + random((allowed.until_us - allowed.from_us) as u64) as i64;
+        if !is_lost && random(2) == 0 && client.execute(release, &[&token, &(last_us as f64)]).is_ok() {
+            allowed.until_us = last_us + 1;
+        }
+        told.lock().unwrap().push(allowed);
+    }
+}
+
+#[test]
+fn rectangles_never_overlap_over_claims_renewals_releases_and_pauses() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 16, '100 ms')");
+    let (grants, told) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let wanted = rounds(1500, 50_000);
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| storm(&cluster, wanted, &grants, &told));
+        }
+    });
+    let mut told = told.into_inner().unwrap();
+    told.sort_unstable();
+    let of_one_number = |two: &&[Allowed]| two[0].number == two[1].number;
+    for two in told.windows(2).filter(of_one_number) {
+        assert!(two[0].until_us <= two[1].from_us, "one number, one time, two holders: {two:?}");
+    }
+    let again = told.windows(2).filter(of_one_number).count();
+    println!("{} grants, {again} of a number that had a holder before", told.len());
+    assert!(again > wanted / 10, "{again} of {} grants were of a number that had a holder before", told.len());
+}
