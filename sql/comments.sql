@@ -154,6 +154,7 @@ COMMENT ON COLUMN idgen.lease.ends_us IS 'end of the term; of a free slot, when 
 COMMENT ON COLUMN idgen.lease.clock IS 'which CLOCK_BOOTTIME: the boot of the machine, and the offset of the time namespace';
 COMMENT ON COLUMN idgen.lease.revoked IS 'freed by force, so that it rests before it is taken';
 COMMENT ON COLUMN idgen.lease.session IS 'start of the server whose session it is bound to; NULL if to none';
+COMMENT ON COLUMN idgen.lease.session_key IS 'key of the advisory lock that the session holds; random, because all can see locks';
 COMMENT ON SEQUENCE idgen.lease_token IS 'fencing tokens';
 COMMENT ON VIEW idgen.leases IS 'slots of leases that were ever taken, and who holds them';
 COMMENT ON FUNCTION idgen.lease_get_states() IS 'how slots of leases stand now, for the view idgen.leases';

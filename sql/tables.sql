@@ -60,6 +60,7 @@ CREATE TABLE idgen.lease (
     clock text NOT NULL,
     revoked boolean NOT NULL,
     session bigint,
+    session_key bigint,
     PRIMARY KEY (name, slot),
     -- So a new token is a change of a key, which waits for those who hold FOR KEY SHARE; a renewal is none, and does not.
     UNIQUE (name, token)

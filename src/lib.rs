@@ -15,6 +15,7 @@ mod lease;
 mod lock;
 mod pg_compat;
 mod query;
+mod random;
 mod read_only;
 mod record;
 mod segment;

@@ -36,8 +36,8 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
         Some(granted) => {
             transaction::is_to_be_durable();
             transaction::wake_at_end(wish.name);
-            if wish.bind_session {
-                transaction::bind(wish.name, granted.token);
+            if let Some(key) = granted.session_key {
+                transaction::bind(wish.name, granted.token, key);
             }
             Some(granted)
         }

@@ -34,7 +34,7 @@ fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let granted = unsafe { acquired(fcinfo, 1, Limit::by_lock_timeout()) };
     let (name, granted) = granted.expect("without an answer it is an error");
-    let expires_at = term::expires_at(granted.is_bound, granted.ends_us);
+    let expires_at = term::expires_at(granted.session_key, granted.ends_us);
     let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
     let columns = [
         name.into_datum(),
@@ -79,7 +79,7 @@ fn lease_try_acquire(
         acquired(fcinfo, 2, Limit::answer(timeout))
     };
     TableIterator::new(granted.map(|(name, granted)| {
-        let expires_at = term::expires_at(granted.is_bound, granted.ends_us);
+        let expires_at = term::expires_at(granted.session_key, granted.ends_us);
         let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
         (name, slot, token, owner, acquired_at, expires_at, depth)
     }))
@@ -127,7 +127,7 @@ fn lease_renew(name: Option<&str>, token: Option<i64>, ttl: Option<Interval>) ->
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"lease_renew()");
     let renewed = term::renew(name, token, ttl_us);
-    term::expires_at(renewed.is_bound, renewed.ends_us)
+    term::expires_at(renewed.session_key, renewed.ends_us)
 }
 
 /// Renews those of several leases that are still held, and returns them.

@@ -2,7 +2,7 @@
 
 use super::machine;
 use super::row::{GRANTED, Granted, Wish, granted, user};
-use crate::query::{Query, value};
+use crate::query::{Query, optional, value};
 use pgrx::datum::DatumWithOid;
 
 /// The term that a token stands for, if its holder's role is one that the caller may act as.
@@ -33,7 +33,7 @@ static RENEW_MANY: Query = Query::new(|| {
      UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
      ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) FROM own \
      WHERE own.name OPERATOR(pg_catalog.=) lease.name AND own.slot OPERATOR(pg_catalog.=) lease.slot \
-     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session IS NOT NULL"
+     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key"
         .to_owned()
 });
 
@@ -43,7 +43,7 @@ pub struct Renewed {
     pub slot: i32,
     pub token: i64,
     pub ends_us: i64,
-    pub is_bound: bool,
+    pub session_key: Option<i64>,
 }
 
 /// Renews the terms that are there, in the order of their names: whoever renews several waits for others in one order.
@@ -55,14 +55,14 @@ pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Ve
         slot: value(row, 2),
         token: value(row, 3),
         ends_us: value(row, 4),
-        is_bound: value(row, 5),
+        session_key: optional(row, 5),
     });
     renewed.sort_by(|a, b| (&a.name, a.slot).cmp(&(&b.name, b.slot)));
     renewed
 }
 
 static UNBIND: Query = Query::new(|| {
-    "UPDATE idgen.lease SET session = NULL \
+    "UPDATE idgen.lease SET session = NULL, session_key = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2"
         .to_owned()
 });
@@ -101,7 +101,8 @@ static RELEASE: Query = Query::new(|| {
         "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
          ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
          clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
-         session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, revoked = false \
+         session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, \
+         session_key = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session_key END, revoked = false \
          WHERE {OWN_TERM} RETURNING depth"
     )
 });

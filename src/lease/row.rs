@@ -3,7 +3,7 @@
 use super::machine;
 use super::session;
 use crate::query::{Query, optional, value};
-use crate::settings;
+use crate::{random, settings};
 use idgen_core::lease::{Definition, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -48,19 +48,19 @@ pub struct Granted {
     /// By the clock of leases.
     pub ends_us: i64,
     pub depth: i32,
-    /// It is bound to a session, be it alive or not.
-    pub is_bound: bool,
+    /// The key of the lock of the session that it is bound to, be that alive or not.
+    pub session_key: Option<i64>,
     pub ttl_us: i64,
 }
 
 const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
-                    lease.clock OPERATOR(pg_catalog.=) $2, lease.session";
+                    lease.clock OPERATOR(pg_catalog.=) $2, lease.session, lease.session_key";
 
 /// An interval too long for a bigint of microseconds is as good as for ever.
 const MICROS: &str =
     "LEAST(pg_catalog.extract('epoch', {}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint";
 
-pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session IS NOT NULL, ttl_us";
+pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key, ttl_us";
 
 fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
@@ -81,8 +81,8 @@ static LOOK: Query = Query::new(|| {
 pub fn look(name: &str) -> Lease {
     let rows = LOOK.look(&[name.into(), machine::clock_name().into()], |row| {
         let definition =
-            optional(row, 9).map(|slots| Definition { slots, ttl_us: value(row, 10), lock_delay_us: value(row, 11) });
-        (definition, optional(row, 12), optional::<i32>(row, 1).map(|_| term(row)))
+            optional(row, 10).map(|slots| Definition { slots, ttl_us: value(row, 11), lock_delay_us: value(row, 12) });
+        (definition, optional(row, 13), optional::<i32>(row, 1).map(|_| term(row)))
     });
     let (definition, definer) =
         rows.first().map(|(definition, definer, _)| (*definition, *definer)).unwrap_or_default();
@@ -98,16 +98,16 @@ pub fn look(name: &str) -> Lease {
 }
 
 fn term(row: &SpiHeapTupleData) -> Term {
-    let token = value(row, 2);
+    let session = optional(row, 8).zip(optional(row, 9));
     Term {
         slot: value(row, 1),
-        token,
+        token: value(row, 2),
         depth: value(row, 3),
         ends_us: value(row, 4),
         ttl_us: value(row, 5),
         revoked: value(row, 6),
         by_this_clock: value(row, 7),
-        session: optional(row, 8).map_or(Session::None, |server_start| session::state(server_start, token)),
+        session: session.map_or(Session::None, |(server_start, key)| session::state(server_start, key)),
     }
 }
 
@@ -173,15 +173,15 @@ static TAKE: Query = Query::new(|| {
     format!(
         "UPDATE idgen.lease SET token = pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), depth = 1, owner = $3, \
          role = $4::pg_catalog.regrole, data = $5, acquired_at = pg_catalog.clock_timestamp(), ttl_us = $6, ends_us = $7, \
-         clock = $8, revoked = false, session = $9 \
+         clock = $8, revoked = false, session = $9, session_key = $10 \
          WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 RETURNING {GRANTED}"
     )
 });
 static MAKE: Query = Query::new(|| {
     format!(
         "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
-         session) VALUES ($1, $2, pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), 1, $3, \
-         $4::pg_catalog.regrole, $5, pg_catalog.clock_timestamp(), $6, $7, $8, false, $9) \
+         session, session_key) VALUES ($1, $2, pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), 1, $3, \
+         $4::pg_catalog.regrole, $5, pg_catalog.clock_timestamp(), $6, $7, $8, false, $9, $10) \
          ON CONFLICT (name, slot) DO NOTHING RETURNING {GRANTED}"
     )
 });
@@ -200,7 +200,7 @@ fn grant(query: &Query, wish: &Wish, slot: i32, ttl_us: i64) -> Option<Granted> 
     // SAFETY: a datum of the type said, of the running call.
     let data = unsafe { DatumWithOid::new(wish.data, pg_sys::JSONBOID) };
     let ends_us = machine::now(false).now_us.saturating_add(ttl_us);
-    let session = wish.bind_session.then(machine::server_start);
+    let session = wish.bind_session.then(|| (machine::server_start(), random::number())).unzip();
     let args = [
         wish.name.into(),
         slot.into(),
@@ -210,7 +210,8 @@ fn grant(query: &Query, wish: &Wish, slot: i32, ttl_us: i64) -> Option<Granted> 
         ttl_us.into(),
         ends_us.into(),
         machine::clock_name().into(),
-        session.into(),
+        session.0.into(),
+        session.1.into(),
     ];
     query.write(&args, granted).pop()
 }
@@ -223,13 +224,13 @@ pub fn granted(row: &SpiHeapTupleData) -> Granted {
         acquired_at: value(row, 4),
         ends_us: value(row, 5),
         depth: value(row, 6),
-        is_bound: value(row, 7),
+        session_key: optional(row, 7),
         ttl_us: value(row, 8),
     }
 }
 
 static REVOKE: Query = Query::new(|| {
-    "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL \
+    "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL, session_key = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
      RETURNING token"
         .to_owned()

@@ -27,20 +27,20 @@ pub fn warn_in_block(name: &str) {
 /// Acquires what is held once more.
 pub fn deepen(wish: &Wish, token: i64) -> Granted {
     let granted = own::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
-    let is_bound = keep_bound(wish.name, token, granted.is_bound);
-    if wish.bind_session && !session::lock(token).is_held() {
+    let session_key = keep_bound(wish.name, token, granted.session_key);
+    if wish.bind_session && !session_key.is_some_and(|key| session::lock(key).is_held()) {
         error::lease::bound_too_late(wish.name).raise();
     }
     transaction::is_to_be_durable();
-    Granted { is_bound, ..granted }
+    Granted { session_key, ..granted }
 }
 
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
     let renewed = own::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
-    let is_bound = keep_bound(name, token, renewed.is_bound);
+    let session_key = keep_bound(name, token, renewed.session_key);
     transaction::is_to_be_durable();
     stats::count(|counters| &counters.renewals);
-    Granted { is_bound, ..renewed }
+    Granted { session_key, ..renewed }
 }
 
 pub fn renew_many(
@@ -52,21 +52,21 @@ pub fn renew_many(
     if !renewed.is_empty() {
         transaction::is_to_be_durable();
     }
-    let told = |Renewed { name, token, ends_us, is_bound, .. }: Renewed| {
-        let is_bound = keep_bound(&name, token, is_bound);
+    let told = |Renewed { name, token, ends_us, session_key, .. }: Renewed| {
+        let session_key = keep_bound(&name, token, session_key);
         stats::count(|counters| &counters.renewals);
-        (name, token, expires_at(is_bound, ends_us))
+        (name, token, expires_at(session_key, ends_us))
     };
     renewed.into_iter().map(told).collect()
 }
 
 /// Where the session is gone that a term was bound to, its holder goes on without: the term lasts its time from now on.
-fn keep_bound(name: &str, token: i64, is_bound: bool) -> bool {
-    let lives = is_bound && session::lives(token);
-    if is_bound && !lives {
+fn keep_bound(name: &str, token: i64, session_key: Option<i64>) -> Option<i64> {
+    let living = session_key.filter(|key| session::lives(*key));
+    if session_key.is_some() && living.is_none() {
         own::unbind(name, token);
     }
-    lives
+    living
 }
 
 pub fn release(name: &str, token: i64) -> bool {
@@ -107,9 +107,9 @@ fn refuse_foreign_role(name: &str, token: i64) {
     }
 }
 
-/// When a term ends, by the wall clock as it is now; as long as its session lives, never.
-pub fn expires_at(is_bound: bool, ends_us: i64) -> TimestampWithTimeZone {
-    if is_bound {
+/// When a term ends, by the wall clock as it is now; bound to a session, never.
+pub fn expires_at(session_key: Option<i64>, ends_us: i64) -> TimestampWithTimeZone {
+    if session_key.is_some() {
         return TimestampWithTimeZone::positive_infinity();
     }
     // SAFETY: reads the clock.

@@ -13,7 +13,7 @@ use std::sync::Once;
 enum Deed {
     /// The row is locked against take-overs.
     Fenced { name: String, token: i64 },
-    /// The session has taken the lock of a token, for a term that is nobody's if this is undone.
+    /// The session has taken the lock of a term that is nobody's if this is undone.
     Bound { token: i64 },
     /// Nothing is fenced by the token any more, and its session is to let go of its lock, unless this is undone.
     Released { token: i64 },
@@ -79,15 +79,15 @@ pub fn has_one_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && pg_sys::IsTransactionBlock() }
 }
 
-/// The session is to hold the lock of a token as long as the term lasts.
-pub fn bind(name: &str, token: i64) {
+/// The session is to hold the lock of this key as long as the term lasts.
+pub fn bind(name: &str, token: i64, key: i64) {
     // What others have released or revoked meanwhile, this session still holds.
-    let bound = SESSION_NAMES.lock().clone();
-    bound.into_iter().filter(|(name, token)| !own::is_current(name, *token)).for_each(|(_, token)| unbind(token));
-    session::lock(token).take(Scope::Session);
+    let bound = SESSION_TERMS.lock().clone();
+    bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)).for_each(|term| unbind(term.token));
+    session::lock(key).take(Scope::Session);
     with(|running| running.deeds.push(Deed::Bound { token }));
     // The session's end frees the lease.
-    SESSION_NAMES.lock().push((name.to_owned(), token));
+    SESSION_TERMS.lock().push(Bound { name: name.to_owned(), token, key });
 }
 
 /// A term was released.
@@ -95,16 +95,27 @@ pub fn released(token: i64) {
     with(|running| running.deeds.push(Deed::Released { token }));
 }
 
-/// The leases that were bound to this session, and maybe still are.
-static SESSION_NAMES: Mutex<Vec<(String, i64)>> = Mutex::new(Vec::new());
+/// A term that was bound to this session, and maybe still is.
+#[derive(Clone)]
+struct Bound {
+    name: String,
+    token: i64,
+    key: i64,
+}
 
+static SESSION_TERMS: Mutex<Vec<Bound>> = Mutex::new(Vec::new());
+
+/// If it is bound to this session, it is no longer.
 fn unbind(token: i64) {
-    let lock = session::lock(token);
+    let Some(key) = SESSION_TERMS.lock().iter().find(|term| term.token == token).map(|term| term.key) else {
+        return;
+    };
+    let lock = session::lock(key);
     // Not after DISCARD ALL.
     if lock.is_held() {
         lock.release(Scope::Session);
     }
-    SESSION_NAMES.lock().retain(|(_, bound)| *bound != token);
+    SESSION_TERMS.lock().retain(|term| term.token != token);
 }
 
 #[pg_guard]
@@ -164,8 +175,8 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
 /// The session ends. PostgreSQL has let go of its locks by now; this process can still wake others.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    for (name, token) in SESSION_NAMES.lock().drain(..) {
-        session::known_end_us(token);
+    for Bound { name, key, .. } in SESSION_TERMS.lock().drain(..) {
+        session::known_end_us(key);
         if let Some(bell) = turnstile::bell(&name) {
             bell.ring();
         }

@@ -40,8 +40,10 @@ fn lease_get_states() -> TableIterator<
         let definition = lease.definition;
         lease.terms.into_iter().map(move |found| {
             let is_bound = found.session == Session::Lives;
+            let ends_at = |us| term::expires_at(None, us);
+            let over_us = found.is_over_at_us(now);
             let expires_at =
-                (found.depth > 0).then(|| term::expires_at(is_bound, found.is_over_at_us(now).unwrap_or_default()));
+                (found.depth > 0).then(|| over_us.map_or_else(TimestampWithTimeZone::positive_infinity, ends_at));
             let key = NameHash::of(&name).key;
             (name.clone(), found.slot, state(&found, &definition, now), expires_at, is_bound, key)
         })

@@ -12,7 +12,7 @@ pub enum Space {
     Name = 0x6964,
     /// "lq": where those queue who want a lease, by its name.
     LeaseQueue = 0x6c71,
-    /// "ls": held by the session that a lease is bound to, by its token.
+    /// "ls": held by the session that a lease is bound to, by a random key.
     LeaseSession = 0x6c73,
     /// "lt": shared by those who draw a token, by the key 0.
     LeaseTokens = 0x6c74,

@@ -1,8 +1,8 @@
 //! The trigger on `idgen.segment`: keeps what a hand could get wrong, and tells every process of a change.
 
 use super::row;
-use crate::error;
 use crate::trigger::{self, Row, Tuple};
+use crate::{error, random};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
@@ -35,7 +35,7 @@ const NUMBERS: [&str; 4] = ["max_id", "stride", "residue", "upper_bound"];
 
 fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     let transaction = own_transaction();
-    new.set_by_name("creation", random())?;
+    new.set_by_name("creation", random::number())?;
     new.set_by_name("version", 1i64)?;
     new.set_by_name("created_in", transaction)?;
     new.set_by_name("changed_in", transaction)?;
@@ -66,14 +66,4 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
 fn own_transaction() -> i64 {
     // SAFETY: in a transaction, as every trigger.
     unsafe { pg_sys::GetTopFullTransactionId() }.value as i64
-}
-
-/// As good as unique.
-fn random() -> i64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is of the length said.
-    if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
-        error::no_random().raise();
-    }
-    i64::from_ne_bytes(bytes)
 }

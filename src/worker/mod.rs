@@ -49,7 +49,7 @@ fn worker_acquire(
         granted.token.into_datum(),
         number::time(interval.not_before_us).into_datum(),
         number::time(interval.not_after_us).into_datum(),
-        term::expires_at(granted.is_bound, granted.ends_us).into_datum(),
+        term::expires_at(granted.session_key, granted.ends_us).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { record::form(fcinfo, columns) }
@@ -65,7 +65,7 @@ fn worker_renew(pool: Option<&str>, token: Option<i64>, fcinfo: pg_sys::Function
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
     let renewed = term::renew(pool, token, None);
     let interval = number::renew(pool, renewed.slot, token, renewed.ttl_us);
-    let expires_at = term::expires_at(renewed.is_bound, renewed.ends_us);
+    let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
     // SAFETY: as above.
     unsafe { record::form(fcinfo, [number::time(interval.not_after_us).into_datum(), expires_at.into_datum()]) }
 }

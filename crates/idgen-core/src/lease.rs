@@ -159,8 +159,8 @@ fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
 /// How many ends of sessions are remembered.
 const ENDS: usize = 256;
 
-/// When sessions were first seen to have ended that leases were bound to, by the leases' tokens. The oldest is forgotten for
-/// a new one; a slot that rests after it then begins its rest anew.
+/// When sessions were first seen to have ended that leases were bound to, by the keys of their locks. The oldest is forgotten
+/// for a new one; a slot that rests after it then begins its rest anew.
 #[derive(Debug)]
 pub struct Ends {
     entries: [(i64, i64); ENDS],
@@ -170,16 +170,16 @@ pub struct Ends {
 impl Ends {
     #[allow(clippy::new_without_default, reason = "made in place, in shared memory")]
     pub fn new() -> Self {
-        // No token is 0.
+        // No key is 0: keys are random.
         Self { entries: [(0, 0); ENDS], next: 0 }
     }
 
-    /// Since when the session of a token is known to have ended: from now on, if it was not known.
-    pub fn since_us(&mut self, token: i64, now_us: i64) -> i64 {
-        if let Some((_, since_us)) = self.entries.iter().find(|(known, _)| *known == token) {
+    /// Since when the session of a key is known to have ended: from now on, if it was not known.
+    pub fn since_us(&mut self, key: i64, now_us: i64) -> i64 {
+        if let Some((_, since_us)) = self.entries.iter().find(|(known, _)| *known == key) {
             return *since_us;
         }
-        self.entries[self.next] = (token, now_us);
+        self.entries[self.next] = (key, now_us);
         self.next = (self.next + 1) % ENDS;
         now_us
     }

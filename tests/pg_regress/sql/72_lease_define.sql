@@ -76,6 +76,16 @@ SELECT lease_acquire('pool', token => :t5);
 \echo :SQLSTATE
 SELECT * FROM lease_renew_many('{pool}', ARRAY[:t5]);
 SELECT name, slot, state, token, role FROM idgen.leases ORDER BY name, slot;
+-- nor is that of a lease that is bound to a session, by its lock
+RESET ROLE;
+SELECT token AS bound FROM lease_acquire('bound to a session', bind_session => true) \gset
+SET ROLE idgen_holder;
+SELECT count(*) AS locks,
+       count(*) FILTER (WHERE (classid::bigint << 32 | objid::bigint) = :bound) AS told
+FROM pg_locks WHERE objsubid = 27763 AND pid = pg_backend_pid();
+RESET ROLE;
+SELECT lease_release('bound to a session', :bound);
+SET ROLE idgen_holder;
 -- a name that nobody has defined is nobody's but the superuser's
 SELECT token AS mine FROM lease_acquire('plain') \gset
 SELECT lease_revoke('plain');
