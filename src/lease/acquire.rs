@@ -8,7 +8,6 @@ use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose};
 use pgrx::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// What a try at the head of the queue has come to.
@@ -116,16 +115,14 @@ fn wait_for(wish: &Wish, slots: &[i32], lease: &Lease, ttl_us: i64, limit: Limit
         return None;
     }
     refuse_an_older_snapshot(wish, || false);
-    // Where there are others, one of them may be free sooner: wait for each in turn, and long enough to find a deadlock.
+    // Where there are others, one of them may be free sooner: look again after a while, long enough to find a deadlock.
     let ms = match slots {
         [_] => left_ms,
         // SAFETY: reads a setting.
         _ => Some(left_ms.unwrap_or(i32::MAX).min(unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000))),
     };
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    let slot = slots[TURN.fetch_add(1, Relaxed) % slots.len()];
     let taken = wait::limited(ms, || {
-        let term = row::lock_waiting(wish.name, slot)?;
+        let term = row::lock_waiting(wish.name, slots[0])?;
         take(wish, term, lease, machine::now(lease.needs_the_beginning()), ttl_us)
     });
     match taken {

@@ -1,6 +1,6 @@
 //! The fence among the locks of the lock manager: who waits for whom, and what deadlocks.
 
-use idgen_cluster_tests::sql::{backend_pid, execute, refused, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
 
 use crate::{acquire, await_row, await_state, builder, locks_of, renew, states};
 
@@ -76,5 +76,31 @@ fn a_prepared_fence_keeps_a_take_over_waiting() {
         });
         assert!(taken > token);
         execute(&mut client, &format!("SELECT lease_release('p', {taken})"));
+    }
+}
+
+/// Both slots are free but for their fences: whoever waits gets the one whose transaction ends, whichever it is.
+#[test]
+fn a_take_over_waits_for_each_of_several_fences() {
+    let cluster = builder().start_with_extension();
+    for ends in [0, 1] {
+        cluster.execute("SELECT lease_define('s', 2, '100 ms')");
+        let mut holders = [cluster.client(), cluster.client()];
+        let tokens = holders.each_mut().map(|holder| acquire(holder, "'s'").token);
+        cluster
+            .wait_for(PATIENCE, "both to expire", || states(&mut cluster.client(), "s") == ["0 expired", "1 expired"]);
+        for (holder, token) in holders.iter_mut().zip(tokens) {
+            execute(holder, &format!("BEGIN; SELECT lease_fence('s', {token})"));
+        }
+        let mut next = cluster.client();
+        let pid = backend_pid(&mut next);
+        std::thread::scope(|scope| {
+            let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
+            await_row(&cluster, pid);
+            execute(&mut holders[ends], "COMMIT");
+            // The other one still stands.
+            assert_eq!(take_over.join().unwrap().slot, ends as i32);
+        });
+        execute(&mut holders[1 - ends], "COMMIT; DELETE FROM idgen.lease");
     }
 }

@@ -109,6 +109,29 @@ fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
     assert!(try_acquire(&mut client, "'b'").is_some());
 }
 
+/// Those who give up before the slot has rested do not begin its rest anew, nor do they keep its holder from it.
+#[test]
+fn the_rest_goes_on_while_waiters_give_up() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut holder) = (cluster.client(), cluster.client());
+    cluster.execute("SELECT lease_define('b', lock_delay => '1 s')");
+    let token = killed(&cluster);
+    execute(&mut client, "SET lock_timeout = '300 ms'");
+    cluster.wait_for(PATIENCE, "the rest to end", || {
+        let acquired = client.simple_query("SELECT lease_acquire('b', '1 day')");
+        acquired.map_err(|error| assert_eq!(error.code().map(|code| code.code()), Some("55P03"), "{error:?}")).is_ok()
+    });
+    refused(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
+
+    cluster.execute("DELETE FROM idgen.lease; SELECT lease_define('b', lock_delay => '1 day')");
+    let token = killed(&cluster);
+    execute(&mut client, "BEGIN");
+    assert_eq!(try_acquire(&mut client, "'b'"), None);
+    renew(&mut holder, "b", token);
+    execute(&mut client, "COMMIT");
+    assert_eq!(states(&mut client, "b"), ["0 held"]);
+}
+
 /// The session's lock is only about its own token.
 #[test]
 fn a_revoked_one_is_free_though_its_session_lives() {
