@@ -122,8 +122,8 @@ pub fn release(name: &str, token: i64) -> Option<i32> {
 
 static FENCE: Query = Query::new(|| format!("SELECT lease.slot FROM idgen.lease WHERE {OWN_TERM} FOR KEY SHARE"));
 
-/// Locks the row against take-overs until the transaction ends. False if the token stands for no term, as far as the
-/// transaction's snapshot shows.
+/// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. False if the token
+/// stands for no term.
 pub fn fence(name: &str, token: i64) -> bool {
     !FENCE.write(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
 }
