@@ -174,3 +174,5 @@ COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of it
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
 COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';
+COMMENT ON VIEW idgen.stat_worker IS 'the worker id of this server, and how its lease stands';
+COMMENT ON FUNCTION idgen.stat_get_worker() IS 'what the view idgen.stat_worker reads';

@@ -10,5 +10,5 @@ REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, 
 REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- What stands in a lease's row is for its holder; the view shows the rest. Defining one is for whom a superuser grants it; from
 -- then on it is its definer's.
-GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
+GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_worker, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval) FROM PUBLIC;

@@ -21,6 +21,13 @@ SELECT lease.name AS pool, lease.slot AS worker_id, lease.state, lease.token, le
 FROM idgen.leases AS lease JOIN idgen.worker_number AS known
   ON known.pool OPERATOR(pg_catalog.=) lease.name AND known.number OPERATOR(pg_catalog.=) lease.slot;
 
+CREATE FUNCTION idgen.stat_get_worker(OUT source text, OUT state text, OUT worker_id int, OUT datacenter_id int, OUT pool text, OUT not_before timestamptz, OUT not_after timestamptz, OUT coordinator text, OUT pid int, OUT renewals bigint, OUT failures bigint, OUT failing_since timestamptz, OUT last_error text, OUT changes bigint) RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_worker_wrapper';
+
+CREATE VIEW idgen.stat_worker AS
+SELECT source, state, worker_id, datacenter_id, pool, not_before, not_after, coordinator, pid, renewals, failures, failing_since,
+       last_error, changes
+FROM idgen.stat_get_worker();
+
 COMMENT ON FUNCTION worker_acquire(text, text, interval) IS
     'acquires a number of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
 COMMENT ON FUNCTION worker_renew(text, bigint) IS
@@ -34,5 +41,7 @@ COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of it
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
 COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';
+COMMENT ON VIEW idgen.stat_worker IS 'the worker id of this server, and how its lease stands';
+COMMENT ON FUNCTION idgen.stat_get_worker() IS 'what the view idgen.stat_worker reads';
 
-GRANT SELECT ON idgen.workers TO PUBLIC;
+GRANT SELECT ON idgen.workers, idgen.stat_worker TO PUBLIC;

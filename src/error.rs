@@ -6,6 +6,7 @@ pub mod segment;
 pub mod worker;
 
 use crate::clock::{FileError, PATH};
+use crate::settings;
 use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
 use idgen_core::layout::{Layout, PRESETS, time_text};
 use idgen_core::snowflake::IdSpace;
@@ -120,12 +121,17 @@ pub fn standby() -> Failure {
 /// This server's number does not fit the layout it is to generate in.
 pub fn server_number(layout: &Layout, error: NodeError) -> Failure {
     let NodeError { field, value, max } = error;
-    Failure::new(
+    let failure = Failure::new(
         PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
         format!("{field} id {value} of this server does not fit layout \"{layout}\""),
     )
-    .detail(room(field, max))
-    .hint(format!("Set idgen.{field}_id to a number that fits and restart, or use a layout with more bits for it."))
+    .detail(room(field, max));
+    match settings::has_worker_pool() && field == "worker" {
+        true => failure.hint("Use a layout with more bits for it, or a pool with fewer slots."),
+        false => failure.hint(format!(
+            "Set idgen.{field}_id to a number that fits and restart, or use a layout with more bits for it."
+        )),
+    }
 }
 
 fn room(field: &str, max: u64) -> String {

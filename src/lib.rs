@@ -11,6 +11,7 @@ mod clock;
 mod durable;
 mod elevated;
 mod error;
+mod fixed_text;
 mod lease;
 mod lock;
 mod pg_compat;
@@ -44,6 +45,7 @@ extension_sql_file!(
         lock::registry::lock_get_holds,
         lease::view::lease_get_states,
         lease::stats::stat_get_lease,
+        worker::stats::stat_get_worker,
     ]
 );
 extension_sql_file!("../sql/triggers.sql", name = "triggers", requires = [segment::trigger::segment_row]);
@@ -123,5 +125,6 @@ pub extern "C-unwind" fn _PG_init() {
     if preloading {
         shmem::install_hooks();
         clock::recovery::register_worker();
+        worker::keeper::register();
     }
 }

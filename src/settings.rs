@@ -15,6 +15,9 @@ static LAYOUT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(
 /// Undecided: acts as 0, which is right for one server, and `idgen.status()` asks for a decision.
 static WORKER_ID: GucSetting<i32> = GucSetting::<i32>::new(-1);
 static DATACENTER_ID: GucSetting<i32> = GucSetting::<i32>::new(0);
+/// Where set, the number is leased instead.
+static WORKER_POOL: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static COORDINATOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 /// Long enough for a burst of four million ids at the default layout's rate, short enough to sort by.
 static MAX_DRIFT: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// One fsync in three seconds is nothing to any disk, and three seconds ahead after a crash nothing to any user.
@@ -159,6 +162,7 @@ pub fn define(preloading: bool) {
         GucFlags::default(),
     );
     define_lease_settings();
+    define_pool_settings();
     if preloading {
         for (name, flags, text) in configured {
             refuse_unless_taken(name, flags, text);
@@ -194,11 +198,33 @@ fn define_lease_settings() {
     );
 }
 
+fn define_pool_settings() {
+    GucRegistry::define_string_guc(
+        c"idgen.worker_pool",
+        c"Pool of worker ids from which this server leases its number.",
+        c"Empty: the number is idgen.worker_id. The pool is a lease that is defined in the coordinator database.",
+        &WORKER_POOL,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"idgen.coordinator",
+        c"Connection string of the database that has the pool of worker ids.",
+        c"As libpq takes it; several hosts for one that is replicated. It may be this server itself.",
+        &COORDINATOR,
+        GucContext::Sighup,
+        // It can hold a password.
+        GucFlags::SUPERUSER_ONLY,
+    );
+}
+
 /// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 13] = [
+const NAMES: [(&CStr, Option<GucFlags>); 15] = [
     (c"idgen.layout", None),
     (c"idgen.worker_id", Some(GucFlags::empty())),
     (c"idgen.datacenter_id", Some(GucFlags::empty())),
+    (c"idgen.worker_pool", None),
+    (c"idgen.coordinator", None),
     (c"idgen.max_drift", Some(GucFlags::UNIT_MS)),
     (c"idgen.clock_window", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_generators", Some(GucFlags::empty())),
@@ -256,6 +282,32 @@ pub fn node() -> Node {
 /// Is the worker's number still the default?
 pub fn worker_undecided() -> bool {
     WORKER_ID.get() < 0
+}
+
+/// The pool that this server's number is leased from, and the connection string of its coordinator.
+#[derive(PartialEq)]
+pub struct Pool {
+    pub name: String,
+    pub coordinator: CString,
+}
+
+/// `None` where the number is a setting.
+pub fn worker_pool() -> Option<Pool> {
+    has_worker_pool().then(|| Pool { name: pool_name(), coordinator: COORDINATOR.get().unwrap_or_default() })
+}
+
+/// The text of `idgen.worker_pool`.
+pub fn pool_name() -> String {
+    WORKER_POOL.get().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Is there one? Looks at the text in place, for it is asked again and again.
+pub fn has_worker_pool() -> bool {
+    // SAFETY: PostgreSQL's variable of this process: null or a C string, and nothing changes it meanwhile.
+    unsafe {
+        let text = *WORKER_POOL.as_ptr();
+        !text.is_null() && *text != 0
+    }
 }
 
 #[inline]

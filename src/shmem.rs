@@ -16,15 +16,18 @@
 //! | `lock::Backend` | one for each process | that process, by atomics |
 //! | `idgen_core::lease::Ends` | one | holder of the leases' lock, exclusively |
 //! | `lease::stats::Counters` | one | any backend, by atomics |
+//! | `worker::state::State` | one | any backend, by atomics; the number: holder of the table's lock, exclusively |
+//! | `worker::state::Lease` | one | holder of the worker's lock, exclusively |
 //! | `Bell`, for leases | 256 | any backend |
 //! | `lock::NameSlot`, `lock::NameText` | `idgen.max_lock_names` | holder of the locks' lock, exclusively |
 //!
-//! Five LWLocks, the tranche `idgen`, taken in this order:
+//! Six LWLocks, the tranche `idgen`, taken in this order:
 //!
 //! 1. The file's lock, for whoever writes the high-water file. Under it: file I/O, which raises nothing. It is only ever
 //!    tried; who does not get it waits on a condition variable, which can be cancelled.
 //! 2. The table's lock. Under it: no FFI, no allocation, no error, no logging.
-//! 3. The segments' lock, 4. the lock of the locks' names, and 5. the leases' lock. The same; never together with the others.
+//! 3. The segments' lock, 4. the lock of the locks' names, 5. the leases' lock, and 6. the worker's lock. The same; never
+//!    together with the others.
 //!
 //! Issuing an id, drawing a value and taking a lock whose name is known take none.
 //!
@@ -32,7 +35,7 @@
 
 use crate::bell::Bell;
 use crate::lock::registry::{Backend, NameSlot, NameText};
-use crate::{clock, lease, segment, settings};
+use crate::{clock, lease, segment, settings, worker};
 use idgen_core::generator::Generator;
 use idgen_core::lease::Ends;
 use idgen_core::segment::refillers::{Refiller, Refillers};
@@ -76,6 +79,7 @@ pub struct Shared {
     segments_lock: *mut pg_sys::LWLock,
     names_lock: *mut pg_sys::LWLock,
     leases_lock: *mut pg_sys::LWLock,
+    worker_lock: *mut pg_sys::LWLock,
     head: *mut Head,
     tenants: *mut Option<Tenant>,
     segments: *mut Option<core_segment::table::Tenant>,
@@ -84,6 +88,8 @@ pub struct Shared {
     refiller_count: usize,
     name_texts: *mut NameText,
     lease_ends: *mut Ends,
+    worker_lease: *mut worker::state::Lease,
+    pub worker: &'static worker::state::State,
     pub clock: &'static clock::State,
     pub generators: &'static [Generator],
     pub counters: &'static [Counters],
@@ -200,6 +206,17 @@ impl Shared {
         result
     }
 
+    /// Works on what is known of the lease of this server's number, alone. If `work` panics, as in `with_table`.
+    pub fn with_worker<R>(&self, work: impl FnOnce(&mut worker::state::Lease) -> R) -> R {
+        // SAFETY: as in `with_table`.
+        unsafe { pg_sys::LWLockAcquire(self.worker_lock, pg_sys::LWLockMode::LW_EXCLUSIVE) };
+        // SAFETY: initialised by `startup`; the lock is held exclusively, so this is the only reference.
+        let result = work(unsafe { &mut *self.worker_lease });
+        // SAFETY: taken above.
+        unsafe { pg_sys::LWLockRelease(self.worker_lock) };
+        result
+    }
+
     /// Takes the file's lock, if nobody has it.
     pub fn try_lock_file(&self) -> bool {
         // SAFETY: the lock is of our own tranche.
@@ -235,6 +252,8 @@ struct Map {
     lease_ends: usize,
     lease_counters: usize,
     lease_bells: usize,
+    worker: usize,
+    worker_lease: usize,
     size: usize,
 }
 
@@ -270,6 +289,8 @@ impl Map {
             lease_ends: part::<Ends>(&mut size, 1),
             lease_counters: part::<lease::stats::Counters>(&mut size, 1),
             lease_bells: part::<Bell>(&mut size, lease::turnstile::BELLS),
+            worker: part::<worker::state::State>(&mut size, 1),
+            worker_lease: part::<worker::state::Lease>(&mut size, 1),
             // Last, when every part has been added.
             size,
         }
@@ -329,7 +350,7 @@ unsafe extern "C-unwind" fn request() {
     // SAFETY: PostgreSQL calls this hook at the one time when memory and locks may be asked for.
     unsafe {
         pg_sys::RequestAddinShmemSpace(Map::new().size);
-        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 5);
+        pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 6);
     }
 }
 
@@ -347,6 +368,12 @@ unsafe extern "C-unwind" fn startup() {
         let head = fill(base, map.head, 1, || Head { floors_ms: [i64::MIN; FLOORS] });
         let clock = fill(base, map.clock, 1, clock::State::new);
         (*clock).moved.init_at_place();
+        let worker = fill(base, map.worker, 1, worker::state::State::new);
+        (*worker).changed.init_at_place();
+        if !(*worker).is_set() {
+            // Nothing is leased yet, so nothing is allowed.
+            (*clock).mark.end_at(i64::MIN);
+        }
         let slots = fill(base, map.slots, map.ring_count, segment::Slot::new);
         let slots = std::slice::from_raw_parts(slots, map.ring_count);
         slots.iter().for_each(|slot| slot.refilled.init_at_place());
@@ -365,6 +392,7 @@ unsafe extern "C-unwind" fn startup() {
             segments_lock: &raw mut (*locks.add(2)).lock,
             names_lock: &raw mut (*locks.add(3)).lock,
             leases_lock: &raw mut (*locks.add(4)).lock,
+            worker_lock: &raw mut (*locks.add(5)).lock,
             head,
             tenants: fill(base, map.tenants, map.generator_count, || None),
             segments: fill(base, map.segments, map.ring_count, || None),
@@ -372,6 +400,8 @@ unsafe extern "C-unwind" fn startup() {
             refillers: fill(base, map.refillers, map.refiller_count, || None),
             refiller_count: map.refiller_count,
             name_texts: fill(base, map.name_texts, map.name_count, NameText::new),
+            worker_lease: fill(base, map.worker_lease, 1, worker::state::Lease::default),
+            worker: &*worker,
             clock: &*clock,
             generators: std::slice::from_raw_parts(generators, map.generator_count),
             counters: std::slice::from_raw_parts(counters, map.generator_count),

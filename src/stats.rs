@@ -164,5 +164,6 @@ fn reset_stats() {
         clock::stats::reset(shared.clock);
         segment::stats::reset(shared);
         shared.lease_counters.reset();
+        shared.worker.reset();
     }
 }

@@ -1,8 +1,10 @@
 //! `idgen.status()`: versions, settings, and checks in words.
 
+use crate::shmem::Shared;
 use crate::snowflake::layouts;
+use crate::worker::stats::{Standing, standing};
 use crate::{clock, read_only, settings, shmem, stats};
-use idgen_core::layout::time_text;
+use idgen_core::layout::{Node, time_text};
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
@@ -14,13 +16,14 @@ use std::sync::atomic::Ordering::Relaxed;
 fn status() -> JsonB {
     let library = env!("CARGO_PKG_VERSION");
     let sql = sql_version();
-    let node = settings::node();
+    let configured = settings::node();
     JsonB(json!({
         "version": { "library": library, "sql": sql },
         "settings": {
             "layout": settings::layout(),
-            "worker_id": if settings::worker_undecided() { -1 } else { i64::from(node.worker) },
-            "datacenter_id": node.datacenter,
+            "worker_id": if settings::worker_undecided() { -1 } else { i64::from(configured.worker) },
+            "datacenter_id": configured.datacenter,
+            "worker_pool": settings::pool_name(),
             "max_drift_ms": settings::max_drift_ms(),
             "clock_window_ms": settings::clock_window_ms(),
             "max_generators": settings::max_generators(),
@@ -29,6 +32,7 @@ fn status() -> JsonB {
             "max_segments": settings::max_segments(),
             "max_lock_names": settings::max_lock_names(),
         },
+        "worker": worker(),
         "checks": [
             check_preloaded(),
             check_versions(library, &sql),
@@ -39,6 +43,23 @@ fn status() -> JsonB {
             check_mark(),
         ],
     }))
+}
+
+/// What `idgen.stat_worker` says of how it stands; null without preload.
+fn worker() -> Value {
+    let Some(shared) = shmem::shared() else {
+        return Value::Null;
+    };
+    let lease = shared.with_worker(|lease| *lease);
+    json!({
+        "state": standing(shared.worker, &lease).name(),
+        "worker_id": shared.worker.node().map(|node| node.worker),
+        "not_before": lease.interval.map(|interval| time_text(interval.first_ms())),
+        "not_after": lease.interval.map(|interval| time_text(interval.end_ms())),
+        "coordinator": lease.coordinator.text(),
+        "failing_since": lease.failing_since_ms.map(time_text),
+        "last_error": lease.last_error.text(),
+    })
 }
 
 fn sql_version() -> String {
@@ -68,19 +89,42 @@ fn check_versions(library: &str, sql: &str) -> Value {
 }
 
 fn check_worker() -> Value {
-    let node = settings::node();
+    let Some(node) = number() else {
+        return check("worker", false, "this server has no worker id: see idgen.stat_worker".to_owned());
+    };
     if let Err(e) = layouts::default().space(node) {
-        let message = format!("idgen.{}_id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
+        let message = format!("the {} id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
         return check("worker", false, message);
     }
-    match settings::worker_undecided() {
-        true => check(
+    let is_number = format!("this server is worker {} of datacenter {}", node.worker, node.datacenter);
+    match shmem::shared().filter(|_| settings::has_worker_pool()) {
+        Some(shared) => check_lease(shared, is_number),
+        None if settings::worker_undecided() => check(
             "worker",
             false,
-            "idgen.worker_id is not set and acts as 0: set it, differently on each server whose ids meet".to_owned(),
+            "idgen.worker_id is not set and acts as 0: set it, or idgen.worker_pool, differently on each server whose ids meet"
+                .to_owned(),
         ),
-        false => {
-            check("worker", true, format!("this server is worker {} of datacenter {}", node.worker, node.datacenter))
+        None => check("worker", true, is_number),
+    }
+}
+
+/// This server's number; `None` while it has none.
+fn number() -> Option<Node> {
+    shmem::shared().map_or(Some(settings::node()), |shared| shared.worker.node())
+}
+
+fn check_lease(shared: &Shared, is_number: String) -> Value {
+    let lease = shared.with_worker(|lease| *lease);
+    let why = lease.last_error.text().unwrap_or_default();
+    match standing(shared.worker, &lease) {
+        Standing::Leased => {
+            check("worker", true, format!("{is_number}, leased from pool \"{}\"", settings::pool_name()))
+        }
+        Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed: {why}")),
+        Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended: {why}")),
+        Standing::Set | Standing::Waiting => {
+            check("worker", false, format!("{is_number} until the keeper has leased another: {why}"))
         }
     }
 }

@@ -117,7 +117,7 @@ fn begin(shared: &Shared, evidence: &Evidence) -> Result<Met, FileError> {
 fn extend(shared: &Shared) -> Result<(), FileError> {
     let target = shared.clock.target();
     write(shared.clock, target.mark_ms)?;
-    shared.clock.mark.publish(target);
+    shared.with_table(|_| shared.clock.mark.publish(target));
     Ok(())
 }
 
@@ -149,11 +149,16 @@ pub fn raise_to(shared: &Shared, floor_ms: i64) {
         || {
             let limit_ms = floor_ms.saturating_add(settings::max_drift_ms());
             let target = Target::past(limit_ms, settings::clock_window_ms());
-            if target.mark_ms > state.mark.mark_ms() {
+            let is_past = target.mark_ms > state.mark.mark_ms();
+            if is_past {
                 write(state, target.mark_ms)?;
-                state.mark.publish(target);
             }
-            shared.with_table(|table| table.raise_floor(floor_ms));
+            shared.with_table(|table| {
+                if is_past {
+                    state.mark.publish(target);
+                }
+                table.raise_floor(floor_ms);
+            });
             state.effective.raise(floor_ms, read());
             Ok(())
         },

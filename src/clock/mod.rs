@@ -3,6 +3,7 @@
 use crate::bell::Bell;
 use crate::settings;
 use crate::shmem::Shared;
+use crate::worker;
 use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
@@ -75,8 +76,8 @@ impl State {
 #[inline]
 pub fn quick_bounds(shared: &Shared) -> Bounds {
     let (now_ms, limit_ms) = glance::now_and_limit_ms(shared);
-    // `due` for the mark, so that the mark is moved before it is in anybody's way.
-    Bounds { now_ms, limit_ms, mark_ms: shared.clock.mark.due_ms() }
+    // Not the mark itself, so that it is moved before it is in anybody's way.
+    Bounds { now_ms, limit_ms, mark_ms: shared.clock.mark.near_ms() }
 }
 
 /// The bounds of an issue by the effective clock and the mark itself, which is moved if it is due and nobody else is
@@ -89,7 +90,34 @@ pub fn careful_bounds(shared: &Shared) -> Bounds {
     let limit_ms = state.limit_ms();
     mark::tend(shared, limit_ms);
     // Moving the mark may have taken its time; a bound from before it is still a bound.
-    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.mark_ms() }
+    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.mark_ms().min(state.mark.end_ms()) }
+}
+
+/// Makes room for an id of this time, which what is promised does not reach: moves the mark, or waits for the lease of this
+/// server's number to be renewed.
+pub fn make_room(shared: &Shared, time_ms: i64) {
+    let mark = &shared.clock.mark;
+    let end_ms = mark.end_ms();
+    // Of a run that the lease ends within, a part can be had.
+    let within_ms = time_ms.min(end_ms.saturating_sub(1));
+    if mark.mark_ms() <= within_ms {
+        mark::reserve(shared, within_ms);
+    } else {
+        worker::state::wait_for_renewal(shared, end_ms);
+    }
+}
+
+/// From now on ids of this server have times from `first_ms` on and before `end_ms`, under a number that `publish` makes
+/// known. What was issued under another number, or in another interval of the same, is over when this returns.
+pub fn confine(shared: &Shared, first_ms: i64, end_ms: i64, publish: impl FnOnce()) {
+    shared.with_table(|table| {
+        // First of all, so that nobody goes by a tenancy of the number before up to the end of the new one.
+        table.begin_anew(first_ms);
+        publish();
+        shared.clock.mark.end_at(end_ms);
+    });
+    // After the floor: see `sample`, which would lower it again.
+    shared.clock.effective.raise(first_ms, read());
 }
 
 /// Takes note of both clocks, and says in the server's log when the wall clock has stepped back. While ids are ahead of

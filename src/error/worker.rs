@@ -1,8 +1,13 @@
 //! The errors of worker ids from a pool.
 
 use super::{Failure, quoted};
+use crate::clock::wall_ms;
 use crate::lease::names::Holder;
+use crate::settings;
+use crate::worker::state::Lease;
+use idgen_core::layout::time_text;
 use pgrx::prelude::*;
+use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
@@ -31,4 +36,46 @@ pub fn bare_lease(pool: &str, number: i32) -> Failure {
     )
     .detail("With lease_acquire() its holder was allowed no id times.")
     .hint("Release it with lease_release(), and use worker_acquire().")
+}
+
+/// This server has no number now, or none for this time.
+pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
+    let pool = lease.pool.text().unwrap_or_else(settings::pool_name);
+    let message = match (lease.term, lease.interval) {
+        (Some(term), Some(interval)) => format!(
+            "the lease of worker id {} from pool \"{pool}\" ended at {}",
+            term.number,
+            time_text(interval.end_ms())
+        ),
+        _ => format!("this server has no worker id yet from pool \"{pool}\""),
+    };
+    Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+        .detail(why_not_leased(lease, keeper, now_us))
+        .hint(
+            "Ids go on by themselves when the lease does. idgen.worker_pool and idgen.coordinator say where it comes from, \
+             and SELECT * FROM idgen.stat_worker how it stands.",
+        )
+}
+
+fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
+    let since = Duration::from_micros((now_us - lease.renewed_us).max(0) as u64);
+    match (lease.failing_since_ms, keeper) {
+        (Some(since_ms), _) => {
+            let error = lease.last_error.text().unwrap_or_default();
+            format!("To ask the coordinator has failed since {}: {error}", time_text(since_ms))
+        }
+        (None, None) => {
+            "The keeper, which leases it, is not running. It is a background worker: see max_worker_processes."
+                .to_owned()
+        }
+        (None, Some(pid)) if lease.term.is_none() => {
+            format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
+        }
+        (None, Some(_)) if since < lease.ttl => format!(
+            "It was renewed {} s ago, and this server's clock says {}: it is ahead of the coordinator's clock.",
+            since.as_secs(),
+            time_text(wall_ms())
+        ),
+        (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),
+    }
 }

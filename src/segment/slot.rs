@@ -1,6 +1,7 @@
 //! What belongs to a ring beside the ring: who waits for it, and how its refills go.
 
 use crate::bell::Bell;
+use crate::fixed_text::FixedText;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// In shared memory, one for each ring.
@@ -52,36 +53,5 @@ impl Slot {
     }
 }
 
-/// What kept the refill worker from refilling a ring, as text of fixed size. Under the segments' lock.
-#[derive(Clone, Copy)]
-pub struct LastError {
-    length: usize,
-    bytes: [u8; 200],
-}
-
-impl Default for LastError {
-    fn default() -> Self {
-        Self { length: 0, bytes: [0; 200] }
-    }
-}
-
-impl LastError {
-    /// Keeps as much of the text as there is room for, in whole characters.
-    pub fn set(&mut self, text: &str) {
-        self.length = text.floor_char_boundary(self.bytes.len());
-        self.bytes[..self.length].copy_from_slice(&text.as_bytes()[..self.length]);
-    }
-
-    pub fn clear(&mut self) {
-        self.length = 0;
-    }
-
-    pub fn is_clear(&self) -> bool {
-        self.length == 0
-    }
-
-    /// `None` when the last refill went well.
-    pub fn text(&self) -> Option<String> {
-        (!self.is_clear()).then(|| String::from_utf8_lossy(&self.bytes[..self.length]).into_owned())
-    }
-}
+/// What kept the refill worker from refilling a ring; clear when the last refill went well. Under the segments' lock.
+pub type LastError = FixedText<200>;

@@ -2,10 +2,11 @@
 
 use super::layouts;
 use crate::shmem::Shared;
-use crate::{clock, error, settings, shmem, stats};
+use crate::{clock, error, shmem, stats, worker};
 use idgen_core::generator::{Ended, Generator, Handle};
 use idgen_core::layout::{Layout, time_text};
 use idgen_core::snowflake::{Answer, Bounds, IdSpace, Run};
+use idgen_core::table::Place;
 use pgrx::prelude::*;
 use std::time::Instant;
 
@@ -42,25 +43,39 @@ pub fn attach(layout: Layout) -> Attached {
     let shared = shmem::shared().unwrap_or_else(|| error::not_preloaded().raise());
     // Here and not at each issue: a server never goes back into recovery.
     refuse_on_standby();
-    let node = settings::node();
-    let space = layout.space(node).unwrap_or_else(|e| error::server_number(&layout, e).raise());
     clock::mark::ensure_known(shared);
-    // A layout that has ended, or not begun, takes no generator from one that works.
-    refuse_outside(&space, space.next(0, 1, &clock::careful_bounds(shared)));
     stats::flush_at_transaction_end();
-    let kept = layouts::default().space(node).ok();
-    let place = shared.with_table(|table| {
-        let place = table.attach(space, (layout, node), kept);
-        if place.new {
-            shared.counters[place.index].reset();
+    let (space, place) = loop {
+        if let Some(found) = find(shared, layout) {
+            break found;
         }
-        place
-    });
+    };
     if place.new {
         announce_end(&layout);
     }
     let (generator, index, handle) = (&shared.generators[place.index], place.index, place.handle);
     Attached { shared, generator, handle, space, layout, index }
+}
+
+/// Finds the place of a space under the number that this server has. `None` if it has got another one meanwhile.
+fn find(shared: &Shared, layout: Layout) -> Option<(IdSpace, Place)> {
+    let node = worker::state::node(shared);
+    let space = layout.space(node).unwrap_or_else(|e| error::server_number(&layout, e).raise());
+    // A layout that has ended, or not begun, takes no generator from one that works.
+    refuse_outside(&space, space.next(0, 1, &clock::careful_bounds(shared)));
+    let kept = layouts::default().space(node).ok();
+    let place = shared.with_table(|table| {
+        // Numbers change under this lock: what is attached here ends when the number does.
+        if !shared.worker.is(node) {
+            return None;
+        }
+        let place = table.attach(space, (layout, node), kept);
+        if place.new {
+            shared.counters[place.index].reset();
+        }
+        Some(place)
+    })?;
+    Some((space, place))
 }
 
 pub fn refuse_on_standby() {
@@ -108,7 +123,7 @@ fn issue_carefully(attached: &mut Attached, want: u64) -> Run {
         match attached.try_issue(want, &bounds) {
             Ok(Answer::Issued(run)) => return run,
             Ok(Answer::Wait { time_ms }) => wait(attached, time_ms),
-            Ok(Answer::Reserve { time_ms }) => clock::mark::reserve(attached.shared, time_ms),
+            Ok(Answer::Reserve { time_ms }) => clock::make_room(attached.shared, time_ms),
             Ok(answer) => refuse_outside(&attached.space, answer),
             Err(Ended) => *attached = attach(attached.layout),
         }

@@ -1,5 +1,6 @@
-//! Worker ids from a pool: the SQL functions of those who make ids themselves. A number is a slot of a lease, and with it
-//! goes the interval of id time that its holder may use.
+//! Worker ids from a pool: the SQL functions of those who make ids themselves, and the keeper, which has this server's own
+//! number from another server's pool. A number is a slot of a lease, and with it goes the interval of id time that its holder
+//! may use.
 
 use crate::lease::row::{self, Wish};
 use crate::lease::{acquire, names, own, required_token, term, transaction, ttl_us};
@@ -9,7 +10,12 @@ use crate::{error, timestamp};
 use pgrx::datum;
 use pgrx::prelude::*;
 
+mod coordinator;
+pub mod keeper;
+mod libpq;
 mod number;
+pub mod state;
+pub mod stats;
 
 /// Acquires a number of a pool, the one that the owner had last if it is free. Without a ttl it is bound to the session.
 /// An error when all are taken: 53400.

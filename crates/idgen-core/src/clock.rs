@@ -149,13 +149,18 @@ impl EffectiveClock {
     }
 }
 
-/// How far time is durably promised. In shared memory; written by whoever has written the file.
+/// How far time is promised: durably by the file, and to this server's number by a lease. In shared memory; written by
+/// whoever has written the file, and by whoever holds the lease.
 #[repr(C, align(64))]
 pub struct Mark {
     /// No id has this time or a later one (milliseconds since 1970). `UNKNOWN` until the file has been read.
     mark_ms: AtomicI64,
-    /// From this time on it is due to be moved. What the hot path takes for the mark, so that it looks at one word.
+    /// From this time on it is due to be moved.
     due_ms: AtomicI64,
+    /// No id of this server's number has this time or a later one.
+    end_ms: AtomicI64,
+    /// The earlier of `due_ms` and `end_ms`: what the hot path takes for the mark, so that it looks at one word.
+    near_ms: AtomicI64,
 }
 
 /// Before every time: nothing may be issued.
@@ -178,8 +183,14 @@ impl Target {
 }
 
 impl Mark {
+    /// The file is not read yet, and the number is nobody else's at any time.
     pub fn unknown() -> Self {
-        Self { mark_ms: AtomicI64::new(UNKNOWN), due_ms: AtomicI64::new(UNKNOWN) }
+        Self {
+            mark_ms: AtomicI64::new(UNKNOWN),
+            due_ms: AtomicI64::new(UNKNOWN),
+            end_ms: AtomicI64::new(i64::MAX),
+            near_ms: AtomicI64::new(UNKNOWN),
+        }
     }
 
     pub fn is_known(&self) -> bool {
@@ -192,16 +203,40 @@ impl Mark {
         self.mark_ms.load(Ordering::Acquire)
     }
 
-    #[inline]
     pub fn due_ms(&self) -> i64 {
-        self.due_ms.load(Ordering::Acquire)
+        self.due_ms.load(Ordering::Relaxed)
     }
 
-    /// Publishes what the file has. For the holder of the file's lock; a mark never goes back while the server runs.
+    pub fn end_ms(&self) -> i64 {
+        // Acquire: as `near_ms`.
+        self.end_ms.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn near_ms(&self) -> i64 {
+        // Acquire: whoever sees where a number ends sees that what was issued under another one has ended, see
+        // `Table::begin_anew`; and the mark, as above.
+        self.near_ms.load(Ordering::Acquire)
+    }
+
+    /// Publishes what the file has. For the holder of the table's lock; a mark never goes back while the server runs.
     pub fn publish(&self, target: Target) {
         self.mark_ms.fetch_max(target.mark_ms, Ordering::Release);
+        self.due_ms.fetch_max(target.due_ms, Ordering::Relaxed);
         // After the mark: `due` read as the mark must never be past it.
-        self.due_ms.fetch_max(target.due_ms, Ordering::Release);
+        self.publish_near();
+    }
+
+    /// Publishes where the times of this server's number end. For the holder of the table's lock, without which another's
+    /// half of the minimum could be lost, and a lease outlived.
+    pub fn end_at(&self, end_ms: i64) {
+        self.end_ms.store(end_ms, Ordering::Release);
+        self.publish_near();
+    }
+
+    fn publish_near(&self) {
+        let near_ms = self.due_ms.load(Ordering::Relaxed).min(self.end_ms.load(Ordering::Relaxed));
+        self.near_ms.store(near_ms, Ordering::Release);
     }
 }
 

@@ -70,6 +70,13 @@ impl Table<'_> {
         }
     }
 
+    /// Ends every tenancy, and makes what comes begin at this time or later: the server's number is another, or its lease
+    /// is. Whoever still remembers a tenancy issues nothing by it, however far the new number may go.
+    pub fn begin_anew(&mut self, floor_ms: i64) {
+        (0..self.tenants.len()).for_each(|index| self.evict(index));
+        self.raise_floor(floor_ms);
+    }
+
     /// The time of the latest id that is next in any layout, in the table or to come: how far ahead ids still are.
     pub fn next_ms(&self) -> i64 {
         let of = |(generator, tenant): (&Generator, &Option<Tenant>)| {

@@ -4,6 +4,8 @@
 //! that keeps inside his own never makes an id that another makes, however late he is, and whatever his clock says: clocks
 //! cost waiting, never a duplicate. Times are microseconds since 1970, as they stand in ids.
 
+pub mod coordinator;
+
 /// The id times that one holder of a number may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
@@ -28,6 +30,16 @@ impl Interval {
     pub fn used_until_us(self, last_us: Option<i64>) -> i64 {
         last_us
             .map_or(self.not_after_us, |last_us| last_us.saturating_add(1).clamp(self.not_before_us, self.not_after_us))
+    }
+
+    /// The first millisecond since 1970 that is inside.
+    pub fn first_ms(&self) -> i64 {
+        self.not_before_us.saturating_add(999).div_euclid(1000)
+    }
+
+    /// The millisecond since 1970 that is the first one outside again.
+    pub fn end_ms(&self) -> i64 {
+        self.not_after_us.div_euclid(1000)
     }
 }
 

@@ -1,0 +1,152 @@
+//! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
+
+use super::keeper;
+use crate::bell::{self, Bell};
+use crate::clock::{boot_us, wall_ms};
+use crate::fixed_text::FixedText;
+use crate::shmem::Shared;
+use crate::{error, settings};
+use idgen_core::layout::Node;
+use idgen_core::worker::Interval;
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+/// In shared memory.
+pub struct State {
+    /// A leased number, or one of the two below. Written under the table's lock, so that whoever attaches a space under
+    /// that lock knows whose it is.
+    number: AtomicI64,
+    /// The keeper's process, or what `keeper` says of it.
+    pub keeper: keeper::Place,
+    pub renewals: AtomicU64,
+    pub failures: AtomicU64,
+    /// How often the number became another.
+    pub changes: AtomicU64,
+    /// Who waits for a number, or for more time, sleeps here.
+    pub changed: Bell,
+}
+
+/// The number is that of `idgen.worker_id`.
+const SETTING: i64 = -1;
+/// It is to be leased, and has not been yet.
+const NONE: i64 = -2;
+
+/// What the keeper has from the coordinator. Under the worker's lock; for the keeper to write, and for people to read.
+#[derive(Clone, Copy, Default)]
+pub struct Lease {
+    pub pool: FixedText<255>,
+    pub term: Option<Term>,
+    pub interval: Option<Interval>,
+    pub ttl: Duration,
+    /// By CLOCK_BOOTTIME, in microseconds.
+    pub renewed_us: i64,
+    /// Milliseconds since 1970; `None` when the last try went well.
+    pub failing_since_ms: Option<i64>,
+    pub last_error: FixedText<400>,
+    /// Host and port that have answered last.
+    pub coordinator: FixedText<255>,
+}
+
+/// By what the lease is known, and where.
+#[derive(Clone, Copy)]
+pub struct Term {
+    pub number: u32,
+    pub token: i64,
+    /// The system identifier of the coordinator: elsewhere the token means nothing, or another's term.
+    pub coordinator: u64,
+}
+
+impl State {
+    pub fn new() -> Self {
+        Self {
+            number: AtomicI64::new(if settings::has_worker_pool() { NONE } else { SETTING }),
+            keeper: keeper::Place::new(),
+            renewals: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            changed: Bell::new(),
+        }
+    }
+
+    /// This server's number now; `None` while there is none.
+    pub fn node(&self) -> Option<Node> {
+        match self.number.load(Acquire) {
+            SETTING => Some(settings::node()),
+            NONE => None,
+            // Written from a `u32`.
+            number => Some(Node { worker: number as u32, ..settings::node() }),
+        }
+    }
+
+    pub fn is(&self, node: Node) -> bool {
+        self.node() == Some(node)
+    }
+
+    /// Is the number a setting, as long as no lease has taken its place?
+    pub fn is_set(&self) -> bool {
+        self.number.load(Acquire) == SETTING
+    }
+
+    /// For the holder of the table's lock, as the three of them.
+    pub fn set_number(&self, number: u32) {
+        self.number.store(i64::from(number), Release);
+    }
+
+    pub fn set_none(&self) {
+        self.number.store(NONE, Release);
+    }
+
+    pub fn set_by_setting(&self) {
+        self.number.store(SETTING, Release);
+    }
+
+    pub fn reset(&self) {
+        for counter in [&self.renewals, &self.failures, &self.changes] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// How long to wait for the first answer of a coordinator. One that is there answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// This server's number. Waits while the keeper is at its first try to lease it; an error, 55000, when that went wrong.
+pub fn node(shared: &Shared) -> Node {
+    let began = Instant::now();
+    loop {
+        // Before looking, so that a ring in between is not lost.
+        shared.worker.changed.listen();
+        let (node, is_failing) = (shared.worker.node(), shared.with_worker(|lease| lease.failing_since_ms.is_some()));
+        if node.is_none() && !is_failing && began.elapsed() < PATIENCE {
+            shared.worker.changed.sleep(Duration::from_secs(1), pg_sys::PG_WAIT_EXTENSION);
+            continue;
+        }
+        bell::stop_listening();
+        return node.unwrap_or_else(|| refuse(shared));
+    }
+}
+
+/// Ids have come to where the lease ends, as it was seen to. If they are ahead of the clock, waits until it is renewed; if
+/// it is the clock that has come there, it is an error, 55000.
+pub fn wait_for_renewal(shared: &Shared, seen_end_ms: i64) {
+    loop {
+        shared.worker.changed.listen();
+        let left_ms = seen_end_ms.saturating_sub(wall_ms());
+        let is_renewed = shared.clock.mark.end_ms() != seen_end_ms;
+        if is_renewed || left_ms <= 0 {
+            bell::stop_listening();
+            if is_renewed {
+                return;
+            }
+            refuse(shared);
+        }
+        let pause = Duration::from_millis(left_ms.min(1000) as u64);
+        shared.worker.changed.sleep(pause, pg_sys::PG_WAIT_EXTENSION);
+    }
+}
+
+fn refuse(shared: &Shared) -> ! {
+    let lease = shared.with_worker(|lease| *lease);
+    error::worker::not_leased(&lease, shared.worker.keeper.pid(), boot_us()).raise()
+}
