@@ -91,7 +91,7 @@ impl Coordinator {
     pub fn release(&mut self, pool: &str, token: i64, last_us: i64) -> Result<(), Trouble> {
         self.patience = LAST_PATIENCE;
         let last = "'epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) \
-                    $3::pg_catalog.int8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval";
+                    ($3::pg_catalog.int8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)";
         let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last})", self.schema);
         self.query(&sql, &[pool, &token.to_string(), &last_us.to_string()]).map(|_| ())
     }
