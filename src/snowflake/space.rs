@@ -123,7 +123,7 @@ fn issue_carefully(attached: &mut Attached, want: u64) -> Run {
         match attached.try_issue(want, &bounds) {
             Ok(Answer::Issued(run)) => return run,
             Ok(Answer::Wait { time_ms }) => wait(attached, time_ms),
-            Ok(Answer::Reserve { time_ms }) => clock::make_room(attached.shared, time_ms),
+            Ok(Answer::Reserve { time_ms }) => clock::make_room(attached.shared, bounds.mark_ms, time_ms),
             Ok(answer) => refuse_outside(&attached.space, answer),
             Err(Ended) => *attached = attach(attached.layout),
         }

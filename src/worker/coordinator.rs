@@ -3,6 +3,7 @@
 use super::libpq::{Connection, Hosts, Trouble};
 use super::state::Term;
 use idgen_core::worker::Interval;
+use idgen_core::worker::coordinator::Pace;
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,9 +24,7 @@ pub struct Coordinator {
     schema: String,
 }
 
-/// Also bounds what is done there: nothing is granted that nobody waits for any more.
-const WHO: &CStr = c"SELECT control.system_identifier::text, pg_catalog.quote_ident(space.nspname), \
-    pg_catalog.set_config('statement_timeout', $1, false) \
+const WHO: &CStr = c"SELECT control.system_identifier::text, pg_catalog.quote_ident(space.nspname) \
     FROM pg_catalog.pg_control_system() AS control \
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
     LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) extension.extnamespace";
@@ -42,13 +41,24 @@ const STALE: &str = "55000";
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    pub fn connect(conninfo: &CStr, hosts: &mut Hosts, turn: usize, patience: Duration) -> Result<Self, Trouble> {
+    pub fn connect(conninfo: &CStr, hosts: &mut Hosts, turn: usize, pace: Pace) -> Result<Self, Trouble> {
+        let patience = pace.patience();
         let mut connection = Connection::open(conninfo, hosts, turn, patience)?;
-        let row = connection.query(WHO, &[&patience.as_millis().to_string()], patience)?;
+        let row = connection.query(WHO, &[], patience)?;
         let Some(Some(schema)) = row.get(1).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));
         };
-        Ok(Self { system_identifier: number(&row, 0)?, connection, patience, schema })
+        let mut coordinator = Self { system_identifier: number(&row, 0)?, connection, patience, schema };
+        coordinator.keep_to(pace)?;
+        Ok(coordinator)
+    }
+
+    /// Waits for answers as long as this pace has time for them. So does the coordinator: nothing is granted there that nobody
+    /// waits for any more.
+    pub fn keep_to(&mut self, pace: Pace) -> Result<(), Trouble> {
+        self.patience = pace.patience();
+        let ms = self.patience.as_millis().to_string();
+        self.query("SELECT pg_catalog.set_config('statement_timeout', $1, false)", &[&ms]).map(|_| ())
     }
 
     /// Host and port.

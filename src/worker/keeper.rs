@@ -236,7 +236,7 @@ impl Keeper {
         let mut coordinator = match self.coordinator.take() {
             Some(coordinator) => coordinator,
             None if self.pool.coordinator.is_empty() => return Err(Trouble::new("idgen.coordinator is not set")),
-            None => Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())?,
+            None => Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace)?,
         };
         let term = self.shared.with_worker(|lease| lease.term);
         // A coordinator that is another than the one that granted the lease knows nothing of it.
@@ -283,7 +283,7 @@ impl Keeper {
             worker.changes.fetch_add(1, Relaxed);
             log!("this server is worker {} of pool \"{}\" from now on", term.number, self.pool.name);
         }
-        Ok(())
+        coordinator.keep_to(self.pace)
     }
 
     /// Gives the number back, and says up to where it was used: so the next holder, who may be this server after its
