@@ -93,13 +93,13 @@ pub fn careful_bounds(shared: &Shared) -> Bounds {
     Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.promised_ms() }
 }
 
-/// Makes room for an id of this time, where nothing from `seen_ms` on was promised: moves the mark, or waits for the lease of
+/// Makes room for ids of these times, where nothing from `seen_ms` on was promised: moves the mark, or waits for the lease of
 /// this server's number to be renewed.
-pub fn make_room(shared: &Shared, seen_ms: i64, time_ms: i64) {
-    match shared.clock.mark.in_the_way(seen_ms, time_ms) {
+pub fn make_room(shared: &Shared, seen_ms: i64, (first_ms, last_ms): (i64, i64)) {
+    match shared.clock.mark.in_the_way(seen_ms, last_ms) {
         InTheWay::Nothing => {}
         InTheWay::Mark { reserve_ms } => mark::reserve(shared, reserve_ms),
-        InTheWay::Lease { end_ms } => worker::state::wait_for_renewal(shared, end_ms),
+        InTheWay::Lease => worker::state::wait_for_renewal(shared, first_ms),
     }
 }
 

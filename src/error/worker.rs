@@ -71,9 +71,9 @@ fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
         (None, Some(pid)) if lease.term.is_none() => {
             format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
         }
-        (None, Some(_)) if since < lease.ttl => format!(
-            "It was renewed {} s ago, and this server's clock says {}: it is ahead of the coordinator's clock.",
-            since.as_secs(),
+        (None, Some(_)) if !lease.is_over(now_us) => format!(
+            "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than a \
+             lease may last there, idgen.lease_max_ttl.",
             time_text(wall_ms())
         ),
         (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),

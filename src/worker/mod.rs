@@ -63,13 +63,19 @@ fn worker_acquire(
 
 /// Makes a number last, and moves on the end of the id time that it may be used for.
 #[pg_extern(
-    sql = "CREATE FUNCTION worker_renew(pool text, token bigint, OUT not_after timestamptz, OUT expires_at timestamptz) \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+    sql = "CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval DEFAULT NULL, OUT not_after timestamptz, \
+           OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn worker_renew(pool: Option<&str>, token: Option<i64>, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn worker_renew(
+    pool: Option<&str>,
+    token: Option<i64>,
+    ttl: Option<datum::Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Record {
     let (pool, token) = (checked_name(pool), required_token(token));
+    let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
-    let renewed = term::renew(pool, token, None);
+    let renewed = term::renew(pool, token, ttl_us);
     let interval = number::renew(pool, renewed.slot, token, renewed.ttl_us);
     let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
     // SAFETY: as above.

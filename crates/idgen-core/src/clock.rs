@@ -190,7 +190,7 @@ pub enum InTheWay {
     /// The mark, which is to be moved past this time.
     Mark { reserve_ms: i64 },
     /// The end of the lease.
-    Lease { end_ms: i64 },
+    Lease,
 }
 
 impl Mark {
@@ -245,7 +245,7 @@ impl Mark {
             // Of a run that the lease ends within, a part can be had.
             InTheWay::Mark { reserve_ms: time_ms.min(end_ms - 1) }
         } else {
-            InTheWay::Lease { end_ms }
+            InTheWay::Lease
         }
     }
 
