@@ -11,8 +11,8 @@ use pgrx::prelude::*;
 
 mod number;
 
-/// Acquires a number of a pool, the one that the owner had last if it is free. Without a ttl it is bound to the session.
-/// An error when all are taken: 53400.
+/// Acquires a number of a pool, the one that the owner had last if it is free and its times are over. Without a ttl it is
+/// bound to the session. An error when all are taken: 53400.
 #[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]

@@ -52,13 +52,20 @@ SELECT worker_id, token AS t2, not_before AS begin2 FROM worker_acquire('ids', '
 SELECT worker_release('ids', :t2, '-infinity');
 SELECT not_after = :'begin2' AS none_used FROM idgen.workers WHERE worker_id = 2;
 
--- the one that the owner had last goes first, if it is free
+-- the one that the owner had last goes first, if it is free and its times are over; those of number 0 are not
 SELECT worker_release('ids', :t0);
-SELECT worker_release('ids', :t1);
-SELECT worker_id, owner FROM idgen.workers ORDER BY 1;
+SELECT worker_release('ids', :t1, '-infinity');
+SELECT worker_id, owner, not_after < now() AS over FROM idgen.workers ORDER BY 1;
 SELECT worker_id, owner FROM (SELECT 'pod-2' AS owner) o, worker_acquire('ids', owner, '10 min');
+SELECT worker_id, owner FROM (SELECT 'pod-3' AS owner) o, worker_acquire('ids', owner, '10 min');
 SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
-SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
+-- times that nobody was allowed are not waited for
+SELECT lease_define('bare', 2);
+SELECT slot, lease_release('bare', token)
+FROM (VALUES ('pod-1'), ('pod-2')) AS o (owner), lease_acquire('bare', owner => o.owner);
+SELECT worker_id FROM worker_acquire('bare', 'pod-2', '10 min');
+SELECT lease_revoke('bare', 1);
+SELECT lease_drop('bare');
 
 -- taken away: it rests, and then the next one begins after all that was allowed
 SELECT lease_revoke('ids', 1);
