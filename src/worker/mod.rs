@@ -44,6 +44,7 @@ fn worker_acquire(
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
     let interval = number::grant(pool, granted.slot, granted.token, ttl_us);
+    number::tell_of_a_wait(pool, granted.slot, interval);
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),

@@ -2,6 +2,8 @@
 CREATE TEMP VIEW numbers AS
 SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
 SELECT lease_define('ids', 3, '1 h', '1 h');
+-- who has to wait is told: below
+SET client_min_messages = warning;
 
 -- a number, and an interval that begins now
 SELECT worker_id, token AS t0, not_after AS end0,
@@ -91,6 +93,24 @@ SELECT worker_renew('ids', :bare);
 SELECT worker_release('ids', :bare, now());
 SELECT worker_release('ids', :bare);
 SELECT token AS t FROM worker_acquire('ids') \gset
+
+-- who has to wait is told how long, rounded up; who has not is told nothing
+RESET client_min_messages;
+SELECT lease_define('late', 1, '10 min');
+SELECT token AS late FROM worker_acquire('late', ttl => '10 min') \gset
+SELECT worker_release('late', :late);
+SELECT token AS late FROM worker_acquire('late', ttl => '1 d') \gset
+SELECT worker_release('late', :late);
+SELECT token AS late FROM worker_acquire('late') \gset
+SELECT worker_release('late', :late);
+UPDATE idgen.worker_number SET not_after = 'infinity' WHERE pool = 'late';
+SELECT not_before, not_after, token AS late FROM worker_acquire('late') \gset
+\echo :not_before :not_after
+SELECT not_after FROM worker_renew('late', :late);
+SELECT worker_release('late', :late, now());
+SELECT lease_drop('late');
+DELETE FROM idgen.worker_number WHERE pool = 'late';
+SET client_min_messages = warning;
 
 -- what it refuses
 SELECT worker_acquire('nobody has defined it');
