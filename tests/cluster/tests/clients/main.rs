@@ -121,9 +121,14 @@ impl Instance {
         self.process.id().try_into().expect("a process id is an i32")
     }
 
-    fn end(&mut self) -> (ExitStatus, String) {
-        let status = self.process.wait().expect("a child can be waited for");
-        (status, std::fs::read_to_string(&self.errors).expect("UTF-8"))
+    /// Waits for it: how it ended, and what it said.
+    fn end(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
+        let mut status = None;
+        cluster.wait_for(PATIENCE, "the client to end", || {
+            status = self.process.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        (status.expect("it has ended"), std::fs::read_to_string(&self.errors).expect("UTF-8"))
     }
 
     /// All that it has printed up to now, without a line that it is about to print.
@@ -171,16 +176,22 @@ fn assert_parts(client: &mut Client, ids: &[i64]) {
 
 #[test]
 fn clients_side_by_side_make_ids_inside_their_rectangles() {
+    for _ in 0..rounds(1, 5) {
+        side_by_side();
+    }
+}
+
+fn side_by_side() {
     let owners: Vec<_> = (0..3).flat_map(|n| [(Python, format!("python-{n}")), (Java, format!("java-{n}"))]).collect();
     // As many numbers as clients: a short ttl may pass before its holder renews, and then nobody else is there to take it.
     let site = Site::new(builder(), owners.len());
-    let count = rounds(50_000, 1_000_000);
+    let count = 50_000;
     let start = |(language, owner): &(Language, String)| site.start(*language, owner, "0.1", count);
     let instances: Vec<_> = owners.iter().map(start).collect();
     let (mut client, mut all, mut numbers) = (site.cluster.client(), Vec::new(), BTreeSet::new());
     let mut ends_us = Vec::new();
     for ((_, owner), mut instance) in owners.iter().zip(instances) {
-        let (status, errors) = instance.end();
+        let (status, errors) = instance.end(&site.cluster);
         assert!(status.success(), "{owner}: {errors}");
         let ids = instance.ids();
         assert_eq!(ids.len(), count);
@@ -217,11 +228,11 @@ fn lost_while_paused(language: Language) {
     let mut next = site.start(Python, "next", "0.1", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
-    let (status, errors) = paused.end();
+    let (status, errors) = paused.end(&site.cluster);
     assert!(!status.success() && errors.contains("lease \"p\" is not held under token"), "{status}: {errors}");
     assert_inside(&paused.ids(), allowed);
     next.process.kill().expect("it runs");
-    next.end();
+    next.end(&site.cluster);
     assert_inside(&next.ids(), (0, allowed.2, site.allowed("next").2));
 }
 
@@ -255,7 +266,7 @@ fn clock_steps_back(language: Language) {
     clock.set_offset_s(0);
     site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
     execute(&mut client, "SELECT lease_revoke('p')");
-    let (status, errors) = instance.end();
+    let (status, errors) = instance.end(&site.cluster);
     assert!(!status.success() && errors.contains("lease \"p\" is not held under token"), "{status}: {errors}");
     assert_inside(&instance.ids(), site.allowed("a"));
 }
@@ -270,6 +281,27 @@ fn a_java_client_repeats_nothing_when_the_clock_steps_back() {
     clock_steps_back(Java);
 }
 
+fn clock_steps_ahead(language: Language) {
+    let site = Site::new(builder(), 1);
+    let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    let mut instance = site.start_by(language, "a", "30", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
+    clock.set_offset_s(3600);
+    let (status, errors) = instance.end(&site.cluster);
+    assert!(!status.success() && errors.contains("this clock is ahead of the database's"), "{status}: {errors}");
+    assert_inside(&instance.ids(), site.allowed("a"));
+}
+
+#[test]
+fn a_python_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+    clock_steps_ahead(Python);
+}
+
+#[test]
+fn a_java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+    clock_steps_ahead(Java);
+}
+
 /// To a client whose clock shows each tenth of a second, a millisecond is long enough for more ids than it has room for.
 fn a_millisecond_is_full(language: Language) {
     const COUNT: usize = 30_000;
@@ -278,7 +310,7 @@ fn a_millisecond_is_full(language: Language) {
     // It comes before its time, too.
     clock.set_offset_s(-1);
     let mut instance = site.start_by(language, "a", "30", COUNT, Some(&clock));
-    let (status, errors) = instance.end();
+    let (status, errors) = instance.end(&site.cluster);
     assert!(status.success(), "{errors}");
     let ids = instance.ids();
     assert_eq!(ids.len(), COUNT);
