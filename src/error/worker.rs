@@ -29,6 +29,27 @@ pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
     ))
 }
 
+/// `None`: what holders before were allowed has no end.
+pub fn not_yet(pool: &str, number: i32, wait: Option<Duration>) -> Failure {
+    let when = wait.map_or("never be used".to_owned(), |wait| format!("be used in {}", rounded_up(wait)));
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        format!("number {number} of worker pool \"{pool}\" can {when}"),
+    )
+    .detail("Its last holder was allowed id times up to not_before.")
+    .hint("Make no id before your clock is past not_before.")
+}
+
+/// For people. Nobody has waited long enough who has waited for less.
+fn rounded_up(wait: Duration) -> String {
+    let ms = wait.as_micros().div_ceil(1000);
+    if ms < 120_000 {
+        return format!("{}.{:03} s", ms / 1000, ms % 1000);
+    }
+    let minutes = ms.div_ceil(60_000);
+    if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) }
+}
+
 pub fn bare_lease(pool: &str, number: i32) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -17,8 +17,8 @@ mod number;
 pub mod state;
 pub mod stats;
 
-/// Acquires a number of a pool, the one that the owner had last if it is free. Without a ttl it is bound to the session.
-/// An error when all are taken: 53400.
+/// Acquires a number of a pool, the one that the owner had last if it is free and its times are over. Without a ttl it is
+/// bound to the session. An error when all are taken: 53400.
 #[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -50,6 +50,7 @@ fn worker_acquire(
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
     let interval = number::grant(pool, granted.slot, granted.token, ttl_us);
+    number::tell_of_a_wait(pool, granted.slot, interval);
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
