@@ -33,9 +33,7 @@ impl Cluster {
 
     /// A connection string that libpq and the postgres crate understand.
     pub fn connect_string(&self, database: &str, user: &str) -> String {
-        let quoted = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
-        let [host, user, database] = [&self.dir().to_string_lossy(), user, database].map(quoted);
-        format!("host='{host}' port={PORT} user='{user}' dbname='{database}'")
+        connect_string(&self.dir().to_string_lossy(), PORT, user, database)
     }
 
     /// Runs statements as the superuser in database postgres.
@@ -54,4 +52,10 @@ impl Cluster {
         command.env("PGHOST", self.dir()).env("PGPORT", PORT).env("PGUSER", "postgres");
         command
     }
+}
+
+pub(crate) fn connect_string(host: &str, port: &str, user: &str, database: &str) -> String {
+    let quoted = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
+    let [host, user, database] = [host, user, database].map(quoted);
+    format!("host='{host}' port={port} user='{user}' dbname='{database}'")
 }

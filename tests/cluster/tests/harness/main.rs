@@ -3,6 +3,7 @@
 mod clock;
 mod crash;
 mod lifecycle;
+mod proxy;
 mod standby;
 
 use std::path::Path;
