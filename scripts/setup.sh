@@ -8,6 +8,7 @@ export PG=${PG:-15}
 packages=(
   build-essential clang libclang-dev                  # pgrx reads the headers through libclang
   pkg-config libssl-dev                               # to compile cargo-pgrx
+  libpq-dev                                           # the keeper's connection to its coordinator
   faketime                                            # tests that step the clock
   pgbouncer                                           # tests of locks behind a pooler
   redis-server etcd-server                            # what the bench compares locks and leases with

@@ -131,19 +131,18 @@ struct Keeper {
 const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 
 impl Keeper {
+    /// Goes on with what an earlier keeper of this server has leased.
     fn new(shared: &'static Shared) -> Self {
+        let lease = shared.with_worker(|lease| *lease);
         Self {
             shared,
-            // What an earlier keeper of this server has leased, until the settings are looked at.
-            pool: Pool {
-                name: shared.with_worker(|lease| *lease).pool.text().unwrap_or_default(),
-                coordinator: c"".to_owned(),
-            },
+            // Until the settings are looked at.
+            pool: Pool { name: lease.pool.text().unwrap_or_default(), coordinator: c"".to_owned() },
             coordinator: None,
             hosts: Hosts::default(),
             turn: 0,
             failures: 0,
-            pace: FIRST_PACE,
+            pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             due: Instant::now(),
         }
     }

@@ -67,6 +67,10 @@ impl Connection {
     }
 
     fn finish(&self, deadline: Instant, patience: Duration) -> Result<(), Trouble> {
+        // SAFETY: a connection that was begun. What is wrong with its options is wrong before there is a socket.
+        if unsafe { PQstatus(self.raw.as_ptr()) } == ConnStatusType::CONNECTION_BAD {
+            return Err(self.trouble());
+        }
         let mut state = PostgresPollingStatusType::PGRES_POLLING_WRITING;
         loop {
             match state {

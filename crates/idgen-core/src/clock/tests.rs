@@ -117,6 +117,23 @@ fn an_unknown_mark_lets_nothing_pass_and_a_known_one_never_goes_back() {
     assert_eq!(mark.mark_ms(), NOW_MS + 5500);
 }
 
+/// W1: whichever is published last, what the hot path goes by is never past the end of the lease.
+#[test]
+fn ids_end_where_the_mark_is_due_or_the_lease_ends_whichever_is_first() {
+    let mark = Mark::unknown();
+    let far = Target { mark_ms: NOW_MS + 5500, due_ms: NOW_MS + 4000 };
+    mark.end_at(NOW_MS + 1000);
+    assert_eq!((mark.near_ms(), mark.is_known()), (UNKNOWN, false), "a lease alone allows nothing");
+    mark.publish(far);
+    assert_eq!((mark.near_ms(), mark.end_ms()), (NOW_MS + 1000, NOW_MS + 1000));
+    mark.end_at(NOW_MS + 9000);
+    assert_eq!(mark.near_ms(), NOW_MS + 4000);
+    mark.end_at(i64::MIN);
+    assert_eq!(mark.near_ms(), i64::MIN, "no number, no id");
+    mark.publish(Target { mark_ms: NOW_MS + 9000, due_ms: NOW_MS + 9000 });
+    assert_eq!(mark.near_ms(), i64::MIN);
+}
+
 /// Moved when it is due, the mark is moved once a window at the most.
 #[test]
 fn the_mark_is_moved_once_a_window() {

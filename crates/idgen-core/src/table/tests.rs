@@ -199,3 +199,27 @@ proptest! {
         }
     }
 }
+
+/// W1: what was issued under a number is over when the number is another, and the new one begins after it, at its floor.
+#[test]
+fn a_change_of_number_ends_every_tenancy_and_begins_after_all_that_was_issued() {
+    let mut server = Server::new(4);
+    server.kept = Some(server.space(&tagged(1)).0);
+    let places = [1, 2, 3].map(|tag| (tag, server.attach(&tagged(tag))));
+    let ahead = server.draw(&tagged(2), places[1].1, NOW_MS + 500).unwrap();
+    server.table().begin_anew(NOW_MS + 100);
+    for (tag, place) in places {
+        assert_eq!(server.draw(&tagged(tag), place, NOW_MS + 1000), None, "layout {tag}");
+    }
+    server.worker = 7;
+    let (_, layout, _) = server.space(&tagged(2));
+    let times_ms = [1, 2, 3].map(|tag| {
+        let place = server.attach(&tagged(tag));
+        layout.unpack(server.draw(&tagged(tag), place, NOW_MS).unwrap()).map(|parts| parts.time_ms).ok()
+    });
+    // Layout 2 goes on after what it had issued; a tag is not of this layout, but its time is at the same place.
+    let after_ms = layout.unpack(ahead).unwrap().time_ms;
+    assert_eq!(times_ms[0], Some(NOW_MS + 100));
+    assert!(times_ms[1].is_some_and(|time_ms| time_ms > after_ms));
+    assert_eq!(times_ms[2], Some(NOW_MS + 100));
+}

@@ -30,6 +30,18 @@ fn the_last_time_lets_the_next_one_begin_earlier_and_never_outside_of_what_was_a
     assert_eq!(held.used_until_us(Some(i64::MIN)), 10);
 }
 
+#[test]
+fn milliseconds_of_an_interval_are_those_that_lie_in_it_whole() {
+    let held = Interval { not_before_us: 1001, not_after_us: 2999 };
+    assert_eq!((held.first_ms(), held.end_ms()), (2, 2));
+    let next = Interval { not_before_us: 2999, not_after_us: 5000 };
+    assert_eq!((next.first_ms(), next.end_ms()), (3, 5));
+    let before = Interval { not_before_us: -1001, not_after_us: -1000 };
+    assert_eq!((before.first_ms(), before.end_ms()), (-1, -1));
+    let all = Interval { not_before_us: i64::MIN, not_after_us: i64::MAX };
+    assert!(all.first_ms() < all.end_ms());
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acquire {

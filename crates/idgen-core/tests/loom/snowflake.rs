@@ -192,7 +192,7 @@ fn issue_against_a_mark_that_moves() {
             })
         };
         let (space, layout) = layout(LAYOUT);
-        for look in [Mark::due_ms, Mark::mark_ms] {
+        for look in [Mark::near_ms, Mark::mark_ms] {
             let bounds = Bounds { mark_ms: look(&mark), ..bounds(NOW_MS) };
             let answer = server.generators[place.0].issue(place.1, &space, 6, &bounds).unwrap();
             if let Answer::Issued(run) = answer {
@@ -202,5 +202,45 @@ fn issue_against_a_mark_that_moves() {
         }
         mover.join().unwrap();
         assert_eq!(mark.mark_ms(), NOW_MS + 2);
+    });
+}
+
+/// W1: the server's number changes, and may go further than the old one, while a backend issues by what it remembers: what
+/// it gets is inside of what the old number was allowed, or it notices.
+#[test]
+fn issue_against_a_change_of_number() {
+    const OLD_END_MS: i64 = NOW_MS + 1;
+    const NEW_FIRST_MS: i64 = NOW_MS + 2;
+    loom::model(|| {
+        let server = Server::new(2);
+        let mark = Arc::new(Mark::unknown());
+        mark.publish(Target { mark_ms: NOW_MS + 100, due_ms: NOW_MS + 100 });
+        mark.end_at(OLD_END_MS);
+        let place = server.attach(LAYOUT);
+        let (space, _) = layout(LAYOUT);
+        let holder = {
+            let (server, mark) = (server.clone(), mark.clone());
+            thread::spawn(move || {
+                for now_ms in [NOW_MS, NOW_MS + 5] {
+                    let bounds = Bounds { mark_ms: mark.near_ms(), ..bounds(now_ms) };
+                    if let Ok(Answer::Issued(run)) = server.generators[place.0].issue(place.1, &space, 1, &bounds) {
+                        assert!(space.time_ms(run.first) < OLD_END_MS, "outside of the old number's times");
+                    }
+                }
+            })
+        };
+        {
+            let mut guard = server.table.lock().unwrap();
+            let (tenants, floors_ms) = &mut *guard;
+            let mut table = Table { generators: &server.generators, tenants, floors_ms };
+            table.begin_anew(NEW_FIRST_MS);
+            mark.end_at(NOW_MS + 10);
+        }
+        // The same space stands for that of the new number: its handle is another.
+        let anew = server.attach(LAYOUT);
+        let first = server.draw(LAYOUT, anew, 1, NOW_MS).unwrap()[0];
+        let (_, layout) = layout(LAYOUT);
+        assert!(layout.unpack(first).unwrap().time_ms >= NEW_FIRST_MS);
+        holder.join().unwrap();
     });
 }

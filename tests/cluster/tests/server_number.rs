@@ -1,0 +1,292 @@
+//! This server's number from a pool: settings and their changes, what goes wrong, and what is shown. The faults of a fleet
+//! are in `keeper`.
+
+use std::path::Path;
+
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, check, execute, hint, ids, refused, row, value};
+use idgen_cluster_tests::{Builder, Cluster, Stop};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use postgres::Client;
+
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+}
+
+/// A server that has the pool `servers`, for itself or for others.
+fn coordinator(slots: i32, ttl: &str) -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute(&format!("SELECT lease_define('servers', {slots}, '{ttl}')"));
+    cluster
+}
+
+/// Sets what a server leases its number from, and has it read that.
+fn set_pool(cluster: &Cluster, pool: &str, coordinator: &str) {
+    cluster.set_conf("idgen.worker_pool", pool);
+    cluster.set_conf("idgen.coordinator", coordinator);
+    cluster.reload();
+}
+
+fn own(cluster: &Cluster) -> String {
+    cluster.connect_string("postgres", "postgres")
+}
+
+fn state(client: &mut Client) -> String {
+    value(client, "SELECT state FROM idgen.stat_worker")
+}
+
+fn await_state(cluster: &Cluster, wanted: &str) {
+    let mut client = cluster.client();
+    cluster.wait_for(PATIENCE, &format!("the number to be {wanted}"), || state(&mut client) == wanted);
+}
+
+const DRAW: &str = "SELECT snowflake_next()";
+const WORKER: &str = "SELECT worker FROM snowflake_parts(snowflake_next())";
+
+#[test]
+fn a_pool_takes_the_place_of_the_setting_and_the_setting_that_of_the_pool() {
+    let cluster = builder().conf("idgen.worker_id", "7").start_with_extension();
+    cluster.execute("SELECT lease_define('servers', 4, '1 min'), lease_define('others', 4, '1 min')");
+    let mut client = cluster.client();
+    assert_eq!(value::<i32>(&mut client, WORKER), 7);
+    assert_eq!(state(&mut client), "set");
+    let mut seen = ids(&mut client, DRAW);
+
+    set_pool(&cluster, "servers", &own(&cluster));
+    // The call that begins after the reload starts the keeper, and nothing waits for it: the number is the old one until then.
+    seen.extend(ids(&mut client, DRAW));
+    await_state(&cluster, "leased");
+    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+    seen.extend(ids(&mut client, DRAW));
+    assert_eq!(
+        check(&mut client, "worker"),
+        (true, "this server is worker 0 of datacenter 0, leased from pool \"servers\"".to_owned())
+    );
+    let held = "SELECT string_agg(format('%s %s %s', pool, worker_id, state), ', ' ORDER BY pool) FROM idgen.workers";
+    assert_eq!(value::<String>(&mut client, held), "servers 0 held");
+
+    cluster.execute("SELECT worker_acquire('others', ttl => '1 min')");
+    set_pool(&cluster, "others", &own(&cluster));
+    cluster.wait_for(PATIENCE, "the other pool's number", || value::<i32>(&mut client, WORKER) == 1);
+    seen.extend(ids(&mut client, DRAW));
+    assert_eq!(value::<String>(&mut client, held), "others 0 held, others 1 held, servers 0 free");
+
+    set_pool(&cluster, "", "");
+    await_state(&cluster, "set");
+    assert_eq!(value::<i32>(&mut client, WORKER), 7);
+    seen.extend(ids(&mut client, DRAW));
+    assert_eq!(value::<String>(&mut client, held), "others 0 held, others 1 free, servers 0 free");
+    assert!(seen.is_sorted_by(|a, b| a < b), "ids rise over changes of the number: {seen:?}");
+    let keeper: Option<i32> = value(&mut client, "SELECT pid FROM idgen.stat_worker");
+    assert_eq!(keeper, None, "nothing is to be kept any more");
+}
+
+/// What was given back says how far it was used: the next holder begins right there, and not where the lease would have ended.
+#[test]
+fn a_number_that_is_given_back_can_be_used_at_once() {
+    let coordinator = coordinator(1, "1 hour");
+    let cluster = builder().start_with_extension();
+    set_pool(&cluster, "servers", &own(&coordinator));
+    let mut client = cluster.client();
+    let last = ids(&mut client, DRAW)[0];
+    set_pool(&cluster, "", "");
+    await_state(&cluster, "set");
+    let mut there = coordinator.client();
+    let sql = format!(
+        "SELECT not_before > snowflake_time({last}), not_before < now() + interval '1 min' FROM worker_acquire('servers')"
+    );
+    let next = row(&mut there, &sql);
+    assert_eq!((next.get::<_, bool>(0), next.get::<_, bool>(1)), (true, true));
+}
+
+/// Each has its own message; none of them names a password; and ids go on as soon as it is mended.
+#[test]
+fn what_goes_wrong_is_said_with_since_when_and_why() {
+    let coordinator = coordinator(1, "1 min");
+    coordinator.execute("CREATE DATABASE empty");
+    ask_keepers_for_a_password(&coordinator);
+    let cluster = builder().start_with_extension();
+    let good = own(&coordinator);
+    let of = |database: &str, user: &str| coordinator.connect_string(database, user);
+    for (pool, conninfo, why) in [
+        ("servers", String::new(), "idgen.coordinator is not set"),
+        ("servers", "host=/nowhere password=secret-1".to_owned(), "/nowhere"),
+        (
+            "servers",
+            "host=/nowhere password=secret-2 secret-3".to_owned(),
+            "no connection string that libpq understands",
+        ),
+        ("servers", "postgresql://a:secret-4@[::1".to_owned(), "no connection string that libpq understands"),
+        ("servers", format!("{good} passfile=/nowhere sslmode=wrong"), "invalid sslmode"),
+        ("servers", of("postgres", "keeper") + " password=secret-6", "password authentication failed"),
+        ("servers", of("nowhere", "postgres"), "database \"nowhere\" does not exist"),
+        ("servers", of("empty", "postgres"), "the database has no extension idgen"),
+        ("nothing", good.clone(), "worker pool \"nothing\" does not exist"),
+    ] {
+        let size = cluster.log().len();
+        // As at a start: without a number, and not with that of the setting.
+        cluster.set_conf("idgen.worker_pool", pool);
+        cluster.set_conf("idgen.coordinator", &conninfo);
+        cluster.restart();
+        let mut client = cluster.client();
+        let error = refused(&mut client, DRAW, "55000");
+        assert_eq!(error.message(), format!("this server has no worker id yet from pool \"{pool}\""));
+        let detail = error.detail().expect("why");
+        assert!(
+            detail.starts_with("To ask the coordinator has failed since 2") && detail.contains(why),
+            "{conninfo}: {detail}"
+        );
+        assert!(hint(&error).contains("idgen.stat_worker"), "{error:?}");
+        let shown = "SELECT state, failing_since <= now(), last_error FROM idgen.stat_worker";
+        let shown = row(&mut client, shown);
+        assert_eq!((shown.get::<_, String>(0), shown.get::<_, bool>(1)), ("waiting".to_owned(), true));
+        assert!(shown.get::<_, String>(2).contains(why));
+        let (is_well, message) = check(&mut client, "worker");
+        assert!(!is_well, "{message}");
+        let told = format!("{error:?} {} {message}", shown.get::<_, String>(2));
+        assert!(!told.contains("secret"), "{told}");
+        // The server's own settings are PostgreSQL's to log, when they change.
+        let logged =
+            cluster.log()[size..].lines().filter(|line| !line.contains("parameter \"")).collect::<Vec<_>>().join("\n");
+        assert!(logged.contains("could not lease a worker id") && !logged.contains("secret"), "{logged}");
+    }
+    set_pool(&cluster, "servers", &good);
+    let mut client = cluster.client();
+    cluster.wait_for(PATIENCE, "ids", || client.query_one(DRAW, &[]).is_ok());
+    assert_eq!(state(&mut client), "leased");
+}
+
+/// The connection is libpq's: a service file, a password file, and hosts that are down or are standbys before the one that
+/// grants.
+#[test]
+fn the_coordinator_is_found_by_service_password_file_and_several_hosts() {
+    let coordinator = coordinator(4, "1 min");
+    let standby = coordinator.standby();
+    ask_keepers_for_a_password(&coordinator);
+    let cluster = builder().start_with_extension();
+    let dir = cluster.data_dir();
+    let (service, passwords) = (dir.join("services"), dir.join("passwords"));
+    let (first, second) = (host(&standby), host(&coordinator));
+    std::fs::write(
+        &service,
+        format!("[ids]\nhost=/nowhere,{first},{second}\nport=5432\nuser=keeper\ndbname=postgres\n"),
+    )
+    .unwrap();
+    std::fs::write(&passwords, "*:*:*:keeper:a secret\n").unwrap();
+    for file in [&service, &passwords] {
+        own_by_server(file, &dir);
+    }
+    cluster.set_env("PGSERVICEFILE", service.as_os_str());
+    cluster.set_conf("idgen.worker_pool", "servers");
+    cluster.set_conf("idgen.coordinator", &format!("service=ids passfile={}", passwords.display()));
+    cluster.restart();
+    let mut client = cluster.client();
+    execute(&mut client, DRAW);
+    assert_eq!(value::<String>(&mut client, "SELECT coordinator FROM idgen.stat_worker"), format!("{second}:5432"));
+    assert_eq!(value::<String>(&mut coordinator.client(), "SELECT role::text FROM idgen.workers"), "keeper");
+}
+
+fn ask_keepers_for_a_password(coordinator: &Cluster) {
+    coordinator.execute("CREATE ROLE keeper LOGIN PASSWORD 'a secret'");
+    let hba = coordinator.data_dir().join("pg_hba.conf");
+    let rules = std::fs::read_to_string(&hba).expect("it is there");
+    std::fs::write(&hba, format!("local all keeper scram-sha-256\n{rules}")).expect("it can be written");
+    coordinator.reload();
+}
+
+fn host(cluster: &Cluster) -> String {
+    cluster.data_dir().parent().expect("the directory of the socket").display().to_string()
+}
+
+/// Readable by the server only, as libpq wants it of a file of passwords.
+fn own_by_server(file: &Path, like: &Path) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let owner = std::fs::metadata(like).expect("a directory");
+    chown(file, Some(owner.uid()), Some(owner.gid())).expect("the owner is set");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the mode is set");
+}
+
+/// Ordinary roles can neither see the connection string nor change where the number comes from.
+#[test]
+fn only_who_may_configure_the_server_sees_and_sets_the_coordinator() {
+    let cluster = builder().conf("idgen.coordinator", "password=hidden").start_with_extension();
+    cluster.execute("CREATE ROLE ordinary LOGIN");
+    let mut client = cluster.client_as("postgres", "ordinary");
+    refused(&mut client, "SHOW idgen.coordinator", "42501");
+    refused(&mut client, "SET idgen.worker_pool = 'p'", "55P02");
+    refused(&mut client, "ALTER SYSTEM SET idgen.coordinator = ''", "42501");
+    let all: String = value(&mut client, "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name ~ 'idgen'");
+    let status: String = value(&mut client, "SELECT idgen.status()::text || (SELECT s::text FROM idgen.stat_worker s)");
+    assert!(!all.contains("hidden") && !status.contains("hidden"), "{all} {status}");
+}
+
+/// A number that the layout has no room for is an error with a way out, and another layout works.
+#[test]
+fn a_number_too_large_for_a_layout_is_an_error_there_and_nowhere_else() {
+    let coordinator = coordinator(9, "1 min");
+    // 0 to 7 are taken: js53 has room for those.
+    coordinator.execute("SELECT worker_acquire('servers', ttl => '1 min') FROM generate_series(1, 8)");
+    let cluster = builder()
+        .conf("idgen.worker_pool", "servers")
+        .conf("idgen.coordinator", &own(&coordinator))
+        .start_with_extension();
+    let mut client = cluster.client();
+    let error = refused(&mut client, "SELECT snowflake_next('js53')", "22003");
+    assert_eq!(hint(&error), "Use a layout with more bits for it, or a pool with fewer slots.");
+    assert_eq!(value::<i32>(&mut client, WORKER), 8);
+}
+
+/// One keeper after another: each goes on with the lease, at its pace, and nobody notices.
+#[test]
+fn a_keeper_that_is_ended_is_followed_by_another_that_goes_on_with_the_lease() {
+    let coordinator = coordinator(4, "2 s");
+    let cluster = builder()
+        .conf("idgen.worker_pool", "servers")
+        .conf("idgen.coordinator", &own(&coordinator))
+        .start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, DRAW);
+    let token = "SELECT max(token) FROM idgen.workers";
+    let (before, keeper) = (value::<i64>(&mut coordinator.client(), token), "SELECT pid FROM idgen.stat_worker");
+    let first: i32 = value(&mut client, keeper);
+    kill(Pid::from_raw(first), Signal::SIGTERM).expect("the keeper is there");
+    let is_another = |pid: Option<i32>| pid.is_some_and(|pid| pid != first);
+    cluster.wait_for(PATIENCE, "another keeper", || is_another(value(&mut client, keeper)));
+    let renewals = "SELECT renewals FROM idgen.stat_worker";
+    let so_far: i64 = value(&mut client, renewals);
+    // More than a ttl goes by meanwhile, and no id fails.
+    cluster.wait_for(PATIENCE, "renewals", || {
+        execute(&mut client, DRAW);
+        value::<i64>(&mut client, renewals) > so_far + 5
+    });
+    assert_eq!(value::<i64>(&mut coordinator.client(), token), before);
+    assert_eq!(row(&mut client, "SELECT changes, failures FROM idgen.stat_worker").get::<_, i64>(0), 1);
+}
+
+/// Whoever waits for the first answer of a coordinator that is silent can be cancelled, and the server stopped.
+#[test]
+fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    // Accepts, and never says a word.
+    let _silent = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
+    open_to_all(directory.path());
+    let conninfo = format!("host={} user=postgres", directory.path().display());
+    let cluster =
+        builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", &conninfo).start_with_extension();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || refused(&mut client, DRAW, "57014"));
+        idgen_cluster_tests::sql::await_wait(&cluster, pid);
+        cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
+        waiting.join().unwrap();
+    });
+    cluster.stop(Stop::Fast);
+}
+
+fn open_to_all(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = directory.join(".s.PGSQL.5432");
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
