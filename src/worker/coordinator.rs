@@ -51,6 +51,14 @@ impl Coordinator {
         Ok(Self { system_identifier: number(&row, 0)?, connection, patience, schema })
     }
 
+    /// How long an answer is waited for from now on, and worked on there.
+    pub fn set_patience(&mut self, patience: Duration) -> Result<(), Trouble> {
+        let sql = "SELECT pg_catalog.set_config('statement_timeout', $1, false)";
+        self.query(sql, &[&patience.as_millis().to_string()])?;
+        self.patience = patience;
+        Ok(())
+    }
+
     /// Host and port.
     pub fn host(&self) -> String {
         self.connection.host()

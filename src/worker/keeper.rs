@@ -246,7 +246,11 @@ impl Keeper {
         };
         if !is_renewed {
             self.acquire(&mut coordinator)?;
+            // It was connected to when the pool had not yet said how long its leases last.
+            coordinator.set_patience(self.pace.patience())?;
         }
+        let host = coordinator.host();
+        self.shared.with_worker(|lease| lease.coordinator.set(&host));
         self.coordinator = Some(coordinator);
         Ok(())
     }
@@ -270,10 +274,9 @@ impl Keeper {
 
     fn acquire(&mut self, coordinator: &mut Coordinator) -> Result<(), Trouble> {
         let Grant { term, interval, ttl } = coordinator.acquire(&self.pool.name, &label())?;
-        let (host, now_us) = (coordinator.host(), boot_us());
+        let now_us = boot_us();
         self.pace = Pace { ttl };
         let before = self.shared.with_worker(|lease| {
-            lease.coordinator.set(&host);
             (lease.interval, lease.ttl, lease.renewed_us) = (Some(interval), ttl, now_us);
             lease.term.replace(term)
         });
