@@ -8,7 +8,7 @@ use idgen_cluster_tests::{Cluster, Stop, pause};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::grants::Seen;
+use crate::grants::{Seen, micros};
 use crate::load::Load;
 use crate::random::Random;
 use crate::{POOL, Worker};
@@ -24,7 +24,7 @@ pub enum Fault {
     KeeperEnded,
     /// Until the lease has ended.
     KeeperPaused,
-    /// While the server is given another number.
+    /// While the server is given another number, until the times of the old one are over.
     BackendPaused,
     Revoked,
     /// A copy is started beside it, and draws too.
@@ -85,7 +85,7 @@ impl Fault {
             Fault::KeeperEnded => end(keeper(server)),
             Fault::KeeperPaused => {
                 let paused = pause(keeper(server));
-                Worker::await_that(server, "no lease", |worker| worker.state != "leased" && worker.state != "failing");
+                Worker::await_state(server, "ended");
                 paused.resume();
             }
             Fault::BackendPaused => load.with_victim(|pid| {
@@ -106,7 +106,7 @@ impl Fault {
             }
             Fault::ClockLeapt => {
                 server.clock().set_offset_ms(3000 + random.below(5000) as i64);
-                Worker::await_that(server, "no time left", |worker| worker.state != "leased");
+                Worker::await_state(server, "ended");
                 server.clock().set_offset_ms(0);
             }
         }
@@ -122,22 +122,22 @@ pub fn end(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a process of the server");
 }
 
-/// Takes a server's number away, and waits until it was granted another rectangle. Not by asking the server: one of its
-/// processes may stand still with a lock in its hands.
+/// Takes a server's number away, and waits until it was granted another rectangle and the times of the old one are over. Not
+/// by asking the server: one of its processes may stand still with a lock in its hands.
 fn revoke(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
-    let directory = load.cluster.data_dir();
-    let token = format!("SELECT max(token) FROM told WHERE owner LIKE '%{}'", directory.display());
-    let revoke = format!(
-        "SELECT lease_revoke('{POOL}', worker_id) FROM idgen.workers WHERE owner LIKE '%{}'",
-        directory.display()
+    let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
+    let before: i64 = value(&mut client, &format!("SELECT max(token) FROM told WHERE {own}"));
+    execute(&mut client, &format!("SELECT lease_revoke('{POOL}', worker_id) FROM idgen.workers WHERE {own}"));
+    let is_over = format!(
+        "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
+         FROM told WHERE {own}",
+        micros("clock_timestamp()")
     );
-    let before: Option<i64> = value(&mut client, &token);
-    execute(&mut client, &revoke);
     let began = Instant::now();
-    coordinator.wait_for(PATIENCE, "another token", || {
+    coordinator.wait_for(PATIENCE, "another rectangle", || {
         // A keeper that waits for such a lock goes on when the process does.
-        value::<Option<i64>>(&mut client, &token) > before || began.elapsed() > Duration::from_secs(5)
+        value(&mut client, &is_over) || began.elapsed() > Duration::from_secs(5)
     });
 }
 
