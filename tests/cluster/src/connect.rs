@@ -33,7 +33,16 @@ impl Cluster {
 
     /// A connection string that libpq and the postgres crate understand.
     pub fn connect_string(&self, database: &str, user: &str) -> String {
-        connect_string(&self.dir().to_string_lossy(), PORT, user, database)
+        connect_string(&self.host(), PORT, user, database)
+    }
+
+    /// Where it listens, for a connection string of several hosts.
+    pub fn host(&self) -> String {
+        self.dir().to_string_lossy().into_owned()
+    }
+
+    pub fn port(&self) -> &'static str {
+        PORT
     }
 
     /// Runs statements as the superuser in database postgres.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use postgres::error::DbError;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::FromSqlOwned;
-use postgres::{Client, Row};
+use postgres::{Client, Row, ToStatement};
 
 use crate::cluster::Cluster;
 
@@ -35,7 +35,12 @@ pub fn ids(client: &mut Client, sql: &str) -> Vec<i64> {
 }
 
 /// Reads what a statement returns row by row, until it ends or the connection does. What came is there in either case.
-pub fn stream(client: &mut Client, sql: &str, seen: &mut Vec<i64>, count: &AtomicUsize) -> Result<(), postgres::Error> {
+pub fn stream(
+    client: &mut Client,
+    sql: &(impl ToStatement + ?Sized),
+    seen: &mut Vec<i64>,
+    count: &AtomicUsize,
+) -> Result<(), postgres::Error> {
     let mut rows = client.query_raw(sql, std::iter::empty::<i32>())?;
     while let Some(row) = rows.next()? {
         seen.push(row.get(0));

@@ -1,5 +1,6 @@
-//! A physical standby of a cluster.
+//! A physical standby of a cluster, and a copy that is none.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -32,6 +33,14 @@ impl Cluster {
         // Once promoted it would wait for itself.
         settings.set("synchronous_standby_names", "");
         StandbyBuilder { primary: self, settings, synchronous: false, fake_clock: false }
+    }
+
+    /// A copy of this server that is started beside it, as a server and no standby: what comes of a base backup, or of a
+    /// virtual machine that was cloned. It has the settings of this server and the true clock.
+    pub fn copy(&self) -> Cluster {
+        let dir = private_dir();
+        base_backup(self, dir.path(), "", &[]);
+        Cluster::new(dir, self.settings(), None)
     }
 
     /// Makes this standby a primary, and waits until it is one.
@@ -76,19 +85,9 @@ impl StandbyBuilder<'_> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("standby_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = private_dir();
-        let source = format!("{} application_name={name}", self.primary.connect_string("postgres", "postgres"));
         // The slot keeps the WAL that a standby still needs, however long a test stops it.
-        run(self.primary.program("pg_basebackup").arg("-D").arg(dir.path().join("data")).args([
-            "-d",
-            &source,
-            "--wal-method=stream",
-            "--write-recovery-conf",
-            "--create-slot",
-            "--slot",
-            &name,
-            "--checkpoint=fast",
-            "--no-sync",
-        ]));
+        let options = ["--write-recovery-conf", "--create-slot", "--slot", &name];
+        base_backup(self.primary, dir.path(), &format!("application_name={name}"), &options);
         let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
         let standby = Cluster::new(dir, self.settings, clock);
         if self.synchronous {
@@ -98,6 +97,13 @@ impl StandbyBuilder<'_> {
         }
         standby
     }
+}
+
+fn base_backup(source: &Cluster, dir: &Path, conninfo: &str, options: &[&str]) {
+    let conninfo = format!("{} {conninfo}", source.connect_string("postgres", "postgres"));
+    let mut command = source.program("pg_basebackup");
+    command.arg("-D").arg(dir.join("data")).args(["-d", &conninfo]).args(options);
+    run(command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync"]));
 }
 
 fn await_synchronous(primary: &Cluster, standby: &str) {

@@ -1,0 +1,169 @@
+//! What goes wrong in a fleet, one after the other.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use idgen_cluster_tests::sql::{PATIENCE, execute, value};
+use idgen_cluster_tests::{Cluster, Stop, pause};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::grants::{Seen, micros};
+use crate::load::Load;
+use crate::random::Random;
+use crate::{POOL, Worker};
+
+/// What happens to one server.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    BackendKilled,
+    KeeperKilled,
+    PostmasterKilled,
+    StoppedAtOnce,
+    Restarted,
+    KeeperEnded,
+    /// Until the lease has ended.
+    KeeperPaused,
+    /// While the server is given another number, until the times of the old one are over.
+    BackendPaused,
+    Revoked,
+    /// A copy is started beside it, and draws too.
+    Copied,
+    /// Ahead by less than a lease lasts, back behind the true time, and to it again.
+    ClockStepped,
+    /// Ahead by more than a lease lasts, and back again.
+    ClockLeapt,
+}
+
+pub const ALL: [Fault; 12] = [
+    Fault::BackendKilled,
+    Fault::KeeperKilled,
+    Fault::PostmasterKilled,
+    Fault::StoppedAtOnce,
+    Fault::Restarted,
+    Fault::KeeperEnded,
+    Fault::KeeperPaused,
+    Fault::BackendPaused,
+    Fault::Revoked,
+    Fault::Copied,
+    Fault::ClockStepped,
+    Fault::ClockLeapt,
+];
+
+impl Fault {
+    /// Can it happen while no coordinator answers?
+    pub fn needs_coordinator(self) -> bool {
+        matches!(self, Fault::BackendPaused | Fault::Revoked)
+    }
+
+    pub fn needs_fake_clock(self) -> bool {
+        matches!(self, Fault::ClockStepped | Fault::ClockLeapt)
+    }
+
+    /// Has it happen to a server under load. `coordinator`: where there is one that answers. Returns what a copy of the server
+    /// has seen, if there was one.
+    pub fn happen(self, load: &Load, coordinator: Option<&Cluster>, random: &mut Random) -> Option<Seen> {
+        let server = load.cluster;
+        match self {
+            Fault::BackendKilled => {
+                load.with_victim(|pid| server.kill9(pid));
+                server.wait_until_ready();
+            }
+            Fault::KeeperKilled => {
+                server.kill9(keeper(server));
+                server.wait_until_ready();
+            }
+            Fault::PostmasterKilled => {
+                server.kill9_postmaster();
+                server.start_again();
+            }
+            Fault::StoppedAtOnce => {
+                server.stop(Stop::Immediate);
+                server.start_again();
+            }
+            Fault::Restarted => server.restart(),
+            Fault::KeeperEnded => end(keeper(server)),
+            Fault::KeeperPaused => {
+                let paused = pause(keeper(server));
+                Worker::await_state(server, "ended");
+                paused.resume();
+            }
+            Fault::BackendPaused => load.with_victim(|pid| {
+                let paused = pause(pid);
+                revoke(load, coordinator.expect("one that answers"));
+                paused.resume();
+            }),
+            Fault::Revoked => {
+                revoke(load, coordinator.expect("one that answers"));
+            }
+            Fault::Copied => return Some(copy(server, coordinator.is_some())),
+            Fault::ClockStepped => {
+                let step_ms = 1 + random.below(1000) as i64;
+                for offset_ms in [step_ms, -2 * step_ms, 0] {
+                    server.clock().set_offset_ms(offset_ms);
+                    await_ids_or_end(load, coordinator.is_some());
+                }
+            }
+            Fault::ClockLeapt => {
+                server.clock().set_offset_ms(3000 + random.below(5000) as i64);
+                // The lease is asked for from there on; where nobody answers, it is over.
+                await_ids_or_end(load, coordinator.is_some());
+                server.clock().set_offset_ms(0);
+            }
+        }
+        None
+    }
+}
+
+fn keeper(server: &Cluster) -> i32 {
+    Worker::await_that(server, "a keeper", |worker| worker.keeper.is_some()).keeper.expect("waited for")
+}
+
+pub fn end(pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a process of the server");
+}
+
+/// Takes a server's number away, and waits until it was granted another rectangle and the times of the old one are over. Not
+/// by asking the server: one of its processes may stand still with a lock in its hands.
+fn revoke(load: &Load, coordinator: &Cluster) {
+    let mut client = coordinator.client();
+    let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
+    let before: i64 = value(&mut client, &format!("SELECT max(token) FROM told WHERE {own}"));
+    execute(&mut client, &format!("SELECT lease_revoke('{POOL}', worker_id) FROM idgen.workers WHERE {own}"));
+    let is_over = format!(
+        "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
+         FROM told WHERE {own}",
+        micros("clock_timestamp()")
+    );
+    let began = Instant::now();
+    coordinator.wait_for(PATIENCE, "another rectangle", || {
+        // A keeper that waits for such a lock goes on when the process does.
+        value(&mut client, &is_over) || began.elapsed() > Duration::from_secs(5)
+    });
+}
+
+/// A copy has no number until it was granted one of its own. What is drawn from it, if there is a coordinator.
+fn copy(server: &Cluster, is_answered: bool) -> Seen {
+    let copy = server.copy();
+    let load = Load::new(&copy);
+    let mut ids = Vec::new();
+    if is_answered {
+        std::thread::scope(|scope| {
+            let _end = load.run(scope, 2);
+            copy.wait_for(PATIENCE, "its ids", || load.count.load(Ordering::Relaxed) > 10_000);
+        });
+        ids = load.into_seen().0;
+    } else {
+        let error = copy.client().simple_query("SELECT snowflake_next()").expect_err("no number");
+        assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
+    }
+    Seen { data_dir: copy.data_dir(), ids }
+}
+
+fn await_ids_or_end(load: &Load, is_answered: bool) {
+    if is_answered {
+        load.await_ids();
+    } else {
+        Worker::await_that(load.cluster, "no lease", |worker| worker.state != "leased");
+    }
+}

@@ -1,0 +1,193 @@
+//! A fleet of servers under load and under faults, of their own and of their coordinator.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use idgen_cluster_tests::ids::assert_distinct;
+use idgen_cluster_tests::{Cluster, rounds};
+
+use crate::faults::{ALL, Fault};
+use crate::grants::{Seen, assert_kept, number_of, rectangles};
+use crate::load::Load;
+use crate::random::Random;
+use crate::{Worker, builder, coordinator, one_of, pooled};
+
+const TTL: &str = "1500 ms";
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// To a server, while the coordinator answers.
+    Fault(Fault),
+    /// To a server, while no coordinator answers.
+    FaultInOutage(Fault),
+    /// The coordinator is killed, and starts again when all leases have ended.
+    Outage,
+    /// It starts again at once.
+    CoordinatorKilled,
+    /// It is killed, and its standby takes its place.
+    Failover,
+    CoordinatorClockStepped,
+}
+
+/// All that can happen, each once, in some order.
+fn events(random: &mut Random) -> Vec<Event> {
+    let can_wait = |fault: &Fault| !fault.needs_coordinator() && !matches!(fault, Fault::Copied);
+    let mut in_outage: Vec<Fault> = ALL.into_iter().filter(can_wait).collect();
+    random.shuffle(&mut in_outage);
+    // Outages take their time.
+    in_outage.truncate(rounds(3, in_outage.len()));
+    in_outage.push(Fault::Copied);
+    let in_outage = in_outage.into_iter().map(Event::FaultInOutage);
+    let mut events: Vec<Event> = ALL.into_iter().map(Event::Fault).chain(in_outage).collect();
+    events.extend([Event::Outage, Event::CoordinatorKilled, Event::Failover, Event::CoordinatorClockStepped]);
+    random.shuffle(&mut events);
+    events
+}
+
+/// The coordinator and its synchronous standby.
+struct Coordinators {
+    serving: Cluster,
+    standby: Cluster,
+}
+
+impl Coordinators {
+    fn start() -> Coordinators {
+        // A standby that has lost its primary looks for it again: until then nothing commits, and nothing is granted.
+        let builder = builder().fake_clock().conf("wal_retrieve_retry_interval", "100 ms");
+        let serving = coordinator(builder, 24, TTL);
+        let standby = serving.standby_builder().synchronous().fake_clock().start();
+        Coordinators { serving, standby }
+    }
+
+    fn connect_string(&self) -> String {
+        one_of(&[&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned())))
+    }
+
+    /// The standby takes over, and gets one of its own.
+    fn fail_over(&mut self, servers: &[Cluster], promoted: impl FnOnce()) {
+        self.serving.kill9_postmaster();
+        self.standby.promote();
+        promoted();
+        let next = self.standby.standby_builder().synchronous().fake_clock().start();
+        self.serving = std::mem::replace(&mut self.standby, next);
+        for server in servers {
+            server.set_conf("idgen.coordinator", &self.connect_string());
+            server.reload();
+        }
+    }
+}
+
+/// The fleet, and what is seen of copies of its servers.
+struct Fleet<'a> {
+    coordinators: Coordinators,
+    servers: &'a [Cluster],
+    loads: &'a [Load<'a>],
+    copies: Vec<Seen>,
+}
+
+impl Fleet<'_> {
+    fn meet(&mut self, event: Event, random: &mut Random) {
+        let whose = match event {
+            Event::Fault(fault) | Event::FaultInOutage(fault) if fault.needs_fake_clock() => self.loads.len() - 1,
+            _ => random.below(self.loads.len()),
+        };
+        println!("{event:?}, server {whose}");
+        let load = &self.loads[whose];
+        match event {
+            Event::Fault(fault) => self.copies.extend(fault.happen(load, Some(&self.coordinators.serving), random)),
+            Event::FaultInOutage(fault) => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                self.copies.extend(fault.happen(load, None, random));
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::Outage => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                for server in self.servers {
+                    Worker::await_state(server, "ended");
+                }
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::CoordinatorKilled => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::Failover => {
+                self.begin_outage();
+                self.coordinators.fail_over(self.servers, || end_outage(event, self.loads));
+            }
+            Event::CoordinatorClockStepped => {
+                self.begin_outage();
+                let step_ms = 1 + random.below(3000) as i64;
+                for offset_ms in [step_ms, -step_ms, 0] {
+                    self.coordinators.serving.clock().set_offset_ms(offset_ms);
+                    self.await_renewals();
+                }
+                end_outage(event, self.loads);
+            }
+        }
+    }
+
+    /// What is told of an outage is not what happened before it.
+    fn begin_outage(&self) {
+        self.loads.iter().for_each(Load::await_ids);
+        self.loads.iter().for_each(|load| _ = load.longest_silence());
+    }
+
+    fn await_renewals(&self) {
+        for server in self.servers {
+            let before = Worker::of(&mut server.client()).renewals;
+            Worker::await_that(server, "a renewal", |worker| worker.renewals != before);
+        }
+    }
+}
+
+/// Waits until all servers make ids again, and says how long they made none.
+fn end_outage(event: Event, loads: &[Load]) {
+    loads.iter().for_each(Load::await_ids);
+    let silences: Vec<_> = loads.iter().map(|load| load.longest_silence().as_millis()).collect();
+    println!("    {event:?}: no ids for {silences:?} ms");
+}
+
+#[test]
+fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
+    let mut random = Random::new();
+    let coordinators = Coordinators::start();
+    let start = |number: usize| {
+        let server = pooled(&coordinators.connect_string());
+        // One of them has a clock that can be stepped: it is slow.
+        if number == 2 { server.fake_clock() } else { server }.start_with_extension()
+    };
+    let servers: Vec<Cluster> = (0..3).map(start).collect();
+    let loads: Vec<Load> = servers.iter().map(Load::new).collect();
+    let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new() };
+    thread::scope(|scope| {
+        let _ends: Vec<_> = loads.iter().map(|load| load.run(scope, 2)).collect();
+        loads.iter().for_each(Load::await_ids);
+        for _ in 0..rounds(1, 10) {
+            for event in events(&mut random) {
+                fleet.meet(event, &mut random);
+            }
+        }
+        loads.iter().for_each(Load::await_ids);
+    });
+    let Fleet { coordinators, copies: mut seen, .. } = fleet;
+    println!("{} ids of {} copies", seen.iter().map(|copy| copy.ids.len()).sum::<usize>(), seen.len());
+    for load in loads {
+        let data_dir = load.cluster.data_dir();
+        let (ids, errors) = load.into_seen();
+        let numbers: BTreeSet<i32> = ids.iter().map(|id| number_of(*id)).collect();
+        println!("{} ids under numbers {numbers:?}, errors {errors:?}", ids.len());
+        seen.push(Seen { data_dir, ids });
+    }
+    let granted = rectangles(&mut coordinators.serving.client());
+    println!("{} rectangles", granted.len());
+    assert_kept(&granted, &seen);
+    assert_distinct(seen.into_iter().flat_map(|server| server.ids).collect());
+}
