@@ -152,6 +152,8 @@ struct Keeper {
     pace: Pace,
     /// As in `Place`, until it was asked for.
     needed_ms: i64,
+    /// When it was looked last what is needed, by CLOCK_BOOTTIME.
+    asked_us: i64,
     /// When to ask next.
     due: Instant,
 }
@@ -172,6 +174,7 @@ impl Keeper {
             failures: 0,
             pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             needed_ms: NOTHING,
+            asked_us: 0,
             due: Instant::now(),
         }
     }
@@ -179,6 +182,8 @@ impl Keeper {
     /// The main loop. Ends when no number is to be leased any more.
     fn run(mut self) {
         while self.follow_settings() {
+            // Before it is looked what is needed: who has asked before this is answered by what is asked now.
+            self.asked_us = boot_us();
             self.needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel).max(self.needed_ms);
             // After a failure at the pace of failures, however many need more.
             let is_asked = self.needed_ms != NOTHING && self.failures == 0;
@@ -202,7 +207,10 @@ impl Keeper {
     fn follow_settings(&mut self) -> bool {
         let Some(pool) = settings::worker_pool() else {
             self.let_go();
-            clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            // Undecided acts as 0, and that may be another server's by now.
+            if self.shared.worker.is_set() || !settings::worker_undecided() {
+                clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            }
             self.shared.with_worker(|lease| *lease = Lease::default());
             self.shared.worker.changed.ring();
             return false;
@@ -224,7 +232,7 @@ impl Keeper {
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
     fn ask_and_tell(&mut self) -> Duration {
-        let outcome = self.ask(self.reached_us());
+        let outcome = self.ask(self.reached_ms());
         let pause = match outcome {
             Ok(()) => {
                 (self.failures, self.needed_ms) = (0, NOTHING);
@@ -266,16 +274,16 @@ impl Keeper {
 
     /// By a connection of its own: one that was kept would have to be watched, and would keep the coordinator from an orderly
     /// stop, all the more if that is this server.
-    fn ask(&mut self, reached_us: i64) -> Result<(), Trouble> {
+    fn ask(&mut self, reached_ms: i64) -> Result<(), Trouble> {
         let mut coordinator = self.connect()?;
         let term = self.shared.with_worker(|lease| lease.term);
         // A coordinator that is another than the one that granted the lease knows nothing of it.
         let is_renewed = match term.filter(|term| term.coordinator == coordinator.system_identifier) {
-            Some(term) => self.renew(&mut coordinator, term, reached_us)?,
+            Some(term) => self.renew(&mut coordinator, term, reached_ms)?,
             None => false,
         };
         if !is_renewed {
-            self.acquire(&mut coordinator, reached_us)?;
+            self.acquire(&mut coordinator, reached_ms)?;
         }
         let host = coordinator.host();
         self.shared.with_worker(|lease| lease.coordinator.set(&host));
@@ -289,47 +297,47 @@ impl Keeper {
         Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())
     }
 
-    /// The time that ids or clocks of this server have come to, in microseconds since 1970. A lease is to last from there on, so
+    /// The time that ids or clocks of this server have come to, in milliseconds since 1970. A lease is to last from there on, so
     /// that it stops no server that is ahead of the coordinator's clock.
-    fn reached_us(&self) -> i64 {
+    fn reached_ms(&self) -> i64 {
         let next_ms = self.shared.with_table(|table| table.next_ms());
-        next_ms.max(self.needed_ms).max(wall_ms()).saturating_mul(1000)
+        next_ms.max(self.needed_ms).max(wall_ms())
     }
 
     /// False if the lease is lost: it has ended, and somebody else has the number, or may have it.
-    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_us: i64) -> Result<bool, Trouble> {
-        let asked_us = boot_us();
-        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_us)? else {
+    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_ms: i64) -> Result<bool, Trouble> {
+        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_ms)? else {
             return Ok(false);
         };
-        self.pace = Pace { ttl };
-        let interval = self.shared.with_worker(|lease| {
-            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
-            lease.interval = lease.interval.map(|interval| Interval { not_after_us, ..interval });
-            lease.interval
-        });
-        if let Some(interval) = interval {
-            self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
-        }
+        let interval = Interval { not_after_us, ..term.interval };
+        self.note_lease(Term { interval, ..term }, ttl, reached_ms);
+        self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
         self.shared.worker.renewals.fetch_add(1, Relaxed);
         Ok(true)
     }
 
-    fn acquire(&mut self, coordinator: &mut Coordinator, reached_us: i64) -> Result<(), Trouble> {
-        let asked_us = boot_us();
-        let Grant { term, interval, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_us)?;
-        self.pace = Pace { ttl };
-        let before = self.shared.with_worker(|lease| {
-            (lease.interval, lease.ttl, lease.renewed_us) = (Some(interval), ttl, asked_us);
-            lease.term.replace(term)
-        });
-        let worker = &self.shared.worker;
+    fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Trouble> {
+        let Grant { term, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_ms)?;
+        // Before the number is known: whoever goes by it may ask at once how its lease stands.
+        let before = self.note_lease(term, ttl, reached_ms);
+        let (worker, interval) = (&self.shared.worker, term.interval);
         clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || worker.set_number(term.number));
         if before.is_none_or(|before| before.number != term.number) {
             worker.changes.fetch_add(1, Relaxed);
             log!("this server is worker {} of pool \"{}\" from now on", term.number, self.pool.name);
         }
         Ok(())
+    }
+
+    /// Writes down what was granted; returns what was before.
+    fn note_lease(&mut self, term: Term, ttl: Duration, reached_ms: i64) -> Option<Term> {
+        self.pace = Pace { ttl };
+        let asked_us = self.asked_us;
+        self.shared.with_worker(|lease| {
+            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
+            lease.falls_short = term.interval.end_ms() <= reached_ms;
+            lease.term.replace(term)
+        })
     }
 
     /// Gives the number back, and says up to where it was used: so the next holder, who may be this server after its

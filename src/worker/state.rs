@@ -37,10 +37,11 @@ const NONE: i64 = -2;
 pub struct Lease {
     pub pool: FixedText<255>,
     pub term: Option<Term>,
-    pub interval: Option<Interval>,
     pub ttl: Duration,
     /// When the last grant or renewal was asked for, by CLOCK_BOOTTIME in microseconds.
     pub renewed_us: i64,
+    /// The last grant or renewal ends before where the server's ids or clock are: as far as the coordinator lets a lease go.
+    pub falls_short: bool,
     /// Milliseconds since 1970; `None` when the last try went well.
     pub failing_since_ms: Option<i64>,
     pub last_error: FixedText<400>,
@@ -48,19 +49,24 @@ pub struct Lease {
     pub coordinator: FixedText<255>,
 }
 
-/// By what the lease is known, and where.
+/// What is leased, by what it is known, and where.
 #[derive(Clone, Copy)]
 pub struct Term {
     pub number: u32,
     pub token: i64,
     /// The system identifier of the coordinator: elsewhere the token means nothing, or another's term.
     pub coordinator: u64,
+    pub interval: Interval,
 }
 
 impl Lease {
-    /// Has it not been renewed for as long as it lasts?
-    pub fn is_over(&self, now_us: i64) -> bool {
-        now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64
+    pub fn interval(&self) -> Option<Interval> {
+        self.term.map(|term| term.interval)
+    }
+
+    /// Has it not been renewed for as long as it lasts, and the time that a renewal takes?
+    pub fn is_overdue(&self, now_us: i64) -> bool {
+        now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64 + 1_000_000
     }
 }
 
@@ -137,17 +143,20 @@ pub fn node(shared: &Shared) -> Node {
 }
 
 /// Ids have come to the end of the lease, the next one to this time: asks the keeper for more, and waits while it asks the
-/// coordinator. An error, 55000, when the lease is over, or the clock at its end and nobody answers.
+/// coordinator. An error, 55000, when the clock is at the end too and nobody answers, or the keeper does not ask.
 pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
+    if !shared.with_worker(|lease| lease.falls_short) {
+        shared.worker.keeper.ask_beyond(time_ms);
+    }
+    // After the wish, as the keeper takes its time before it looks for wishes.
     let asked_us = boot_us();
-    shared.worker.keeper.ask_beyond(time_ms);
     loop {
         // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
         let (lease, end_ms) = (shared.with_worker(|lease| *lease), shared.clock.mark.end_ms());
         let is_failing = lease.failing_since_ms.is_some() && wall_ms() >= end_ms;
-        // Asked for after this, it was for more than this time; if it is not enough, the next one will not be either.
-        let is_vain = lease.renewed_us > asked_us || lease.is_over(boot_us()) || is_failing;
+        // What was asked for after this was for more than this time.
+        let is_vain = lease.falls_short || lease.renewed_us > asked_us || lease.is_overdue(boot_us()) || is_failing;
         if end_ms > time_ms || is_vain {
             bell::stop_listening();
             if end_ms > time_ms {
