@@ -8,6 +8,7 @@ use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose};
 use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What a try at the head of the queue has come to.
@@ -93,8 +94,8 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     };
     if wish.is_for_number {
         // Those whose times are over first: of the others, nothing can be used at once.
-        let to_come = names::numbers_with_times_to_come(wish.name);
-        slots.sort_by_key(|slot| to_come.iter().position(|number| number == slot));
+        let to_come: HashMap<i32, usize> = names::numbers_with_times_to_come(wish.name).into_iter().zip(0..).collect();
+        slots.sort_by_key(|slot| to_come.get(slot));
     }
     let granted = |granted| {
         turnstile.leave();

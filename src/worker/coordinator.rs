@@ -48,14 +48,14 @@ fn interval(us: &str) -> String {
     format!("({us} OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)")
 }
 
-/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer than a
-/// lease may. (Without preload that limit is not known before the first call.)
+/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer and no
+/// shorter than a lease may. (Without preload these limits are not known before the first call.)
 fn ttl_from_reached() -> String {
     let ahead = format!("$3::pg_catalog.int8 OPERATOR(pg_catalog.-) {}", micros("pg_catalog.clock_timestamp()"));
     // A century: what an interval has room for.
     let ahead = interval(&format!("LEAST(GREATEST({ahead}, 0), 3155760000000000)"));
-    let most = "pg_catalog.current_setting('idgen.lease_max_ttl', true)::pg_catalog.interval";
-    format!("LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {most})")
+    let limit = |name| format!("pg_catalog.current_setting('idgen.lease_{name}_ttl', true)::pg_catalog.interval");
+    format!("GREATEST(LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {}), {})", limit("max"), limit("min"))
 }
 
 /// What a token is answered with that stands for no term any more, or for that of another role.

@@ -6,6 +6,7 @@
 
 use super::coordinator::{Coordinator, Grant, Renewal};
 use super::libpq::{Hosts, Trouble};
+use super::place::NOTHING;
 use super::state::{Lease, Term};
 use crate::clock::{self, boot_us, wall_ms};
 use crate::pg_compat::set_signal_handler;
@@ -15,63 +16,8 @@ use idgen_core::worker::Interval;
 use idgen_core::worker::coordinator::Pace;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
 use pgrx::prelude::*;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::*};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// Which process is the keeper, and how to wake it. In shared memory.
-pub struct Place {
-    pid: AtomicI32,
-    /// The address of its latch, the same in all processes. 0: there is none.
-    latch: AtomicUsize,
-    /// Somebody needs time beyond this, in milliseconds since 1970; `NOTHING` else.
-    needed_ms: AtomicI64,
-}
-
-const NOTHING: i64 = i64::MIN;
-const NOBODY: i32 = 0;
-/// Somebody has asked PostgreSQL for one.
-const ASKED_FOR: i32 = -1;
-
-impl Place {
-    pub fn new() -> Self {
-        Self { pid: AtomicI32::new(NOBODY), latch: AtomicUsize::new(0), needed_ms: AtomicI64::new(NOTHING) }
-    }
-
-    /// The keeper's process, if there is one.
-    pub fn pid(&self) -> Option<i32> {
-        Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
-    }
-
-    /// Has the keeper ask the coordinator now, for more than this time.
-    pub fn ask_beyond(&self, time_ms: i64) {
-        // Before the latch, as the keeper resets that before it looks.
-        self.needed_ms.fetch_max(time_ms, Release);
-        let latch = self.latch.load(Acquire);
-        if latch != 0 {
-            // SAFETY: the latch of a process slot in shared memory. Should its process have ended meanwhile, the next one wakes
-            // for nothing.
-            unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
-        }
-    }
-
-    /// Takes the place for this process, unless another has it.
-    fn take(&self) -> bool {
-        let own = |holder| (holder <= NOBODY).then(|| std::process::id() as i32);
-        let is_free = self.pid.fetch_update(AcqRel, Acquire, own).is_ok();
-        if is_free {
-            // SAFETY: every process has its latch.
-            self.latch.store(unsafe { pg_sys::MyLatch } as usize, Release);
-        }
-        is_free
-    }
-
-    fn leave(&self) {
-        if self.pid() == Some(std::process::id() as i32) {
-            self.latch.store(0, Release);
-            self.pid.store(NOBODY, Release);
-        }
-    }
-}
 
 fn builder() -> BackgroundWorkerBuilder {
     BackgroundWorkerBuilder::new("idgen keeper")
@@ -97,13 +43,10 @@ pub fn ensure_running() {
     let Some(shared) = shmem::shared() else {
         return;
     };
-    let pid = &shared.worker.keeper.pid;
-    // Looked at first, because it is looked at often.
-    let is_free = pid.load(Relaxed) == NOBODY;
-    let is_ours = is_free && pid.compare_exchange(NOBODY, ASKED_FOR, AcqRel, Relaxed).is_ok();
-    if is_ours && builder().load_dynamic().is_err() {
-        // None is to be had now. Who has no number hears of it; the next one tries again.
-        pid.store(NOBODY, Release);
+    let place = &shared.worker.keeper;
+    if place.may_start() && builder().load_dynamic().is_err() {
+        // Who has no number hears of it; the next one tries again.
+        place.give_up();
     }
 }
 
@@ -184,7 +127,7 @@ impl Keeper {
         while self.follow_settings() {
             // Before it is looked what is needed: who has asked before this is answered by what is asked now.
             self.asked_us = boot_us();
-            self.needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel).max(self.needed_ms);
+            self.needed_ms = self.shared.worker.keeper.take_needed_ms().max(self.needed_ms);
             // After a failure at the pace of failures, however many need more.
             let is_asked = self.needed_ms != NOTHING && self.failures == 0;
             if is_asked || self.due <= Instant::now() {
@@ -310,18 +253,20 @@ impl Keeper {
             return Ok(false);
         };
         let interval = Interval { not_after_us, ..term.interval };
-        self.note_lease(Term { interval, ..term }, ttl, reached_ms);
+        // Before it is noted: whoever waits for it looks at that.
         self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
+        self.note_lease(Term { interval, ..term }, ttl, reached_ms);
         self.shared.worker.renewals.fetch_add(1, Relaxed);
         Ok(true)
     }
 
     fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Trouble> {
         let Grant { term, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_ms)?;
-        // Before the number is known: whoever goes by it may ask at once how its lease stands.
-        let before = self.note_lease(term, ttl, reached_ms);
         let (worker, interval) = (&self.shared.worker, term.interval);
-        clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || worker.set_number(term.number));
+        let before = clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || {
+            worker.set_number(term.number);
+            self.note_lease(term, ttl, reached_ms)
+        });
         if before.is_none_or(|before| before.number != term.number) {
             worker.changes.fetch_add(1, Relaxed);
             log!("this server is worker {} of pool \"{}\" from now on", term.number, self.pool.name);
@@ -335,7 +280,8 @@ impl Keeper {
         let asked_us = self.asked_us;
         self.shared.with_worker(|lease| {
             (lease.ttl, lease.renewed_us) = (ttl, asked_us);
-            lease.falls_short = term.interval.end_ms() <= reached_ms;
+            // It was asked for to last its ttl from there on.
+            lease.falls_short = term.interval.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
             lease.term.replace(term)
         })
     }

@@ -1,6 +1,6 @@
 //! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
 
-use super::keeper;
+use super::place::Place;
 use crate::bell::{self, Bell};
 use crate::clock::{boot_us, wall_ms};
 use crate::fixed_text::FixedText;
@@ -17,8 +17,7 @@ pub struct State {
     /// A leased number, or one of the two below. Written under the table's lock, so that whoever attaches a space under
     /// that lock knows whose it is.
     number: AtomicI64,
-    /// The keeper's process, or what `keeper` says of it.
-    pub keeper: keeper::Place,
+    pub keeper: Place,
     pub renewals: AtomicU64,
     pub failures: AtomicU64,
     /// How often the number became another.
@@ -40,7 +39,8 @@ pub struct Lease {
     pub ttl: Duration,
     /// When the last grant or renewal was asked for, by CLOCK_BOOTTIME in microseconds.
     pub renewed_us: i64,
-    /// The last grant or renewal ends before where the server's ids or clock are: as far as the coordinator lets a lease go.
+    /// The last grant or renewal ends before, or soon after, where the server's ids or clock are: as far as the coordinator lets
+    /// a lease go.
     pub falls_short: bool,
     /// Milliseconds since 1970; `None` when the last try went well.
     pub failing_since_ms: Option<i64>,
@@ -74,7 +74,7 @@ impl State {
     pub fn new() -> Self {
         Self {
             number: AtomicI64::new(if settings::has_worker_pool() { NONE } else { SETTING }),
-            keeper: keeper::Place::new(),
+            keeper: Place::new(),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -132,8 +132,10 @@ pub fn node(shared: &Shared) -> Node {
     loop {
         // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
-        let (node, is_failing) = (shared.worker.node(), shared.with_worker(|lease| lease.failing_since_ms.is_some()));
-        if node.is_none() && !is_failing && began.elapsed() < PATIENCE {
+        let node = shared.worker.node();
+        let is_failing = shared.with_worker(|lease| lease.failing_since_ms.is_some());
+        let is_to_come = settings::has_worker_pool() && !is_failing && began.elapsed() < PATIENCE;
+        if node.is_none() && is_to_come {
             shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
             continue;
         }
