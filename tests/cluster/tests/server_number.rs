@@ -5,8 +5,6 @@ use std::path::Path;
 
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, check, execute, hint, ids, refused, row, value};
 use idgen_cluster_tests::{Builder, Cluster, Stop};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use postgres::Client;
 
 fn builder() -> Builder {
@@ -18,6 +16,11 @@ fn coordinator(slots: i32, ttl: &str) -> Cluster {
     let cluster = builder().start_with_extension();
     cluster.execute(&format!("SELECT lease_define('servers', {slots}, '{ttl}')"));
     cluster
+}
+
+/// A server whose number is leased from there, from its start on.
+fn pooled(coordinator: &str) -> Builder {
+    builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", coordinator)
 }
 
 /// Sets what a server leases its number from, and has it read that.
@@ -250,41 +253,11 @@ fn a_number_too_large_for_a_layout_is_an_error_there_and_nowhere_else() {
     let coordinator = coordinator(9, "1 min");
     // 0 to 7 are taken: js53 has room for those.
     coordinator.execute("SELECT worker_acquire('servers', ttl => '1 min') FROM generate_series(1, 8)");
-    let cluster = builder()
-        .conf("idgen.worker_pool", "servers")
-        .conf("idgen.coordinator", &own(&coordinator))
-        .start_with_extension();
+    let cluster = pooled(&own(&coordinator)).start_with_extension();
     let mut client = cluster.client();
     let error = refused(&mut client, "SELECT snowflake_next('js53')", "22003");
     assert_eq!(hint(&error), "Use a layout with more bits for it, or a pool with fewer slots.");
     assert_eq!(value::<i32>(&mut client, WORKER), 8);
-}
-
-/// One keeper after another: each goes on with the lease, at its pace, and nobody notices.
-#[test]
-fn a_keeper_that_is_ended_is_followed_by_another_that_goes_on_with_the_lease() {
-    let coordinator = coordinator(4, "2 s");
-    let cluster = builder()
-        .conf("idgen.worker_pool", "servers")
-        .conf("idgen.coordinator", &own(&coordinator))
-        .start_with_extension();
-    let mut client = cluster.client();
-    execute(&mut client, DRAW);
-    let token = "SELECT max(token) FROM idgen.workers";
-    let (before, keeper) = (value::<i64>(&mut coordinator.client(), token), "SELECT pid FROM idgen.stat_worker");
-    let first: i32 = value(&mut client, keeper);
-    kill(Pid::from_raw(first), Signal::SIGTERM).expect("the keeper is there");
-    let is_another = |pid: Option<i32>| pid.is_some_and(|pid| pid != first);
-    cluster.wait_for(PATIENCE, "another keeper", || is_another(value(&mut client, keeper)));
-    let renewals = "SELECT renewals FROM idgen.stat_worker";
-    let so_far: i64 = value(&mut client, renewals);
-    // More than a ttl goes by meanwhile, and no id fails.
-    cluster.wait_for(PATIENCE, "renewals", || {
-        execute(&mut client, DRAW);
-        value::<i64>(&mut client, renewals) > so_far + 5
-    });
-    assert_eq!(value::<i64>(&mut coordinator.client(), token), before);
-    assert_eq!(row(&mut client, "SELECT changes, failures FROM idgen.stat_worker").get::<_, i64>(0), 1);
 }
 
 /// Ids and clocks can be ahead of the coordinator's clock by more than a lease lasts: after a crash, after ids of others were
@@ -292,11 +265,7 @@ fn a_keeper_that_is_ended_is_followed_by_another_that_goes_on_with_the_lease() {
 #[test]
 fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
     let coordinator = coordinator(4, "2 s");
-    let cluster = builder()
-        .fake_clock()
-        .conf("idgen.worker_pool", "servers")
-        .conf("idgen.coordinator", &own(&coordinator))
-        .start_with_extension();
+    let cluster = pooled(&own(&coordinator)).fake_clock().start_with_extension();
     let mut client = cluster.client();
     let mut seen = ids(&mut client, DRAW);
     // After a crash, ids begin up to 5.5 s ahead of the clock.
@@ -334,10 +303,7 @@ fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
 fn a_keeper_under_another_role_leases_anew() {
     let coordinator = coordinator(4, "1 min");
     coordinator.execute("CREATE ROLE other LOGIN");
-    let cluster = builder()
-        .conf("idgen.worker_pool", "servers")
-        .conf("idgen.coordinator", &own(&coordinator))
-        .start_with_extension();
+    let cluster = pooled(&own(&coordinator)).start_with_extension();
     let mut client = cluster.client();
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     set_pool(&cluster, "servers", &coordinator.connect_string("postgres", "other"));
@@ -349,10 +315,7 @@ fn a_keeper_under_another_role_leases_anew() {
 #[test]
 fn a_changed_ttl_of_the_pool_is_taken_over() {
     let coordinator = coordinator(4, "2 s");
-    let cluster = builder()
-        .conf("idgen.worker_pool", "servers")
-        .conf("idgen.coordinator", &own(&coordinator))
-        .start_with_extension();
+    let cluster = pooled(&own(&coordinator)).start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, DRAW);
     coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
@@ -368,8 +331,7 @@ fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop() {
     let _silent = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
     open_to_all(directory.path());
     let conninfo = format!("host={} user=postgres", directory.path().display());
-    let cluster =
-        builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", &conninfo).start_with_extension();
+    let cluster = pooled(&conninfo).start_with_extension();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
