@@ -82,7 +82,11 @@ impl Fault {
                 server.start_again();
             }
             Fault::Restarted => server.restart(),
-            Fault::KeeperEnded => end(keeper(server)),
+            Fault::KeeperEnded => {
+                let pid = keeper(server);
+                end(pid);
+                Worker::await_that(server, "its keeper gone", |worker| worker.keeper != Some(pid));
+            }
             Fault::KeeperPaused => {
                 let paused = pause(keeper(server));
                 Worker::await_state(server, "ended");
@@ -93,9 +97,7 @@ impl Fault {
                 revoke(load, coordinator.expect("one that answers"));
                 paused.resume();
             }),
-            Fault::Revoked => {
-                revoke(load, coordinator.expect("one that answers"));
-            }
+            Fault::Revoked => revoke(load, coordinator.expect("one that answers")),
             Fault::Copied => return Some(copy(server, coordinator.is_some())),
             Fault::ClockStepped => {
                 let step_ms = 1 + random.below(1000) as i64;
