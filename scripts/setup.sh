@@ -11,6 +11,8 @@ packages=(
   libpq-dev                                           # the keeper's connection to its coordinator
   faketime                                            # tests that step the clock
   pgbouncer                                           # tests of locks behind a pooler
+  python3-psycopg                                     # tests of the README's clients that make ids, in Python
+  default-jdk-headless libpostgresql-jdbc-java        # and in Java
   redis-server etcd-server                            # what the bench compares locks and leases with
 )
 # The server with its headers, pg_regress and pgbench.

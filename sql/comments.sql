@@ -163,7 +163,7 @@ COMMENT ON FUNCTION idgen.stat_get_lease() IS 'what the view idgen.stat_lease re
 
 COMMENT ON FUNCTION worker_acquire(text, text, interval) IS
     'acquires a number of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
-COMMENT ON FUNCTION worker_renew(text, bigint) IS
+COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
     'makes a number last, and moves on the end of the id time that it may be used for';
 COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
     'gives a number back; with the last time in its ids the next holder can begin right after it';

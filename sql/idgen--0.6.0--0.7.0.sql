@@ -13,7 +13,7 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');
 
 CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_acquire_wrapper';
 CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL) RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_release_wrapper';
-CREATE FUNCTION worker_renew(pool text, token bigint, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_wrapper';
+CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_wrapper';
 
 CREATE VIEW idgen.workers AS
 SELECT lease.name AS pool, lease.slot AS worker_id, lease.state, lease.token, lease.owner, lease.role, lease.acquired_at,
@@ -30,7 +30,7 @@ FROM idgen.stat_get_worker();
 
 COMMENT ON FUNCTION worker_acquire(text, text, interval) IS
     'acquires a number of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
-COMMENT ON FUNCTION worker_renew(text, bigint) IS
+COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
     'makes a number last, and moves on the end of the id time that it may be used for';
 COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
     'gives a number back; with the last time in its ids the next holder can begin right after it';

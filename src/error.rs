@@ -46,6 +46,11 @@ impl Failure {
         self.report(PgLogLevel::WARNING);
     }
 
+    /// Tells what is as it should be, and still worth knowing.
+    pub fn notice(self) {
+        self.report(PgLogLevel::NOTICE);
+    }
+
     fn report(self, level: PgLogLevel) {
         let mut report = ErrorReport::new(self.code, self.message, "idgen");
         if let Some(detail) = self.detail {

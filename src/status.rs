@@ -105,7 +105,7 @@ fn check_worker() -> Value {
         None if settings::worker_undecided() => check(
             "worker",
             false,
-            "idgen.worker_id is not set and acts as 0: set it, or idgen.worker_pool, differently on each server whose ids meet"
+            "idgen.worker_id is not set and acts as 0: set it, differently on each server whose ids meet, or set idgen.worker_pool"
                 .to_owned(),
         ),
         None => check("worker", true, is_number),

@@ -28,8 +28,11 @@ pub fn to_us(ts: TimestampWithTimeZone) -> i64 {
     }
 }
 
-/// `None` for what a timestamp cannot say.
+/// `None` for the infinities as `to_us` says them, and for what a timestamp cannot say.
 pub fn from_us(us: i64) -> Option<TimestampWithTimeZone> {
+    if matches!(us, i64::MIN | i64::MAX) {
+        return None;
+    }
     TimestampWithTimeZone::try_from(us.checked_sub(POSTGRES_EPOCH_MS * 1000)?).ok()
 }
 

@@ -4,7 +4,7 @@ use crate::bell::Bell;
 use crate::settings;
 use crate::shmem::Shared;
 use crate::worker;
-use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
+use idgen_core::clock::{EffectiveClock, InTheWay, Mark, Reading, Target};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
 use std::ptr::null_mut;
@@ -90,20 +90,16 @@ pub fn careful_bounds(shared: &Shared) -> Bounds {
     let limit_ms = state.limit_ms();
     mark::tend(shared, limit_ms);
     // Moving the mark may have taken its time; a bound from before it is still a bound.
-    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.mark_ms().min(state.mark.end_ms()) }
+    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.promised_ms() }
 }
 
-/// Makes room for an id of this time, which what is promised does not reach: moves the mark, or waits for the lease of this
-/// server's number to be renewed.
-pub fn make_room(shared: &Shared, time_ms: i64) {
-    let mark = &shared.clock.mark;
-    let end_ms = mark.end_ms();
-    // Of a run that the lease ends within, a part can be had.
-    let within_ms = time_ms.min(end_ms.saturating_sub(1));
-    if mark.mark_ms() <= within_ms {
-        mark::reserve(shared, within_ms);
-    } else {
-        worker::state::wait_for_renewal(shared, end_ms);
+/// Makes room for ids of these times, where nothing from `seen_ms` on was promised: moves the mark, or waits for the lease of
+/// this server's number to be renewed.
+pub fn make_room(shared: &Shared, seen_ms: i64, (first_ms, last_ms): (i64, i64)) {
+    match shared.clock.mark.in_the_way(seen_ms, last_ms) {
+        InTheWay::Nothing => {}
+        InTheWay::Mark { reserve_ms } => mark::reserve(shared, reserve_ms),
+        InTheWay::Lease => worker::state::wait_for_renewal(shared, first_ms),
     }
 }
 

@@ -29,6 +29,27 @@ pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
     ))
 }
 
+/// `None`: what holders before were allowed has no end.
+pub fn not_yet(pool: &str, number: i32, wait: Option<Duration>) -> Failure {
+    let when = wait.map_or("never be used".to_owned(), |wait| format!("be used in {}", rounded_up(wait)));
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        format!("number {number} of worker pool \"{pool}\" can {when}"),
+    )
+    .detail("Its last holder was allowed id times up to not_before.")
+    .hint("Make no id before your clock is past not_before.")
+}
+
+/// For people. Nobody has waited long enough who has waited for less.
+fn rounded_up(wait: Duration) -> String {
+    let ms = wait.as_micros().div_ceil(1000);
+    if ms < 120_000 {
+        return format!("{}.{:03} s", ms / 1000, ms % 1000);
+    }
+    let minutes = ms.div_ceil(60_000);
+    if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) }
+}
+
 pub fn bare_lease(pool: &str, number: i32) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -71,9 +92,9 @@ fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
         (None, Some(pid)) if lease.term.is_none() => {
             format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
         }
-        (None, Some(_)) if since < lease.ttl => format!(
-            "It was renewed {} s ago, and this server's clock says {}: it is ahead of the coordinator's clock.",
-            since.as_secs(),
+        (None, Some(_)) if !lease.is_over(now_us) => format!(
+            "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than a \
+             lease may last there, idgen.lease_max_ttl.",
             time_text(wall_ms())
         ),
         (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),

@@ -33,7 +33,7 @@ pub struct Wish<'a> {
     /// A jsonb.
     pub data: Option<pg_sys::Datum>,
     pub bind_session: bool,
-    /// A number is wanted: at once or not at all, and the one that the owner had last, if it is free.
+    /// A number is wanted: at once or not at all, and the one that the owner had last, if it can be used at once.
     pub is_for_number: bool,
     /// It is to be in a transaction block that has one snapshot for all its statements.
     pub has_one_snapshot: bool,

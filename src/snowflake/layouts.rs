@@ -43,7 +43,7 @@ pub fn of_call(site: &CallSite) -> Attached {
 
 /// The space that this server draws from in the layout that a text says.
 fn attached(text: &str) -> Attached {
-    // Before it is known: a server that is to lease its number from now on still issues under the one it has.
+    // Also where it is known: a server that is to lease its number from now on still issues under the one it has.
     worker::keeper::ensure_running();
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
     known.filter(Attached::is_current).unwrap_or_else(|| {

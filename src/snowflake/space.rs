@@ -118,12 +118,16 @@ fn issue(attached: &mut Attached, want: u64) -> Run {
 /// Issues by the true bounds, and waits or moves the mark where they are in the way.
 #[cold]
 fn issue_carefully(attached: &mut Attached, want: u64) -> Run {
+    // Also a statement that goes on for long comes here once a window.
+    worker::keeper::ensure_running();
     loop {
         let bounds = clock::careful_bounds(attached.shared);
         match attached.try_issue(want, &bounds) {
             Ok(Answer::Issued(run)) => return run,
             Ok(Answer::Wait { time_ms }) => wait(attached, time_ms),
-            Ok(Answer::Reserve { time_ms }) => clock::make_room(attached.shared, time_ms),
+            Ok(Answer::Reserve { first_ms, last_ms }) => {
+                clock::make_room(attached.shared, bounds.mark_ms, (first_ms, last_ms));
+            }
             Ok(answer) => refuse_outside(&attached.space, answer),
             Err(Ended) => *attached = attach(attached.layout),
         }

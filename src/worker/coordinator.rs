@@ -14,6 +14,12 @@ pub struct Grant {
     pub ttl: Duration,
 }
 
+/// How long a lease lasts that was renewed.
+pub struct Renewal {
+    pub not_after_us: i64,
+    pub ttl: Duration,
+}
+
 /// A database that has been asked who it is.
 pub struct Coordinator {
     connection: Connection,
@@ -30,16 +36,31 @@ const WHO: &CStr = c"SELECT control.system_identifier::text, pg_catalog.quote_id
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
     LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) extension.extnamespace";
 
-/// A time in microseconds since 1970.
+/// How long leases of the pool $1 last.
+const TTL: &str = "(SELECT ttl FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1)";
+
+/// A time in microseconds since 1970, or an interval in microseconds.
 fn micros(time: &str) -> String {
     format!("(EXTRACT(epoch FROM {time}) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 }
 
-/// What a token that stands for no term any more is answered with.
-const STALE: &str = "55000";
+/// So many microseconds.
+fn interval(us: &str) -> String {
+    format!("({us} OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)")
+}
 
-/// How long to wait when a number is given back, which may be while this server stops.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer than a
+/// lease may. (Without preload that limit is not known before the first call.)
+fn ttl_from_reached() -> String {
+    let ahead = format!("$3::pg_catalog.int8 OPERATOR(pg_catalog.-) {}", micros("pg_catalog.clock_timestamp()"));
+    // A century: what an interval has room for.
+    let ahead = interval(&format!("LEAST(GREATEST({ahead}, 0), 3155760000000000)"));
+    let most = "pg_catalog.current_setting('idgen.lease_max_ttl', true)::pg_catalog.interval";
+    format!("LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {most})")
+}
+
+/// What a token is answered with that stands for no term any more, or for that of another role.
+const LOST: [&str; 2] = ["55000", "42501"];
 
 impl Coordinator {
     pub fn connect(conninfo: &CStr, hosts: &mut Hosts, turn: usize, patience: Duration) -> Result<Self, Trouble> {
@@ -51,32 +72,21 @@ impl Coordinator {
         Ok(Self { system_identifier: number(&row, 0)?, connection, patience, schema })
     }
 
-    /// How long an answer is waited for from now on, and worked on there.
-    pub fn set_patience(&mut self, patience: Duration) -> Result<(), Trouble> {
-        let sql = "SELECT pg_catalog.set_config('statement_timeout', $1, false)";
-        self.query(sql, &[&patience.as_millis().to_string()])?;
-        self.patience = patience;
-        Ok(())
-    }
-
     /// Host and port.
     pub fn host(&self) -> String {
         self.connection.host()
     }
 
-    /// A number for as long as the pool's leases last. It is not bound to the session, so that a connection that is lost, or a
-    /// coordinator that starts again, costs no number.
-    pub fn acquire(&mut self, pool: &str, owner: &str) -> Result<Grant, Trouble> {
-        let (from, until) = (micros("granted.not_before"), micros("granted.not_after"));
-        let ttl = "SELECT ttl FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1";
-        let row = self.query(
-            &format!(
-                "SELECT granted.worker_id, granted.token, {from}, {until}, {} FROM {}.worker_acquire($1, $2, ({ttl})) AS granted",
-                micros(&format!("({ttl})")),
-                self.schema
-            ),
-            &[pool, owner],
-        )?;
+    /// A number for as long as the pool's leases last, from the time on that the server has reached. It is not bound to the
+    /// session, so that a connection that is lost, or a coordinator that starts again, costs no number.
+    pub fn acquire(&mut self, pool: &str, owner: &str, reached_us: i64) -> Result<Grant, Trouble> {
+        let (from, until, ttl) = (micros("granted.not_before"), micros("granted.not_after"), micros(TTL));
+        let (schema, lasts) = (&self.schema, ttl_from_reached());
+        let sql = format!(
+            "SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
+             FROM {schema}.worker_acquire($1, $2, {lasts}) AS granted"
+        );
+        let row = self.query(&sql, &[pool, owner, &reached_us.to_string()])?;
         Ok(Grant {
             term: Term { number: number(&row, 0)?, token: number(&row, 1)?, coordinator: self.system_identifier },
             interval: Interval { not_before_us: number(&row, 2)?, not_after_us: number(&row, 3)? },
@@ -84,23 +94,27 @@ impl Coordinator {
         })
     }
 
-    /// Where the times of the number end now; `None` if the lease is lost: it has ended, and others may have the number.
-    pub fn renew(&mut self, pool: &str, token: i64) -> Result<Option<i64>, Trouble> {
-        let until = micros("renewed.not_after");
-        let sql = format!("SELECT {until} FROM {}.worker_renew($1, $2::pg_catalog.int8) AS renewed", self.schema);
-        match self.query(&sql, &[pool, &token.to_string()]) {
-            Ok(row) => number(&row, 0).map(Some),
-            Err(trouble) if trouble.sqlstate.as_deref() == Some(STALE) => Ok(None),
+    /// The same for a number that is held; `None` if the lease is lost: it has ended, and others may have the number.
+    pub fn renew(&mut self, pool: &str, token: i64, reached_us: i64) -> Result<Option<Renewal>, Trouble> {
+        let (until, ttl, schema, lasts) = (micros("renewed.not_after"), micros(TTL), &self.schema, ttl_from_reached());
+        let sql =
+            format!("SELECT {until}, {ttl} FROM {schema}.worker_renew($1, $2::pg_catalog.int8, {lasts}) AS renewed");
+        match self.query(&sql, &[pool, &token.to_string(), &reached_us.to_string()]) {
+            Ok(row) => {
+                Ok(Some(Renewal { not_after_us: number(&row, 0)?, ttl: Duration::from_micros(number(&row, 1)?) }))
+            }
+            Err(trouble) if trouble.sqlstate.as_deref().is_some_and(|sqlstate| LOST.contains(&sqlstate)) => Ok(None),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// Gives the number back, with the last microsecond since 1970 that was used.
     pub fn release(&mut self, pool: &str, token: i64, last_us: i64) -> Result<(), Trouble> {
-        self.patience = LAST_PATIENCE;
-        let last = "'epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) \
-                    ($3::pg_catalog.int8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)";
-        let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last})", self.schema);
+        let last = interval("$3::pg_catalog.int8");
+        let sql = format!(
+            "SELECT {}.worker_release($1, $2::pg_catalog.int8, 'epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) {last})",
+            self.schema
+        );
         self.query(&sql, &[pool, &token.to_string(), &last_us.to_string()]).map(|_| ())
     }
 

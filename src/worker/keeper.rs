@@ -4,7 +4,7 @@
 //! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it, and a server that
 //! starts again, or whose memory was made anew after a crash, leases anew. A copy of it could not be told from it.
 
-use super::coordinator::{Coordinator, Grant};
+use super::coordinator::{Coordinator, Grant, Renewal};
 use super::libpq::{Hosts, Trouble};
 use super::state::{Lease, Term};
 use crate::clock::{self, boot_us, wall_ms};
@@ -15,35 +15,61 @@ use idgen_core::worker::Interval;
 use idgen_core::worker::coordinator::Pace;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
 use pgrx::prelude::*;
-use std::sync::atomic::{AtomicI32, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// Which process is the keeper. In shared memory.
-pub struct Place(AtomicI32);
+/// Which process is the keeper, and how to wake it. In shared memory.
+pub struct Place {
+    pid: AtomicI32,
+    /// The address of its latch, the same in all processes. 0: there is none.
+    latch: AtomicUsize,
+    /// Somebody needs time beyond this, in milliseconds since 1970; `NOTHING` else.
+    needed_ms: AtomicI64,
+}
 
+const NOTHING: i64 = i64::MIN;
 const NOBODY: i32 = 0;
 /// Somebody has asked PostgreSQL for one.
 const ASKED_FOR: i32 = -1;
 
 impl Place {
     pub fn new() -> Self {
-        Self(AtomicI32::new(NOBODY))
+        Self { pid: AtomicI32::new(NOBODY), latch: AtomicUsize::new(0), needed_ms: AtomicI64::new(NOTHING) }
     }
 
     /// The keeper's process, if there is one.
     pub fn pid(&self) -> Option<i32> {
-        Some(self.0.load(Relaxed)).filter(|pid| *pid > 0)
+        Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
+    }
+
+    /// Has the keeper ask the coordinator now, for more than this time.
+    pub fn ask_beyond(&self, time_ms: i64) {
+        // Before the latch, as the keeper resets that before it looks.
+        self.needed_ms.fetch_max(time_ms, Release);
+        let latch = self.latch.load(Acquire);
+        if latch != 0 {
+            // SAFETY: the latch of a process slot in shared memory. Should its process have ended meanwhile, the next one wakes
+            // for nothing.
+            unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
+        }
     }
 
     /// Takes the place for this process, unless another has it.
     fn take(&self) -> bool {
         let own = |holder| (holder <= NOBODY).then(|| std::process::id() as i32);
-        self.0.fetch_update(AcqRel, Acquire, own).is_ok()
+        let is_free = self.pid.fetch_update(AcqRel, Acquire, own).is_ok();
+        if is_free {
+            // SAFETY: every process has its latch.
+            self.latch.store(unsafe { pg_sys::MyLatch } as usize, Release);
+        }
+        is_free
     }
 
     fn leave(&self) {
-        // A failure says that it is another's.
-        let _ = self.0.compare_exchange(std::process::id() as i32, NOBODY, AcqRel, Relaxed);
+        if self.pid() == Some(std::process::id() as i32) {
+            self.latch.store(0, Release);
+            self.pid.store(NOBODY, Release);
+        }
     }
 }
 
@@ -71,11 +97,13 @@ pub fn ensure_running() {
     let Some(shared) = shmem::shared() else {
         return;
     };
-    let place = &shared.worker.keeper.0;
-    let is_ours = place.compare_exchange(NOBODY, ASKED_FOR, AcqRel, Relaxed).is_ok();
+    let pid = &shared.worker.keeper.pid;
+    // Looked at first, because it is looked at often.
+    let is_free = pid.load(Relaxed) == NOBODY;
+    let is_ours = is_free && pid.compare_exchange(NOBODY, ASKED_FOR, AcqRel, Relaxed).is_ok();
     if is_ours && builder().load_dynamic().is_err() {
         // None is to be had now. Who has no number hears of it; the next one tries again.
-        place.store(NOBODY, Release);
+        pid.store(NOBODY, Release);
     }
 }
 
@@ -116,7 +144,6 @@ fn reload() {
 struct Keeper {
     shared: &'static Shared,
     pool: Pool,
-    coordinator: Option<Coordinator>,
     hosts: Hosts,
     /// Which host is asked first.
     turn: usize,
@@ -138,7 +165,6 @@ impl Keeper {
             shared,
             // Until the settings are looked at.
             pool: Pool { name: lease.pool.text().unwrap_or_default(), coordinator: c"".to_owned() },
-            coordinator: None,
             hosts: Hosts::default(),
             turn: 0,
             failures: 0,
@@ -150,8 +176,9 @@ impl Keeper {
     /// The main loop. Ends when no number is to be leased any more.
     fn run(mut self) {
         while self.follow_settings() {
-            if self.due <= Instant::now() {
-                self.due = Instant::now() + self.ask_and_tell();
+            let needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel);
+            if needed_ms != NOTHING || self.due <= Instant::now() {
+                self.due = Instant::now() + self.ask_and_tell(needed_ms);
             }
             // Rounded up: the latch counts in milliseconds.
             clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
@@ -184,15 +211,15 @@ impl Keeper {
                 });
             }
             // Elsewhere the lease may be unknown; that is for the coordinator to say.
-            (self.coordinator, self.hosts, self.turn, self.failures) = (None, Hosts::default(), 0, 0);
+            (self.hosts, self.turn, self.failures) = (Hosts::default(), 0, 0);
             (self.pool, self.due) = (pool, Instant::now());
         }
         true
     }
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
-    fn ask_and_tell(&mut self) -> Duration {
-        let outcome = self.ask();
+    fn ask_and_tell(&mut self, needed_ms: i64) -> Duration {
+        let outcome = self.ask(self.reached_us(needed_ms));
         let pause = match outcome {
             Ok(()) => {
                 self.failures = 0;
@@ -206,7 +233,7 @@ impl Keeper {
                 self.pace.renew_after()
             }
             Err(trouble) => {
-                (self.coordinator, self.turn) = (None, self.turn + 1);
+                self.turn += 1;
                 self.note(&trouble.message);
                 let pause = self.pace.retry_after(self.failures);
                 self.failures += 1;
@@ -232,36 +259,47 @@ impl Keeper {
         }
     }
 
-    fn ask(&mut self) -> Result<(), Trouble> {
-        let mut coordinator = match self.coordinator.take() {
-            Some(coordinator) => coordinator,
-            None if self.pool.coordinator.is_empty() => return Err(Trouble::new("idgen.coordinator is not set")),
-            None => Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())?,
-        };
+    /// By a connection of its own: one that was kept would have to be watched, and would keep the coordinator from an orderly
+    /// stop, all the more if that is this server.
+    fn ask(&mut self, reached_us: i64) -> Result<(), Trouble> {
+        let mut coordinator = self.connect()?;
         let term = self.shared.with_worker(|lease| lease.term);
         // A coordinator that is another than the one that granted the lease knows nothing of it.
         let is_renewed = match term.filter(|term| term.coordinator == coordinator.system_identifier) {
-            Some(term) => self.renew(&mut coordinator, term)?,
+            Some(term) => self.renew(&mut coordinator, term, reached_us)?,
             None => false,
         };
         if !is_renewed {
-            self.acquire(&mut coordinator)?;
-            // It was connected to when the pool had not yet said how long its leases last.
-            coordinator.set_patience(self.pace.patience())?;
+            self.acquire(&mut coordinator, reached_us)?;
         }
         let host = coordinator.host();
         self.shared.with_worker(|lease| lease.coordinator.set(&host));
-        self.coordinator = Some(coordinator);
         Ok(())
     }
 
+    fn connect(&mut self) -> Result<Coordinator, Trouble> {
+        if self.pool.coordinator.is_empty() {
+            return Err(Trouble::new("idgen.coordinator is not set"));
+        }
+        Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())
+    }
+
+    /// The time that ids or clocks of this server have come to, in microseconds since 1970. A lease is to last from there on, so
+    /// that it stops no server that is ahead of the coordinator's clock.
+    fn reached_us(&self, needed_ms: i64) -> i64 {
+        let next_ms = self.shared.with_table(|table| table.next_ms());
+        next_ms.max(needed_ms).max(wall_ms()).saturating_mul(1000)
+    }
+
     /// False if the lease is lost: it has ended, and somebody else has the number, or may have it.
-    fn renew(&mut self, coordinator: &mut Coordinator, term: Term) -> Result<bool, Trouble> {
-        let Some(not_after_us) = coordinator.renew(&self.pool.name, term.token)? else {
+    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_us: i64) -> Result<bool, Trouble> {
+        let asked_us = boot_us();
+        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_us)? else {
             return Ok(false);
         };
+        self.pace = Pace { ttl };
         let interval = self.shared.with_worker(|lease| {
-            lease.renewed_us = boot_us();
+            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
             lease.interval = lease.interval.map(|interval| Interval { not_after_us, ..interval });
             lease.interval
         });
@@ -272,12 +310,12 @@ impl Keeper {
         Ok(true)
     }
 
-    fn acquire(&mut self, coordinator: &mut Coordinator) -> Result<(), Trouble> {
-        let Grant { term, interval, ttl } = coordinator.acquire(&self.pool.name, &label())?;
-        let now_us = boot_us();
+    fn acquire(&mut self, coordinator: &mut Coordinator, reached_us: i64) -> Result<(), Trouble> {
+        let asked_us = boot_us();
+        let Grant { term, interval, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_us)?;
         self.pace = Pace { ttl };
         let before = self.shared.with_worker(|lease| {
-            (lease.interval, lease.ttl, lease.renewed_us) = (Some(interval), ttl, now_us);
+            (lease.interval, lease.ttl, lease.renewed_us) = (Some(interval), ttl, asked_us);
             lease.term.replace(term)
         });
         let worker = &self.shared.worker;
@@ -296,18 +334,21 @@ impl Keeper {
             return;
         };
         clock::confine(self.shared, i64::MIN, i64::MIN, || self.shared.worker.set_none());
-        let Some(mut coordinator) = self.coordinator.take() else {
-            return;
-        };
         // The first time at which nothing was issued by any layout.
         let settled_ms = self.shared.with_table(|table| table.settled_ms());
         let last_us = settled_ms.saturating_mul(1000).saturating_sub(1);
-        // SAFETY: variables of this process. A stop that has come already shall not end it before this is done; the time
-        // is bounded all the same.
+        // A stop waits for it.
+        self.pace = Pace { ttl: Duration::ZERO };
+        // SAFETY: a variable of this process. A stop that has come already shall not end it before this is done.
         unsafe { pg_sys::InterruptHoldoffCount += 1 };
-        let released = coordinator.release(&self.pool.name, term.token, last_us);
+        let released =
+            self.connect().and_then(|mut coordinator| match term.coordinator == coordinator.system_identifier {
+                true => coordinator.release(&self.pool.name, term.token, last_us),
+                false => Err(Trouble::new("it is another coordinator's")),
+            });
         // SAFETY: as above.
         unsafe { pg_sys::InterruptHoldoffCount -= 1 };
+        self.pace = FIRST_PACE;
         if let Err(Trouble { message, .. }) = released {
             log!("could not give back worker {} of pool \"{}\": {message}", term.number, self.pool.name);
         }

@@ -17,8 +17,8 @@ mod number;
 pub mod state;
 pub mod stats;
 
-/// Acquires a number of a pool, the one that the owner had last if it is free. Without a ttl it is bound to the session.
-/// An error when all are taken: 53400.
+/// Acquires a number of a pool, the one that the owner had last if it is free and its times are over. Without a ttl it is
+/// bound to the session. An error when all are taken: 53400.
 #[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -50,6 +50,7 @@ fn worker_acquire(
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
     let interval = number::grant(pool, granted.slot, granted.token, ttl_us);
+    number::tell_of_a_wait(pool, granted.slot, interval);
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
@@ -63,13 +64,19 @@ fn worker_acquire(
 
 /// Makes a number last, and moves on the end of the id time that it may be used for.
 #[pg_extern(
-    sql = "CREATE FUNCTION worker_renew(pool text, token bigint, OUT not_after timestamptz, OUT expires_at timestamptz) \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+    sql = "CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval DEFAULT NULL, OUT not_after timestamptz, \
+           OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn worker_renew(pool: Option<&str>, token: Option<i64>, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn worker_renew(
+    pool: Option<&str>,
+    token: Option<i64>,
+    ttl: Option<datum::Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Record {
     let (pool, token) = (checked_name(pool), required_token(token));
+    let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
-    let renewed = term::renew(pool, token, None);
+    let renewed = term::renew(pool, token, ttl_us);
     let interval = number::renew(pool, renewed.slot, token, renewed.ttl_us);
     let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
     // SAFETY: as above.

@@ -5,6 +5,7 @@ use crate::{error, timestamp};
 use idgen_core::worker::Interval;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+use std::time::Duration;
 
 /// What the last holder was allowed, and by which token he is known.
 struct Last {
@@ -53,6 +54,16 @@ fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
 pub fn grant(pool: &str, number: i32, token: i64, ttl_us: i64) -> Interval {
     let used_until_us = find(pool, number).map(|last| last.interval.not_after_us);
     set(pool, number, token, Interval::grant(used_until_us, now_us(), ttl_us))
+}
+
+/// Who has to wait before his first id is told how long.
+pub fn tell_of_a_wait(pool: &str, number: i32, interval: Interval) {
+    let wait_us = interval.not_before_us.saturating_sub(now_us());
+    if wait_us > 0 {
+        let is_endless = timestamp::from_us(interval.not_before_us).is_none();
+        let wait = (!is_endless).then(|| Duration::from_micros(wait_us as u64));
+        error::worker::not_yet(pool, number, wait).notice();
+    }
 }
 
 /// For the same holder.

@@ -2,7 +2,7 @@
 
 use super::keeper;
 use crate::bell::{self, Bell};
-use crate::clock::{boot_us, wall_ms};
+use crate::clock::boot_us;
 use crate::fixed_text::FixedText;
 use crate::shmem::Shared;
 use crate::{error, settings};
@@ -39,7 +39,7 @@ pub struct Lease {
     pub term: Option<Term>,
     pub interval: Option<Interval>,
     pub ttl: Duration,
-    /// By CLOCK_BOOTTIME, in microseconds.
+    /// When the last grant or renewal was asked for, by CLOCK_BOOTTIME in microseconds.
     pub renewed_us: i64,
     /// Milliseconds since 1970; `None` when the last try went well.
     pub failing_since_ms: Option<i64>,
@@ -55,6 +55,13 @@ pub struct Term {
     pub token: i64,
     /// The system identifier of the coordinator: elsewhere the token means nothing, or another's term.
     pub coordinator: u64,
+}
+
+impl Lease {
+    /// Has it not been renewed for as long as it lasts?
+    pub fn is_over(&self, now_us: i64) -> bool {
+        now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64
+    }
 }
 
 impl State {
@@ -127,22 +134,26 @@ pub fn node(shared: &Shared) -> Node {
     }
 }
 
-/// Ids have come to where the lease ends, as it was seen to. If they are ahead of the clock, waits until it is renewed; if
-/// it is the clock that has come there, it is an error, 55000.
-pub fn wait_for_renewal(shared: &Shared, seen_end_ms: i64) {
+/// Ids have come to the end of the lease, the next one to this time: asks the keeper for more, and waits while it asks the
+/// coordinator. An error, 55000, when that goes wrong or the lease is over.
+pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
+    let asked_us = boot_us();
     loop {
+        // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
-        let left_ms = seen_end_ms.saturating_sub(wall_ms());
-        let is_renewed = shared.clock.mark.end_ms() != seen_end_ms;
-        if is_renewed || left_ms <= 0 {
+        let lease = shared.with_worker(|lease| *lease);
+        let has_room = shared.clock.mark.end_ms() > time_ms;
+        // Asked for after this, it was for more than this time; if it is not enough, the next one will not be either.
+        let is_vain = lease.renewed_us > asked_us || lease.failing_since_ms.is_some() || lease.is_over(boot_us());
+        if has_room || is_vain {
             bell::stop_listening();
-            if is_renewed {
+            if has_room {
                 return;
             }
             refuse(shared);
         }
-        let pause = Duration::from_millis(left_ms.min(1000) as u64);
-        shared.worker.changed.sleep(pause, pg_sys::PG_WAIT_EXTENSION);
+        shared.worker.keeper.ask_beyond(time_ms);
+        shared.worker.changed.sleep(Duration::from_secs(1), pg_sys::PG_WAIT_EXTENSION);
     }
 }
 

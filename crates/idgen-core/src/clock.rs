@@ -182,6 +182,17 @@ impl Target {
     }
 }
 
+/// What keeps an id from being issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InTheWay {
+    /// It has been moved meanwhile.
+    Nothing,
+    /// The mark, which is to be moved past this time.
+    Mark { reserve_ms: i64 },
+    /// The end of the lease.
+    Lease,
+}
+
 impl Mark {
     /// The file is not read yet, and the number is nobody else's at any time.
     pub fn unknown() -> Self {
@@ -217,6 +228,25 @@ impl Mark {
         // Acquire: whoever sees where a number ends sees that what was issued under another one has ended, see
         // `Table::begin_anew`; and the mark, as above.
         self.near_ms.load(Ordering::Acquire)
+    }
+
+    /// No id has this time or a later one, by the file and by the lease.
+    pub fn promised_ms(&self) -> i64 {
+        self.mark_ms().min(self.end_ms())
+    }
+
+    /// What is in the way of ids up to this time, the first of which was found to be at or past what was promised, `seen_ms`.
+    /// By what was seen: either may have been moved since, and then the other one has stopped nobody.
+    pub fn in_the_way(&self, seen_ms: i64, time_ms: i64) -> InTheWay {
+        let (mark_ms, end_ms) = (self.mark_ms(), self.end_ms());
+        if mark_ms.min(end_ms) != seen_ms {
+            InTheWay::Nothing
+        } else if mark_ms < end_ms {
+            // Of a run that the lease ends within, a part can be had.
+            InTheWay::Mark { reserve_ms: time_ms.min(end_ms - 1) }
+        } else {
+            InTheWay::Lease
+        }
     }
 
     /// Publishes what the file has. For the holder of the table's lock; a mark never goes back while the server runs.

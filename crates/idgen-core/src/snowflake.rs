@@ -40,9 +40,10 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Issued(Run),
-    /// The mark is in the way: move it past this time, then ask again.
+    /// The mark is in the way of ids with these times: move it past the last one, or at least the first, then ask again.
     Reserve {
-        time_ms: i64,
+        first_ms: i64,
+        last_ms: i64,
     },
     /// Every slot up to the limit is taken: ask again when the limit is this time.
     Wait {
@@ -158,7 +159,7 @@ impl IdSpace {
     #[cold]
     fn below_mark(&self, first: u64, last: u64, mark_ms: i64) -> Result<u64, Answer> {
         if self.time_ms(first) >= mark_ms {
-            return Err(Answer::Reserve { time_ms: self.time_ms(last) });
+            return Err(Answer::Reserve { first_ms: self.time_ms(first), last_ms: self.time_ms(last) });
         }
         Ok(last.min(self.first_slot_from(mark_ms) - 1))
     }

@@ -199,7 +199,7 @@ fn the_tables_are_what_the_catalog_says() {
 }
 
 fn settings(readme: &str, client: &mut Client) -> BTreeSet<String> {
-    let sql = "SELECT ARRAY[name, vartype, current_setting(name),
+    let sql = "SELECT ARRAY[name, vartype, coalesce(nullif(current_setting(name), ''), 'empty'),
                       CASE WHEN vartype = 'integer' THEN concat_ws(' ', min_val, 'to', max_val, nullif(unit, '')) END,
                       CASE context WHEN 'postmaster' THEN 'restart' WHEN 'sighup' THEN 'reload'
                                    WHEN 'user' THEN 'at once' END]

@@ -263,6 +263,79 @@ fn a_keeper_that_is_ended_is_followed_by_another_that_goes_on_with_the_lease() {
     assert_eq!(row(&mut client, "SELECT changes, failures FROM idgen.stat_worker").get::<_, i64>(0), 1);
 }
 
+/// Ids and clocks can be ahead of the coordinator's clock by more than a lease lasts: after a crash, after ids of others were
+/// observed, and where this server's clock is wrong. The lease is asked for from there on, and no id waits for its time to come.
+#[test]
+fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
+    let coordinator = coordinator(4, "2 s");
+    let cluster = builder()
+        .fake_clock()
+        .conf("idgen.worker_pool", "servers")
+        .conf("idgen.coordinator", &own(&coordinator))
+        .start_with_extension();
+    let mut client = cluster.client();
+    let mut seen = ids(&mut client, DRAW);
+    // After a crash, ids begin up to 5.5 s ahead of the clock.
+    cluster.stop(Stop::Immediate);
+    cluster.start_again();
+    client = cluster.client();
+    seen.extend(ids(&mut client, DRAW));
+    let lead: f64 = value(&mut client, "SELECT extract(epoch FROM lead)::float8 FROM idgen.stat_clock");
+    assert!(lead > 2.0, "{lead} s is no more than the lease lasts");
+
+    let far = "SELECT snowflake_observe(snowflake_make(clock_timestamp() + interval '12 h', 0, 0))";
+    client.query(far, &[]).unwrap();
+    seen.extend(ids(&mut client, DRAW));
+
+    // By the wall clock, and further ahead than what was observed.
+    cluster.clock().set_offset_ms(20 * 3_600_000);
+    seen.extend(ids(&mut client, "SELECT snowflake_next_many(10000)"));
+    assert!(seen.is_sorted_by(|a, b| a < b));
+    let last = seen[seen.len() - 1];
+    let interval = "SELECT snowflake_time($1) >= not_before AND snowflake_time($1) < not_after FROM idgen.stat_worker";
+    assert!(client.query_one(interval, &[&last]).unwrap().get::<_, bool>(0), "the id is inside of the lease");
+    assert_eq!(state(&mut client), "leased");
+
+    // No lease is longer than the coordinator lets it be.
+    cluster.clock().set_offset_ms(72 * 3_600_000);
+    let error = refused(&mut client, DRAW, "55000");
+    assert!(error.detail().is_some_and(|detail| detail.contains("idgen.lease_max_ttl")), "{error:?}");
+    cluster.clock().set_offset_ms(0);
+    seen.extend(ids(&mut client, DRAW));
+    assert!(seen.is_sorted_by(|a, b| a < b));
+}
+
+/// A role that may not act for the one that has leased the number takes another.
+#[test]
+fn a_keeper_under_another_role_leases_anew() {
+    let coordinator = coordinator(4, "1 min");
+    coordinator.execute("CREATE ROLE other LOGIN");
+    let cluster = builder()
+        .conf("idgen.worker_pool", "servers")
+        .conf("idgen.coordinator", &own(&coordinator))
+        .start_with_extension();
+    let mut client = cluster.client();
+    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+    set_pool(&cluster, "servers", &coordinator.connect_string("postgres", "other"));
+    cluster.wait_for(PATIENCE, "another number", || value::<i32>(&mut client, WORKER) == 1);
+    assert_eq!(row(&mut client, "SELECT failures, changes FROM idgen.stat_worker").get::<_, i64>(1), 2);
+}
+
+/// What a pool lays down anew holds from the next renewal on.
+#[test]
+fn a_changed_ttl_of_the_pool_is_taken_over() {
+    let coordinator = coordinator(4, "2 s");
+    let cluster = builder()
+        .conf("idgen.worker_pool", "servers")
+        .conf("idgen.coordinator", &own(&coordinator))
+        .start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, DRAW);
+    coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
+    let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
+    cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
+}
+
 /// Whoever waits for the first answer of a coordinator that is silent can be cancelled, and the server stopped.
 #[test]
 fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop() {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
 use idgen_cluster_tests::{Builder, Cluster, pause, rounds};
-use postgres::Client;
+use postgres::{Client, Config};
 
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
@@ -77,6 +77,33 @@ fn a_number_is_free_when_its_session_ends_and_a_token_after_ttl_and_delay() {
     assert_eq!(acquire(&mut client, "'p', 'c', '1 hour'"), None);
     cluster.execute("SELECT lease_define('p', 1, '1 hour', '1 ms')");
     cluster.wait_for(PATIENCE, "the rest to end", || acquire(&mut client, "'p', 'c', '1 hour'").is_some());
+}
+
+#[test]
+fn who_is_early_is_told_how_long_to_wait() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 1, '100 s')");
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let mut config: Config = cluster.connect_string("postgres", "postgres").parse().unwrap();
+    let ear = Arc::clone(&heard);
+    let mut client =
+        config.notice_callback(move |notice| ear.lock().unwrap().push(notice)).connect(postgres::NoTls).unwrap();
+    let (token, _) = acquire(&mut client, "'p', 'a', '100 s'").expect("it is free");
+    execute(&mut client, &format!("SELECT worker_release('p', {token})"));
+    assert_eq!(heard.lock().unwrap().len(), 0, "its times began at once");
+
+    let clock = format!("SELECT {}", micros("clock_timestamp()"));
+    let before_us: i64 = value(&mut client, &clock);
+    let (_, allowed) = acquire(&mut client, "'p', 'b', '100 s'").expect("it was released");
+    let after_us: i64 = value(&mut client, &clock);
+    let heard = heard.lock().unwrap();
+    let [notice] = &heard[..] else { panic!("one notice, and not {heard:?}") };
+    assert_eq!((notice.severity(), notice.code().code()), ("NOTICE", "00000"));
+    let wait =
+        notice.message().strip_prefix("number 0 of worker pool \"p\" can be used in ").expect("what it is about");
+    let wait_ms: i64 = wait.strip_suffix(" s").expect("seconds").replace('.', "").parse().expect("with three decimals");
+    let left_ms = |us: i64| (allowed.from_us - us + 999) / 1000;
+    assert!((left_ms(after_us)..=left_ms(before_us)).contains(&wait_ms), "{wait}");
 }
 
 fn random(limit: u64) -> u64 {

@@ -2,6 +2,8 @@
 CREATE TEMP VIEW numbers AS
 SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
 SELECT lease_define('ids', 3, '1 h', '1 h');
+-- who has to wait is told: below
+SET client_min_messages = warning;
 
 -- a number, and an interval that begins now
 SELECT worker_id, token AS t0, not_after AS end0,
@@ -52,13 +54,20 @@ SELECT worker_id, token AS t2, not_before AS begin2 FROM worker_acquire('ids', '
 SELECT worker_release('ids', :t2, '-infinity');
 SELECT not_after = :'begin2' AS none_used FROM idgen.workers WHERE worker_id = 2;
 
--- the one that the owner had last goes first, if it is free
+-- the one that the owner had last goes first, if it is free and its times are over; those of number 0 are not
 SELECT worker_release('ids', :t0);
-SELECT worker_release('ids', :t1);
-SELECT worker_id, owner FROM idgen.workers ORDER BY 1;
+SELECT worker_release('ids', :t1, '-infinity');
+SELECT worker_id, owner, not_after < now() AS over FROM idgen.workers ORDER BY 1;
 SELECT worker_id, owner FROM (SELECT 'pod-2' AS owner) o, worker_acquire('ids', owner, '10 min');
+SELECT worker_id, owner FROM (SELECT 'pod-3' AS owner) o, worker_acquire('ids', owner, '10 min');
 SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
-SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
+-- times that nobody was allowed are not waited for
+SELECT lease_define('bare', 2);
+SELECT slot, lease_release('bare', token)
+FROM (VALUES ('pod-1'), ('pod-2')) AS o (owner), lease_acquire('bare', owner => o.owner);
+SELECT worker_id FROM worker_acquire('bare', 'pod-2', '10 min');
+SELECT lease_revoke('bare', 1);
+SELECT lease_drop('bare');
 
 -- taken away: it rests, and then the next one begins after all that was allowed
 SELECT lease_revoke('ids', 1);
@@ -84,6 +93,24 @@ SELECT worker_renew('ids', :bare);
 SELECT worker_release('ids', :bare, now());
 SELECT worker_release('ids', :bare);
 SELECT token AS t FROM worker_acquire('ids') \gset
+
+-- who has to wait is told how long, rounded up; who has not is told nothing
+RESET client_min_messages;
+SELECT lease_define('late', 1, '10 min');
+SELECT token AS late FROM worker_acquire('late', ttl => '10 min') \gset
+SELECT worker_release('late', :late);
+SELECT token AS late FROM worker_acquire('late', ttl => '1 d') \gset
+SELECT worker_release('late', :late);
+SELECT token AS late FROM worker_acquire('late') \gset
+SELECT worker_release('late', :late);
+UPDATE idgen.worker_number SET not_after = 'infinity' WHERE pool = 'late';
+SELECT not_before, not_after, token AS late FROM worker_acquire('late') \gset
+\echo :not_before :not_after
+SELECT not_after FROM worker_renew('late', :late);
+SELECT worker_release('late', :late, now());
+SELECT lease_drop('late');
+DELETE FROM idgen.worker_number WHERE pool = 'late';
+SET client_min_messages = warning;
 
 -- what it refuses
 SELECT worker_acquire('nobody has defined it');

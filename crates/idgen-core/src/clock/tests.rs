@@ -134,6 +134,23 @@ fn ids_end_where_the_mark_is_due_or_the_lease_ends_whichever_is_first() {
     assert_eq!(mark.near_ms(), i64::MIN);
 }
 
+#[test]
+fn whoever_is_stopped_waits_for_what_has_stopped_him() {
+    let mark = Mark::unknown();
+    mark.publish(Target { mark_ms: NOW_MS, due_ms: NOW_MS });
+    assert_eq!(mark.in_the_way(NOW_MS, NOW_MS + 5), InTheWay::Mark { reserve_ms: NOW_MS + 5 });
+    mark.end_at(NOW_MS + 3);
+    assert_eq!(mark.in_the_way(NOW_MS, NOW_MS + 5), InTheWay::Mark { reserve_ms: NOW_MS + 2 }, "up to the lease's end");
+    // Somebody else moves the mark, or the keeper the end, between the look and the question.
+    mark.publish(Target { mark_ms: NOW_MS + 10, due_ms: NOW_MS + 10 });
+    assert_eq!(mark.in_the_way(NOW_MS, NOW_MS + 1), InTheWay::Nothing);
+    let seen_ms = mark.promised_ms();
+    assert_eq!(mark.in_the_way(seen_ms, NOW_MS + 5), InTheWay::Lease);
+    mark.end_at(i64::MAX);
+    assert_eq!(mark.in_the_way(seen_ms, NOW_MS + 5), InTheWay::Nothing);
+    assert_eq!(mark.in_the_way(mark.promised_ms(), NOW_MS + 20), InTheWay::Mark { reserve_ms: NOW_MS + 20 });
+}
+
 /// Moved when it is due, the mark is moved once a window at the most.
 #[test]
 fn the_mark_is_moved_once_a_window() {

@@ -86,11 +86,11 @@ fn nothing_is_issued_at_or_past_the_mark() {
     let marked = |mark_ms| Bounds { mark_ms, ..bounds(NOW_MS, 1000) };
     // As much as fits before the mark, whatever was wanted.
     assert_eq!(line.run(100, &marked(NOW_MS + 3)).count, 12);
-    assert_eq!(line.next(100, &marked(NOW_MS + 3)), Answer::Reserve { time_ms: NOW_MS + 3 + 24 });
+    assert_eq!(line.next(100, &marked(NOW_MS + 3)), Answer::Reserve { first_ms: NOW_MS + 3, last_ms: NOW_MS + 3 + 24 });
     assert_eq!(line.run(1, &marked(NOW_MS + 4)).count, 1);
     // A mark behind the clock: nothing at all.
     let mut behind = Line::new(SMALL);
-    assert_eq!(behind.next(1, &marked(NOW_MS)), Answer::Reserve { time_ms: NOW_MS });
+    assert_eq!(behind.next(1, &marked(NOW_MS)), Answer::Reserve { first_ms: NOW_MS, last_ms: NOW_MS });
 }
 
 #[test]

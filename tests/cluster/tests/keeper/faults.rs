@@ -107,8 +107,8 @@ impl Fault {
                 }
             }
             Fault::ClockLeapt => {
-                server.clock().set_offset_ms(3000 + random.below(5000) as i64);
-                Worker::await_state(server, "ended");
+                server.clock().set_offset_ms(2000 + random.below(2000) as i64);
+                await_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);
             }
         }
@@ -165,6 +165,6 @@ fn await_ids_or_end(load: &Load, is_answered: bool) {
     if is_answered {
         load.await_ids();
     } else {
-        Worker::await_that(load.cluster, "no lease", |worker| worker.state != "leased");
+        Worker::await_that(load.cluster, "failures", |worker| worker.state != "leased");
     }
 }

@@ -1,0 +1,19 @@
+-- This server's number: a setting here. What a pool does with it is tested on servers of their own.
+\set VERBOSITY terse
+\x
+SELECT * FROM idgen.stat_worker;
+\x
+SELECT jsonb_pretty(idgen.status()->'worker');
+SELECT idgen.status()->'settings'->'worker_pool' AS worker_pool, idgen.status()->'settings' ? 'coordinator' AS tells_coordinator;
+SELECT name, setting, context, short_desc, extra_desc FROM pg_settings WHERE name IN ('idgen.worker_pool', 'idgen.coordinator') ORDER BY name;
+SET idgen.worker_pool = 'servers';
+\echo :SQLSTATE
+CREATE ROLE idgen_anybody;
+SET ROLE idgen_anybody;
+SELECT count(*) FROM idgen.stat_worker;
+-- In the words of each version of PostgreSQL.
+\set VERBOSITY sqlstate
+SHOW idgen.coordinator;
+SHOW idgen.worker_pool;
+RESET ROLE;
+DROP ROLE idgen_anybody;
