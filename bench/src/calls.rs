@@ -76,7 +76,7 @@ impl Calls {
 }
 
 /// The time for which a process had a processor, in nanoseconds.
-fn cpu_ns(pid: i32) -> f64 {
+pub fn cpu_ns(pid: i32) -> f64 {
     let path = format!("/proc/{pid}/schedstat");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let first = text.split(' ').next().and_then(|number| number.parse().ok());

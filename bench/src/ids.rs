@@ -9,6 +9,7 @@ mod calls;
 mod ceiling;
 mod contender;
 mod inserts;
+mod leased;
 mod loads;
 mod mark;
 mod parallel;
@@ -27,8 +28,9 @@ BEGIN
 END
 $$";
 
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("calls in a loop", calls::measure),
+    ("a leased number", leased::measure),
     ("many clients", loads::measure),
     ("the ceiling of the default layout", ceiling::measure),
     ("inserts", inserts::measure),

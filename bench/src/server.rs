@@ -1,8 +1,8 @@
 //! The server that everything is measured on.
 
 use crate::machine::Machine;
-use idgen_cluster_tests::Cluster;
 use idgen_cluster_tests::sql::{execute, value};
+use idgen_cluster_tests::{Builder, Cluster};
 use postgres::Client;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,11 @@ CREATE SEQUENCE seq_1;
 CREATE SEQUENCE seq_32 CACHE 32;
 CREATE SEQUENCE seq_1000 CACHE 1000";
 
+/// A server with these settings, which a part may want another of beside the one it is given.
+pub fn builder() -> Builder {
+    SETTINGS.iter().fold(Cluster::builder(), |builder, (name, value)| builder.conf(name, value))
+}
+
 pub struct Server {
     pub cluster: Cluster,
 }
@@ -33,8 +38,7 @@ pub struct Server {
 impl Server {
     /// Starts it, with idgen as it is installed, the no-op from this library, and the sequences.
     pub fn start(noop: &Path) -> Self {
-        let builder = SETTINGS.iter().fold(Cluster::builder(), |builder, (name, value)| builder.conf(name, value));
-        let cluster = builder.start_with_extension();
+        let cluster = builder().start_with_extension();
         // The server's user need not be able to read where it was built.
         let library = cluster.data_dir().join("idgen_bench_noop.so");
         std::fs::copy(noop, &library).unwrap_or_else(|error| panic!("{}: {error}", noop.display()));

@@ -150,6 +150,8 @@ struct Keeper {
     /// Tries that have failed in a row.
     failures: u32,
     pace: Pace,
+    /// As in `Place`, until it was asked for.
+    needed_ms: i64,
     /// When to ask next.
     due: Instant,
 }
@@ -169,6 +171,7 @@ impl Keeper {
             turn: 0,
             failures: 0,
             pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
+            needed_ms: NOTHING,
             due: Instant::now(),
         }
     }
@@ -176,9 +179,11 @@ impl Keeper {
     /// The main loop. Ends when no number is to be leased any more.
     fn run(mut self) {
         while self.follow_settings() {
-            let needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel);
-            if needed_ms != NOTHING || self.due <= Instant::now() {
-                self.due = Instant::now() + self.ask_and_tell(needed_ms);
+            self.needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel).max(self.needed_ms);
+            // After a failure at the pace of failures, however many need more.
+            let is_asked = self.needed_ms != NOTHING && self.failures == 0;
+            if is_asked || self.due <= Instant::now() {
+                self.due = Instant::now() + self.ask_and_tell();
             }
             // Rounded up: the latch counts in milliseconds.
             clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
@@ -218,11 +223,11 @@ impl Keeper {
     }
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
-    fn ask_and_tell(&mut self, needed_ms: i64) -> Duration {
-        let outcome = self.ask(self.reached_us(needed_ms));
+    fn ask_and_tell(&mut self) -> Duration {
+        let outcome = self.ask(self.reached_us());
         let pause = match outcome {
             Ok(()) => {
-                self.failures = 0;
+                (self.failures, self.needed_ms) = (0, NOTHING);
                 let failed = self.shared.with_worker(|lease| {
                     lease.last_error.clear();
                     lease.failing_since_ms.take()
@@ -286,9 +291,9 @@ impl Keeper {
 
     /// The time that ids or clocks of this server have come to, in microseconds since 1970. A lease is to last from there on, so
     /// that it stops no server that is ahead of the coordinator's clock.
-    fn reached_us(&self, needed_ms: i64) -> i64 {
+    fn reached_us(&self) -> i64 {
         let next_ms = self.shared.with_table(|table| table.next_ms());
-        next_ms.max(needed_ms).max(wall_ms()).saturating_mul(1000)
+        next_ms.max(self.needed_ms).max(wall_ms()).saturating_mul(1000)
     }
 
     /// False if the lease is lost: it has ended, and somebody else has the number, or may have it.

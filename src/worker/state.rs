@@ -2,7 +2,7 @@
 
 use super::keeper;
 use crate::bell::{self, Bell};
-use crate::clock::boot_us;
+use crate::clock::{boot_us, wall_ms};
 use crate::fixed_text::FixedText;
 use crate::shmem::Shared;
 use crate::{error, settings};
@@ -117,6 +117,8 @@ impl State {
 
 /// How long to wait for the first answer of a coordinator. One that is there answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to sleep at most: a lease ends without a ring.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// This server's number. Waits while the keeper is at its first try to lease it; an error, 55000, when that went wrong.
 pub fn node(shared: &Shared) -> Node {
@@ -126,7 +128,7 @@ pub fn node(shared: &Shared) -> Node {
         shared.worker.changed.listen();
         let (node, is_failing) = (shared.worker.node(), shared.with_worker(|lease| lease.failing_since_ms.is_some()));
         if node.is_none() && !is_failing && began.elapsed() < PATIENCE {
-            shared.worker.changed.sleep(Duration::from_secs(1), pg_sys::PG_WAIT_EXTENSION);
+            shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
             continue;
         }
         bell::stop_listening();
@@ -135,25 +137,25 @@ pub fn node(shared: &Shared) -> Node {
 }
 
 /// Ids have come to the end of the lease, the next one to this time: asks the keeper for more, and waits while it asks the
-/// coordinator. An error, 55000, when that goes wrong or the lease is over.
+/// coordinator. An error, 55000, when the lease is over, or the clock at its end and nobody answers.
 pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
     let asked_us = boot_us();
+    shared.worker.keeper.ask_beyond(time_ms);
     loop {
         // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
-        let lease = shared.with_worker(|lease| *lease);
-        let has_room = shared.clock.mark.end_ms() > time_ms;
+        let (lease, end_ms) = (shared.with_worker(|lease| *lease), shared.clock.mark.end_ms());
+        let is_failing = lease.failing_since_ms.is_some() && wall_ms() >= end_ms;
         // Asked for after this, it was for more than this time; if it is not enough, the next one will not be either.
-        let is_vain = lease.renewed_us > asked_us || lease.failing_since_ms.is_some() || lease.is_over(boot_us());
-        if has_room || is_vain {
+        let is_vain = lease.renewed_us > asked_us || lease.is_over(boot_us()) || is_failing;
+        if end_ms > time_ms || is_vain {
             bell::stop_listening();
-            if has_room {
+            if end_ms > time_ms {
                 return;
             }
             refuse(shared);
         }
-        shared.worker.keeper.ask_beyond(time_ms);
-        shared.worker.changed.sleep(Duration::from_secs(1), pg_sys::PG_WAIT_EXTENSION);
+        shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
     }
 }
 

@@ -166,7 +166,7 @@ fn the_coordinator_is_found_by_service_password_file_and_several_hosts() {
     let cluster = builder().start_with_extension();
     let dir = cluster.data_dir();
     let (service, passwords) = (dir.join("services"), dir.join("passwords"));
-    let (first, second) = (host(&standby), host(&coordinator));
+    let (first, second) = (standby.host(), coordinator.host());
     std::fs::write(
         &service,
         format!("[ids]\nhost=/nowhere,{first},{second}\nport=5432\nuser=keeper\ndbname=postgres\n"),
@@ -192,10 +192,6 @@ fn ask_keepers_for_a_password(coordinator: &Cluster) {
     let rules = std::fs::read_to_string(&hba).expect("it is there");
     std::fs::write(&hba, format!("local all keeper scram-sha-256\n{rules}")).expect("it can be written");
     coordinator.reload();
-}
-
-fn host(cluster: &Cluster) -> String {
-    cluster.data_dir().parent().expect("the directory of the socket").display().to_string()
 }
 
 /// Readable by the server only, as libpq wants it of a file of passwords.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clock::ClientClock;
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last};
@@ -284,6 +284,8 @@ fn a_java_client_repeats_nothing_when_the_clock_steps_back() {
 fn clock_steps_ahead(language: Language) {
     let site = Site::new(builder(), 1);
     let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    // It comes before its time, too.
+    clock.set_offset_s(-1);
     let mut instance = site.start_by(language, "a", "30", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
     clock.set_offset_s(3600);
@@ -302,22 +304,28 @@ fn a_java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
     clock_steps_ahead(Java);
 }
 
-/// To a client whose clock shows each tenth of a second, a millisecond is long enough for more ids than it has room for.
+/// The client's clock shows full hours: it stands still while the client makes more ids than a millisecond has room for.
 fn a_millisecond_is_full(language: Language) {
-    const COUNT: usize = 30_000;
+    const ROOM: usize = 4096;
     let site = Site::new(builder(), 1);
-    let clock = ClientClock::new(&site.dir(), Duration::from_millis(100));
-    // It comes before its time, too.
-    clock.set_offset_s(-1);
-    let mut instance = site.start_by(language, "a", "30", COUNT, Some(&clock));
-    let (status, errors) = instance.end(&site.cluster);
-    assert!(status.success(), "{errors}");
+    let clock = ClientClock::new(&site.dir(), Duration::from_secs(3600));
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as i64;
+    // To the middle of the next hour: the hour does not end meanwhile.
+    let ahead_s = 3600 + 1800 - now_s % 3600;
+    clock.set_offset_s(ahead_s);
+    let mut instance = site.start_by(language, "a", "14400", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= ROOM);
+    clock.set_offset_s(ahead_s + 3600);
+    site.cluster.wait_for(PATIENCE, "another one", || instance.ids().len() >= 2 * ROOM);
+    instance.process.kill().expect("it runs");
+    instance.end(&site.cluster);
     let ids = instance.ids();
-    assert_eq!(ids.len(), COUNT);
     assert_inside(&ids, site.allowed("a"));
-    let is_first_after_full = |two: &&[i64]| two[0] & 4095 == 4095 && time_us(two[1]) > time_us(two[0]);
-    let full = ids.windows(2).filter(is_first_after_full).count();
-    assert!(full > 0, "no millisecond was full in {} us", time_us(last(&ids)) - time_us(ids[0]));
+    let sequences: Vec<_> = ids.iter().map(|id| (id & 4095) as usize).collect();
+    assert!(sequences.iter().enumerate().all(|(n, sequence)| *sequence == n % ROOM), "no time was used up");
+    let times: Vec<_> = ids.chunks(ROOM).map(|chunk| (time_us(chunk[0]), time_us(last(chunk)))).collect();
+    assert!(times.iter().all(|(first_us, last_us)| first_us == last_us), "{times:?}");
+    assert!(times[1].0 - times[0].0 >= 3_600_000_000, "it waited for the clock: {times:?}");
 }
 
 #[test]
