@@ -25,9 +25,9 @@
 //!
 //! 1. The file's lock, for whoever writes the high-water file. Under it: file I/O, which raises nothing. It is only ever
 //!    tried; who does not get it waits on a condition variable, which can be cancelled.
-//! 2. The table's lock. Under it: no FFI, no allocation, no error, no logging.
-//! 3. The segments' lock, 4. the lock of the locks' names, 5. the leases' lock, and 6. the worker's lock. The same; never
-//!    together with the others.
+//! 2. The table's lock. Under it: no FFI but the next lock, no allocation, no error, no logging.
+//! 3. The worker's lock, under the table's where a number and its lease become known together. The same.
+//! 4. The segments' lock, 5. the lock of the locks' names, and 6. the leases' lock. The same; never together with the others.
 //!
 //! Issuing an id, drawing a value and taking a lock whose name is known take none.
 //!

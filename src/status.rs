@@ -54,8 +54,8 @@ fn worker() -> Value {
     json!({
         "state": standing(shared.worker, &lease).name(),
         "worker_id": shared.worker.node().map(|node| node.worker),
-        "not_before": lease.interval.map(|interval| time_text(interval.first_ms())),
-        "not_after": lease.interval.map(|interval| time_text(interval.end_ms())),
+        "not_before": lease.interval().map(|interval| time_text(interval.first_ms())),
+        "not_after": lease.interval().map(|interval| time_text(interval.end_ms())),
         "coordinator": lease.coordinator.text(),
         "failing_since": lease.failing_since_ms.map(time_text),
         "last_error": lease.last_error.text(),

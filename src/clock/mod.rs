@@ -105,15 +105,17 @@ pub fn make_room(shared: &Shared, seen_ms: i64, (first_ms, last_ms): (i64, i64))
 
 /// From now on ids of this server have times from `first_ms` on and before `end_ms`, under a number that `publish` makes
 /// known. What was issued under another number, or in another interval of the same, is over when this returns.
-pub fn confine(shared: &Shared, first_ms: i64, end_ms: i64, publish: impl FnOnce()) {
-    shared.with_table(|table| {
+pub fn confine<R>(shared: &Shared, first_ms: i64, end_ms: i64, publish: impl FnOnce() -> R) -> R {
+    let published = shared.with_table(|table| {
         // First of all, so that nobody goes by a tenancy of the number before up to the end of the new one.
         table.begin_anew(first_ms);
-        publish();
         shared.clock.mark.end_at(end_ms);
+        // Last: whoever waits for another end looks at what is published.
+        publish()
     });
     // After the floor: see `sample`, which would lower it again.
     shared.clock.effective.raise(first_ms, read());
+    published
 }
 
 /// Takes note of both clocks, and says in the server's log when the wall clock has stepped back. While ids are ahead of

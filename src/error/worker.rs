@@ -61,14 +61,16 @@ pub fn bare_lease(pool: &str, number: i32) -> Failure {
 
 /// This server has no number now, or none for this time.
 pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
-    let pool = lease.pool.text().unwrap_or_else(settings::pool_name);
-    let message = match (lease.term, lease.interval) {
-        (Some(term), Some(interval)) => format!(
+    let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
+        return no_number();
+    };
+    let message = match lease.term {
+        Some(term) => format!(
             "the lease of worker id {} from pool \"{pool}\" ended at {}",
             term.number,
-            time_text(interval.end_ms())
+            time_text(term.interval.end_ms())
         ),
-        _ => format!("this server has no worker id yet from pool \"{pool}\""),
+        None => format!("this server has no worker id yet from pool \"{pool}\""),
     };
     Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
         .detail(why_not_leased(lease, keeper, now_us))
@@ -76,6 +78,12 @@ pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
             "Ids go on by themselves when the lease does. idgen.worker_pool and idgen.coordinator say where it comes from, \
              and SELECT * FROM idgen.stat_worker how it stands.",
         )
+}
+
+fn no_number() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server has no worker id any more")
+        .detail("It was leased from a pool, which idgen.worker_pool does not name any more, and idgen.worker_id is not set: 0 may be another server's.")
+        .hint("Set idgen.worker_id and restart, or set idgen.worker_pool again.")
 }
 
 fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
@@ -92,7 +100,7 @@ fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
         (None, Some(pid)) if lease.term.is_none() => {
             format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
         }
-        (None, Some(_)) if !lease.is_over(now_us) => format!(
+        (None, Some(_)) if !lease.is_overdue(now_us) => format!(
             "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than a \
              lease may last there, idgen.lease_max_ttl.",
             time_text(wall_ms())

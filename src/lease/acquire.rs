@@ -8,6 +8,7 @@ use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose};
 use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What a try at the head of the queue has come to.
@@ -77,7 +78,7 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
     let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| names::last_of_owner(wish.name, owner));
-    let (slots, all) = match choose(&lease.terms, &lease.definition, preferred, now) {
+    let (mut slots, all) = match choose(&lease.terms, &lease.definition, preferred, now) {
         Choice::Take { slots, all } => (slots, all),
         // The turn lasts to the end of the transaction: before, others do not see the row, and would make it too.
         Choice::Make { slot } => {
@@ -91,6 +92,11 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         Choice::Wait { .. } if wish.is_for_number => return Attempt::Refused,
         Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
     };
+    if wish.is_for_number {
+        // Those whose times are over first: of the others, nothing can be used at once.
+        let to_come: HashMap<i32, usize> = names::numbers_with_times_to_come(wish.name).into_iter().zip(0..).collect();
+        slots.sort_by_key(|slot| to_come.get(slot));
+    }
     let granted = |granted| {
         turnstile.leave();
         Attempt::Granted(granted)

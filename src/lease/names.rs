@@ -78,3 +78,15 @@ static LAST_OF_OWNER: Query = Query::new(|| {
 pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
     LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
 }
+
+static TO_COME: Query = Query::new(|| {
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
+     ORDER BY not_after"
+        .to_owned()
+});
+
+/// Numbers with id times that are still to come, those first that are over first.
+pub fn numbers_with_times_to_come(name: &str) -> Vec<i32> {
+    TO_COME.look(&[name.into()], |row| value(row, 1))
+}

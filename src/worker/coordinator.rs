@@ -10,7 +10,6 @@ use std::time::Duration;
 /// What was granted.
 pub struct Grant {
     pub term: Term,
-    pub interval: Interval,
     pub ttl: Duration,
 }
 
@@ -49,14 +48,14 @@ fn interval(us: &str) -> String {
     format!("({us} OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)")
 }
 
-/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer than a
-/// lease may. (Without preload that limit is not known before the first call.)
+/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer and no
+/// shorter than a lease may. (Without preload these limits are not known before the first call.)
 fn ttl_from_reached() -> String {
     let ahead = format!("$3::pg_catalog.int8 OPERATOR(pg_catalog.-) {}", micros("pg_catalog.clock_timestamp()"));
     // A century: what an interval has room for.
     let ahead = interval(&format!("LEAST(GREATEST({ahead}, 0), 3155760000000000)"));
-    let most = "pg_catalog.current_setting('idgen.lease_max_ttl', true)::pg_catalog.interval";
-    format!("LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {most})")
+    let limit = |name| format!("pg_catalog.current_setting('idgen.lease_{name}_ttl', true)::pg_catalog.interval");
+    format!("GREATEST(LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {}), {})", limit("max"), limit("min"))
 }
 
 /// What a token is answered with that stands for no term any more, or for that of another role.
@@ -79,27 +78,31 @@ impl Coordinator {
 
     /// A number for as long as the pool's leases last, from the time on that the server has reached. It is not bound to the
     /// session, so that a connection that is lost, or a coordinator that starts again, costs no number.
-    pub fn acquire(&mut self, pool: &str, owner: &str, reached_us: i64) -> Result<Grant, Trouble> {
+    pub fn acquire(&mut self, pool: &str, owner: &str, reached_ms: i64) -> Result<Grant, Trouble> {
         let (from, until, ttl) = (micros("granted.not_before"), micros("granted.not_after"), micros(TTL));
         let (schema, lasts) = (&self.schema, ttl_from_reached());
         let sql = format!(
             "SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
              FROM {schema}.worker_acquire($1, $2, {lasts}) AS granted"
         );
-        let row = self.query(&sql, &[pool, owner, &reached_us.to_string()])?;
+        let row = self.query(&sql, &[pool, owner, &micros_of(reached_ms)])?;
         Ok(Grant {
-            term: Term { number: number(&row, 0)?, token: number(&row, 1)?, coordinator: self.system_identifier },
-            interval: Interval { not_before_us: number(&row, 2)?, not_after_us: number(&row, 3)? },
+            term: Term {
+                number: number(&row, 0)?,
+                token: number(&row, 1)?,
+                coordinator: self.system_identifier,
+                interval: Interval { not_before_us: number(&row, 2)?, not_after_us: number(&row, 3)? },
+            },
             ttl: Duration::from_micros(number(&row, 4)?),
         })
     }
 
     /// The same for a number that is held; `None` if the lease is lost: it has ended, and others may have the number.
-    pub fn renew(&mut self, pool: &str, token: i64, reached_us: i64) -> Result<Option<Renewal>, Trouble> {
+    pub fn renew(&mut self, pool: &str, token: i64, reached_ms: i64) -> Result<Option<Renewal>, Trouble> {
         let (until, ttl, schema, lasts) = (micros("renewed.not_after"), micros(TTL), &self.schema, ttl_from_reached());
         let sql =
             format!("SELECT {until}, {ttl} FROM {schema}.worker_renew($1, $2::pg_catalog.int8, {lasts}) AS renewed");
-        match self.query(&sql, &[pool, &token.to_string(), &reached_us.to_string()]) {
+        match self.query(&sql, &[pool, &token.to_string(), &micros_of(reached_ms)]) {
             Ok(row) => {
                 Ok(Some(Renewal { not_after_us: number(&row, 0)?, ttl: Duration::from_micros(number(&row, 1)?) }))
             }
@@ -122,6 +125,11 @@ impl Coordinator {
         let sql = CString::new(sql).expect("a query of ours has no NUL");
         self.connection.query(&sql, params, self.patience)
     }
+}
+
+/// As $3 is written.
+fn micros_of(ms: i64) -> String {
+    ms.saturating_mul(1000).to_string()
 }
 
 /// A column of a row that was asked for.

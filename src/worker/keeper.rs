@@ -6,6 +6,7 @@
 
 use super::coordinator::{Coordinator, Grant, Renewal};
 use super::libpq::{Hosts, Trouble};
+use super::place::NOTHING;
 use super::state::{Lease, Term};
 use crate::clock::{self, boot_us, wall_ms};
 use crate::pg_compat::set_signal_handler;
@@ -15,63 +16,8 @@ use idgen_core::worker::Interval;
 use idgen_core::worker::coordinator::Pace;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
 use pgrx::prelude::*;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::*};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// Which process is the keeper, and how to wake it. In shared memory.
-pub struct Place {
-    pid: AtomicI32,
-    /// The address of its latch, the same in all processes. 0: there is none.
-    latch: AtomicUsize,
-    /// Somebody needs time beyond this, in milliseconds since 1970; `NOTHING` else.
-    needed_ms: AtomicI64,
-}
-
-const NOTHING: i64 = i64::MIN;
-const NOBODY: i32 = 0;
-/// Somebody has asked PostgreSQL for one.
-const ASKED_FOR: i32 = -1;
-
-impl Place {
-    pub fn new() -> Self {
-        Self { pid: AtomicI32::new(NOBODY), latch: AtomicUsize::new(0), needed_ms: AtomicI64::new(NOTHING) }
-    }
-
-    /// The keeper's process, if there is one.
-    pub fn pid(&self) -> Option<i32> {
-        Some(self.pid.load(Relaxed)).filter(|pid| *pid > 0)
-    }
-
-    /// Has the keeper ask the coordinator now, for more than this time.
-    pub fn ask_beyond(&self, time_ms: i64) {
-        // Before the latch, as the keeper resets that before it looks.
-        self.needed_ms.fetch_max(time_ms, Release);
-        let latch = self.latch.load(Acquire);
-        if latch != 0 {
-            // SAFETY: the latch of a process slot in shared memory. Should its process have ended meanwhile, the next one wakes
-            // for nothing.
-            unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
-        }
-    }
-
-    /// Takes the place for this process, unless another has it.
-    fn take(&self) -> bool {
-        let own = |holder| (holder <= NOBODY).then(|| std::process::id() as i32);
-        let is_free = self.pid.fetch_update(AcqRel, Acquire, own).is_ok();
-        if is_free {
-            // SAFETY: every process has its latch.
-            self.latch.store(unsafe { pg_sys::MyLatch } as usize, Release);
-        }
-        is_free
-    }
-
-    fn leave(&self) {
-        if self.pid() == Some(std::process::id() as i32) {
-            self.latch.store(0, Release);
-            self.pid.store(NOBODY, Release);
-        }
-    }
-}
 
 fn builder() -> BackgroundWorkerBuilder {
     BackgroundWorkerBuilder::new("idgen keeper")
@@ -97,13 +43,10 @@ pub fn ensure_running() {
     let Some(shared) = shmem::shared() else {
         return;
     };
-    let pid = &shared.worker.keeper.pid;
-    // Looked at first, because it is looked at often.
-    let is_free = pid.load(Relaxed) == NOBODY;
-    let is_ours = is_free && pid.compare_exchange(NOBODY, ASKED_FOR, AcqRel, Relaxed).is_ok();
-    if is_ours && builder().load_dynamic().is_err() {
-        // None is to be had now. Who has no number hears of it; the next one tries again.
-        pid.store(NOBODY, Release);
+    let place = &shared.worker.keeper;
+    if place.may_start() && builder().load_dynamic().is_err() {
+        // Who has no number hears of it; the next one tries again.
+        place.give_up();
     }
 }
 
@@ -152,6 +95,8 @@ struct Keeper {
     pace: Pace,
     /// As in `Place`, until it was asked for.
     needed_ms: i64,
+    /// When it was looked last what is needed, by CLOCK_BOOTTIME.
+    asked_us: i64,
     /// When to ask next.
     due: Instant,
 }
@@ -172,6 +117,7 @@ impl Keeper {
             failures: 0,
             pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             needed_ms: NOTHING,
+            asked_us: 0,
             due: Instant::now(),
         }
     }
@@ -179,7 +125,9 @@ impl Keeper {
     /// The main loop. Ends when no number is to be leased any more.
     fn run(mut self) {
         while self.follow_settings() {
-            self.needed_ms = self.shared.worker.keeper.needed_ms.swap(NOTHING, AcqRel).max(self.needed_ms);
+            // Before it is looked what is needed: who has asked before this is answered by what is asked now.
+            self.asked_us = boot_us();
+            self.needed_ms = self.shared.worker.keeper.take_needed_ms().max(self.needed_ms);
             // After a failure at the pace of failures, however many need more.
             let is_asked = self.needed_ms != NOTHING && self.failures == 0;
             if is_asked || self.due <= Instant::now() {
@@ -202,7 +150,10 @@ impl Keeper {
     fn follow_settings(&mut self) -> bool {
         let Some(pool) = settings::worker_pool() else {
             self.let_go();
-            clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            // Undecided acts as 0, and that may be another server's by now.
+            if self.shared.worker.is_set() || !settings::worker_undecided() {
+                clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            }
             self.shared.with_worker(|lease| *lease = Lease::default());
             self.shared.worker.changed.ring();
             return false;
@@ -224,7 +175,7 @@ impl Keeper {
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
     fn ask_and_tell(&mut self) -> Duration {
-        let outcome = self.ask(self.reached_us());
+        let outcome = self.ask(self.reached_ms());
         let pause = match outcome {
             Ok(()) => {
                 (self.failures, self.needed_ms) = (0, NOTHING);
@@ -266,16 +217,16 @@ impl Keeper {
 
     /// By a connection of its own: one that was kept would have to be watched, and would keep the coordinator from an orderly
     /// stop, all the more if that is this server.
-    fn ask(&mut self, reached_us: i64) -> Result<(), Trouble> {
+    fn ask(&mut self, reached_ms: i64) -> Result<(), Trouble> {
         let mut coordinator = self.connect()?;
         let term = self.shared.with_worker(|lease| lease.term);
         // A coordinator that is another than the one that granted the lease knows nothing of it.
         let is_renewed = match term.filter(|term| term.coordinator == coordinator.system_identifier) {
-            Some(term) => self.renew(&mut coordinator, term, reached_us)?,
+            Some(term) => self.renew(&mut coordinator, term, reached_ms)?,
             None => false,
         };
         if !is_renewed {
-            self.acquire(&mut coordinator, reached_us)?;
+            self.acquire(&mut coordinator, reached_ms)?;
         }
         let host = coordinator.host();
         self.shared.with_worker(|lease| lease.coordinator.set(&host));
@@ -289,47 +240,50 @@ impl Keeper {
         Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())
     }
 
-    /// The time that ids or clocks of this server have come to, in microseconds since 1970. A lease is to last from there on, so
+    /// The time that ids or clocks of this server have come to, in milliseconds since 1970. A lease is to last from there on, so
     /// that it stops no server that is ahead of the coordinator's clock.
-    fn reached_us(&self) -> i64 {
+    fn reached_ms(&self) -> i64 {
         let next_ms = self.shared.with_table(|table| table.next_ms());
-        next_ms.max(self.needed_ms).max(wall_ms()).saturating_mul(1000)
+        next_ms.max(self.needed_ms).max(wall_ms())
     }
 
     /// False if the lease is lost: it has ended, and somebody else has the number, or may have it.
-    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_us: i64) -> Result<bool, Trouble> {
-        let asked_us = boot_us();
-        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_us)? else {
+    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_ms: i64) -> Result<bool, Trouble> {
+        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_ms)? else {
             return Ok(false);
         };
-        self.pace = Pace { ttl };
-        let interval = self.shared.with_worker(|lease| {
-            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
-            lease.interval = lease.interval.map(|interval| Interval { not_after_us, ..interval });
-            lease.interval
-        });
-        if let Some(interval) = interval {
-            self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
-        }
+        let interval = Interval { not_after_us, ..term.interval };
+        // Before it is noted: whoever waits for it looks at that.
+        self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
+        self.note_lease(Term { interval, ..term }, ttl, reached_ms);
         self.shared.worker.renewals.fetch_add(1, Relaxed);
         Ok(true)
     }
 
-    fn acquire(&mut self, coordinator: &mut Coordinator, reached_us: i64) -> Result<(), Trouble> {
-        let asked_us = boot_us();
-        let Grant { term, interval, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_us)?;
-        self.pace = Pace { ttl };
-        let before = self.shared.with_worker(|lease| {
-            (lease.interval, lease.ttl, lease.renewed_us) = (Some(interval), ttl, asked_us);
-            lease.term.replace(term)
+    fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Trouble> {
+        let Grant { term, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_ms)?;
+        let (worker, interval) = (&self.shared.worker, term.interval);
+        let before = clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || {
+            worker.set_number(term.number);
+            self.note_lease(term, ttl, reached_ms)
         });
-        let worker = &self.shared.worker;
-        clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || worker.set_number(term.number));
         if before.is_none_or(|before| before.number != term.number) {
             worker.changes.fetch_add(1, Relaxed);
             log!("this server is worker {} of pool \"{}\" from now on", term.number, self.pool.name);
         }
         Ok(())
+    }
+
+    /// Writes down what was granted; returns what was before.
+    fn note_lease(&mut self, term: Term, ttl: Duration, reached_ms: i64) -> Option<Term> {
+        self.pace = Pace { ttl };
+        let asked_us = self.asked_us;
+        self.shared.with_worker(|lease| {
+            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
+            // It was asked for to last its ttl from there on.
+            lease.falls_short = term.interval.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
+            lease.term.replace(term)
+        })
     }
 
     /// Gives the number back, and says up to where it was used: so the next holder, who may be this server after its

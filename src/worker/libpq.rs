@@ -1,5 +1,5 @@
-//! A connection to another server: libpq, asynchronous, waiting on the latch, so that a network never keeps a stop of this
-//! server waiting. The one file that calls libpq.
+//! A connection to another server: libpq, asynchronous, waiting on the latch, so that neither the network nor the other server
+//! keeps a stop of this one waiting. (To find the address of a name does: that is the system's.) The one file that calls libpq.
 
 use idgen_core::worker::coordinator::rotated;
 use pgrx::prelude::*;

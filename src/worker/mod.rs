@@ -14,6 +14,7 @@ mod coordinator;
 pub mod keeper;
 mod libpq;
 mod number;
+mod place;
 pub mod state;
 pub mod stats;
 

@@ -1,6 +1,6 @@
 //! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
 
-use super::keeper;
+use super::place::Place;
 use crate::bell::{self, Bell};
 use crate::clock::{boot_us, wall_ms};
 use crate::fixed_text::FixedText;
@@ -17,8 +17,7 @@ pub struct State {
     /// A leased number, or one of the two below. Written under the table's lock, so that whoever attaches a space under
     /// that lock knows whose it is.
     number: AtomicI64,
-    /// The keeper's process, or what `keeper` says of it.
-    pub keeper: keeper::Place,
+    pub keeper: Place,
     pub renewals: AtomicU64,
     pub failures: AtomicU64,
     /// How often the number became another.
@@ -37,10 +36,12 @@ const NONE: i64 = -2;
 pub struct Lease {
     pub pool: FixedText<255>,
     pub term: Option<Term>,
-    pub interval: Option<Interval>,
     pub ttl: Duration,
     /// When the last grant or renewal was asked for, by CLOCK_BOOTTIME in microseconds.
     pub renewed_us: i64,
+    /// The last grant or renewal ends before, or soon after, where the server's ids or clock are: as far as the coordinator lets
+    /// a lease go.
+    pub falls_short: bool,
     /// Milliseconds since 1970; `None` when the last try went well.
     pub failing_since_ms: Option<i64>,
     pub last_error: FixedText<400>,
@@ -48,19 +49,24 @@ pub struct Lease {
     pub coordinator: FixedText<255>,
 }
 
-/// By what the lease is known, and where.
+/// What is leased, by what it is known, and where.
 #[derive(Clone, Copy)]
 pub struct Term {
     pub number: u32,
     pub token: i64,
     /// The system identifier of the coordinator: elsewhere the token means nothing, or another's term.
     pub coordinator: u64,
+    pub interval: Interval,
 }
 
 impl Lease {
-    /// Has it not been renewed for as long as it lasts?
-    pub fn is_over(&self, now_us: i64) -> bool {
-        now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64
+    pub fn interval(&self) -> Option<Interval> {
+        self.term.map(|term| term.interval)
+    }
+
+    /// Has it not been renewed for as long as it lasts, and the time that a renewal takes?
+    pub fn is_overdue(&self, now_us: i64) -> bool {
+        now_us.saturating_sub(self.renewed_us) >= self.ttl.as_micros() as i64 + 1_000_000
     }
 }
 
@@ -68,7 +74,7 @@ impl State {
     pub fn new() -> Self {
         Self {
             number: AtomicI64::new(if settings::has_worker_pool() { NONE } else { SETTING }),
-            keeper: keeper::Place::new(),
+            keeper: Place::new(),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -126,8 +132,10 @@ pub fn node(shared: &Shared) -> Node {
     loop {
         // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
-        let (node, is_failing) = (shared.worker.node(), shared.with_worker(|lease| lease.failing_since_ms.is_some()));
-        if node.is_none() && !is_failing && began.elapsed() < PATIENCE {
+        let node = shared.worker.node();
+        let is_failing = shared.with_worker(|lease| lease.failing_since_ms.is_some());
+        let is_to_come = settings::has_worker_pool() && !is_failing && began.elapsed() < PATIENCE;
+        if node.is_none() && is_to_come {
             shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
             continue;
         }
@@ -137,17 +145,20 @@ pub fn node(shared: &Shared) -> Node {
 }
 
 /// Ids have come to the end of the lease, the next one to this time: asks the keeper for more, and waits while it asks the
-/// coordinator. An error, 55000, when the lease is over, or the clock at its end and nobody answers.
+/// coordinator. An error, 55000, when the clock is at the end too and nobody answers, or the keeper does not ask.
 pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
+    if !shared.with_worker(|lease| lease.falls_short) {
+        shared.worker.keeper.ask_beyond(time_ms);
+    }
+    // After the wish, as the keeper takes its time before it looks for wishes.
     let asked_us = boot_us();
-    shared.worker.keeper.ask_beyond(time_ms);
     loop {
         // Before looking, so that a ring in between is not lost.
         shared.worker.changed.listen();
         let (lease, end_ms) = (shared.with_worker(|lease| *lease), shared.clock.mark.end_ms());
         let is_failing = lease.failing_since_ms.is_some() && wall_ms() >= end_ms;
-        // Asked for after this, it was for more than this time; if it is not enough, the next one will not be either.
-        let is_vain = lease.renewed_us > asked_us || lease.is_over(boot_us()) || is_failing;
+        // What was asked for after this was for more than this time.
+        let is_vain = lease.falls_short || lease.renewed_us > asked_us || lease.is_overdue(boot_us()) || is_failing;
         if end_ms > time_ms || is_vain {
             bell::stop_listening();
             if end_ms > time_ms {

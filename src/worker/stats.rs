@@ -43,8 +43,8 @@ fn stat_get_worker() -> TableIterator<
             node.map(|node| node.worker as i32),
             node.map(|node| node.datacenter as i32),
             lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)),
-            lease.interval.map(|interval| time(interval.not_before_us)),
-            lease.interval.map(|interval| time(interval.not_after_us)),
+            lease.interval().map(|interval| time(interval.not_before_us)),
+            lease.interval().map(|interval| time(interval.not_after_us)),
             lease.coordinator.text(),
             worker.keeper.pid(),
             worker.renewals.load(Relaxed) as i64,
@@ -84,7 +84,7 @@ impl Standing {
 }
 
 pub fn standing(worker: &State, lease: &Lease) -> Standing {
-    match lease.interval {
+    match lease.interval() {
         _ if worker.is_set() => Standing::Set,
         Some(interval) if interval.end_ms() <= wall_ms() => Standing::Ended,
         Some(_) if lease.failing_since_ms.is_some() => Standing::Failing,

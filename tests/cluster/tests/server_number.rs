@@ -85,7 +85,7 @@ fn a_pool_takes_the_place_of_the_setting_and_the_setting_that_of_the_pool() {
 #[test]
 fn a_number_that_is_given_back_can_be_used_at_once() {
     let coordinator = coordinator(1, "1 hour");
-    let cluster = builder().start_with_extension();
+    let cluster = builder().conf("idgen.worker_id", "9").start_with_extension();
     set_pool(&cluster, "servers", &own(&coordinator));
     let mut client = cluster.client();
     let last = ids(&mut client, DRAW)[0];
@@ -97,6 +97,34 @@ fn a_number_that_is_given_back_can_be_used_at_once() {
     );
     let next = row(&mut there, &sql);
     assert_eq!((next.get::<_, bool>(0), next.get::<_, bool>(1)), (true, true));
+}
+
+/// Where no number is set, 0 is not taken for it: the pool may have given that to another.
+#[test]
+fn a_server_without_its_pool_and_without_a_setting_has_no_number() {
+    let coordinator = coordinator(4, "1 min");
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+    set_pool(&cluster, "no such pool", &own(&coordinator));
+    execute(&mut client, DRAW);
+    cluster.wait_for(PATIENCE, "a failure", || value(&mut client, "SELECT failures > 0 FROM idgen.stat_worker"));
+    // It has never had another number than 0.
+    set_pool(&cluster, "", "");
+    await_state(&cluster, "set");
+    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+
+    set_pool(&cluster, "servers", &own(&coordinator));
+    execute(&mut client, DRAW);
+    await_state(&cluster, "leased");
+    set_pool(&cluster, "", "");
+    await_state(&cluster, "waiting");
+    let error = refused(&mut client, DRAW, "55000");
+    assert_eq!(error.message(), "this server has no worker id any more");
+    assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
+    cluster.set_conf("idgen.worker_id", "9");
+    cluster.restart();
+    assert_eq!(value::<i32>(&mut cluster.client(), WORKER), 9);
 }
 
 /// Each has its own message; none of them names a password; and ids go on as soon as it is mended.

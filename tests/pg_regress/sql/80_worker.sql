@@ -143,3 +143,13 @@ RESET ROLE;
 DROP ROLE idgen_pod;
 SELECT worker_release('ids', :t);
 SELECT lease_drop('ids');
+
+-- of free numbers those go first whose times are over, then those that are over first; not the one that is free for longest
+SELECT lease_define('order', 3);
+SELECT worker_id, token AS t0 FROM worker_acquire('order', ttl => '2 h') \gset
+SELECT worker_id, token AS t1 FROM worker_acquire('order', ttl => '1 h') \gset
+SELECT worker_id, token AS t2 FROM worker_acquire('order', ttl => '1 h') \gset
+SELECT worker_release('order', :t0), worker_release('order', :t1), worker_release('order', :t2, '-infinity');
+SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
+SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
+SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
