@@ -82,7 +82,11 @@ impl Fault {
                 server.start_again();
             }
             Fault::Restarted => server.restart(),
-            Fault::KeeperEnded => end(keeper(server)),
+            Fault::KeeperEnded => {
+                let pid = keeper(server);
+                end(pid);
+                Worker::await_that(server, "its keeper gone", |worker| worker.keeper != Some(pid));
+            }
             Fault::KeeperPaused => {
                 let paused = pause(keeper(server));
                 Worker::await_state(server, "ended");
@@ -93,9 +97,7 @@ impl Fault {
                 revoke(load, coordinator.expect("one that answers"));
                 paused.resume();
             }),
-            Fault::Revoked => {
-                revoke(load, coordinator.expect("one that answers"));
-            }
+            Fault::Revoked => revoke(load, coordinator.expect("one that answers")),
             Fault::Copied => return Some(copy(server, coordinator.is_some())),
             Fault::ClockStepped => {
                 let step_ms = 1 + random.below(1000) as i64;
@@ -105,7 +107,7 @@ impl Fault {
                 }
             }
             Fault::ClockLeapt => {
-                server.clock().set_offset_ms(3000 + random.below(5000) as i64);
+                server.clock().set_offset_ms(2000 + random.below(2000) as i64);
                 // The lease is asked for from there on; where nobody answers, it is over.
                 await_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);
@@ -164,6 +166,6 @@ fn await_ids_or_end(load: &Load, is_answered: bool) {
     if is_answered {
         load.await_ids();
     } else {
-        Worker::await_that(load.cluster, "no lease", |worker| worker.state != "leased");
+        Worker::await_state(load.cluster, "ended");
     }
 }

@@ -137,7 +137,7 @@ impl Fleet<'_> {
     /// What is told of an outage is not what happened before it.
     fn begin_outage(&self) {
         self.loads.iter().for_each(Load::await_ids);
-        self.loads.iter().for_each(|load| _ = load.longest_silence());
+        self.loads.iter().for_each(Load::begin_outage);
     }
 
     fn await_renewals(&self) {
@@ -148,11 +148,14 @@ impl Fleet<'_> {
     }
 }
 
-/// Waits until all servers make ids again, and says how long they made none.
+/// The coordinator is there again. Waits until all servers make ids, and says how long they made none in all, and from now on.
 fn end_outage(event: Event, loads: &[Load]) {
-    loads.iter().for_each(Load::await_ids);
-    let silences: Vec<_> = loads.iter().map(|load| load.longest_silence().as_millis()).collect();
-    println!("    {event:?}: no ids for {silences:?} ms");
+    loads.iter().for_each(Load::expect_ids);
+    let told = loads.iter().map(|load| {
+        let (longest, late) = load.await_expected();
+        format!("{} ms, {} of them with the coordinator back", longest.as_millis(), late.as_millis())
+    });
+    println!("    {event:?}: no ids for {}", told.collect::<Vec<_>>().join("; "));
 }
 
 #[test]

@@ -25,10 +25,13 @@ pub struct Load<'a> {
     errors: Mutex<BTreeMap<String, usize>>,
 }
 
-/// When no session was given an id.
+/// How long no session was given an id.
 struct Silence {
     last: Instant,
     longest: Duration,
+    /// When ids can be expected again, and how long that took.
+    due: Instant,
+    late: Option<Duration>,
 }
 
 /// Ends a load, also when the test fails: or it would wait for its sessions for ever.
@@ -48,7 +51,7 @@ impl<'a> Load<'a> {
             count: AtomicUsize::new(0),
             highest: AtomicI64::new(0),
             seen: Mutex::default(),
-            silence: Mutex::new(Silence { last: Instant::now(), longest: Duration::ZERO }),
+            silence: Mutex::new(Silence::new()),
             errors: Mutex::default(),
         }
     }
@@ -141,9 +144,23 @@ impl<'a> Load<'a> {
         self.cluster.wait_for(PATIENCE, "more ids", || self.count.load(Ordering::Relaxed) > count);
     }
 
-    /// The longest time without ids since this was called last.
-    pub fn longest_silence(&self) -> Duration {
-        std::mem::take(&mut self.silence.lock().expect("nobody panics with it").longest)
+    /// From here on a time without ids counts.
+    pub fn begin_outage(&self) {
+        *self.silence.lock().expect("nobody panics with it") = Silence::new();
+    }
+
+    /// What the outage came from is over.
+    pub fn expect_ids(&self) {
+        let mut silence = self.silence.lock().expect("nobody panics with it");
+        (silence.due, silence.late) = (Instant::now(), None);
+    }
+
+    /// Waits for ids that are expected. The longest time without any in the outage, and how long they were expected.
+    pub fn await_expected(&self) -> (Duration, Duration) {
+        let silence = || self.silence.lock().expect("nobody panics with it");
+        self.cluster.wait_for(PATIENCE, "ids after an outage", || silence().late.is_some());
+        let silence = silence();
+        (silence.longest, silence.late.expect("waited for"))
     }
 
     /// All that was seen, and the errors that were met.
@@ -154,7 +171,13 @@ impl<'a> Load<'a> {
 }
 
 impl Silence {
+    fn new() -> Silence {
+        let now = Instant::now();
+        Silence { last: now, longest: Duration::ZERO, due: now, late: None }
+    }
+
     fn end(&mut self) {
+        self.late.get_or_insert(self.due.elapsed());
         self.longest = self.longest.max(self.last.elapsed());
         self.last = Instant::now();
     }
