@@ -29,13 +29,15 @@
 //! - A `Cluster` may be shared between threads (`std::thread::scope`): workers connect and query, and one thread stops,
 //!   kills and starts.
 //! - How often something random is tried comes from [`rounds`], so that the same test is quick by default and a soak on demand.
-//! - What every test does with statements and ids is in [`sql`], [`ids`], [`segment`], [`pooler`] and [`high_water`]: no test has its own copy.
+//! - What every test does with statements and ids is in [`sql`], [`ids`], [`segment`], [`pooler`], [`grants`] and [`high_water`]: no
+//!   test has its own copy.
 //! - The programs of the server are those beside `$PG_CONFIG` (or `pg_config`). As root they run as the user `postgres`.
 
 mod builder;
 mod clock;
 mod cluster;
 mod connect;
+pub mod grants;
 pub mod high_water;
 pub mod ids;
 pub mod pooler;

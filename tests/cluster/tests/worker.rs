@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use idgen_cluster_tests::grants::{self, micros};
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, refused, value};
 use idgen_cluster_tests::{Builder, Cluster, pause, rounds};
 use postgres::{Client, Config};
@@ -19,12 +20,6 @@ struct Allowed {
     number: i32,
     from_us: i64,
     until_us: i64,
-}
-
-const MICROS: &str = "(extract(epoch FROM $time) * 1000000)::bigint";
-
-fn micros(time: &str) -> String {
-    MICROS.replace("$time", time)
 }
 
 /// Acquires with these arguments; `None` when the pool is exhausted.
@@ -110,51 +105,71 @@ fn random(limit: u64) -> u64 {
     RandomState::new().hash_one(()) % limit
 }
 
-/// Claims, renewals, releases, and clients that vanish or stand still; what each was told at the last.
+/// Claims, renewals, releases, and clients that vanish, are killed or stand still; what each was told at the last.
 fn storm(cluster: &Cluster, wanted: usize, grants: &AtomicUsize, told: &Mutex<Vec<Allowed>>) {
-    let until = format!("SELECT {} FROM worker_renew('p', $1)", micros("not_after"));
-    let release = "SELECT worker_release('p', $1, 'epoch'::timestamptz + $2 * interval '1 microsecond')";
     while grants.fetch_add(1, Ordering::Relaxed) < wanted {
         let mut client = cluster.client();
         let ttl = if random(3) == 0 { "NULL" } else { "'100 ms'" };
         let Some((token, mut allowed)) = acquire(&mut client, &format!("'p', 'pod-{}', {ttl}", random(8))) else {
             continue;
         };
-        let mut is_lost = false;
-        for _ in 0..random(4) {
-            if random(16) == 0 {
-                let _paused = pause(backend_pid(&mut client));
-                std::thread::sleep(std::time::Duration::from_millis(150));
+        if hold(cluster, &mut client, token, &mut allowed) && random(2) == 0 {
+            // Released with the last time of an id; else given up with all that was allowed.
+            let last_us = allowed.from_us + random((allowed.until_us - allowed.from_us) as u64) as i64;
+            let release = "SELECT worker_release('p', $1, 'epoch'::timestamptz + $2 * interval '1 microsecond')";
+            if client.execute(release, &[&token, &(last_us as f64)]).is_ok() {
+                allowed.until_us = last_us + 1;
             }
-            match client.query_one(&until, &[&token]) {
-                Ok(row) => allowed.until_us = row.get(0),
-                Err(error) => {
-                    assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
-                    is_lost = true;
-                }
-            }
-        }
-        // Released with the last time of an id, or given up with all that was allowed.
-        let last_us = allowed.from_us + random((allowed.until_us - allowed.from_us) as u64) as i64;
-        if !is_lost && random(2) == 0 && client.execute(release, &[&token, &(last_us as f64)]).is_ok() {
-            allowed.until_us = last_us + 1;
         }
         told.lock().unwrap().push(allowed);
     }
 }
 
+/// Renews some times. False if the number is lost, or the session.
+fn hold(cluster: &Cluster, client: &mut Client, token: i64, allowed: &mut Allowed) -> bool {
+    let until = format!("SELECT {} FROM worker_renew('p', $1)", micros("not_after"));
+    for _ in 0..random(4) {
+        let pid = backend_pid(client);
+        match random(16) {
+            0 => {
+                let _paused = pause(pid);
+                // Longer than the lease lasts: others take its number.
+                std::thread::sleep(std::time::Duration::from_millis(150));
+            }
+            1 => {
+                cluster.execute(&format!("SELECT pg_terminate_backend({pid}, 60000)"));
+                return false;
+            }
+            _ => {}
+        }
+        match client.query_one(&until, &[&token]) {
+            Ok(row) => allowed.until_us = row.get(0),
+            Err(error) => {
+                assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
+                return false;
+            }
+        }
+    }
+    true
+}
+
 #[test]
-fn rectangles_never_overlap_over_claims_renewals_releases_and_pauses() {
+fn rectangles_never_overlap_over_claims_renewals_releases_kills_and_pauses() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 16, '100 ms')");
-    let (grants, told) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    grants::write_down(&cluster);
+    let (count, told) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let wanted = rounds(1500, 50_000);
     std::thread::scope(|scope| {
         for _ in 0..64 {
-            scope.spawn(|| storm(&cluster, wanted, &grants, &told));
+            scope.spawn(|| storm(&cluster, wanted, &count, &told));
         }
     });
+    // By what every grant and renewal wrote, and by what the clients were told.
+    let granted = grants::rectangles(&mut cluster.client());
+    grants::assert_apart(&granted);
     let mut told = told.into_inner().unwrap();
+    assert_eq!(granted.len(), told.len());
     told.sort_unstable();
     let of_one_number = |two: &&[Allowed]| two[0].number == two[1].number;
     for two in told.windows(2).filter(of_one_number) {

@@ -7,8 +7,8 @@ use idgen_cluster_tests::sql::{PATIENCE, refused, row, stream, value};
 use idgen_cluster_tests::{Cluster, Proxy};
 use postgres::Client;
 
-use crate::grants::{Seen, assert_kept, rectangles};
 use crate::{POOL, Worker, builder, coordinator, draw, one_of, pooled};
+use idgen_cluster_tests::grants::{Seen, assert_kept, rectangles};
 
 /// 16 ids a millisecond: few enough to draw all that a lease allows.
 const NARROW: &str = "time:41 worker:10 sequence:4 unit:1ms epoch:2020-01-01T00:00:00Z";

@@ -8,10 +8,10 @@ use idgen_cluster_tests::{Cluster, Stop, pause};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::grants::{Seen, micros};
 use crate::load::Load;
 use crate::random::Random;
 use crate::{POOL, Worker};
+use idgen_cluster_tests::grants::{Seen, micros};
 
 /// What happens to one server.
 #[derive(Clone, Copy, Debug)]

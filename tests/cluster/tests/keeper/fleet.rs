@@ -7,10 +7,10 @@ use idgen_cluster_tests::ids::assert_distinct;
 use idgen_cluster_tests::{Cluster, rounds};
 
 use crate::faults::{ALL, Fault};
-use crate::grants::{Seen, assert_kept, number_of, rectangles};
 use crate::load::Load;
 use crate::random::Random;
 use crate::{Worker, builder, coordinator, one_of, pooled};
+use idgen_cluster_tests::grants::{Seen, assert_kept, number_of, rectangles};
 
 const TTL: &str = "1500 ms";
 

@@ -10,8 +10,8 @@ use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::faults::end;
-use crate::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
 use crate::{POOL, Worker, builder, coordinator, draw, one_of, pooled};
+use idgen_cluster_tests::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension()

@@ -4,13 +4,12 @@
 mod cut;
 mod faults;
 mod fleet;
-mod grants;
 mod life;
 mod load;
 mod random;
 
 use idgen_cluster_tests::sql::{PATIENCE, row, value};
-use idgen_cluster_tests::{Builder, Cluster};
+use idgen_cluster_tests::{Builder, Cluster, grants};
 use postgres::Client;
 
 const POOL: &str = "servers";

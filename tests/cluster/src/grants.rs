@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use idgen_cluster_tests::Cluster;
-use idgen_cluster_tests::sql::execute;
 use postgres::Client;
+
+use crate::cluster::Cluster;
+use crate::sql::execute;
 
 /// A number by the id times that one token was allowed, in microseconds since 1970.
 #[derive(Debug)]
@@ -61,6 +62,11 @@ pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
         panic!("one token, two beginnings, numbers or owners: {pair:?}");
     }
     rectangles
+}
+
+/// No two tokens were allowed the same time of a number.
+pub fn assert_apart(rectangles: &[Rectangle]) {
+    ByNumber::new(rectangles);
 }
 
 /// The rectangles of each number.
