@@ -78,12 +78,17 @@ impl Coordinator {
 
     /// A number for as long as the pool's leases last, from the time on that the server has reached. It is not bound to the
     /// session, so that a connection that is lost, or a coordinator that starts again, costs no number.
+    ///
+    /// Where the commit waits for a synchronous standby, nothing ends that wait: neither a limit of time nor the end of the
+    /// connection. The lock, which lasts as long, keeps the next try from taking one more number, and one more session.
     pub fn acquire(&mut self, pool: &str, owner: &str, reached_ms: i64) -> Result<Grant, Trouble> {
         let (from, until, ttl) = (micros("granted.not_before"), micros("granted.not_after"), micros(TTL));
         let (schema, lasts) = (&self.schema, ttl_from_reached());
         let sql = format!(
-            "SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
-             FROM {schema}.worker_acquire($1, $2, {lasts}) AS granted"
+            "WITH turn AS MATERIALIZED (SELECT 1 AS came FROM {schema}.lock_acquire_xact(\
+                 'idgen keeper ' OPERATOR(pg_catalog.||) pg_catalog.md5($1 OPERATOR(pg_catalog.||) $2))) \
+             SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
+             FROM turn, LATERAL {schema}.worker_acquire($1, $2, CASE turn.came WHEN 1 THEN {lasts} END) AS granted"
         );
         let row = self.query(&sql, &[pool, owner, &micros_of(reached_ms)])?;
         Ok(Grant {

@@ -253,3 +253,25 @@ fn what_the_standby_of_the_coordinator_does_not_have_is_not_granted() {
     stream(&mut client, "SELECT snowflake_next_many(10000)", &mut seen, &AtomicUsize::new(0)).unwrap();
     assert_kept(&granted(&standby), &[of(&server, seen)]);
 }
+
+/// A commit that waits for a standby cannot be ended by whoever asked for it. The tries that follow take no further numbers, and
+/// no further sessions.
+#[test]
+fn tries_that_cannot_be_committed_do_not_pile_up() {
+    let primary = coordinator(builder(), 24, "2 s");
+    let standby = primary.standby_builder().synchronous().start();
+    let server = pooled_by(&primary);
+    let mut client = server.client();
+    draw(&mut client);
+    standby.stop(Stop::Fast);
+    // The lease is lost, so that another number is wanted.
+    primary.execute("SET synchronous_commit = local; DELETE FROM idgen.lease");
+    let failures = Worker::of(&mut client).failures;
+    Worker::await_that(&server, "failures", |worker| worker.failures > failures + 5);
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    assert_eq!(value::<i64>(&mut primary.client(), waiting), 1);
+    standby.start_again();
+    Worker::await_that(&server, "another number", |worker| worker.state == "leased" && worker.changes == 2);
+    let taken: i64 = value(&mut primary.client(), "SELECT count(*) FROM idgen.lease");
+    assert_eq!(taken, 2, "one by the try that could not be answered");
+}
