@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Those of the tests on real servers that meet what differs between versions of PostgreSQL: shared memory and parallel
 # workers, sets, a wait that is ended, crashes, shutdown, the workers, transactions that end in all their ways, promotion,
-# and the SQL of upgrades.
+# libpq in the server, and the SQL of upgrades.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,9 +32,13 @@ tests=(
   crash::no_token_that_was_seen_comes_again
   snapshots::a_fence_goes_by_what_is_there_now
   start::after_a_crash_bound_terms_begin_anew
+  the_coordinator_is_found_by_service_password_file_and_several_hosts
+  a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop
+  life::a_keeper_that_is_ended_is_followed_by_one_that_goes_on_with_its_lease
+  life::a_promoted_standby_leases_a_number_of_its_own
   an_upgraded_database_equals_a_fresh_one
 )
-targets=(snowflake clock file segment segment_life lock lease lease_life upgrade)
+targets=(snowflake clock file segment segment_life lock lease lease_life server_number keeper upgrade)
 run() { cargo test -q -p idgen-cluster-tests "${targets[@]/#/--test=}" -- "$@"; }
 
 # A name that no test has is no error to cargo.
