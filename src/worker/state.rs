@@ -159,9 +159,11 @@ pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
         let is_failing = lease.failing_since_ms.is_some() && wall_ms() >= end_ms;
         // What was asked for after this was for more than this time.
         let is_vain = lease.falls_short || lease.renewed_us > asked_us || lease.is_overdue(boot_us()) || is_failing;
-        if end_ms > time_ms || is_vain {
+        // A number that was given back has ended: whoever attaches anew waits for the next one.
+        let is_done = end_ms > time_ms || shared.worker.node().is_none();
+        if is_done || is_vain {
             bell::stop_listening();
-            if end_ms > time_ms {
+            if is_done {
                 return;
             }
             refuse(shared);

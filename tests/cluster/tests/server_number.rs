@@ -122,6 +122,8 @@ fn a_server_without_its_pool_and_without_a_setting_has_no_number() {
     await_state(&cluster, "leased");
     set_pool(&cluster, "", "");
     await_state(&cluster, "waiting");
+    // There is nothing to wait for: less than the patience with a keeper's first try.
+    execute(&mut client, "SET statement_timeout = '4s'");
     let error = refused(&mut client, DRAW, "55000");
     assert_eq!(error.message(), "this server has no worker id any more");
     assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
@@ -321,6 +323,20 @@ fn a_changed_ttl_of_the_pool_is_taken_over() {
     coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
     let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
     cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
+}
+
+/// The limit of what is asked for is no limit of what was laid down before: the servers of a pool do not stop by it.
+#[test]
+fn a_least_ttl_above_that_of_the_pool_is_what_leases_last() {
+    let coordinator = coordinator(4, "2 s");
+    let cluster = pooled(&own(&coordinator)).start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, DRAW);
+    coordinator.set_conf("idgen.lease_min_ttl", "1h");
+    coordinator.reload();
+    let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
+    cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
+    assert_eq!(value::<i64>(&mut client, "SELECT failures FROM idgen.stat_worker"), 0);
 }
 
 /// Whoever waits for the first answer of a coordinator that is silent can be cancelled, and the server stopped.
