@@ -121,6 +121,11 @@ fn check_lease(shared: &Shared, is_number: String) -> Value {
     let lease = shared.with_worker(|lease| *lease);
     let why = lease.last_error.text().unwrap_or_default();
     match standing(shared.worker, &lease) {
+        Standing::Leased if lease.falls_short => check(
+            "worker",
+            false,
+            format!("{is_number}, and its ids are ahead of what idgen.lease_max_ttl lets it lease"),
+        ),
         Standing::Leased => {
             check("worker", true, format!("{is_number}, leased from pool \"{}\"", settings::pool_name()))
         }

@@ -65,11 +65,11 @@ pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
         return no_number();
     };
     let message = match lease.term {
-        Some(term) => format!(
-            "the lease of worker id {} from pool \"{pool}\" ended at {}",
-            term.number,
-            time_text(term.interval.end_ms())
-        ),
+        Some(term) => {
+            let end_ms = term.interval.end_ms();
+            let ends = if end_ms <= wall_ms() { "ended" } else { "ends before the next id," };
+            format!("the lease of worker id {} from pool \"{pool}\" {ends} at {}", term.number, time_text(end_ms))
+        }
         None => format!("this server has no worker id yet from pool \"{pool}\""),
     };
     Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)

@@ -298,6 +298,13 @@ fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
     cluster.clock().set_offset_ms(0);
     seen.extend(ids(&mut client, DRAW));
     assert!(seen.is_sorted_by(|a, b| a < b));
+
+    // Nor for ids that were observed, though the clock is right and the lease lasts.
+    let too_far = "SELECT snowflake_observe(snowflake_make(clock_timestamp() + interval '48 h', 0, 0), true)";
+    client.query(too_far, &[]).unwrap();
+    let error = refused(&mut client, DRAW, "55000");
+    assert!(error.message().contains(" ends before the next id, at "), "{error:?}");
+    assert!(!check(&mut client, "worker").0);
 }
 
 /// A role that may not act for the one that has leased the number takes another.
