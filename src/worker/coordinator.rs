@@ -19,19 +19,27 @@ pub struct Renewal {
     pub ttl: Duration,
 }
 
+/// Which database it is, over all servers: elsewhere a token means nothing, or another's term. Copies of it are the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    system_identifier: u64,
+    database: u32,
+}
+
 /// A database that has been asked who it is.
 pub struct Coordinator {
     connection: Connection,
     patience: Duration,
-    pub system_identifier: u64,
+    pub identity: Identity,
     /// Where the functions of idgen are, as SQL.
     schema: String,
 }
 
 /// Also bounds what is done there: nothing is granted that nobody waits for any more.
-const WHO: &CStr = c"SELECT control.system_identifier::text, pg_catalog.quote_ident(space.nspname), \
+const WHO: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false) \
     FROM pg_catalog.pg_control_system() AS control \
+    JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
     LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) extension.extnamespace";
 
@@ -65,10 +73,11 @@ impl Coordinator {
     pub fn connect(conninfo: &CStr, hosts: &mut Hosts, turn: usize, patience: Duration) -> Result<Self, Trouble> {
         let mut connection = Connection::open(conninfo, hosts, turn, patience)?;
         let row = connection.query(WHO, &[&patience.as_millis().to_string()], patience)?;
-        let Some(Some(schema)) = row.get(1).cloned() else {
+        let Some(Some(schema)) = row.get(2).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));
         };
-        Ok(Self { system_identifier: number(&row, 0)?, connection, patience, schema })
+        let identity = Identity { system_identifier: number(&row, 0)?, database: number(&row, 1)? };
+        Ok(Self { identity, connection, patience, schema })
     }
 
     /// Host and port.
@@ -95,7 +104,7 @@ impl Coordinator {
             term: Term {
                 number: number(&row, 0)?,
                 token: number(&row, 1)?,
-                coordinator: self.system_identifier,
+                coordinator: self.identity,
                 interval: Interval { not_before_us: number(&row, 2)?, not_after_us: number(&row, 3)? },
             },
             ttl: Duration::from_micros(number(&row, 4)?),

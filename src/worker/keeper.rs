@@ -221,7 +221,7 @@ impl Keeper {
         let mut coordinator = self.connect()?;
         let term = self.shared.with_worker(|lease| lease.term);
         // A coordinator that is another than the one that granted the lease knows nothing of it.
-        let is_renewed = match term.filter(|term| term.coordinator == coordinator.system_identifier) {
+        let is_renewed = match term.filter(|term| term.coordinator == coordinator.identity) {
             Some(term) => self.renew(&mut coordinator, term, reached_ms)?,
             None => false,
         };
@@ -300,11 +300,10 @@ impl Keeper {
         self.pace = Pace { ttl: Duration::ZERO };
         // SAFETY: a variable of this process. A stop that has come already shall not end it before this is done.
         unsafe { pg_sys::InterruptHoldoffCount += 1 };
-        let released =
-            self.connect().and_then(|mut coordinator| match term.coordinator == coordinator.system_identifier {
-                true => coordinator.release(&self.pool.name, term.token, last_us),
-                false => Err(Trouble::new("it is another coordinator's")),
-            });
+        let released = self.connect().and_then(|mut coordinator| match term.coordinator == coordinator.identity {
+            true => coordinator.release(&self.pool.name, term.token, last_us),
+            false => Err(Trouble::new("it is another coordinator's")),
+        });
         // SAFETY: as above.
         unsafe { pg_sys::InterruptHoldoffCount -= 1 };
         self.pace = FIRST_PACE;

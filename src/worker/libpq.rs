@@ -106,10 +106,11 @@ impl Connection {
             // What goes wrong at the commit comes after the row.
             outcome = outcome.and_then(|row| Ok(result.row()?.unwrap_or(row)));
         }
-        match self.warning.take() {
-            Some(message) => Err(Trouble::new(message)),
-            None => outcome,
+        if let Some(message) = self.warning.take() {
+            outcome = Err(Trouble::new(message));
         }
+        // Whose words these are is not to be seen from them.
+        outcome.map_err(|trouble| Trouble { message: format!("{}: {}", self.host(), trouble.message), ..trouble })
     }
 
     fn next_result(&self, deadline: Instant, patience: Duration) -> Result<Option<Answer>, Trouble> {
@@ -219,8 +220,8 @@ impl Answer {
     }
 
     fn trouble(&self) -> Trouble {
-        let (sqlstate, primary, detail) = (self.field(b'C'), self.field(b'M'), self.field(b'D'));
-        let message = if detail.is_empty() { primary } else { format!("{primary}. {detail}") };
+        let [sqlstate, primary, detail, hint] = [b'C', b'M', b'D', b'H'].map(|code| self.field(code));
+        let message = [format!("{primary}."), detail, hint].join(" ");
         Trouble { sqlstate: Some(sqlstate), message: on_one_line(&message) }
     }
 }

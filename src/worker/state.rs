@@ -1,5 +1,6 @@
 //! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
 
+use super::coordinator::Identity;
 use super::place::Place;
 use crate::bell::{self, Bell};
 use crate::clock::{boot_us, wall_ms};
@@ -44,7 +45,7 @@ pub struct Lease {
     pub falls_short: bool,
     /// Milliseconds since 1970; `None` when the last try went well.
     pub failing_since_ms: Option<i64>,
-    pub last_error: FixedText<400>,
+    pub last_error: FixedText<800>,
     /// Host and port that have answered last.
     pub coordinator: FixedText<255>,
 }
@@ -54,8 +55,7 @@ pub struct Lease {
 pub struct Term {
     pub number: u32,
     pub token: i64,
-    /// The system identifier of the coordinator: elsewhere the token means nothing, or another's term.
-    pub coordinator: u64,
+    pub coordinator: Identity,
     pub interval: Interval,
 }
 

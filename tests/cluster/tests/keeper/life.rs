@@ -235,7 +235,7 @@ fn what_the_standby_of_the_coordinator_does_not_have_is_not_granted() {
     let mut client = server.client();
     let mut impatient = primary.client();
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    let warned = "SELECT coalesce(last_error LIKE 'canceling wait for synchronous replication%', false)
+    let warned = "SELECT coalesce(last_error LIKE '%: canceling wait for synchronous replication%', false)
                   FROM idgen.stat_worker";
     server.wait_for(PATIENCE, "the warning", || {
         execute(&mut impatient, cancel);
