@@ -96,7 +96,9 @@ fn check_worker() -> Value {
         return check("worker", false, "this server has no worker id: see idgen.stat_worker".to_owned());
     };
     if let Err(e) = layouts::default().space(node) {
-        let message = format!("the {} id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
+        // A datacenter is always a setting.
+        let whence = if settings::has_worker_pool() && e.field == "worker" { "the leased " } else { "idgen." };
+        let message = format!("{whence}{}_id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
         return check("worker", false, message);
     }
     let is_number = format!("this server is worker {} of datacenter {}", node.worker, node.datacenter);
