@@ -20,7 +20,7 @@ const CONTENDERS: [Contender; 3] = [
 ];
 
 pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
-    server.cluster.execute("SELECT lease_define('bench', slots => 2)");
+    server.cluster.execute("SELECT lease_define('servers', slots => 2)");
     let leased = with_a_leased_number(server);
     let sessions = [server.client(), leased.client()].map(|mut client| {
         let pid = backend_pid(&mut client);
@@ -63,7 +63,7 @@ pub fn measure(server: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
 
 fn with_a_leased_number(coordinator: &Server) -> Cluster {
     let cluster = server::builder()
-        .conf("idgen.worker_pool", "bench")
+        .conf("idgen.worker_pool", "servers")
         .conf("idgen.coordinator", &coordinator.cluster.connect_string("postgres", "postgres"))
         .start_with_extension();
     let mut client = cluster.client();
