@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use idgen_cluster_tests::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last};
 use idgen_cluster_tests::sql::{PATIENCE, execute, ids, refused, stream, value};
 use idgen_cluster_tests::{Cluster, Stop, pause, rounds};
@@ -11,7 +12,6 @@ use postgres::fallible_iterator::FallibleIterator;
 
 use crate::faults::end;
 use crate::{POOL, Worker, builder, coordinator, draw, one_of, pooled};
-use idgen_cluster_tests::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension()
