@@ -37,8 +37,17 @@ tests=(
   life::a_keeper_that_is_ended_is_followed_by_one_that_goes_on_with_its_lease
   life::a_promoted_standby_leases_a_number_of_its_own
   an_upgraded_database_equals_a_fresh_one
+  a_planted_table_is_not_written_to
+  the_refill_worker_takes_nothing_from_a_planted_table
+  leases_work_in_every_encoding
+  triggers_work_in_every_encoding
+  replica::two_promotions_in_a_row_repeat_no_id
+  label::the_mark_waits_for_the_label
+  snapshots::a_holder_that_came_and_left_since_the_snapshot_is_refused
+  stale::a_running_statement_draws_nothing_of_a_dropped_segment
+  dump::a_dropped_role_leaves_its_segments_to_no_stranger
 )
-targets=(snowflake clock file segment segment_life lock lease lease_life server_number keeper upgrade)
+targets=(snowflake clock file segment segment_life lock lease lease_life server_number keeper upgrade impostor encodings)
 run() { cargo test -q -p idgen-cluster-tests "${targets[@]/#/--test=}" -- "$@"; }
 
 # A name that no test has is no error to cargo.

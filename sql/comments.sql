@@ -121,7 +121,8 @@ COMMENT ON FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean) 
     'acquires a lease: its token is the proof; waits as long as lock_timeout lets it';
 COMMENT ON FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean) IS
     'acquires a lease if it is to be had in time; else no row';
-COMMENT ON FUNCTION lease_renew(text, bigint, interval) IS 'makes a lease last from now on; returns when it ends then';
+COMMENT ON FUNCTION lease_renew(text, bigint, interval) IS
+    'makes a lease last from now on; returns when it ends then, or NULL if it is bound to a session';
 COMMENT ON FUNCTION lease_renew_many(text[], bigint[], interval) IS
     'renews those of several leases that are still held, and returns them';
 COMMENT ON FUNCTION lease_release(text, bigint) IS

@@ -26,7 +26,19 @@ CREATE TABLE idgen.segment (
     CHECK (residue OPERATOR(pg_catalog.<) stride),
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
 ) WITH (fillfactor = 50); -- room beside each row, so that a refill touches no index
-SELECT pg_catalog.pg_extension_config_dump('idgen.segment', '');
+-- A dump names roles. A role that was dropped is only a number in a row, which may be another role's where the dump is restored:
+-- the dump gives its segments to the owner of the database, and its grants to nobody. The columns are those of the table, in order.
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
+    SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
+           ARRAY(SELECT granted.role FROM pg_catalog.unnest(drawers) WITH ORDINALITY AS granted (role, place)
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                 ORDER BY granted.place),
+           creation, version, created_in, changed_in
+    FROM idgen.segment$condition$);
 
 -- What is laid down for names of leases.
 CREATE TABLE idgen.lease_definition (
@@ -38,7 +50,11 @@ CREATE TABLE idgen.lease_definition (
     lock_delay interval NOT NULL CHECK (lock_delay OPERATOR(pg_catalog.>=) '0 seconds'),
     owner regrole NOT NULL
 );
-SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', '');
+SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
+    SELECT name, slots, ttl, lock_delay,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END
+    FROM idgen.lease_definition$condition$);
 
 -- Fencing tokens. Neither it nor the terms are for a dump: who restores one is another server, where nobody holds anything.
 CREATE SEQUENCE idgen.lease_token;

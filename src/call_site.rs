@@ -1,7 +1,9 @@
 //! What a place in a query remembers between its calls, so that a call in a hot INSERT compares no text.
 
+use crate::encoding::decoded;
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
+use std::borrow::Cow;
 
 /// One call of a function, at its place in the query.
 #[derive(Clone, Copy)]
@@ -49,9 +51,9 @@ impl CallSite {
     }
 
     /// The text of this call; `None` if it is NULL, or there is no such argument.
-    pub fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<Cow<'_, str>> {
         // SAFETY: the argument is there and is a text (see `new`).
-        self.text_arg.and_then(|arg| unsafe { pgrx::fcinfo::pg_getarg::<&str>(self.fcinfo, arg) })
+        self.text_arg.and_then(|arg| unsafe { text_arg(self.fcinfo, arg) })
     }
 
     pub fn has_text_arg(&self) -> bool {
@@ -76,4 +78,13 @@ impl CallSite {
             (*arg).type_ == pg_sys::NodeTag::T_Const
         }
     }
+}
+
+/// A text argument of a call; `None` if it is NULL.
+///
+/// # Safety
+/// `fcinfo` is that of the running call, and the argument is there and a text.
+pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Option<Cow<'a, str>> {
+    // SAFETY: by the above. Its bytes are those of a bytea, and live as long as the call.
+    unsafe { pgrx::fcinfo::pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
 }

@@ -6,6 +6,7 @@ pub mod segment;
 pub mod worker;
 
 use crate::clock::{FileError, PATH};
+use crate::encoding::for_message;
 use crate::settings;
 use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
 use idgen_core::layout::{Layout, PRESETS, time_text};
@@ -13,6 +14,7 @@ use idgen_core::snowflake::IdSpace;
 use idgen_core::text::FORMATS;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 /// An error on its way to the user.
 pub struct Failure {
@@ -52,12 +54,12 @@ impl Failure {
     }
 
     fn report(self, level: PgLogLevel) {
-        let mut report = ErrorReport::new(self.code, self.message, "idgen");
+        let mut report = ErrorReport::new(self.code, for_message(self.message), "idgen");
         if let Some(detail) = self.detail {
-            report = report.set_detail(detail);
+            report = report.set_detail(for_message(detail));
         }
         if let Some(hint) = self.hint {
-            report = report.set_hint(hint);
+            report = report.set_hint(for_message(hint));
         }
         report.report(level);
     }
@@ -74,6 +76,15 @@ pub fn null_argument(name: &str) -> Failure {
 
 pub fn no_random() -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not read random numbers from the system")
+}
+
+/// There is no table of that name that is the extension's.
+pub fn no_table(name: &CStr) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+        format!("table \"idgen.{}\" of extension idgen does not exist", name.to_string_lossy()),
+    )
+    .hint("The extension was dropped, or is of an older version: run CREATE EXTENSION idgen or ALTER EXTENSION idgen UPDATE.")
 }
 
 /// A defect of idgen: its own query does not fit its own tables.

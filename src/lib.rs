@@ -9,11 +9,13 @@ mod bell;
 mod call_site;
 mod clock;
 mod durable;
-mod elevated;
+mod encoding;
 mod error;
 mod fixed_text;
 mod lease;
 mod lock;
+mod owner;
+mod ownership;
 mod pg_compat;
 mod query;
 mod random;
@@ -126,5 +128,6 @@ pub extern "C-unwind" fn _PG_init() {
         shmem::install_hooks();
         clock::recovery::register_worker();
         worker::keeper::register();
+        ownership::install_hook();
     }
 }

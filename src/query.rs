@@ -1,6 +1,8 @@
-//! Queries on idgen's own tables. Every name in them is qualified: see [`crate::elevated`].
+//! Queries on idgen's own tables. Every name in them is qualified: see [`crate::owner`].
 
-use crate::{elevated, error};
+use crate::encoding::{self, Text};
+use crate::error;
+use crate::owner::{self, Table};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -8,15 +10,31 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+/// The predefined role `pg_read_all_stats`, which no header of PostgreSQL names for C.
+const READ_ALL_STATS: pg_sys::Oid = pg_sys::Oid::from_u32(3375);
+
+/// With whose rights a query runs.
+enum Rights {
+    OwnerOf(&'static Table),
+    ReadAllStats,
+}
+
 /// A query whose plan the process keeps from its first use on.
 pub struct Query {
+    rights: Rights,
     text: fn() -> String,
     plan: AtomicPtr<pg_sys::_SPI_plan>,
 }
 
 impl Query {
-    pub const fn new(text: fn() -> String) -> Self {
-        Self { text, plan: AtomicPtr::new(null_mut()) }
+    /// A query on a table of the extension, and on others of it.
+    pub const fn new(table: &'static Table, text: fn() -> String) -> Self {
+        Self { rights: Rights::OwnerOf(table), text, plan: AtomicPtr::new(null_mut()) }
+    }
+
+    /// A query on the statistics of the server.
+    pub const fn of_statistics(text: fn() -> String) -> Self {
+        Self { rights: Rights::ReadAllStats, text, plan: AtomicPtr::new(null_mut()) }
     }
 
     /// Rows as they are now, also where the transaction's own snapshot is older. Begins no new command, which the leader of
@@ -46,13 +64,14 @@ impl Query {
         read_only: bool,
         snapshot: impl FnOnce() -> pg_sys::Snapshot,
     ) -> Vec<R> {
+        let args = encoding::arguments(args);
         let mut values: Vec<_> =
             args.iter().map(|arg| arg.datum().map_or(pg_sys::Datum::null(), |datum| datum.sans_lifetime())).collect();
         // As SPI says it: a blank for a value, an n for NULL.
         let nulls: Vec<_> = args.iter().map(|arg| if arg.datum().is_some() { b' ' } else { b'n' } as _).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
         let run = || {
-            let plan = self.plan(args);
+            let plan = self.plan(&args);
             let _by_index = ByIndex::new();
             // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. The rows are read
             // before SPI frees them.
@@ -70,7 +89,11 @@ impl Query {
                 (0..table.numvals as usize).filter_map(row).map(|row| read(&row)).collect()
             }
         };
-        elevated::run(|| Spi::connect(|_| run()))
+        let mode = if read_only { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
+        match self.rights {
+            Rights::OwnerOf(table) => owner::as_owner_of(table, mode, || Spi::connect(|_| run())),
+            Rights::ReadAllStats => owner::as_role(READ_ALL_STATS, || Spi::connect(|_| run())),
+        }
     }
 
     fn plan(&self, args: &[DatumWithOid]) -> *mut pg_sys::_SPI_plan {
@@ -128,9 +151,41 @@ impl Drop for ByIndex {
     }
 }
 
+/// Runs queries that lock or change rows as READ COMMITTED does: where another transaction has changed a row, they wait for it
+/// and go on with the newest version. A transaction with one snapshot would end with 40001 there, although [`Query::write`]
+/// never uses that snapshot.
+pub fn as_read_committed<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: in a transaction. Its first snapshot is taken by its own isolation level.
+    unsafe { pg_sys::GetTransactionSnapshot() };
+    let _level = IsolationLevel::set(pg_sys::XACT_READ_COMMITTED as i32);
+    work()
+}
+
+/// The isolation level to return to, also after an error.
+struct IsolationLevel(i32);
+
+impl IsolationLevel {
+    fn set(level: i32) -> Self {
+        // SAFETY: a variable of this process. The executor reads it where it meets a row that was changed.
+        Self(unsafe { (&raw mut pg_sys::XactIsoLevel).replace(level) })
+    }
+}
+
+impl Drop for IsolationLevel {
+    fn drop(&mut self) {
+        // SAFETY: as in `set`.
+        unsafe { pg_sys::XactIsoLevel = self.0 };
+    }
+}
+
 /// A column that is never NULL.
 pub fn value<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> T {
     optional(row, column).unwrap_or_else(|| unexpected(pgrx::spi::SpiError::InvalidPosition))
+}
+
+/// A column of texts. What is not a `Text` cannot be read in a database of another encoding than UTF-8.
+pub fn text(row: &SpiHeapTupleData, column: usize) -> String {
+    value::<Text>(row, column).into()
 }
 
 pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> Option<T> {

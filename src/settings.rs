@@ -22,7 +22,7 @@ static COORDINATOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>:
 static MAX_DRIFT: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// One fsync in three seconds is nothing to any disk, and three seconds ahead after a crash nothing to any user.
 static CLOCK_WINDOW: GucSetting<i32> = GucSetting::<i32>::new(3000);
-/// Far more layouts than a schema has, in 90 kB.
+/// Far more layouts than a schema has, in some 100 kB.
 static MAX_GENERATORS: GucSetting<i32> = GucSetting::<i32>::new(256);
 
 /// Early enough that a range is there before the last one is used up, late enough that a crash loses little.

@@ -53,8 +53,9 @@ struct Head {
     floors_ms: [i64; FLOORS],
 }
 
-/// What the views show of one generator. Statistics: nothing depends on their order, so every access is relaxed.
-#[repr(align(64))]
+/// What the views show of one generator. Statistics: nothing depends on their order, so every access is relaxed. In cache
+/// lines of its own, as the `Generator`.
+#[repr(align(128))]
 #[derive(Default)]
 pub struct Counters {
     pub issued: AtomicU64,
@@ -359,8 +360,8 @@ unsafe extern "C-unwind" fn startup() {
     call(&PREVIOUS_STARTUP);
     let map = Map::new();
     // SAFETY: PostgreSQL calls this hook in the postmaster, before any process that could look exists. The block has
-    // the size asked for, at a cache line's alignment, which every part's alignment divides; the parts do not overlap
-    // and each is written before a reference to it is made.
+    // the size asked for, at PostgreSQL's alignment of cache lines, 128 bytes, which every part's alignment divides; the parts do
+    // not overlap and each is written before a reference to it is made.
     let shared = unsafe {
         let mut found = false;
         let base = pg_sys::ShmemInitStruct(NAME.as_ptr(), map.size, &mut found).cast::<u8>();

@@ -147,7 +147,7 @@ pub fn tenants() -> Vec<(usize, Tenant, Option<u64>)> {
         for (index, tenant) in tenants.iter().enumerate() {
             if let Some(tenant) = tenant {
                 let free = shared.generators[index].free_slot(tenant.handle);
-                found.push((index, *tenant, (free > tenant.first_slot).then(|| free - 1)));
+                found.push((index, *tenant, tenant.last_issued(free)));
             }
         }
     });

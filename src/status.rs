@@ -1,5 +1,6 @@
 //! `idgen.status()`: versions, settings, and checks in words.
 
+use crate::encoding::for_message;
 use crate::shmem::Shared;
 use crate::snowflake::layouts;
 use crate::worker::stats::{Standing, standing};
@@ -23,7 +24,7 @@ fn status() -> JsonB {
             "layout": settings::layout(),
             "worker_id": if settings::worker_undecided() { -1 } else { i64::from(configured.worker) },
             "datacenter_id": configured.datacenter,
-            "worker_pool": settings::pool_name(),
+            "worker_pool": for_message(settings::pool_name()),
             "max_drift_ms": settings::max_drift_ms(),
             "clock_window_ms": settings::clock_window_ms(),
             "max_generators": settings::max_generators(),
@@ -56,9 +57,9 @@ fn worker() -> Value {
         "worker_id": shared.worker.node().map(|node| node.worker),
         "not_before": lease.interval().map(|interval| time_text(interval.first_ms())),
         "not_after": lease.interval().map(|interval| time_text(interval.end_ms())),
-        "coordinator": lease.coordinator.text(),
+        "coordinator": lease.coordinator.text().map(for_message),
         "failing_since": lease.failing_since_ms.map(time_text),
-        "last_error": lease.last_error.text(),
+        "last_error": lease.last_error.text().map(for_message),
     })
 }
 
@@ -68,7 +69,7 @@ fn sql_version() -> String {
 }
 
 fn check(name: &str, ok: bool, message: String) -> Value {
-    json!({ "check": name, "ok": ok, "message": message })
+    json!({ "check": name, "ok": ok, "message": for_message(message) })
 }
 
 fn check_preloaded() -> Value {
@@ -168,7 +169,17 @@ fn check_default_layout() -> Value {
 const BEHIND_MS: i64 = 1000;
 
 fn check_clock() -> Value {
-    let behind_ms = shmem::shared().map_or(0, |shared| clock::stats::behind_ms(shared.clock));
+    if let Some((steps, days)) = shmem::shared().and_then(|shared| clock::stats::far_forward(shared.clock)) {
+        return check(
+            "clock",
+            false,
+            format!(
+                "the wall clock was set forward by {days} days, in {steps} {}: if it is wrong, set it right before more ids are generated, as they keep its time; if it is right, run SELECT idgen.reset_stats()",
+                if steps == 1 { "step" } else { "steps" }
+            ),
+        );
+    }
+    let behind_ms = shmem::shared().map_or(0, clock::stats::behind_ms);
     match behind_ms < BEHIND_MS {
         true => check("clock", true, "ids go by the wall clock".to_owned()),
         false => check(
@@ -181,10 +192,16 @@ fn check_clock() -> Value {
     }
 }
 
+/// The mark has passed the label.
+const PASSED: &str = "could not write how far ids may go, so a standby that is promoted now may issue ids again: raise max_worker_processes if no background worker could be started, or see the server's log";
+
 fn check_mark() -> Value {
     let state = shmem::shared().map(|shared| shared.clock);
     if let Some(error) = state.and_then(clock::stats::write_error) {
         return check("mark", false, format!("the high-water file \"{}\" could not be written: {error}", clock::PATH));
+    }
+    if shmem::shared().is_some_and(clock::label::is_passed) {
+        return check("mark", false, PASSED.to_owned());
     }
     match state.and_then(clock::stats::mark_ms) {
         Some(mark_ms) => check("mark", true, format!("ids are durably promised up to {}", time_text(mark_ms))),

@@ -53,7 +53,7 @@ impl<T> Done<T> {
         self.0.push((unsafe { pg_sys::GetCurrentSubTransactionId() }, done));
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.0.iter().map(|(_, done)| done)
     }
 

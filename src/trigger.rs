@@ -6,6 +6,7 @@ use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::impl_sql_translatable;
 use pgrx::prelude::*;
 use pgrx::{AllocatedByRust, PgTrigger};
+use std::ffi::CStr;
 
 pub type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
@@ -41,4 +42,10 @@ unsafe impl BoxRet for Row {
 pub unsafe fn of<'a>(fcinfo: pg_sys::FunctionCallInfo) -> Option<PgTrigger<'a>> {
     // SAFETY: by the above. It looks whether the call is a trigger's before it looks at anything else.
     unsafe { PgTrigger::from_fcinfo(&*fcinfo) }.ok()
+}
+
+/// The arguments of a trigger's definition, in the encoding of the database.
+pub fn arguments(definition: &pg_sys::Trigger) -> Vec<&CStr> {
+    // SAFETY: a trigger has as many arguments as it says, all C strings that live as long as it.
+    (0..definition.tgnargs as usize).map(|index| unsafe { CStr::from_ptr(*definition.tgargs.add(index)) }).collect()
 }

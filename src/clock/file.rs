@@ -7,6 +7,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub const PATH: &str = "idgen/clock";
 const DIRECTORY: &str = "idgen";
@@ -68,22 +69,40 @@ fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(directory_mode).create(UNFINISHED)?;
     let path = Path::new(UNFINISHED).join("clock");
     let file = OpenOptions::new().write(true).create_new(true).mode(directory_mode & 0o666).open(path)?;
-    file.set_len(FILE as u64)?;
+    // All blocks are there from now on: no later record finds the disk full.
+    file.write_all_at(&[0; FILE], 0)?;
     put(&file, record)?;
-    File::open(UNFINISHED)?.sync_all()?;
-    fs::rename(UNFINISHED, DIRECTORY)?;
-    File::open(".")?.sync_all()
+    sync_directory(UNFINISHED)?;
+    fs::rename(UNFINISHED, DIRECTORY)
 }
 
 /// Writes a record at its places, durably; makes the file anew if it has gone while the server runs and knows what was in
 /// it. After an error the caller writes the same places again: what a failed fsync has left of it is unknown, and a second
 /// fsync alone would say that all is well.
-pub fn write(record: &Record, directory_mode: u32) -> io::Result<()> {
-    let file = match OpenOptions::new().write(true).open(PATH) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return create(record, directory_mode),
-        opened => opened?,
-    };
-    put(&file, record)
+///
+/// `is_name_durable` says whether the data directory was synced with the file in it, and is kept up to date. A server that
+/// starts does not know: an earlier one may have failed right before that.
+pub fn write(record: &Record, directory_mode: u32, is_name_durable: &AtomicBool) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(PATH) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            is_name_durable.store(false, Relaxed);
+            create(record, directory_mode)?;
+        }
+        opened => put(&opened?, record)?,
+    }
+    if !is_name_durable.load(Relaxed) {
+        sync_directory(".")?;
+        is_name_durable.store(true, Relaxed);
+    }
+    Ok(())
+}
+
+fn sync_directory(path: &str) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
+        // A file system that cannot do that. PostgreSQL goes on as well.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
+        outcome => outcome,
+    }
 }
 
 fn put(file: &File, record: &Record) -> io::Result<()> {

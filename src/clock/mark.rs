@@ -4,7 +4,7 @@
 //! which raises nothing; errors are carried out of it and raised after.
 
 use super::file::{self, FileError};
-use super::{State, read, recovery};
+use super::{State, label, read, recovery};
 use crate::shmem::{self, Shared};
 use crate::snowflake::layouts;
 use crate::{bell, error, settings};
@@ -13,27 +13,36 @@ use idgen_core::clock::record::Record;
 use idgen_core::clock::start::Evidence;
 use pgrx::prelude::*;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Makes sure that the mark is known: reads the file if nobody has since the server started. Raises what is wrong with
-/// it. The next call tries again, so a file that was mended is found without a restart.
-pub fn ensure_known(shared: &Shared) {
-    if shared.clock.mark.is_known() {
+/// Makes sure that time has begun: reads the file if nobody has since the server started. `now_ms` is the clock by which an
+/// id is about to be issued; `None` when none is, and then the clock says nothing about where ids begin. Raises what is
+/// wrong with the file. The next call tries again, so a file that was mended is found without a restart.
+pub fn ensure_begun(shared: &Shared, now_ms: Option<i64>) {
+    if shared.clock.is_ready.load(Acquire) {
         return;
     }
-    // Before the lock: this reads other files, may run a query, and may raise.
+    // Before the lock: this reads other files and a catalog, may run a query, and may raise.
     let evidence = recovery::whole_evidence(shared.clock);
     let layout = layouts::default().to_string();
     let mut met = None;
     let load = || {
+        let mut is_ready = false;
         if !shared.clock.is_begun.load(Relaxed) {
-            met = Some(begin(shared, &evidence)?);
+            let (found, promises) = begin(shared, &evidence, now_ms)?;
+            (met, is_ready) = (Some(found), promises);
             shared.clock.is_begun.store(true, Relaxed);
         }
-        extend(shared)
+        if !is_ready {
+            // The floor and no more. Whoever issues an id moves the mark past that.
+            let floor_ms = shared.with_table(|table| table.floor_ms());
+            write_and_publish(shared, Target::at(floor_ms))?;
+        }
+        shared.clock.is_ready.store(true, Release);
+        Ok(())
     };
-    let outcome = alone(shared, |state| !state.mark.is_known(), load);
+    let outcome = alone(shared, |state| !state.is_ready.load(Acquire), load);
     match met {
         Some(Met::NoFile) => {
             log!("there is no high-water file \"{}\" yet: ids begin at the clock and the last checkpoint", file::PATH);
@@ -53,23 +62,36 @@ enum Met {
     File { layout: String },
 }
 
-/// Moves the mark past this time, and waits while somebody else does. Raises when it cannot be moved.
-pub fn reserve(shared: &Shared, time_ms: i64) {
-    let outcome = alone(shared, |state| state.mark.mark_ms() <= time_ms, || extend(shared));
-    outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
+/// Moves the mark past this time, and waits while somebody else does. Raises when it cannot be moved. Ids can come to
+/// `limit_ms`, which is not before that time.
+pub fn reserve(shared: &Shared, time_ms: i64, limit_ms: i64) {
+    let is_needed = |state: &State| state.mark.mark_ms() <= time_ms;
+    let target = Target::past(limit_ms, settings::clock_window_ms());
+    while is_needed(shared.clock) {
+        // Before the lock: this may wait for another process.
+        label::bound(shared, target.mark_ms);
+        let outcome = alone(shared, is_needed, || write_and_publish(shared, target));
+        outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
+    }
+    label::keep_ahead(shared);
 }
 
 /// Moves the mark if it is due and nobody else is moving it. Raises nothing: it is not in the way yet. After a write that
 /// went wrong it is left to whoever needs it, and gets the error; not every id may try a broken disk.
 pub fn tend(shared: &Shared, limit_ms: i64) {
     let due = |state: &State| state.mark.due_ms() <= limit_ms && state.last_error.load(Relaxed) == 0;
-    if due(shared.clock) && shared.try_lock_file() {
+    if !due(shared.clock) {
+        return;
+    }
+    let target = Target::past(limit_ms, settings::clock_window_ms());
+    if label::allows(shared, target.mark_ms) && shared.try_lock_file() {
         if due(shared.clock) {
             // What is wrong shows in idgen.status() now, and as an error when the mark is reached.
-            let _ = extend(shared);
+            let _ = write_and_publish(shared, target);
         }
         shared.unlock_file();
         shared.clock.moved.ring();
+        label::keep_ahead(shared);
     }
 }
 
@@ -99,24 +121,34 @@ fn alone(
 }
 
 /// Reads the file and begins everything at the floor it says. Once: what a later reading would find may be a record of
-/// this start that was written and is not durable.
-fn begin(shared: &Shared, evidence: &Evidence) -> Result<Met, FileError> {
+/// this start that was written and is not durable. Also says whether the file promises that floor already; after a recovery
+/// it has to say so in a record of its own.
+fn begin(shared: &Shared, evidence: &Evidence, now_ms: Option<i64>) -> Result<(Met, bool), FileError> {
+    let state = shared.clock;
     let found = file::read(system_identifier())?;
-    let floor_ms = evidence.floor_ms(found.as_ref());
-    shared.with_table(|table| table.raise_floor(floor_ms));
-    shared.clock.effective.raise(floor_ms, read());
+    // Without a file ids begin at the clock, if it is one by which an id is issued: it may be wrong for a moment. A file of
+    // which one record is damaged says nothing without a clock.
+    let wall_ms = now_ms.unwrap_or(if found.is_some() { evidence.wall_ms } else { i64::MIN });
+    let floor_ms = Evidence { wall_ms, ..*evidence }.floor_ms(found.as_ref());
+    let reading = read();
+    let promises = !evidence.recovered && found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms);
+    shared.with_table(|table| {
+        table.raise_floor(floor_ms, &state.effective, reading);
+        if promises && found.is_some() {
+            state.mark.publish(Target::at(floor_ms));
+        }
+    });
     let Some(found) = found else {
-        return Ok(Met::NoFile);
+        return Ok((Met::NoFile, promises));
     };
-    shared.clock.turn.store(found.record.turn, Relaxed);
-    Ok(Met::File { layout: found.record.layout })
+    state.turn.store(found.record.turn, Relaxed);
+    Ok((Met::File { layout: found.record.layout }, promises))
 }
 
-/// Moves the mark on from now, and makes the file if there is none. Durable first, published second. For the holder of
-/// the file's lock.
-fn extend(shared: &Shared) -> Result<(), FileError> {
-    let target = shared.clock.target();
-    write(shared.clock, target.mark_ms)?;
+/// Moves the mark, and makes the file if there is none. Durable first, published second. For the holder of the file's lock.
+fn write_and_publish(shared: &Shared, target: Target) -> Result<(), FileError> {
+    // Never back while the server runs: after idgen.clock_window was lowered the target can be before what is promised.
+    write(shared.clock, target.mark_ms.max(shared.clock.mark.mark_ms()))?;
     shared.with_table(|_| shared.clock.mark.publish(target));
     Ok(())
 }
@@ -142,28 +174,50 @@ pub fn follow(shared: &Shared) -> Result<(), FileError> {
 
 /// Makes everything begin at this time or later, durably before it does.
 pub fn raise_to(shared: &Shared, floor_ms: i64) {
-    let state = shared.clock;
-    let outcome = alone(
-        shared,
-        |_| true,
-        || {
-            let limit_ms = floor_ms.saturating_add(settings::max_drift_ms());
-            let target = Target::past(limit_ms, settings::clock_window_ms());
-            let is_past = target.mark_ms > state.mark.mark_ms();
-            if is_past {
-                write(state, target.mark_ms)?;
-            }
-            shared.with_table(|table| {
-                if is_past {
-                    state.mark.publish(target);
+    let mut is_raised = false;
+    while !is_raised {
+        // Before the lock: this may wait for another process, and another floor may be raised meanwhile.
+        let bound_ms = label::bound(shared, target_above(shared, floor_ms).mark_ms);
+        let outcome = alone(
+            shared,
+            |_| true,
+            || {
+                let target = target_above(shared, floor_ms);
+                if target.mark_ms <= bound_ms {
+                    raise(shared, floor_ms, target)?;
+                    is_raised = true;
                 }
-                table.raise_floor(floor_ms);
-            });
-            state.effective.raise(floor_ms, read());
-            Ok(())
-        },
-    );
-    outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
+                Ok(())
+            },
+        );
+        outcome.unwrap_or_else(|e: FileError| error::high_water(e).raise());
+    }
+    label::keep_ahead(shared);
+}
+
+/// Where the mark is moved to when everything is to begin at this time.
+fn target_above(shared: &Shared, floor_ms: i64) -> Target {
+    // The first record of a server also has to say what was known without it.
+    let known_ms = if shared.clock.mark.is_known() { i64::MIN } else { shared.with_table(|table| table.floor_ms()) };
+    let limit_ms = floor_ms.max(known_ms).saturating_add(settings::max_drift_ms());
+    Target::past(limit_ms, settings::clock_window_ms())
+}
+
+/// For the holder of the file's lock.
+fn raise(shared: &Shared, floor_ms: i64, target: Target) -> Result<(), FileError> {
+    let state = shared.clock;
+    let is_past = target.mark_ms > state.mark.mark_ms();
+    if is_past {
+        write(state, target.mark_ms)?;
+    }
+    let reading = read();
+    shared.with_table(|table| {
+        if is_past {
+            state.mark.publish(target);
+        }
+        table.raise_floor(floor_ms, &state.effective, reading);
+    });
+    Ok(())
 }
 
 /// Writes the record that follows the newest. A write that fails is tried again at the same place, because only a
@@ -177,7 +231,7 @@ fn write(state: &State, mark_ms: i64) -> io::Result<()> {
         layout: layouts::default().to_string(),
     };
     let began = Instant::now();
-    let outcome = file::write(&record, directory_mode());
+    let outcome = file::write(&record, directory_mode(), &state.is_name_durable);
     state.last_error.store(outcome.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)), Relaxed);
     outcome?;
     state.turn.store(record.turn, Relaxed);

@@ -4,15 +4,16 @@ use crate::bell::Bell;
 use crate::settings;
 use crate::shmem::Shared;
 use crate::worker;
-use idgen_core::clock::{EffectiveClock, InTheWay, Mark, Reading, Target};
+use idgen_core::clock::{EffectiveClock, InTheWay, Mark, Reading, Step};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 mod file;
 mod glance;
+pub mod label;
 pub mod mark;
 pub mod recovery;
 pub mod stats;
@@ -25,12 +26,20 @@ const NS_PER_MS: i64 = 1_000_000;
 pub struct State {
     effective: EffectiveClock,
     pub mark: Mark,
-    /// The file has been read since the server started, and time begins at its floor. Holder of the file's lock.
+    /// How far replicas know that ids may go.
+    label: label::State,
+    /// The file has been read since the server started, and time begins at its floor. Written by the holder of the file's lock.
     is_begun: AtomicBool,
+    /// And the file promises no less than that floor.
+    is_ready: AtomicBool,
+    /// The data directory was synced since the server started, and the name of the file with it.
+    is_name_durable: AtomicBool,
     /// Number of the newest durable record in the file. Holder of the file's lock.
     turn: AtomicU64,
     /// The server started in archive or standby recovery: times of another server's clock have been replayed.
     recovered: AtomicBool,
+    /// To how many databases the worker after recovery could not connect: see `recovery`.
+    databases_missing: AtomicUsize,
     /// `idgen.layout` is another than when the file was last written by an earlier start.
     pub layout_changed: AtomicBool,
     writes: AtomicU64,
@@ -47,9 +56,13 @@ impl State {
         Self {
             effective: EffectiveClock::new(read()),
             mark: Mark::unknown(),
+            label: label::State::new(),
             is_begun: AtomicBool::new(false),
+            is_ready: AtomicBool::new(false),
+            is_name_durable: AtomicBool::new(false),
             turn: AtomicU64::new(0),
             recovered: AtomicBool::new(recovery::is_requested()),
+            databases_missing: AtomicUsize::new(0),
             layout_changed: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             write_us: AtomicU64::new(0),
@@ -60,14 +73,8 @@ impl State {
 
     /// Where ids end that are issued now: at the wall clock and the drift. Ids that are further ahead go on from there,
     /// as fast as time passes.
-    fn limit_ms(&self) -> i64 {
-        let reading = read();
+    fn limit_ms(&self, reading: Reading) -> i64 {
         (reading.wall_ms() + settings::max_drift_ms()).max(self.effective.now_ms(reading))
-    }
-
-    /// Where the mark has to be moved to now.
-    fn target(&self) -> Target {
-        Target::past(self.limit_ms(), settings::clock_window_ms())
     }
 }
 
@@ -80,57 +87,76 @@ pub fn quick_bounds(shared: &Shared) -> Bounds {
     Bounds { now_ms, limit_ms, mark_ms: shared.clock.mark.near_ms() }
 }
 
-/// The bounds of an issue by the effective clock and the mark itself, which is moved if it is due and nobody else is
-/// moving it.
+/// The bounds of an issue by the effective clock and the mark itself. Moves nothing: the clock may be outside of the
+/// layout's time, and a mark that was moved there would outlive the correction of the clock.
 pub fn careful_bounds(shared: &Shared) -> Bounds {
     let state = shared.clock;
     if state.effective.is_stale(wall_ms()) {
         sample(shared);
     }
-    let limit_ms = state.limit_ms();
-    mark::tend(shared, limit_ms);
-    // Moving the mark may have taken its time; a bound from before it is still a bound.
-    Bounds { now_ms: wall_ms().min(limit_ms), limit_ms, mark_ms: state.mark.promised_ms() }
+    // One reading for both, so that the limit is not by another clock than the time.
+    let reading = read();
+    Bounds { now_ms: reading.wall_ms(), limit_ms: state.limit_ms(reading), mark_ms: state.mark.promised_ms() }
 }
 
-/// Makes room for ids of these times, where nothing from `seen_ms` on was promised: moves the mark, or waits for the lease of
-/// this server's number to be renewed.
-pub fn make_room(shared: &Shared, seen_ms: i64, (first_ms, last_ms): (i64, i64)) {
-    match shared.clock.mark.in_the_way(seen_ms, last_ms) {
+/// Takes note that ids up to `last_ms` were issued within these bounds: moves the mark if it is due and nobody else is
+/// moving it.
+pub fn issued(shared: &Shared, bounds: &Bounds, last_ms: i64) {
+    mark::tend(shared, next_limit_ms(bounds, last_ms));
+}
+
+/// Makes room for ids of these times, where nothing from the mark of these bounds on was promised: moves the mark, or waits
+/// for the lease of this server's number to be renewed.
+pub fn make_room(shared: &Shared, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
+    match shared.clock.mark.in_the_way(bounds.mark_ms, last_ms) {
         InTheWay::Nothing => {}
-        InTheWay::Mark { reserve_ms } => mark::reserve(shared, reserve_ms),
+        InTheWay::Mark { reserve_ms } => mark::reserve(shared, reserve_ms, next_limit_ms(bounds, reserve_ms)),
         InTheWay::Lease => worker::state::wait_for_renewal(shared, first_ms),
     }
+}
+
+/// What ids can come to next, when they have come to `reached_ms` within these bounds. Not the limit of the bounds: the
+/// effective clock may still be where the wall clock was by mistake.
+fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
+    reached_ms.max(bounds.now_ms + settings::max_drift_ms())
 }
 
 /// From now on ids of this server have times from `first_ms` on and before `end_ms`, under a number that `publish` makes
 /// known. What was issued under another number, or in another interval of the same, is over when this returns.
 pub fn confine<R>(shared: &Shared, first_ms: i64, end_ms: i64, publish: impl FnOnce() -> R) -> R {
-    let published = shared.with_table(|table| {
+    let reading = read();
+    shared.with_table(|table| {
         // First of all, so that nobody goes by a tenancy of the number before up to the end of the new one.
-        table.begin_anew(first_ms);
+        table.begin_anew(first_ms, &shared.clock.effective, reading);
         shared.clock.mark.end_at(end_ms);
         // Last: whoever waits for another end looks at what is published.
         publish()
-    });
-    // After the floor: see `sample`, which would lower it again.
-    shared.clock.effective.raise(first_ms, read());
-    published
+    })
 }
 
-/// Takes note of both clocks, and says in the server's log when the wall clock has stepped back. While ids are ahead of
-/// it, looks how far they still are.
+/// Takes note of both clocks, and says in the server's log when the wall clock has stepped back, or far forward. While ids
+/// are ahead of it, looks how far they still are.
 #[cold]
 fn sample(shared: &Shared) {
     let effective = &shared.clock.effective;
-    if let Some(step_ns) = effective.sample(read_together) {
-        let step_ms = step_ns / NS_PER_MS;
-        log!("the clock has stepped back by {step_ms} ms; ids go on from where they were, no faster than time passes");
+    match effective.sample(read_together) {
+        Some(Step::Back(step_ns)) => {
+            let step_ms = step_ns / NS_PER_MS;
+            log!(
+                "the clock has stepped back by {step_ms} ms; ids go on from where they were, no faster than time passes"
+            );
+        }
+        Some(Step::FarForward(step_ns)) => {
+            let days = stats::days(step_ns);
+            log!(
+                "the clock has stepped forward by {days} days, and ids take its time and keep it; if it is wrong, set it right before more ids are generated"
+            );
+        }
+        None => {}
     }
-    // Before the ids are looked at: what raises the offset after this is not undone.
-    if let Some(ahead) = effective.ahead(read()) {
-        let next_ms = shared.with_table(|table| table.next_ms());
-        effective.settle(ahead, next_ms, read());
+    let reading = read();
+    if effective.is_ahead(reading) {
+        shared.with_table(|table| table.settle(effective, reading));
     }
 }
 

@@ -4,12 +4,13 @@
 //! So a worker keeps the file's mark past that time while the server is in recovery; when recovery has ended it makes the
 //! mark known, and is done.
 
-use super::{State, file, mark, wall_ms};
+use super::{State, file, label, mark, wall_ms};
 use crate::pg_compat::set_signal_handler;
 use crate::{error, read_only, settings, shmem, timestamp};
 use idgen_core::clock::start::Evidence;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub fn is_shut_down() -> bool {
     control_file(|control| control.state == pg_sys::DBState::DB_SHUTDOWNED)
 }
 
-/// What is known about the time before this start, without the prepared transactions.
+/// What is known about the time before this start, without what only a catalog or a query tells.
 pub fn evidence() -> Evidence {
     Evidence {
         wall_ms: wall_ms(),
@@ -36,6 +37,7 @@ pub fn evidence() -> Evidence {
         recovered: false,
         replayed_ms: replayed_ms(),
         prepared_ms: None,
+        label_ms: None,
         drift_ms: settings::max_drift_ms(),
         window_ms: settings::clock_window_ms(),
     }
@@ -43,8 +45,16 @@ pub fn evidence() -> Evidence {
 
 /// All that is known about the time before this start. After a recovery this runs a query.
 pub fn whole_evidence(state: &State) -> Evidence {
-    let recovered = state.recovered.load(Relaxed) || file::says_in_recovery();
-    Evidence { recovered, prepared_ms: recovered.then(prepared_ms).flatten(), ..evidence() }
+    let label = label::read();
+    // A label of an earlier timeline says so too, where nothing else does: the server crashed right after its promotion.
+    let is_promoted = label.is_some_and(|label| label.timeline != label::timeline());
+    let recovered = is_promoted || state.recovered.load(Relaxed) || file::says_in_recovery();
+    Evidence {
+        recovered,
+        prepared_ms: recovered.then(prepared_ms).flatten(),
+        label_ms: label.map(|label| label.until_ms),
+        ..evidence()
+    }
 }
 
 fn control_file<R>(look: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {
@@ -92,7 +102,28 @@ pub fn register_worker() {
 
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    fn die(signal: std::ffi::c_int);
+    pub(super) fn die(signal: std::ffi::c_int);
+}
+
+/// Where to look for prepared transactions, which is a query and needs some database: any will do. By name, because a
+/// database that was dropped and made again has another number. First the one that nobody copies: `CREATE DATABASE` would
+/// wait for the worker to leave its template.
+const DATABASES: [&CStr; 2] = [c"postgres", c"template1"];
+
+/// Connects to the first of the databases that is there; false if none is. A connection that fails ends the process, so the
+/// next one tries the next database.
+fn connect(state: &State) -> bool {
+    let tried = state.databases_missing.load(Relaxed);
+    let Some(name) = DATABASES.get(tried) else {
+        return false;
+    };
+    state.databases_missing.store(tried + 1, Relaxed);
+    let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+    // SAFETY: once, in a background worker; null: as the bootstrap superuser.
+    unsafe { pg_sys::BackgroundWorkerInitializeConnection(name.as_ptr(), std::ptr::null(), flags) };
+    // Should the worker fail later, it connects here again.
+    state.databases_missing.store(tried, Relaxed);
+    true
 }
 
 /// The worker. If it fails, the first generation makes the mark known as well.
@@ -121,16 +152,17 @@ pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
         super::sleep(FOLLOW_EVERY);
         check_for_interrupts!();
     }
-    // SAFETY: once, in a background worker. By its number template1 is there unless somebody dropped it; it is asked for
-    // nothing but shared catalogs.
-    unsafe {
-        let template1 = pg_sys::Oid::from(1);
-        let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
-        pg_sys::BackgroundWorkerInitializeConnectionByOid(template1, pg_sys::InvalidOid, flags);
+    if !connect(shared.clock) {
+        // An end without an error: PostgreSQL starts the worker no more.
+        log!(
+            "there is no database \"postgres\" or \"template1\" to look for prepared transactions in; the first id after recovery makes the high-water mark known"
+        );
+        return;
     }
+    // No id is issued here, so the mark is moved to where ids begin and no further.
     BackgroundWorker::transaction(|| {
         if let Some(shared) = shmem::shared() {
-            mark::ensure_known(shared);
+            mark::ensure_begun(shared, None);
         }
     });
 }

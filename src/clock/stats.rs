@@ -1,7 +1,8 @@
 //! What operators see of the clock.
 
 use super::{NS_PER_MS, State, read, wall_ms};
-use crate::{shmem, stats, timestamp};
+use crate::shmem::{self, Shared};
+use crate::timestamp;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;
@@ -30,7 +31,7 @@ fn stat_get_clock() -> TableIterator<
         let (steps, largest_ns) = state.effective.steps();
         (
             mark_ms(state).and_then(timestamp::from_ms),
-            timestamp::interval_of_us(lead_ms() * 1000),
+            timestamp::interval_of_us(lead_ms(shared).saturating_mul(1000)),
             steps as i64,
             timestamp::interval_of_us(largest_ns / 1000),
             state.writes.load(Relaxed) as i64,
@@ -45,17 +46,26 @@ pub fn mark_ms(state: &State) -> Option<i64> {
     state.mark.is_known().then(|| state.mark.mark_ms())
 }
 
-/// How far the last ids are ahead of the wall clock.
-pub fn lead_ms() -> i64 {
-    let wall_ms = wall_ms();
-    let last = stats::tenants().into_iter().filter_map(|(_, tenant, last)| Some(tenant.space.time_ms(last?)));
-    last.map(|time_ms| time_ms - wall_ms).max().unwrap_or(0).max(0)
+/// How far ids are ahead of the wall clock: the latest one, or where they begin after a crash, a promotion or an observed id.
+pub fn lead_ms(shared: &Shared) -> i64 {
+    let reached_ms = shared.with_table(|table| table.reached_ms());
+    reached_ms.saturating_sub(wall_ms()).max(0)
 }
 
-/// How far the wall clock is behind the time by which ids are issued.
-pub fn behind_ms(state: &State) -> i64 {
+/// How far the wall clock is behind the time by which ids are issued. That is not lowered while none is, so ids count too.
+pub fn behind_ms(shared: &Shared) -> i64 {
     let reading = read();
-    (state.effective.now_ns(reading) - reading.wall_ns) / NS_PER_MS
+    let behind_ms = (shared.clock.effective.now_ns(reading) - reading.wall_ns) / NS_PER_MS;
+    behind_ms.min(lead_ms(shared))
+}
+
+/// The steps far forward that the wall clock has made and not taken back: how many, and by how many days in all.
+pub fn far_forward(state: &State) -> Option<(u64, i64)> {
+    state.effective.far_forward(read()).map(|forward| (forward.steps, days(forward.by_ns)))
+}
+
+pub fn days(ns: i64) -> i64 {
+    ns / NS_PER_MS / 86_400_000
 }
 
 /// What the system said when the mark was last written, if that went wrong.

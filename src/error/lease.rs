@@ -98,6 +98,15 @@ pub fn not_definer(name: &str) -> Failure {
         .detail("Who has defined it may do this; with a name that is not defined, a superuser.")
 }
 
+pub fn held_by_another_role(name: &str, slot: i32, role: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+        format!("permission denied to define lease \"{name}\""),
+    )
+    .detail(format!("Its slot {slot} is held by role \"{role}\", of which the current role is not a member."))
+    .hint("Define a name before it is used. Wait for its release, or have a superuser define it.")
+}
+
 pub fn guard_usage(detail: &str) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,

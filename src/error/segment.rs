@@ -100,6 +100,10 @@ pub fn no_worker() -> Failure {
     .hint("Raise max_worker_processes and restart.")
 }
 
+pub fn no_role(name: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
+}
+
 pub fn not_member(role: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be member of role \"{role}\""))
 }

@@ -1,11 +1,15 @@
 //! Laying down what holds for a name, and what only its definer or a DBA may do: dropping it, and taking it from a holder.
 
+use super::precedence::Precedence;
 use super::row::{self, Lease};
 use super::turnstile::Turnstile;
 use super::{machine, names, term, transaction};
+use crate::encoding::Text;
+use crate::lock::manager::{Lock, Mode, Scope, Space};
 use crate::lock::{checked_name, wait::Limit};
 use crate::{error, settings};
 use idgen_core::lease::MAX_SLOTS;
+use idgen_core::lock::NameHash;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -14,8 +18,8 @@ use pgrx::prelude::*;
 #[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
            lock_delay interval DEFAULT '0') RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    let name = checked_name(name);
+fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
+    let name = checked_name(name.as_deref());
     let slots = slots.unwrap_or_else(|| error::null_argument("slots").raise());
     let ttl = ttl.unwrap_or_else(|| error::null_argument("ttl").raise());
     let lock_delay = lock_delay.unwrap_or_else(|| error::null_argument("lock_delay").raise());
@@ -32,8 +36,10 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
     if let Some(definer) = row::look(name).definer {
         require_membership(name, definer);
     }
-    // A slot that is being taken counts, once it is. Not through the turnstile: its head waits for as long as it takes.
-    row::lock_all_against_changes(name);
+    // Waits for transactions that have acquired the name, so that their slots count. Not through the turnstile, whose head
+    // may wait for hours.
+    lock(name, Mode::Exclusive).take(Scope::Transaction);
+    refuse_foreign_holder(name);
     if !names::define(name, slots, ttl, lock_delay) {
         error::lease::not_definer(name).raise();
     }
@@ -44,13 +50,32 @@ fn lease_define(name: Option<&str>, slots: Option<i32>, ttl: Option<Interval>, l
 /// Forgets a name, unless somebody holds it. Waits for its turn, and for transactions that have fenced.
 #[pg_extern(sql = "CREATE FUNCTION lease_drop(name text) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_drop(name: Option<&str>) {
-    let name = checked_name(name);
+fn lease_drop(name: Option<Text>) {
+    drop_name(checked_name(name.as_deref()));
+}
+
+/// Gives all definitions of these roles to another one.
+pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
+    names::reassign(owners, heir);
+}
+
+/// Drops all that these roles have defined, whose privileges the current user has.
+pub fn drop_owned(owners: &[pg_sys::Oid]) {
+    names::owned(owners).iter().for_each(|name| drop_name(name));
+}
+
+fn drop_name(name: &str) {
     term::refuse_where_nothing_can_be_written(c"lease_drop()");
     // Before the wait, so that nobody waits in vain, and after it, when it may be another's, or held.
     require_unheld(name, &row::look(name));
     // To the end of the transaction: until then acquirers see the rows that are dropped here.
     Turnstile::of(name).enter(Limit::by_lock_timeout());
+    for term in row::look(name).terms.iter().filter(|term| term.depth > 0) {
+        let mut precedence = Precedence::new();
+        precedence.take(name, term.slot, Limit::by_lock_timeout());
+        row::lock_waiting(name, term.slot);
+        precedence.end();
+    }
     let terms = row::lock_all(name);
     let lease = Lease { terms, ..row::look(name) };
     require_unheld(name, &lease);
@@ -58,6 +83,26 @@ fn lease_drop(name: Option<&str>) {
         error::lease::unknown(name).raise();
     }
     lease.terms.iter().for_each(|term| transaction::released(term.token));
+}
+
+/// The lock of a name's definition. Each transaction that has acquired the name holds it shared until it ends.
+pub fn lock(name: &str, mode: Mode) -> Lock {
+    Lock::new(Space::LeaseDefinition, NameHash::of(name).key, mode)
+}
+
+/// The definer of a name may revoke and drop it. So a name that is not defined, and that another role relies on, can be
+/// defined by members of that role only.
+fn refuse_foreign_holder(name: &str) {
+    let lease = row::look(name);
+    if lease.definer.is_some() {
+        return;
+    }
+    let now = machine::now(lease.needs_the_beginning());
+    let is_held = |slot| lease.terms.iter().any(|term| term.slot == slot && term.is_held(now));
+    let foreign = names::foreign_holders(name).into_iter().find(|(slot, _)| is_held(*slot));
+    if let Some((slot, role)) = foreign {
+        error::lease::held_by_another_role(name, slot, &role).raise();
+    }
 }
 
 fn require_unheld(name: &str, lease: &Lease) {
@@ -71,8 +116,8 @@ fn require_unheld(name: &str, lease: &Lease) {
 /// Takes a slot from its holder; it rests for the lock delay. False if nobody holds it.
 #[pg_extern(sql = "CREATE FUNCTION lease_revoke(name text, slot int DEFAULT 0) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_revoke(name: Option<&str>, slot: Option<i32>) -> bool {
-    let name = checked_name(name);
+fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
+    let name = checked_name(name.as_deref());
     let slot = slot.unwrap_or_else(|| error::null_argument("slot").raise());
     term::refuse_where_nothing_can_be_written(c"lease_revoke()");
     require_definer(name, &row::look(name));

@@ -1,6 +1,7 @@
 //! lease_guard: refuses writes to a table by transactions that have not fenced.
 
 use super::transaction;
+use crate::encoding::{self, decoded};
 use crate::{error, trigger};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -19,21 +20,18 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> trigger::Row {
         }
         &*context.cast::<pg_sys::TriggerData>()
     };
-    // SAFETY: a trigger has as many arguments as it says, all C strings in the server's encoding.
-    let name = unsafe {
-        let definition = &*call.tg_trigger;
-        if definition.tgnargs != 1 {
-            error::lease::guard_usage("It takes the name of one lease.").raise();
-        }
-        CStr::from_ptr(*definition.tgargs).to_string_lossy()
+    // SAFETY: the trigger is there for the call.
+    let [name] = trigger::arguments(unsafe { &*call.tg_trigger })[..] else {
+        error::lease::guard_usage("It takes the name of one lease.").raise();
     };
+    let name = decoded(name.to_bytes());
     if call.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
         error::lease::guard_usage("It is for BEFORE, so that nothing is written.").raise();
     }
     if !transaction::has_fenced(&name) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        error::lease::not_fenced(&name, &table.to_string_lossy()).raise();
+        error::lease::not_fenced(&name, &encoding::name(table)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.

@@ -38,7 +38,7 @@ pub fn now(began_matters: bool) -> Now {
 /// all else again after a crash. `None` while it is not there: then the beginning is not before now.
 fn began_us() -> Option<i64> {
     static BEGAN_US: OnceLock<i64> = OnceLock::new();
-    static WAL_WRITER: Query = Query::new(|| {
+    static WAL_WRITER: Query = Query::of_statistics(|| {
         "SELECT pid FROM pg_catalog.pg_stat_get_activity(NULL) WHERE backend_type OPERATOR(pg_catalog.=) 'walwriter'"
             .to_owned()
     });

@@ -1,5 +1,7 @@
 //! Leases: the SQL functions of holders.
 
+use crate::call_site::text_arg;
+use crate::encoding::Text;
 use crate::lock::{checked_name, duration, wait::Limit};
 use crate::record::{self, Record};
 use crate::{error, settings};
@@ -14,6 +16,7 @@ pub mod guard;
 mod machine;
 pub mod names;
 pub mod own;
+mod precedence;
 pub mod row;
 mod session;
 pub mod stats;
@@ -21,6 +24,7 @@ pub mod term;
 mod tokens;
 pub mod transaction;
 pub mod turnstile;
+mod versions;
 pub mod view;
 
 /// Acquires a lease; waits as long as `lock_timeout` lets it. NULL as a name or for bind_session is 22004; what it refuses
@@ -37,10 +41,10 @@ fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
     let expires_at = term::expires_at(granted.session_key, granted.ends_us);
     let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
     let columns = [
-        name.into_datum(),
+        Text::from(name).into_datum(),
         slot.into_datum(),
         token.into_datum(),
-        owner.into_datum(),
+        owner.map(Text::from).into_datum(),
         acquired_at.into_datum(),
         expires_at.into_datum(),
         depth.into_datum(),
@@ -64,12 +68,12 @@ fn lease_try_acquire(
 ) -> TableIterator<
     'static,
     (
-        name!(name, String),
+        name!(name, Text<'static>),
         name!(slot, i32),
         name!(token, i64),
-        name!(owner, Option<String>),
+        name!(owner, Option<Text<'static>>),
         name!(acquired_at, TimestampWithTimeZone),
-        name!(expires_at, TimestampWithTimeZone),
+        name!(expires_at, Option<TimestampWithTimeZone>),
         name!(depth, i32),
     ),
 > {
@@ -81,7 +85,7 @@ fn lease_try_acquire(
     TableIterator::new(granted.map(|(name, granted)| {
         let expires_at = term::expires_at(granted.session_key, granted.ends_us);
         let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
-        (name, slot, token, owner, acquired_at, expires_at, depth)
+        (name.into(), slot, token, owner.map(Text::from), acquired_at, expires_at, depth)
     }))
 }
 
@@ -91,18 +95,18 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
     // SAFETY: by the above.
     let (name, ttl, owner, data, token, bind_session) = unsafe {
         (
-            pg_getarg::<&str>(fcinfo, 0),
+            text_arg(fcinfo, 0),
             pg_getarg::<Interval>(fcinfo, first),
-            pg_getarg::<&str>(fcinfo, first + 1),
+            text_arg(fcinfo, first + 1),
             pg_getarg_datum(fcinfo, first + 2),
             pg_getarg::<i64>(fcinfo, first + 3),
             pg_getarg::<bool>(fcinfo, first + 4),
         )
     };
     let wish = Wish {
-        name: checked_name(name),
+        name: checked_name(name.as_deref()),
         ttl_us: ttl_us(ttl),
-        owner,
+        owner: owner.as_deref(),
         data,
         bind_session: bind_session.unwrap_or_else(|| error::null_argument("bind_session").raise()),
         is_for_number: false,
@@ -117,13 +121,13 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
     Some((wish.name.to_owned(), granted))
 }
 
-/// Makes a lease last from now on; returns when it ends then.
+/// Makes a lease last from now on; returns when it ends then, and NULL for one that ends with its session.
 #[pg_extern(
     sql = "CREATE FUNCTION lease_renew(name text, token bigint, ttl interval DEFAULT NULL) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn lease_renew(name: Option<&str>, token: Option<i64>, ttl: Option<Interval>) -> TimestampWithTimeZone {
-    let (name, token) = (checked_name(name), required_token(token));
+fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) -> Option<TimestampWithTimeZone> {
+    let (name, token) = (checked_name(name.as_deref()), required_token(token));
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"lease_renew()");
     let renewed = term::renew(name, token, ttl_us);
@@ -135,27 +139,32 @@ fn lease_renew(name: Option<&str>, token: Option<i64>, ttl: Option<Interval>) ->
            OUT name text, OUT token bigint, OUT expires_at timestamptz) RETURNS SETOF record \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_renew_many(
-    names: Option<Array<&str>>,
+    names: Option<Array<Text>>,
     tokens: Option<Array<i64>>,
     ttl: Option<Interval>,
-) -> TableIterator<'static, (name!(name, String), name!(token, i64), name!(expires_at, TimestampWithTimeZone))> {
+) -> TableIterator<
+    'static,
+    (name!(name, Text<'static>), name!(token, i64), name!(expires_at, Option<TimestampWithTimeZone>)),
+> {
     let names = names.unwrap_or_else(|| error::null_argument("names").raise());
     let tokens = tokens.unwrap_or_else(|| error::null_argument("tokens").raise());
     if names.len() != tokens.len() {
         error::lease::lengths_differ(names.len(), tokens.len()).raise();
     }
-    let names: Vec<&str> = names.iter().map(checked_name).collect();
+    let names: Vec<Option<Text>> = names.iter().collect();
+    let names: Vec<&str> = names.iter().map(|name| checked_name(name.as_deref())).collect();
     let tokens: Vec<i64> = tokens.iter().map(required_token).collect();
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"lease_renew_many()");
-    TableIterator::new(term::renew_many(names, tokens, ttl_us))
+    let renewed = term::renew_many(names, tokens, ttl_us).into_iter();
+    TableIterator::new(renewed.map(|(name, token, expires_at)| (name.into(), token, expires_at)))
 }
 
 /// Lets go of a lease once. True if it is free now, false if it is still held, acquired more often than released.
 #[pg_extern(sql = "CREATE FUNCTION lease_release(name text, token bigint) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_release(name: Option<&str>, token: Option<i64>) -> bool {
-    let (name, token) = (checked_name(name), required_token(token));
+fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
+    let (name, token) = (checked_name(name.as_deref()), required_token(token));
     term::refuse_where_nothing_can_be_written(c"lease_release()");
     term::release(name, token)
 }
@@ -163,8 +172,8 @@ fn lease_release(name: Option<&str>, token: Option<i64>) -> bool {
 /// Has the transaction commit only under this token: nobody can take the lease over before it has ended.
 #[pg_extern(sql = "CREATE FUNCTION lease_fence(name text, token bigint) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_fence(name: Option<&str>, token: Option<i64>) {
-    let (name, token) = (checked_name(name), required_token(token));
+fn lease_fence(name: Option<Text>, token: Option<i64>) {
+    let (name, token) = (checked_name(name.as_deref()), required_token(token));
     term::refuse_where_nothing_can_be_written(c"lease_fence()");
     term::fence(name, token);
 }

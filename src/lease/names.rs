@@ -1,10 +1,11 @@
 //! Names of leases: what is laid down for them, and who holds them, for people.
 
-use super::row::user;
-use crate::query::{Query, value};
+use super::row::{LEASE, user};
+use crate::query::{self, Query, text, value};
 use pgrx::datum::Interval;
+use pgrx::prelude::*;
 
-static DEFINE: Query = Query::new(|| {
+static DEFINE: Query = Query::new(&LEASE, || {
     "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner) \
      VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole) \
      ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay \
@@ -18,9 +19,10 @@ pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval) -> bo
 }
 
 static DROP_ROWS: Query =
-    Query::new(|| "DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned());
-static DROP_DEFINITION: Query =
-    Query::new(|| "DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots".to_owned());
+    Query::new(&LEASE, || "DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned());
+static DROP_DEFINITION: Query = Query::new(&LEASE, || {
+    "DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots".to_owned()
+});
 
 /// Forgets all about a name. False if there was nothing. Waits for transactions that have fenced.
 pub fn drop_all(name: &str) -> bool {
@@ -28,11 +30,32 @@ pub fn drop_all(name: &str) -> bool {
     rows + DROP_DEFINITION.write(&[name.into()], |_| ()).len() > 0
 }
 
-static NAMES: Query = Query::new(|| "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
+static REASSIGN: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease_definition SET owner = $2::pg_catalog.regrole \
+     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)"
+        .to_owned()
+});
+
+/// Gives all definitions of these roles to another one.
+pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
+    query::as_read_committed(|| REASSIGN.write(&[owners.to_vec().into(), heir.into()], |_| ()));
+}
+
+static OWNED: Query = Query::new(&LEASE, || {
+    "SELECT name FROM idgen.lease_definition WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name"
+        .to_owned()
+});
+
+/// The names that these roles have defined.
+pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
+    OWNED.look(&[owners.to_vec().into()], |row| text(row, 1))
+}
+
+static NAMES: Query = Query::new(&LEASE, || "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
 
 /// The names of which a slot was ever taken.
 pub fn names() -> Vec<String> {
-    NAMES.look(&[], |row| value(row, 1))
+    NAMES.look(&[], |row| text(row, 1))
 }
 
 /// Who holds a slot, as a text for people.
@@ -48,22 +71,33 @@ const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
                       pg_catalog.date_trunc('second', acquired_at)) \
                       FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
 
-static HOLDERS: Query = Query::new(|| format!("{HOLDER} ORDER BY slot"));
+static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot"));
 
 pub fn holders(name: &str) -> Vec<Holder> {
-    HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
+    HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
 
-static IDLE_HOLDERS: Query = Query::new(|| {
+static FOREIGN_HOLDERS: Query = Query::new(&LEASE, || {
+    "SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
+     AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot"
+        .to_owned()
+});
+
+/// Slots with terms, expired ones too, of roles that the caller may not act as, and these roles.
+pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {
+    FOREIGN_HOLDERS.look(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
+}
+
+static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
     format!("{HOLDER} AND depth OPERATOR(pg_catalog.>) 0 ORDER BY ends_us OPERATOR(pg_catalog.-) ttl_us LIMIT 5")
 });
 
 /// Those whose last renewal is longest ago, the first five.
 pub fn idle_holders(name: &str) -> Vec<Holder> {
-    IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: value(row, 2) })
+    IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
 
-static LAST_OF_OWNER: Query = Query::new(|| {
+static LAST_OF_OWNER: Query = Query::new(&LEASE, || {
     "SELECT slot FROM (SELECT slot FROM idgen.lease \
                        WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
                        ORDER BY acquired_at DESC LIMIT 1) AS last \
@@ -79,7 +113,7 @@ pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
     LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
 }
 
-static TO_COME: Query = Query::new(|| {
+static TO_COME: Query = Query::new(&LEASE, || {
     "SELECT number FROM idgen.worker_number \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
      ORDER BY not_after"

@@ -1,8 +1,8 @@
 //! The row of a term, by its token: what its holder does with it, if his role is one that the caller may act as.
 
 use super::machine;
-use super::row::{GRANTED, Granted, Wish, granted, user};
-use crate::query::{Query, optional, value};
+use super::row::{GRANTED, Granted, LEASE, Wish, granted, user};
+use crate::query::{Query, optional, text, value};
 use pgrx::datum::DatumWithOid;
 
 /// The term that a token stands for, if its holder's role is one that the caller may act as.
@@ -10,7 +10,7 @@ const OWN_TERM: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPE
                         AND lease.depth OPERATOR(pg_catalog.>) 0 \
                         AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')";
 
-static RENEW: Query = Query::new(|| {
+static RENEW: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
          ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {OWN_TERM} RETURNING {GRANTED}"
@@ -24,7 +24,7 @@ pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
     RENEW.write(&args, granted).pop()
 }
 
-static RENEW_MANY: Query = Query::new(|| {
+static RENEW_MANY: Query = Query::new(&LEASE, || {
     "WITH own AS (SELECT lease.name, lease.slot FROM idgen.lease \
      JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
      AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
@@ -51,7 +51,7 @@ pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Ve
     let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
     let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
     let mut renewed = RENEW_MANY.write(&args, |row| Renewed {
-        name: value(row, 1),
+        name: text(row, 1),
         slot: value(row, 2),
         token: value(row, 3),
         ends_us: value(row, 4),
@@ -61,7 +61,7 @@ pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Ve
     renewed
 }
 
-static UNBIND: Query = Query::new(|| {
+static UNBIND: Query = Query::new(&LEASE, || {
     "UPDATE idgen.lease SET session = NULL, session_key = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2"
         .to_owned()
@@ -72,7 +72,7 @@ pub fn unbind(name: &str, token: i64) {
     UNBIND.write(&[name.into(), token.into()], |_| ());
 }
 
-static DEEPEN: Query = Query::new(|| {
+static DEEPEN: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.+) 1, ttl_us = COALESCE($4, ttl_us), clock = $6, \
          ends_us = GREATEST($5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us), \
@@ -88,7 +88,7 @@ pub fn deepen(wish: &Wish, token: i64) -> Option<Granted> {
     DEEPEN.write(&args, granted).pop()
 }
 
-static REMOVE: Query = Query::new(|| {
+static REMOVE: Query = Query::new(&LEASE, || {
     format!(
         "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {OWN_TERM} \
          AND lease.depth OPERATOR(pg_catalog.=) 1 \
@@ -96,7 +96,7 @@ static REMOVE: Query = Query::new(|| {
          FOR UPDATE SKIP LOCKED) RETURNING slot"
     )
 });
-static RELEASE: Query = Query::new(|| {
+static RELEASE: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
          ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
@@ -120,7 +120,8 @@ pub fn release(name: &str, token: i64) -> Option<i32> {
     RELEASE.write(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
 }
 
-static FENCE: Query = Query::new(|| format!("SELECT lease.slot FROM idgen.lease WHERE {OWN_TERM} FOR KEY SHARE"));
+static FENCE: Query =
+    Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {OWN_TERM} FOR KEY SHARE"));
 
 /// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. False if the token
 /// stands for no term.
@@ -128,7 +129,7 @@ pub fn fence(name: &str, token: i64) -> bool {
     !FENCE.write(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
 }
 
-static IS_CURRENT: Query = Query::new(|| {
+static IS_CURRENT: Query = Query::new(&LEASE, || {
     "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
      AND depth OPERATOR(pg_catalog.>) 0"
         .to_owned()
@@ -139,7 +140,7 @@ pub fn is_current(name: &str, token: i64) -> bool {
     !IS_CURRENT.look(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
-static SLOT_OF: Query = Query::new(|| {
+static SLOT_OF: Query = Query::new(&LEASE, || {
     "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
 });
 
@@ -148,7 +149,7 @@ pub fn slot_of(name: &str, token: i64) -> Option<i32> {
     SLOT_OF.look(&[name.into(), token.into()], |row| value(row, 1)).pop()
 }
 
-static FOREIGN_ROLE: Query = Query::new(|| {
+static FOREIGN_ROLE: Query = Query::new(&LEASE, || {
     "SELECT role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
      AND token OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
      AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')"
@@ -157,5 +158,5 @@ static FOREIGN_ROLE: Query = Query::new(|| {
 
 /// The role that acquired the term, if the caller may not act as it.
 pub fn foreign_role(name: &str, token: i64) -> Option<String> {
-    FOREIGN_ROLE.look(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
+    FOREIGN_ROLE.look(&[name.into(), token.into(), user().into()], |row| text(row, 1)).pop()
 }

@@ -2,12 +2,17 @@
 
 use super::machine;
 use super::session;
+use crate::encoding::Text;
+use crate::owner::Table;
 use crate::query::{Query, optional, value};
 use crate::{random, settings};
 use idgen_core::lease::{Definition, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+
+/// The slots of names, and their terms. The definitions of names belong to it.
+pub static LEASE: Table = Table::new(c"lease");
 
 /// A name as it is now.
 pub struct Lease {
@@ -66,7 +71,7 @@ fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
 }
 
-static LOOK: Query = Query::new(|| {
+static LOOK: Query = Query::new(&LEASE, || {
     format!(
         "SELECT {TERM}, defined.slots, {}, {}, defined.owner::pg_catalog.oid \
          FROM (SELECT $1) AS asked (name) \
@@ -79,10 +84,20 @@ static LOOK: Query = Query::new(|| {
 
 /// The name as it is now, whatever the transaction's snapshot says.
 pub fn look(name: &str) -> Lease {
+    look_and(name, false)
+}
+
+/// The same for a session that wants a slot: from its first look on, a slot rests whose session has ended.
+pub fn look_to_take(name: &str) -> Lease {
+    look_and(name, true)
+}
+
+fn look_and(name: &str, wants_slot: bool) -> Lease {
     let rows = LOOK.look(&[name.into(), machine::clock_name().into()], |row| {
-        let definition =
+        let definition: Option<Definition> =
             optional(row, 10).map(|slots| Definition { slots, ttl_us: value(row, 11), lock_delay_us: value(row, 12) });
-        (definition, optional(row, 13), optional::<i32>(row, 1).map(|_| term(row)))
+        let rest_us = definition.filter(|_| wants_slot).map(|definition| definition.lock_delay_us);
+        (definition, optional(row, 13), optional::<i32>(row, 1).map(|_| term(row, rest_us)))
     });
     let (definition, definer) =
         rows.first().map(|(definition, definer, _)| (*definition, *definer)).unwrap_or_default();
@@ -97,7 +112,7 @@ pub fn look(name: &str) -> Lease {
     }
 }
 
-fn term(row: &SpiHeapTupleData) -> Term {
+fn term(row: &SpiHeapTupleData, rest_us: Option<i64>) -> Term {
     let session = optional(row, 8).zip(optional(row, 9));
     Term {
         slot: value(row, 1),
@@ -107,11 +122,11 @@ fn term(row: &SpiHeapTupleData) -> Term {
         ttl_us: value(row, 5),
         revoked: value(row, 6),
         by_this_clock: value(row, 7),
-        session: session.map_or(Session::None, |(server_start, key)| session::state(server_start, key)),
+        session: session.map_or(Session::None, |(server_start, key)| session::state(server_start, key, rest_us)),
     }
 }
 
-static SEE: Query = Query::new(|| {
+static SEE: Query = Query::new(&LEASE, || {
     "SELECT token, depth, ends_us FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2"
         .to_owned()
 });
@@ -121,7 +136,7 @@ pub fn see(name: &str, slot: i32) -> Option<(i64, i32, i64)> {
     SEE.see(&[name.into(), slot.into()], |row| (value(row, 1), value(row, 2), value(row, 3))).pop()
 }
 
-static SEE_TOKEN: Query = Query::new(|| {
+static SEE_TOKEN: Query = Query::new(&LEASE, || {
     "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
 });
 
@@ -130,27 +145,17 @@ pub fn sees_token(name: &str, token: i64) -> bool {
     !SEE_TOKEN.see(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
-static LOCK_ALL: Query = Query::new(|| lock_all_text("UPDATE"));
-static LOCK_ALL_AGAINST_CHANGES: Query = Query::new(|| lock_all_text("NO KEY UPDATE"));
-
-fn lock_all_text(strength: &str) -> String {
-    format!(
-        "SELECT {TERM} FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 ORDER BY lease.slot FOR {strength}"
-    )
-}
+static LOCK_ALL: Query = Query::new(&LEASE, || {
+    format!("SELECT {TERM} FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 ORDER BY lease.slot FOR UPDATE")
+});
 
 /// All rows of a name, as they are once nobody else has changed or fenced them.
 pub fn lock_all(name: &str) -> Vec<Term> {
-    LOCK_ALL.write(&[name.into(), machine::clock_name().into()], term)
+    LOCK_ALL.write(&[name.into(), machine::clock_name().into()], |row| term(row, None))
 }
 
-/// Waits for those who are about to take, renew or release a slot, and keeps others from it until the transaction ends.
-pub fn lock_all_against_changes(name: &str) {
-    LOCK_ALL_AGAINST_CHANGES.write(&[name.into(), machine::clock_name().into()], |_| ());
-}
-
-static LOCK: Query = Query::new(|| lock_text("SKIP LOCKED"));
-static LOCK_WAITING: Query = Query::new(|| lock_text(""));
+static LOCK: Query = Query::new(&LEASE, || lock_text("SKIP LOCKED"));
+static LOCK_WAITING: Query = Query::new(&LEASE, || lock_text(""));
 
 fn lock_text(wait: &str) -> String {
     format!(
@@ -161,15 +166,15 @@ fn lock_text(wait: &str) -> String {
 
 /// A slot's row, locked for a take-over: against fences and all writers. `None` if it is locked, or gone.
 pub fn lock(name: &str, slot: i32) -> Option<Term> {
-    LOCK.write(&[name.into(), machine::clock_name().into(), slot.into()], term).pop()
+    LOCK.write(&[name.into(), machine::clock_name().into(), slot.into()], |row| term(row, None)).pop()
 }
 
-/// The same, after waiting for whoever has locked it.
-pub fn lock_waiting(name: &str, slot: i32) -> Option<Term> {
-    LOCK_WAITING.write(&[name.into(), machine::clock_name().into(), slot.into()], term).pop()
+/// The same, after waiting for those who have locked it.
+pub fn lock_waiting(name: &str, slot: i32) {
+    LOCK_WAITING.write(&[name.into(), machine::clock_name().into(), slot.into()], |_| ());
 }
 
-static TAKE: Query = Query::new(|| {
+static TAKE: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET token = pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), depth = 1, owner = $3, \
          role = $4::pg_catalog.regrole, data = $5, acquired_at = pg_catalog.clock_timestamp(), ttl_us = $6, ends_us = $7, \
@@ -177,7 +182,7 @@ static TAKE: Query = Query::new(|| {
          WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 RETURNING {GRANTED}"
     )
 });
-static MAKE: Query = Query::new(|| {
+static MAKE: Query = Query::new(&LEASE, || {
     format!(
         "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
          session, session_key) VALUES ($1, $2, pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), 1, $3, \
@@ -220,7 +225,7 @@ pub fn granted(row: &SpiHeapTupleData) -> Granted {
     Granted {
         slot: value(row, 1),
         token: value(row, 2),
-        owner: optional(row, 3),
+        owner: optional::<Text>(row, 3).map(String::from),
         acquired_at: value(row, 4),
         ends_us: value(row, 5),
         depth: value(row, 6),
@@ -229,7 +234,19 @@ pub fn granted(row: &SpiHeapTupleData) -> Granted {
     }
 }
 
-static REVOKE: Query = Query::new(|| {
+static END: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = false, session = NULL, session_key = NULL \
+     WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0"
+        .to_owned()
+});
+
+/// Ends the term in a slot whose row is locked. The slot has rested already: it is free from now on.
+pub fn end(name: &str, slot: i32) {
+    let now_us = machine::now(false).now_us;
+    END.write(&[name.into(), slot.into(), now_us.into(), machine::clock_name().into()], |_| ());
+}
+
+static REVOKE: Query = Query::new(&LEASE, || {
     "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL, session_key = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
      RETURNING token"

@@ -28,24 +28,24 @@ pub fn lives(key: i64) -> bool {
     !is_free
 }
 
-/// What has become of a session of that start of the server.
-pub fn state(server_start: i64, key: i64) -> Session {
+/// What has become of a session of that start of the server. With a time that the slot rests after it, its end is remembered.
+pub fn state(server_start: i64, key: i64, rest_us: Option<i64>) -> Session {
     if server_start != machine::server_start() {
         Session::EndedWithServer
     } else if lives(key) {
         Session::Lives
     } else {
-        Session::Ended { since_us: known_end_us(key) }
+        Session::Ended { since_us: known_end_us(key, rest_us) }
     }
 }
 
-/// Since when it is known that the session has ended that holds no lock of this key any more: from now on, if nobody has seen it yet. Without shared
-/// memory each process knows for itself.
-pub fn known_end_us(key: i64) -> i64 {
+/// Since when it is known that the session has ended that holds no lock of this key any more: from now on, if it was not
+/// known. With a time that the slot rests after it, it is remembered. Without shared memory each process knows for itself.
+pub fn known_end_us(key: i64, rest_us: Option<i64>) -> i64 {
     static OWN: LazyLock<Mutex<Ends>> = LazyLock::new(|| Mutex::new(Ends::new()));
     let now_us = clock::boot_us();
     match shmem::shared() {
-        Some(shared) => shared.with_lease_ends(|ends| ends.since_us(key, now_us)),
-        None => OWN.lock().since_us(key, now_us),
+        Some(shared) => shared.with_lease_ends(|ends| ends.since_us(key, now_us, rest_us)),
+        None => OWN.lock().since_us(key, now_us, rest_us),
     }
 }

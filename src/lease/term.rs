@@ -2,8 +2,9 @@
 
 use super::own::{self, Renewed};
 use super::row::{self, Granted, Wish};
-use super::{machine, session, stats, transaction, view};
+use super::{machine, precedence, session, stats, transaction, view};
 use crate::error;
+use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -32,6 +33,7 @@ pub fn deepen(wish: &Wish, token: i64) -> Granted {
         error::lease::bound_too_late(wish.name).raise();
     }
     transaction::is_to_be_durable();
+    transaction::locked(token);
     Granted { session_key, ..granted }
 }
 
@@ -39,6 +41,7 @@ pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
     let renewed = own::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
     let session_key = keep_bound(name, token, renewed.session_key);
     transaction::is_to_be_durable();
+    transaction::locked(token);
     stats::count(|counters| &counters.renewals);
     Granted { session_key, ..renewed }
 }
@@ -47,13 +50,14 @@ pub fn renew_many(
     names: Vec<&str>,
     tokens: Vec<i64>,
     ttl_us: Option<i64>,
-) -> Vec<(String, i64, TimestampWithTimeZone)> {
+) -> Vec<(String, i64, Option<TimestampWithTimeZone>)> {
     let renewed = own::renew_many(names, tokens, ttl_us);
     if !renewed.is_empty() {
         transaction::is_to_be_durable();
     }
     let told = |Renewed { name, token, ends_us, session_key, .. }: Renewed| {
         let session_key = keep_bound(&name, token, session_key);
+        transaction::locked(token);
         stats::count(|counters| &counters.renewals);
         (name, token, expires_at(session_key, ends_us))
     };
@@ -72,6 +76,7 @@ fn keep_bound(name: &str, token: i64, session_key: Option<i64>) -> Option<i64> {
 pub fn release(name: &str, token: i64) -> bool {
     let depth = own::release(name, token).unwrap_or_else(|| stale(name, token));
     if depth > 0 {
+        transaction::locked(token);
         return false;
     }
     transaction::released(token);
@@ -81,6 +86,9 @@ pub fn release(name: &str, token: i64) -> bool {
 }
 
 pub fn fence(name: &str, token: i64) {
+    if !transaction::has_locked(token) {
+        precedence::let_pass(name, slot_of(name, token));
+    }
     if !own::fence(name, token) {
         stale(name, token);
     }
@@ -92,6 +100,16 @@ pub fn fence(name: &str, token: i64) {
     // Who waits for the end of this transaction to take the lease over.
     transaction::wake_at_end(name);
     stats::count(|counters| &counters.fences);
+}
+
+/// The slot of a token, which never changes.
+fn slot_of(name: &str, token: i64) -> i32 {
+    /// A session fences by the same token again and again.
+    static LAST: Mutex<Option<(i64, i32)>> = Mutex::new(None);
+    let known = LAST.lock().filter(|(known, _)| *known == token);
+    let (_, slot) = known.unwrap_or_else(|| (token, own::slot_of(name, token).unwrap_or_else(|| stale(name, token))));
+    *LAST.lock() = Some((token, slot));
+    slot
 }
 
 /// The token stands for no term that the caller may act on.
@@ -107,14 +125,16 @@ fn refuse_foreign_role(name: &str, token: i64) {
     }
 }
 
-/// When a term ends, by the wall clock as it is now; bound to a session, never.
-pub fn expires_at(session_key: Option<i64>, ends_us: i64) -> TimestampWithTimeZone {
+/// When a term ends, by the wall clock as it is now. `None` for a term that is bound to a session, which has no end of its own,
+/// and for an end that no timestamp can say. Not infinity: many clients cannot read that.
+pub fn expires_at(session_key: Option<i64>, ends_us: i64) -> Option<TimestampWithTimeZone> {
     if session_key.is_some() {
-        return TimestampWithTimeZone::positive_infinity();
+        return None;
     }
     // SAFETY: reads the clock.
     let now = unsafe { pg_sys::GetCurrentTimestamp() };
     let left_us = ends_us.saturating_sub(machine::now(false).now_us);
-    TimestampWithTimeZone::try_from(now.saturating_add(left_us))
-        .unwrap_or_else(|_| TimestampWithTimeZone::positive_infinity())
+    let ends_at = now.checked_add(left_us)?;
+    // The extremes stand for the infinities.
+    TimestampWithTimeZone::try_from(ends_at).ok().filter(|_| !matches!(ends_at, i64::MIN | i64::MAX))
 }

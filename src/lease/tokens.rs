@@ -4,11 +4,12 @@
 //! be behind; so each process raises it to the microseconds since 1970 before the first token it draws. No server draws a
 //! million tokens a second, so wherever clocks move forward, that is past every token that was ever drawn.
 
+use super::row::LEASE;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
 use crate::query::Query;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-static RAISE: Query = Query::new(|| {
+static RAISE: Query = Query::new(&LEASE, || {
     "SELECT pg_catalog.setval('idgen.lease_token'::pg_catalog.regclass, GREATEST(last_value, \
      (pg_catalog.extract('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint)) \
      FROM idgen.lease_token"

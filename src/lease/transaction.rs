@@ -13,6 +13,8 @@ use std::sync::Once;
 enum Deed {
     /// The row is locked against take-overs.
     Fenced { name: String, token: i64 },
+    /// The row is locked otherwise: the term has begun or was prolonged.
+    Locked { token: i64 },
     /// The session has taken the lock of a term that is nobody's if this is undone.
     Bound { token: i64 },
     /// Nothing is fenced by the token any more, and its session is to let go of its lock, unless this is undone.
@@ -62,6 +64,18 @@ pub fn fenced(name: &str, token: i64) {
     with(|running| running.deeds.push(Deed::Fenced { name: name.to_owned(), token }));
 }
 
+/// The transaction has begun or prolonged the term of this token, and holds a lock on its row.
+pub fn locked(token: i64) {
+    with(|running| running.deeds.push(Deed::Locked { token }));
+}
+
+/// Does the transaction hold a lock on the row of this token's term, so that a take-over waits for its end?
+pub fn has_locked(token: i64) -> bool {
+    let is_lock = |deed: &Deed| matches!(deed, Deed::Fenced { token: by, .. } | Deed::Locked { token: by } | Deed::Released { token: by } if *by == token);
+    // Mostly the last one: a transaction fences by one token.
+    RUNNING.lock().deeds.iter().rev().any(is_lock)
+}
+
 /// Has the transaction fenced by the name, and not let go of it since?
 pub fn has_fenced(name: &str) -> bool {
     let running = RUNNING.lock();
@@ -79,15 +93,15 @@ pub fn has_one_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && pg_sys::IsTransactionBlock() }
 }
 
-/// The session is to hold the lock of this key as long as the term lasts.
-pub fn bind(name: &str, token: i64, key: i64) {
+/// The session is to hold the lock of this key as long as the term lasts, and the slot rests after the session.
+pub fn bind(name: &str, token: i64, key: i64, rest_us: i64) {
     // What others have released or revoked meanwhile, this session still holds.
     let bound = SESSION_TERMS.lock().clone();
     bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)).for_each(|term| unbind(term.token));
     session::lock(key).take(Scope::Session);
     with(|running| running.deeds.push(Deed::Bound { token }));
     // The session's end frees the lease.
-    SESSION_TERMS.lock().push(Bound { name: name.to_owned(), token, key });
+    SESSION_TERMS.lock().push(Bound { name: name.to_owned(), token, key, rest_us });
 }
 
 /// A term was released.
@@ -101,6 +115,7 @@ struct Bound {
     name: String,
     token: i64,
     key: i64,
+    rest_us: i64,
 }
 
 static SESSION_TERMS: Mutex<Vec<Bound>> = Mutex::new(Vec::new());
@@ -175,8 +190,8 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
 /// The session ends. PostgreSQL has let go of its locks by now; this process can still wake others.
 #[pg_guard]
 unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    for Bound { name, key, .. } in SESSION_TERMS.lock().drain(..) {
-        session::known_end_us(key);
+    for Bound { name, key, rest_us, .. } in SESSION_TERMS.lock().drain(..) {
+        session::known_end_us(key, Some(rest_us));
         if let Some(bell) = turnstile::bell(&name) {
             bell.ring();
         }

@@ -1,11 +1,12 @@
 //! Where those queue who want a lease: an advisory lock of its name. Only whoever has it looks at the rows, so a grant costs
 //! the same however many wait, and nobody overtakes.
 
+use super::define;
 use crate::bell::Bell;
 use crate::clock;
-use crate::lock::acquire::hand_over;
+use crate::lock::acquire::in_transaction;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
-use crate::lock::wait::{self, Limit};
+use crate::lock::wait::Limit;
 use crate::{pg_compat, shmem};
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
@@ -24,6 +25,9 @@ const LOOK_EVERY_UNPRELOADED: Duration = Duration::from_millis(100);
 pub struct Turnstile {
     lock: Lock,
     bell: Option<&'static Bell>,
+    /// This transaction has defined the name: until it ends nobody else is granted a slot, and the head of the queue may wait for
+    /// its end.
+    is_alone: bool,
 }
 
 /// The bell of a name, by its place; `None` without preload.
@@ -34,23 +38,26 @@ pub fn bell(name: &str) -> Option<&'static Bell> {
 
 impl Turnstile {
     pub fn of(name: &str) -> Self {
-        Self { lock: Lock::new(Space::LeaseQueue, NameHash::of(name).key, Mode::Exclusive), bell: bell(name) }
+        Self {
+            lock: Lock::new(Space::LeaseQueue, NameHash::of(name).key, Mode::Exclusive),
+            bell: bell(name),
+            is_alone: define::lock(name, Mode::Exclusive).is_held(),
+        }
     }
 
     /// Waits for its turn. False when the time is over. The turn ends with the transaction at the latest.
     pub fn enter(&self, limit: Limit) -> bool {
-        if self.lock.try_take(Scope::Transaction).is_some() {
-            return true;
-        }
-        let is_in = wait::in_session(&self.lock, limit).is_some();
-        if is_in {
-            hand_over(&self.lock);
-        }
-        is_in
+        self.is_alone || in_transaction(&self.lock, limit)
     }
 
     pub fn leave(&self) {
-        self.lock.release(Scope::Transaction);
+        if !self.is_alone {
+            self.lock.release(Scope::Transaction);
+        }
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
     }
 
     /// How often something has happened. To be read before each look at the rows, for the sleep after it.

@@ -1,6 +1,7 @@
 //! How leases stand, for the view `idgen.leases` and for errors.
 
 use super::{machine, names, row, term};
+use crate::encoding::Text;
 use idgen_core::lease::{Availability, Definition, Now, Session, Term};
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
@@ -25,7 +26,7 @@ fn state(term: &Term, definition: &Definition, now: Now) -> &'static str {
 fn lease_get_states() -> TableIterator<
     'static,
     (
-        name!(name, String),
+        name!(name, Text<'static>),
         name!(slot, i32),
         name!(state, &'static str),
         name!(expires_at, Option<TimestampWithTimeZone>),
@@ -42,10 +43,9 @@ fn lease_get_states() -> TableIterator<
             let is_bound = found.session == Session::Lives;
             let ends_at = |us| term::expires_at(None, us);
             let over_us = found.is_over_at_us(now);
-            let expires_at =
-                (found.depth > 0).then(|| over_us.map_or_else(TimestampWithTimeZone::positive_infinity, ends_at));
+            let expires_at = over_us.filter(|_| found.depth > 0).and_then(ends_at);
             let key = NameHash::of(&name).key;
-            (name.clone(), found.slot, state(&found, &definition, now), expires_at, is_bound, key)
+            (name.clone().into(), found.slot, state(&found, &definition, now), expires_at, is_bound, key)
         })
     }))
 }

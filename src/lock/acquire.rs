@@ -44,6 +44,18 @@ fn wait_for(named: &Named, lock: &Lock, mode: Mode, scope: Scope, limit: Limit) 
     Some(taken)
 }
 
+/// Takes a lock for the transaction within the limit. False when the time is over.
+pub fn in_transaction(lock: &Lock, limit: Limit) -> bool {
+    if lock.try_take(Scope::Transaction).is_some() {
+        return true;
+    }
+    let is_taken = wait::in_session(lock, limit).is_some();
+    if is_taken {
+        hand_over(lock);
+    }
+    is_taken
+}
+
 /// What the session holds becomes the transaction's. It is never free in between.
 pub fn hand_over(lock: &Lock) {
     lock.take(Scope::Transaction);

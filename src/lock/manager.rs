@@ -10,6 +10,10 @@ use pgrx::prelude::*;
 pub enum Space {
     /// "id": named locks.
     Name = 0x6964,
+    /// "ld": shared by transactions that have acquired a lease, exclusive for one that defines its name.
+    LeaseDefinition = 0x6c64,
+    /// "lf": shared by a lease's fence before it locks the row, exclusive for a take-over that waits for that row.
+    LeaseFence = 0x6c66,
     /// "lq": where those queue who want a lease, by its name.
     LeaseQueue = 0x6c71,
     /// "ls": held by the session that a lease is bound to, by a random key.

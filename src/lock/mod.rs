@@ -1,6 +1,7 @@
 //! Named advisory locks: the SQL functions. The waiting, the order and the freeing are PostgreSQL's own.
 
 use crate::call_site::CallSite;
+use crate::encoding::Text;
 use crate::error;
 use acquire::Named;
 use idgen_core::lock::{NameHash, in_order, is_name};
@@ -19,8 +20,8 @@ pub mod wait;
 
 /// The key of a name, as it stands in pg_locks.
 #[pg_extern(immutable, strict, parallel_safe)]
-fn lock_key(name: &str) -> i64 {
-    checked(name).key
+fn lock_key(name: Text) -> i64 {
+    checked(&name).key
 }
 
 /// Takes a lock for the session.
@@ -65,21 +66,21 @@ fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
-    let name = || site.text().unwrap_or_default().to_owned();
+    let name = || site.text().unwrap_or_default().into_owned();
     site.with(hash_of, |hash| acquire::release(&Named { hash: *hash, name: &name }, shared.map(Mode::of)))
 }
 
 /// Takes several locks for the session, or none.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire_many(names text[], shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_acquire_many(names: Option<Array<&str>>, shared: Option<bool>) {
+fn lock_acquire_many(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::by_lock_timeout());
 }
 
 /// Takes several locks for the transaction, or none.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire_many_xact(names text[], shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_acquire_many_xact(names: Option<Array<&str>>, shared: Option<bool>) {
+fn lock_acquire_many_xact(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::by_lock_timeout());
 }
 
@@ -88,7 +89,7 @@ fn lock_acquire_many_xact(names: Option<Array<&str>>, shared: Option<bool>) {
     sql = "CREATE FUNCTION lock_try_acquire_many(names text[], timeout interval DEFAULT '0', shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn lock_try_acquire_many(names: Option<Array<&str>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+fn lock_try_acquire_many(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(duration(timeout)))
 }
 
@@ -96,14 +97,14 @@ fn lock_try_acquire_many(names: Option<Array<&str>>, timeout: Option<Interval>, 
 #[pg_extern(sql = "CREATE FUNCTION lock_try_acquire_many_xact(names text[], timeout interval DEFAULT '0', \
            shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_try_acquire_many_xact(names: Option<Array<&str>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
+fn lock_try_acquire_many_xact(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(duration(timeout)))
 }
 
 /// Lets go of several of a session's locks, each once. False if one of them was not held.
 #[pg_extern(sql = "CREATE FUNCTION lock_release_many(names text[], shared boolean DEFAULT NULL) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_release_many(names: Option<Array<&str>>, shared: Option<bool>) -> bool {
+fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
     let mut all_held = true;
     for (hash, name) in ordered(names).iter().rev() {
         all_held &= acquire::release(&Named { hash: *hash, name: &|| name.clone() }, shared.map(Mode::of));
@@ -132,12 +133,12 @@ unsafe fn try_acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) -> boo
 
 #[inline]
 fn take(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
-    let name = || site.text().unwrap_or_default().to_owned();
+    let name = || site.text().unwrap_or_default().into_owned();
     site.with(hash_of, |hash| acquire::one(&Named { hash: *hash, name: &name }, mode, scope, limit))
 }
 
 fn hash_of(site: &CallSite) -> NameHash {
-    checked(site.text().unwrap_or_else(|| error::null_argument("name").raise()))
+    hash(checked_name(site.text().as_deref()))
 }
 
 fn checked(name: &str) -> NameHash {
@@ -164,11 +165,11 @@ fn hash(name: &str) -> NameHash {
     *hash
 }
 
-fn ordered(names: Option<Array<&str>>) -> Vec<(NameHash, String)> {
+fn ordered(names: Option<Array<Text>>) -> Vec<(NameHash, String)> {
     let names = names.unwrap_or_else(|| error::null_argument("names").raise());
     let hashed = names.iter().map(|name| {
         let name = name.unwrap_or_else(|| error::null_argument("a name").raise());
-        (checked(name), name.to_owned())
+        (checked(&name), name.into())
     });
     in_order(hashed.collect())
 }

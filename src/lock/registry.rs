@@ -5,6 +5,7 @@
 
 use super::acquire::Named;
 use super::manager::{Lock, Mode, Scope, Space, Taken};
+use crate::encoding::Text;
 use crate::shmem::Shared;
 use crate::{clock, error, shmem};
 use idgen_core::lock::names::{self, Entry, Place};
@@ -370,7 +371,7 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
 /// The names that are known of this database's locks.
 #[pg_extern(sql = "CREATE FUNCTION idgen.lock_get_names(OUT key bigint, OUT name text) RETURNS SETOF record \
            VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, String))> {
+fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, Text<'static>))> {
     let Some(shared) = shmem::shared() else {
         error::lock::names_unknown().warn();
         return TableIterator::new(Vec::new());
@@ -384,7 +385,7 @@ fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, Stri
             }
         }
     });
-    TableIterator::new(found.into_iter().map(|(key, text)| (key, text.text())))
+    TableIterator::new(found.into_iter().map(|(key, text)| (key, text.text().into())))
 }
 
 /// What the processes of this database hold and wait for. A wait has no depth.

@@ -1,11 +1,14 @@
 //! row_version: optimistic locking of rows, as a trigger.
 
+use crate::encoding;
 use crate::error;
 use crate::trigger::{self, Row, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
+use std::ffi::CStr;
+use std::num::NonZeroUsize;
 
 /// Refuses an UPDATE that gives another version than the row has, and counts the row's version up.
 #[pg_extern(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -13,8 +16,7 @@ fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::err
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }
         .unwrap_or_else(|| error::lock::row_version_usage("It was not called by a trigger.").raise());
-    let args = trigger.extra_args()?;
-    let [column] = args.as_slice() else {
+    let [column] = trigger::arguments(trigger.trigger())[..] else {
         error::lock::row_version_usage("It takes the name of one column.").raise();
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);
@@ -27,26 +29,36 @@ fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::err
     }
 }
 
-fn counted<'a>(column: &str, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
-    // By the type and not by what can be read: a smallint can be read as an int, and a NULL as anything.
-    let is_int = match old.get_attribute_by_name(column).map(|(_, attribute)| attribute.atttypid) {
-        Some(pg_sys::INT4OID) => true,
-        Some(pg_sys::INT8OID) => false,
-        _ => error::lock::row_version_usage("The column must be there, and be int or bigint.").raise(),
+fn counted<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+    let Some((number, is_int)) = find(column, old) else {
+        error::lock::row_version_usage("The column must be there, and be int or bigint.").raise();
     };
     // An int column's numbers fit a bigint, and back, but for the greatest.
     let read = |tuple: &Tuple| match is_int {
-        true => tuple.get_by_name::<i32>(column).map(|version| version.map(i64::from)),
-        false => tuple.get_by_name::<i64>(column),
+        true => tuple.get_by_index::<i32>(number).map(|version| version.map(i64::from)),
+        false => tuple.get_by_index::<i64>(number),
     };
     let (before, given) = (read(old)?, read(&new)?);
     if before != given {
-        error::lock::stale_row(column, before, given).raise();
+        error::lock::stale_row(&encoding::name(column), before, given).raise();
     }
     match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
-        (false, Some(next)) => new.set_by_name(column, next)?,
-        (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_name(column, next as i32)?,
-        _ => error::lock::row_version_ended(column).raise(),
+        (false, Some(next)) => new.set_by_index(number, next)?,
+        (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_index(number, next as i32)?,
+        _ => error::lock::row_version_ended(&encoding::name(column)).raise(),
     }
     Ok(new)
+}
+
+/// The number of a column, and whether it is an int; `None` unless it is an int or a bigint. By the type and not by what can be
+/// read: a smallint can be read as an int, and a NULL as anything. By its bytes: pgrx reads names as UTF-8.
+fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
+    // SAFETY: a name is a C string, and lives as long as the row's description.
+    let is_named = |name: &pg_sys::NameData| unsafe { CStr::from_ptr(name.data.as_ptr()) } == column;
+    let (number, attribute) = row.attributes().find(|(_, attribute)| is_named(&attribute.attname))?;
+    match attribute.atttypid {
+        pg_sys::INT4OID => Some((number, true)),
+        pg_sys::INT8OID => Some((number, false)),
+        _ => None,
+    }
 }

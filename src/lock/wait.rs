@@ -1,8 +1,9 @@
-//! Waiting for a lock, with a time limit that tells the truth.
+//! Waiting for a lock, with a time limit that never leaves the lock held.
 //!
-//! `lock_timeout` ends the wait by an error, and a lock that was granted just before stays held: with a session's lock
-//! nobody lets go of it. Here the wait is in a subtransaction, so that the error can be caught, and whoever catches it
-//! looks whether the lock is held.
+//! `lock_timeout` ends the wait by an error, and a lock that was granted just before stays held: nothing releases a session's
+//! lock. Here the wait is in a subtransaction, so that the error can be caught, and then the lock is held or it is not.
+//! PostgreSQL can even report the timeout, or a cancel, some time after the grant, at the next check for interrupts. So that
+//! check is part of the wait.
 
 use super::manager::{Lock, Scope, Taken};
 use crate::{error, subtransaction};
@@ -75,13 +76,19 @@ pub fn in_session(lock: &Lock, limit: Limit) -> Option<Taken> {
     }
 }
 
-/// Works in a subtransaction with this as PostgreSQL's own limit of each wait for a lock; `None` is what is set.
+/// Works in a subtransaction with this as PostgreSQL's own limit of each wait for a lock; `None` is what is set. A limit or a
+/// cancel that ends none of these waits any more ends the work.
 pub fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
     subtransaction::run(|| {
         // SAFETY: a variable of this process. While a lock is waited for, PostgreSQL reads it once.
         let before = unsafe { pg_sys::LockTimeout };
         // SAFETY: as above.
         unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+        let work = || {
+            let result = work();
+            check_for_interrupts!();
+            result
+        };
         PgTryBuilder::new(AssertUnwindSafe(work))
             // SAFETY: as above; also when the wait ends by an error.
             .finally(move || unsafe { pg_sys::LockTimeout = before })

@@ -7,7 +7,7 @@
 use super::{private, row};
 use crate::call_site::CallSite;
 use crate::shmem::{Segments, Shared};
-use crate::{error, shmem, snowflake};
+use crate::{encoding, error, shmem, snowflake};
 use idgen_core::segment::table::{Key, Place};
 use idgen_core::segment::{Handle, Ring};
 use parking_lot::Mutex;
@@ -73,8 +73,8 @@ pub fn of_call(site: &CallSite) -> Attached {
     // A statement in a transaction that goes on may take no lock, and then PostgreSQL does not look for what has changed.
     // SAFETY: in a transaction; what it calls only takes notes.
     unsafe { pg_sys::AcceptInvalidationMessages() };
-    let known = KNOWN.lock().as_ref().and_then(|map| map.get(tag).copied());
-    known.filter(Attached::is_good).unwrap_or_else(|| look_up(tag))
+    let known = KNOWN.lock().as_ref().and_then(|map| map.get(&*tag).copied());
+    known.filter(Attached::is_good).unwrap_or_else(|| look_up(&tag))
 }
 
 /// Looks at the row, whatever is remembered, and remembers what it says.
@@ -82,7 +82,7 @@ pub fn look_up(tag: &str) -> Attached {
     snowflake::space::refuse_on_standby();
     let shared = shmem::shared().unwrap_or_else(|| error::not_preloaded().raise());
     listen();
-    TABLE.store(row::relation().to_u32(), Relaxed);
+    TABLE.store(row::SEGMENT.find().map_or(0, pg_sys::Oid::to_u32), Relaxed);
     // Before the row is looked at: what changes during the look is looked at again.
     let changes = CHANGES.load(Relaxed);
     let row = row::find(tag).unwrap_or_else(|| error::segment::unknown(tag).raise());
@@ -129,11 +129,16 @@ pub fn attach(shared: &Shared, key: Key, version: i64, stride: i64, gone: &[Key]
     shared.with_segments(|segments| {
         let place = segments.table.attach(key, version, stride, now_us(), gone);
         if place.new {
-            shared.slots[place.index].begin(shared.rings[place.index].position());
-            segments.errors[place.index].clear();
+            begin(shared, segments, place.index);
         }
         place
     })
+}
+
+/// A tenancy begins in a ring: nothing is wanted, known or counted of it yet.
+pub fn begin(shared: &Shared, segments: &mut Segments, index: usize) {
+    shared.slots[index].begin(shared.rings[index].position());
+    segments.errors[index].clear();
 }
 
 /// Tags in the table whose row or database is no more.
@@ -165,7 +170,7 @@ fn user_name() -> String {
     // SAFETY: the name of the current user, copied at once.
     unsafe {
         let name = pg_sys::GetUserNameFromId(current_user(), true);
-        if name.is_null() { String::new() } else { std::ffi::CStr::from_ptr(name).to_string_lossy().into_owned() }
+        if name.is_null() { String::new() } else { encoding::name(std::ffi::CStr::from_ptr(name)) }
     }
 }
 

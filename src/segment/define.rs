@@ -1,11 +1,11 @@
 //! Making, changing and giving away tags. Who is who is checked here; the table itself is nobody's to write.
 
 use super::row::{self, Row};
+use crate::encoding::{Text, c_string};
 use crate::error;
 use idgen_core::segment::definition::{Definition, MAX_TAG_BYTES};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use std::ffi::CString;
 
 /// The step that a busy tag may grow to, unless the tag says otherwise: ten million last about a second where as many are
 /// drawn as two cores can draw. A range that lasts a tenth of that ends before a disk under load has committed the next.
@@ -18,7 +18,7 @@ const MAX_STEP: i64 = 10_000_000;
            RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
 fn segment_create(
-    tag: Option<&str>,
+    tag: Option<Text>,
     start: Option<i64>,
     step: Option<i64>,
     min_step: Option<i64>,
@@ -28,7 +28,7 @@ fn segment_create(
     residue: Option<i64>,
     upper_bound: Option<i64>,
 ) {
-    let tag = checked_tag(tag);
+    let tag = checked_tag(tag.as_deref());
     let step = required(step, "step");
     let target_duration = required(target_duration, "target_duration");
     let definition = Definition {
@@ -43,13 +43,7 @@ fn segment_create(
         upper_bound: required(upper_bound, "upper_bound"),
     };
     definition.check_new().unwrap_or_else(|e| error::segment::definition(e).raise());
-    let query = format!(
-        "INSERT INTO idgen.segment (tag, owner, {SETTINGS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-         ON CONFLICT (tag) DO NOTHING"
-    );
-    // SAFETY: reads this process's own state.
-    let user = unsafe { pg_sys::GetUserId() };
-    if write(&query, tag, Some(user), &definition, Some(target_duration)) == 0 {
+    if !row::insert(tag, row::user(), &definition, target_duration) {
         error::segment::exists(tag).raise();
     }
 }
@@ -62,7 +56,7 @@ fn segment_create(
            RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
 fn segment_alter(
-    tag: Option<&str>,
+    tag: Option<Text>,
     max_id: Option<i64>,
     step: Option<i64>,
     min_step: Option<i64>,
@@ -71,10 +65,10 @@ fn segment_alter(
     stride: Option<i64>,
     residue: Option<i64>,
     upper_bound: Option<i64>,
-    owner: Option<&str>,
+    owner: Option<Text>,
 ) {
-    let tag = required(tag, "tag");
-    let now = own(tag).definition;
+    let tag = required(tag.as_deref(), "tag");
+    let now = lock_own(tag).definition;
     if let Some(wish) = max_id.filter(|wish| *wish < now.max_id) {
         error::segment::lowered(tag, now.max_id, wish).raise();
     }
@@ -91,83 +85,56 @@ fn segment_alter(
         upper_bound: upper_bound.unwrap_or(now.upper_bound),
     };
     definition.check().unwrap_or_else(|e| error::segment::definition(e).raise());
-    let owner = owner.map(new_owner);
-    // `max_id` may have risen by a refill since it was looked at.
-    let query = format!(
-        "UPDATE idgen.segment SET ({SETTINGS}, owner) = (SELECT GREATEST(max_id, $3), $4, $5, $6, \
-         COALESCE($7, target_duration), $8, $9, $10, COALESCE($2, owner)) WHERE tag OPERATOR(pg_catalog.=) $1"
-    );
-    write(&query, tag, owner, &definition, target_duration);
+    let owner = owner.as_deref().map(new_owner);
+    row::update(tag, owner, &definition, target_duration);
 }
 
 /// Drops a tag. One that is made again under its name begins anew.
 #[pg_extern(sql = "CREATE FUNCTION segment_drop(tag text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn segment_drop(tag: Option<&str>) {
-    let tag = required(tag, "tag");
-    own(tag);
-    row::write("DELETE FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1", &[tag.into()]);
+fn segment_drop(tag: Option<Text>) {
+    let tag = required(tag.as_deref(), "tag");
+    lock_own(tag);
+    row::delete(tag);
 }
 
 /// Lets a role draw, or everybody: `public`.
 #[pg_extern(sql = "CREATE FUNCTION segment_grant(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn segment_grant(tag: Option<&str>, role: Option<&str>) {
-    set_drawers(
-        tag,
-        role,
-        "UPDATE idgen.segment SET drawers = pg_catalog.array_append(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
-         WHERE tag OPERATOR(pg_catalog.=) $1 \
-         AND $2::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL (drawers::pg_catalog.oid[])",
-    );
+fn segment_grant(tag: Option<Text>, role: Option<Text>) {
+    set_drawer(tag, role, true);
 }
 
 /// Takes back what `segment_grant` gave, from the next statement of every session on.
 #[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn segment_revoke(tag: Option<&str>, role: Option<&str>) {
-    set_drawers(
-        tag,
-        role,
-        "UPDATE idgen.segment SET drawers = pg_catalog.array_remove(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
-         WHERE tag OPERATOR(pg_catalog.=) $1 \
-         AND $2::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[])",
-    );
+fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
+    set_drawer(tag, role, false);
 }
 
-fn set_drawers(tag: Option<&str>, role: Option<&str>, query: &str) {
-    let (tag, role) = (required(tag, "tag"), required(role, "role"));
-    own(tag);
-    // As a bigint, because 0 as an oid would become NULL on its way.
-    row::write(query, &[tag.into(), i64::from(role_or_public(role).to_u32()).into()]);
+fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
+    let (tag, role) = (required(tag.as_deref(), "tag"), required(role.as_deref(), "role"));
+    lock_own(tag);
+    row::set_drawer(tag, role_or_public(role), may_draw);
 }
 
-/// The columns that a definition sets.
-const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";
-
-/// The duration apart, and as it was given: a definition has its microseconds only, and not even those of a very long one.
-fn write(
-    query: &str,
-    tag: &str,
-    owner: Option<pg_sys::Oid>,
-    definition: &Definition,
-    target_duration: Option<Interval>,
-) -> usize {
-    let Definition { max_id, step, min_step, max_step, stride, residue, upper_bound, .. } = *definition;
-    let mut args = vec![tag.into(), owner.into()];
-    args.extend([max_id, step, min_step, max_step].map(Into::into));
-    args.push(target_duration.into());
-    args.extend([stride, residue, upper_bound].map(Into::into));
-    row::write(query, &args)
+/// Locks the row of a tag that the current user may alter, and returns it as it is under the lock.
+fn lock_own(tag: &str) -> Row {
+    loop {
+        // A role that is not the owner neither waits for the lock nor holds it.
+        require_owner(tag, &row::find(tag).unwrap_or_else(|| error::segment::unknown(tag).raise()));
+        if let Some(row) = row::find_and_lock(tag) {
+            require_owner(tag, &row);
+            return row;
+        }
+        // Dropped during the wait. The tag may have been created again.
+    }
 }
 
-/// The row of a tag that the current user may alter.
-fn own(tag: &str) -> Row {
-    let row = row::find(tag).unwrap_or_else(|| error::segment::unknown(tag).raise());
+fn require_owner(tag: &str, row: &Row) {
     if !row.may_alter {
         error::segment::not_owner(tag).raise();
     }
-    row
 }
 
 fn checked_tag(tag: Option<&str>) -> &str {
@@ -182,22 +149,26 @@ fn required<T>(value: Option<T>, name: &str) -> T {
     value.unwrap_or_else(|| error::null_argument(name).raise())
 }
 
-/// A role by its name; 0 is everybody. PostgreSQL raises when there is none.
+/// A role by its name; 0 is everybody.
 fn role_or_public(name: &str) -> pg_sys::Oid {
-    let text = CString::new(name).unwrap_or_default();
-    // SAFETY: a C string; looks into the system's caches.
-    unsafe { pg_sys::get_role_oid_or_public(text.as_ptr()) }
+    if name == "public" { pg_sys::InvalidOid } else { role(name) }
 }
 
-/// A role that the current user may make an owner, as with PostgreSQL's own objects: one that he is a member of.
+/// Not by an error of PostgreSQL's: pgrx cannot pass on its text in an encoding of several bytes.
+fn role(name: &str) -> pg_sys::Oid {
+    // SAFETY: a C string; looks into the system's caches.
+    let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
+    if role == pg_sys::InvalidOid {
+        error::segment::no_role(name).raise();
+    }
+    role
+}
+
+/// A role that the current user may make an owner, as with PostgreSQL's own objects: one that it is a member of.
 fn new_owner(name: &str) -> pg_sys::Oid {
-    let text = CString::new(name).unwrap_or_default();
+    let role = role(name);
     // SAFETY: as above.
-    let (role, may) = unsafe {
-        let role = pg_sys::get_role_oid(text.as_ptr(), false);
-        (role, pg_sys::is_member_of_role(pg_sys::GetUserId(), role))
-    };
-    if !may {
+    if !unsafe { pg_sys::is_member_of_role(pg_sys::GetUserId(), role) } {
         error::segment::not_member(name).raise();
     }
     role

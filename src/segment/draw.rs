@@ -6,6 +6,7 @@ use crate::call_site::CallSite;
 use crate::shmem::Shared;
 use crate::{bell, error, pg_compat, settings};
 use idgen_core::segment::{Answer, Ended, Run};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -90,7 +91,7 @@ impl Drawing<'_> {
         if let Some(waiting) = waiting {
             waiting.end();
         }
-        *self.attached = attach::look_up(self.tag());
+        *self.attached = attach::look_up(&self.tag());
     }
 
     fn draw_private(&self) -> Run {
@@ -101,11 +102,11 @@ impl Drawing<'_> {
     }
 
     fn exhausted(&self) -> ! {
-        let bound = row::find(self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
-        error::segment::exhausted(self.tag(), bound).raise()
+        let bound = row::find(&self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
+        error::segment::exhausted(&self.tag(), bound).raise()
     }
 
-    fn tag(&self) -> &str {
+    fn tag(&self) -> Cow<'_, str> {
         self.site.text().unwrap_or_else(|| error::null_argument("tag").raise())
     }
 }
@@ -176,7 +177,7 @@ impl Waiting {
         bell::stop_listening();
         let mut last = slot::LastError::default();
         self.shared.with_segments(|segments| last = segments.errors[self.index]);
-        error::segment::timed_out(drawing.tag(), last.text()).raise()
+        error::segment::timed_out(&drawing.tag(), last.text()).raise()
     }
 
     fn end(self) {

@@ -6,6 +6,7 @@ use crate::record::{self, Record};
 use pgrx::prelude::*;
 
 mod attach;
+mod change;
 pub mod define;
 mod draw;
 pub mod many;
@@ -16,6 +17,7 @@ mod slot;
 pub mod stats;
 pub mod trigger;
 
+pub use row::{SEGMENT, drop_owned, reassign};
 pub use slot::{LastError, Slot};
 
 /// The next value of a tag. NULL is 22004.

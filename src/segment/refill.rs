@@ -263,7 +263,7 @@ enum Taken {
     NoRoom,
     /// Somebody else holds the row.
     Busy,
-    /// There is no such row, or no such table, any more.
+    /// There is no such row, or no such table, or the row is not the one that the ring is for.
     Gone,
 }
 
@@ -278,7 +278,7 @@ struct Grant {
 /// Takes values from the row, in the transaction that runs.
 fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
     let began = Instant::now();
-    if !row::table_exists() {
+    if row::SEGMENT.find().is_none() {
         return Taken::Gone;
     }
     if !shared.rings[index].has_room() {
@@ -290,6 +290,10 @@ fn take(shared: &Shared, index: usize, tenant: Tenant, demand: u64) -> Taken {
         Locked::Busy => return Taken::Busy,
         Locked::Gone => return Taken::Gone,
     };
+    // The trigger has announced a change, and another trigger has kept it from being made.
+    if found.version < tenant.version {
+        return Taken::Gone;
+    }
     let step = match tenant.refilled_us {
         Some(refilled_us) if found.version == tenant.version => {
             let lifetime = Duration::from_micros((attach::now_us() - refilled_us).max(0) as u64);
@@ -332,11 +336,12 @@ fn install(shared: &Shared, key: Key, grant: Grant) {
     slot.refills.fetch_add(1, Relaxed);
 }
 
-/// Nothing is left in the row, as it was in this state.
+/// Nothing is left in the row, as it was in this state. Sessions that attached by an older state wait for values of this one
+/// too; those that attached by a newer state have yet to ask.
 fn exhaust(shared: &Shared, index: usize, key: Key, version: i64) {
     shared.with_segments(|segments| {
-        let is_same = |tenant: &Tenant| tenant.key == key && tenant.version >= version;
-        if segments.table.tenants[index].as_ref().is_some_and(is_same) {
+        let waits_for_it = |tenant: &Tenant| tenant.key == key && tenant.version <= version;
+        if segments.table.tenants[index].as_ref().is_some_and(waits_for_it) {
             shared.slots[index].exhausted.store(true, Relaxed);
         }
     });

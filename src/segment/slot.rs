@@ -4,8 +4,8 @@ use crate::bell::Bell;
 use crate::fixed_text::FixedText;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// In shared memory, one for each ring.
-#[repr(align(64))]
+/// In shared memory, one for each ring, and in cache lines of its own as that.
+#[repr(align(128))]
 pub struct Slot {
     /// How many values are wanted beyond what is there; 0 is no wish. Taken by the refill worker.
     pub demand: AtomicU64,

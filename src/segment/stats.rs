@@ -2,6 +2,7 @@
 
 use super::slot::LastError;
 use super::{Slot, row};
+use crate::encoding::Text;
 use crate::shmem::{self, Shared};
 use idgen_core::segment::table::Tenant;
 use idgen_core::segment::{Rest, Run};
@@ -17,7 +18,7 @@ struct Ring {
     error: LastError,
 }
 
-/// One row for each tag that has a ring.
+/// One row for each tag that has a ring and that the caller may draw from. Members of pg_read_all_stats see all of them.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_segment(OUT creation bigint, OUT first_id bigint, OUT last_id bigint, \
            OUT next_first_id bigint, OUT next_last_id bigint, OUT remaining bigint, OUT issued bigint, OUT refills bigint, \
@@ -39,11 +40,13 @@ fn stat_get_segment() -> TableIterator<
         name!(refill_us, i64),
         name!(waits, i64),
         name!(wait_us, i64),
-        name!(last_error, Option<String>),
+        name!(last_error, Option<Text<'static>>),
     ),
 > {
     let rows = shmem::shared().into_iter().flat_map(|shared| {
-        rings(shared).into_iter().map(|ring| {
+        let visible = row::visible_creations();
+        let rings = rings(shared).into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
+        rings.map(|ring| {
             let slot = &shared.slots[ring.index];
             let of = |counter: fn(&Slot) -> &AtomicU64| counter(slot).load(Relaxed) as i64;
             let Rest { current, next } = ring.rest;
@@ -60,7 +63,7 @@ fn stat_get_segment() -> TableIterator<
                 of(|s| &s.refill_us),
                 of(|s| &s.waits),
                 of(|s| &s.wait_us),
-                ring.error.text(),
+                ring.error.text().map(Text::from),
             )
         })
     });

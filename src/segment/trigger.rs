@@ -1,6 +1,7 @@
 //! The trigger on `idgen.segment`: keeps what a hand could get wrong, and tells every process of a change.
 
-use super::row;
+use super::{change, row};
+use crate::encoding::Text;
 use crate::trigger::{self, Row, Tuple};
 use crate::{error, random};
 use pgrx::datum::TryFromDatumError;
@@ -25,6 +26,10 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::err
     let row = match (trigger.op()?, old, new) {
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
         (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new)?),
+        (PgTriggerOperation::Delete, Some(old), _) => {
+            change::dropped(number(&old, "creation")?);
+            Some(old)
+        }
         (_, old, _) => old,
     };
     Ok(row.into())
@@ -43,10 +48,9 @@ fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
 }
 
 fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
-    let number = |tuple: &Tuple, name| tuple.get_by_name::<i64>(name).map(Option::unwrap_or_default);
     let (max_id, wish) = (number(old, "max_id")?, number(&new, "max_id")?);
     if wish < max_id {
-        let tag = old.get_by_name::<String>("tag")?.unwrap_or_default();
+        let tag = old.get_by_name::<Text>("tag")?.map(String::from).unwrap_or_default();
         error::segment::lowered(&tag, max_id, wish).raise();
     }
     new.set_by_name("creation", number(old, "creation")?)?;
@@ -57,9 +61,17 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     }
     let is_allocation = row::is_allocation();
     let is_new_version = !is_allocation && !keeps_its_numbers;
-    new.set_by_name("version", number(old, "version")? + i64::from(is_new_version))?;
+    let version = number(old, "version")? + i64::from(is_new_version);
+    new.set_by_name("version", version)?;
+    if is_new_version {
+        change::altered(number(old, "creation")?, version, number(&new, "stride")?);
+    }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { own_transaction() })?;
     Ok(new)
+}
+
+fn number(tuple: &Tuple, name: &str) -> Result<i64, TryFromDatumError> {
+    Ok(tuple.get_by_name::<i64>(name)?.unwrap_or_default())
 }
 
 /// The number of this transaction, which writes and so has one.

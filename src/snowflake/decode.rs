@@ -4,6 +4,7 @@
 //! starts, and are STABLE. All are STRICT: NULL in, NULL out.
 
 use super::layouts;
+use crate::encoding::Text;
 use crate::error;
 use crate::record::{self, Record};
 use crate::timestamp;
@@ -22,8 +23,8 @@ fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Record {
 #[pg_extern(sql = "CREATE FUNCTION snowflake_parts(id bigint, layout text, OUT ts timestamptz, OUT datacenter int, \
            OUT worker int, OUT tag int, OUT sequence bigint) IMMUTABLE STRICT PARALLEL SAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_parts_in(id: i64, layout: &str, fcinfo: pg_sys::FunctionCallInfo) -> Record {
-    parts(id, &layouts::parsed(layout), fcinfo)
+fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    parts(id, &layouts::parsed(&layout), fcinfo)
 }
 
 fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
@@ -46,8 +47,8 @@ fn snowflake_time(id: i64) -> TimestampWithTimeZone {
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_time")]
-fn snowflake_time_in(id: i64, layout: &str) -> TimestampWithTimeZone {
-    time(id, &layouts::parsed(layout))
+fn snowflake_time_in(id: i64, layout: Text) -> TimestampWithTimeZone {
+    time(id, &layouts::parsed(&layout))
 }
 
 fn time(id: i64, layout: &Layout) -> TimestampWithTimeZone {
@@ -65,8 +66,8 @@ fn snowflake_floor(ts: TimestampWithTimeZone) -> i64 {
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_floor")]
-fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: &str) -> i64 {
-    layouts::parsed(layout).floor(timestamp::to_ms(ts))
+fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
+    layouts::parsed(&layout).floor(timestamp::to_ms(ts))
 }
 
 #[pg_extern(stable, strict, parallel_safe)]
@@ -75,8 +76,8 @@ fn snowflake_ceil(ts: TimestampWithTimeZone) -> i64 {
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_ceil")]
-fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: &str) -> i64 {
-    layouts::parsed(layout).ceil(timestamp::to_ms(ts))
+fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
+    layouts::parsed(&layout).ceil(timestamp::to_ms(ts))
 }
 
 #[pg_extern(stable, strict, parallel_safe)]
@@ -85,8 +86,8 @@ fn snowflake_make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacen
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
-fn snowflake_make_in(ts: TimestampWithTimeZone, worker: i32, sequence: i64, layout: &str) -> i64 {
-    make(ts, worker, sequence, 0, &layouts::parsed(layout))
+fn snowflake_make_in(ts: TimestampWithTimeZone, worker: i32, sequence: i64, layout: Text) -> i64 {
+    make(ts, worker, sequence, 0, &layouts::parsed(&layout))
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
@@ -95,9 +96,9 @@ fn snowflake_make_with_datacenter_in(
     worker: i32,
     sequence: i64,
     datacenter: i32,
-    layout: &str,
+    layout: Text,
 ) -> i64 {
-    make(ts, worker, sequence, datacenter, &layouts::parsed(layout))
+    make(ts, worker, sequence, datacenter, &layouts::parsed(&layout))
 }
 
 fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, layout: &Layout) -> i64 {
@@ -124,8 +125,8 @@ fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Record {
 #[pg_extern(sql = "CREATE FUNCTION snowflake_layout(layout text, OUT spec text, OUT bits int, OUT unit interval, \
            OUT epoch timestamptz, OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) \
            IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_layout_in(layout: &str, fcinfo: pg_sys::FunctionCallInfo) -> Record {
-    describe(&layouts::parsed(layout), fcinfo)
+fn snowflake_layout_in(layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+    describe(&layouts::parsed(&layout), fcinfo)
 }
 
 fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {

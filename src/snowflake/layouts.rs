@@ -35,7 +35,7 @@ pub fn default() -> Layout {
 /// The space that a call draws from: in the layout it names, else in that of `idgen.layout`.
 pub fn of_call(site: &CallSite) -> Attached {
     match site.text() {
-        Some(text) => attached(text),
+        Some(text) => attached(&text),
         None if site.has_text_arg() => error::null_argument("layout").raise(),
         None => attached(&settings::layout()),
     }

@@ -2,6 +2,7 @@
 
 use super::layouts;
 use crate::clock::{mark, wall_ms};
+use crate::encoding::Text;
 use crate::{error, shmem, timestamp};
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
@@ -19,8 +20,8 @@ fn snowflake_observe(id: i64, force: bool) -> TimestampWithTimeZone {
     sql = "CREATE FUNCTION snowflake_observe(id bigint, layout text, force boolean DEFAULT false) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn snowflake_observe_in(id: i64, layout: &str, force: bool) -> TimestampWithTimeZone {
-    observe(id, &layouts::parsed(layout), force)
+fn snowflake_observe_in(id: i64, layout: Text, force: bool) -> TimestampWithTimeZone {
+    observe(id, &layouts::parsed(&layout), force)
 }
 
 fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
@@ -32,7 +33,7 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     if !force && floor_ms > wall_ms() + NEEDS_FORCE_MS {
         error::observed_too_far_ahead(id, parts.time_ms).raise();
     }
-    mark::ensure_known(shared);
+    mark::ensure_begun(shared, None);
     mark::raise_to(shared, floor_ms);
     floor
 }

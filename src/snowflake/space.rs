@@ -7,6 +7,7 @@ use idgen_core::generator::{Ended, Generator, Handle};
 use idgen_core::layout::{Layout, time_text};
 use idgen_core::snowflake::{Answer, Bounds, IdSpace, Run};
 use idgen_core::table::Place;
+use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::time::Instant;
 
@@ -43,16 +44,13 @@ pub fn attach(layout: Layout) -> Attached {
     let shared = shmem::shared().unwrap_or_else(|| error::not_preloaded().raise());
     // Here and not at each issue: a server never goes back into recovery.
     refuse_on_standby();
-    clock::mark::ensure_known(shared);
     stats::flush_at_transaction_end();
     let (space, place) = loop {
         if let Some(found) = find(shared, layout) {
             break found;
         }
     };
-    if place.new {
-        announce_end(&layout);
-    }
+    announce_end(&layout, clock::wall_ms());
     let (generator, index, handle) = (&shared.generators[place.index], place.index, place.handle);
     Attached { shared, generator, handle, space, layout, index }
 }
@@ -61,8 +59,7 @@ pub fn attach(layout: Layout) -> Attached {
 fn find(shared: &Shared, layout: Layout) -> Option<(IdSpace, Place)> {
     let node = worker::state::node(shared);
     let space = layout.space(node).unwrap_or_else(|e| error::server_number(&layout, e).raise());
-    // A layout that has ended, or not begun, takes no generator from one that works.
-    refuse_outside(&space, space.next(0, 1, &clock::careful_bounds(shared)));
+    begin(shared, &space);
     let kept = layouts::default().space(node).ok();
     let place = shared.with_table(|table| {
         // Numbers change under this lock: what is attached here ends when the number does.
@@ -78,18 +75,55 @@ fn find(shared: &Shared, layout: Layout) -> Option<(IdSpace, Place)> {
     Some((space, place))
 }
 
+/// Makes sure that time has begun, unless the clock is outside of the layout's time. A layout that has ended, or not begun,
+/// takes no generator from one that works, and a clock by which no id is issued moves no mark.
+fn begin(shared: &Shared, space: &IdSpace) {
+    let bounds = clock::careful_bounds(shared);
+    let answer = space.next(0, 1, &bounds);
+    if answer != Answer::BeforeEpoch {
+        refuse_outside(space, answer);
+        clock::mark::ensure_begun(shared, Some(bounds.now_ms));
+        return;
+    }
+    // The clock may have been set back, and ids go on from a mark past the epoch.
+    clock::mark::ensure_begun(shared, None);
+    refuse_outside(space, space.next(0, 1, &clock::careful_bounds(shared)));
+}
+
 pub fn refuse_on_standby() {
     if clock::recovery::is_in_progress() {
         error::standby().raise();
     }
 }
 
-/// Says so when a layout has less than a year to go. Once for each start of the server and use of the layout.
-fn announce_end(layout: &Layout) {
-    if layout.ends_within_a_year(clock::wall_ms()) {
-        let ends_at = time_text(layout.ends_at_ms());
-        warning!("layout \"{layout}\" has no ids from {ends_at} on");
+/// The layouts whose end this session was warned of.
+static ANNOUNCED: Mutex<Vec<Layout>> = Mutex::new(Vec::new());
+
+/// More layouts than a schema uses. A session that makes up new ones is warned again.
+const MOST_ANNOUNCED: usize = 64;
+
+/// Warns when a layout has less than a year to go, once a session and layout. The leader of a parallel query has warned its
+/// session for its workers.
+fn announce_end(layout: &Layout, now_ms: i64) {
+    // SAFETY: a variable of this process, set when it starts.
+    if !layout.ends_within_a_year(now_ms) || unsafe { pg_sys::ParallelWorkerNumber } >= 0 || !is_news(layout) {
+        return;
     }
+    let ends_at = time_text(layout.ends_at_ms());
+    warning!("layout \"{layout}\" has no ids from {ends_at} on");
+}
+
+/// Is this the first time in this session that the layout's end is spoken of?
+fn is_news(layout: &Layout) -> bool {
+    let mut announced = ANNOUNCED.lock();
+    if announced.contains(layout) {
+        return false;
+    }
+    if announced.len() >= MOST_ANNOUNCED {
+        announced.clear();
+    }
+    announced.push(*layout);
+    true
 }
 
 /// The next id. This is the hot path: no lock, no allocation, no logging, and no foreign call but the clock.
@@ -123,10 +157,15 @@ fn issue_carefully(attached: &mut Attached, want: u64) -> Run {
     loop {
         let bounds = clock::careful_bounds(attached.shared);
         match attached.try_issue(want, &bounds) {
-            Ok(Answer::Issued(run)) => return run,
+            Ok(Answer::Issued(run)) => {
+                clock::issued(attached.shared, &bounds, attached.space.time_ms(run.first + run.count - 1));
+                // A session may have attached long before the last year.
+                announce_end(&attached.layout, bounds.now_ms);
+                return run;
+            }
             Ok(Answer::Wait { time_ms }) => wait(attached, time_ms),
             Ok(Answer::Reserve { first_ms, last_ms }) => {
-                clock::make_room(attached.shared, bounds.mark_ms, (first_ms, last_ms));
+                clock::make_room(attached.shared, &bounds, (first_ms, last_ms));
             }
             Ok(answer) => refuse_outside(&attached.space, answer),
             Err(Ended) => *attached = attach(attached.layout),

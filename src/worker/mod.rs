@@ -2,6 +2,7 @@
 //! number from another server's pool. A number is a slot of a lease, and with it goes the interval of id time that its holder
 //! may use.
 
+use crate::encoding::Text;
 use crate::lease::row::{self, Wish};
 use crate::lease::{acquire, names, own, required_token, term, transaction, ttl_us};
 use crate::lock::{checked_name, wait::Limit};
@@ -24,12 +25,12 @@ pub mod stats;
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_acquire(
-    pool: Option<&str>,
-    owner: Option<&str>,
+    pool: Option<Text>,
+    owner: Option<Text>,
     ttl: Option<datum::Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Record {
-    let pool = checked_name(pool);
+    let pool = checked_name(pool.as_deref());
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"worker_acquire()");
     let defined = row::look(pool);
@@ -39,7 +40,7 @@ fn worker_acquire(
     let wish = Wish {
         name: pool,
         ttl_us,
-        owner,
+        owner: owner.as_deref(),
         data: None,
         bind_session: ttl_us.is_none(),
         is_for_number: true,
@@ -69,12 +70,12 @@ fn worker_acquire(
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
 fn worker_renew(
-    pool: Option<&str>,
+    pool: Option<Text>,
     token: Option<i64>,
     ttl: Option<datum::Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Record {
-    let (pool, token) = (checked_name(pool), required_token(token));
+    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
     let renewed = term::renew(pool, token, ttl_us);
@@ -89,8 +90,8 @@ fn worker_renew(
     sql = "CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn worker_release(pool: Option<&str>, token: Option<i64>, last_time: Option<TimestampWithTimeZone>) -> bool {
-    let (pool, token) = (checked_name(pool), required_token(token));
+fn worker_release(pool: Option<Text>, token: Option<i64>, last_time: Option<TimestampWithTimeZone>) -> bool {
+    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
     term::refuse_where_nothing_can_be_written(c"worker_release()");
     let slot = own::slot_of(pool, token);
     let is_free = term::release(pool, token);

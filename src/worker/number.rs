@@ -1,5 +1,6 @@
 //! The rows of `idgen.worker_number`: which id times the last holder of each number was allowed.
 
+use crate::owner::Table;
 use crate::query::{Query, value};
 use crate::{error, timestamp};
 use idgen_core::worker::Interval;
@@ -7,13 +8,16 @@ use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
 
+/// One row for each worker id of a pool that was ever granted.
+static WORKER_NUMBER: Table = Table::new(c"worker_number");
+
 /// What the last holder was allowed, and by which token he is known.
 struct Last {
     interval: Interval,
     token: i64,
 }
 
-static FIND: Query = Query::new(|| {
+static FIND: Query = Query::new(&WORKER_NUMBER, || {
     "SELECT not_before, not_after, token FROM idgen.worker_number \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2"
         .to_owned()
@@ -37,7 +41,7 @@ fn own(pool: &str, number: i32, token: i64) -> Interval {
     last.unwrap_or_else(|| error::worker::bare_lease(pool, number).raise()).interval
 }
 
-static SET: Query = Query::new(|| {
+static SET: Query = Query::new(&WORKER_NUMBER, || {
     "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after) VALUES ($1, $2, $3, $4, $5) \
      ON CONFLICT (pool, number) DO UPDATE \
      SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after"

@@ -3,6 +3,7 @@
 use super::number::time;
 use super::state::{Lease, State};
 use crate::clock::wall_ms;
+use crate::encoding::Text;
 use crate::{settings, shmem, timestamp};
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,15 +23,15 @@ fn stat_get_worker() -> TableIterator<
         name!(state, &'static str),
         name!(worker_id, Option<i32>),
         name!(datacenter_id, Option<i32>),
-        name!(pool, Option<String>),
+        name!(pool, Option<Text<'static>>),
         name!(not_before, Option<TimestampWithTimeZone>),
         name!(not_after, Option<TimestampWithTimeZone>),
-        name!(coordinator, Option<String>),
+        name!(coordinator, Option<Text<'static>>),
         name!(pid, Option<i32>),
         name!(renewals, i64),
         name!(failures, i64),
         name!(failing_since, Option<TimestampWithTimeZone>),
-        name!(last_error, Option<String>),
+        name!(last_error, Option<Text<'static>>),
         name!(changes, i64),
     ),
 > {
@@ -42,15 +43,15 @@ fn stat_get_worker() -> TableIterator<
             standing(worker, &lease).name(),
             node.map(|node| node.worker as i32),
             node.map(|node| node.datacenter as i32),
-            lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)),
+            lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)).map(Text::from),
             lease.interval().map(|interval| time(interval.not_before_us)),
             lease.interval().map(|interval| time(interval.not_after_us)),
-            lease.coordinator.text(),
+            lease.coordinator.text().map(Text::from),
             worker.keeper.pid(),
             worker.renewals.load(Relaxed) as i64,
             worker.failures.load(Relaxed) as i64,
             lease.failing_since_ms.and_then(timestamp::from_ms),
-            lease.last_error.text(),
+            lease.last_error.text().map(Text::from),
             worker.changes.load(Relaxed) as i64,
         )
     });

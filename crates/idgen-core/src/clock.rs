@@ -7,6 +7,7 @@
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+pub mod label;
 pub mod record;
 pub mod start;
 
@@ -17,6 +18,9 @@ const SAMPLE_EVERY_MS: i64 = 10;
 
 /// Differences below this are noise of two clocks read one after the other, or the kernel slewing the clock.
 const STEP_NS: i64 = 1_000_000;
+
+/// A step forward by more than this is more likely a mistake than time that has passed unseen.
+const FAR_NS: i64 = 86_400_000 * NS_PER_MS;
 
 /// Both clocks, read together. Nanoseconds: wall time since 1970, boot time since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +40,27 @@ impl Reading {
     }
 }
 
-/// The effective clock as it was found to be ahead of the wall clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Ahead {
-    offset_ns: i64,
+/// The wall clock's step between two samples, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Back(i64),
+    /// By more than a day.
+    FarForward(i64),
 }
 
-/// What all processes know of the clocks. In shared memory.
-#[repr(C, align(64))]
+/// The steps far forward that the wall clock has not taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    pub steps: u64,
+    /// How far the wall clock is ahead of where it was before the first of them, in nanoseconds.
+    pub by_ns: i64,
+}
+
+/// There was no step far forward, or the wall clock has taken it back.
+const NO_STEP: i64 = i64::MAX;
+
+/// What all processes know of the clocks. In shared memory, in cache lines of its own: see `Generator`.
+#[repr(C, align(128))]
 pub struct EffectiveClock {
     /// Somebody is taking a sample. Readings told in another order than they were taken would look like steps.
     sampling: AtomicBool,
@@ -55,6 +72,9 @@ pub struct EffectiveClock {
     last_offset_ns: AtomicI64,
     steps: AtomicU64,
     largest_step_ns: AtomicI64,
+    forward_steps: AtomicU64,
+    /// The offset before the first step far forward; `NO_STEP` without one.
+    before_forward_ns: AtomicI64,
 }
 
 impl EffectiveClock {
@@ -66,6 +86,8 @@ impl EffectiveClock {
             last_offset_ns: AtomicI64::new(reading.offset_ns()),
             steps: AtomicU64::new(0),
             largest_step_ns: AtomicI64::new(0),
+            forward_steps: AtomicU64::new(0),
+            before_forward_ns: AtomicI64::new(NO_STEP),
         }
     }
 
@@ -76,28 +98,50 @@ impl EffectiveClock {
         wall_ms.wrapping_sub(self.sampled_ms.load(Ordering::Relaxed)) as u64 > SAMPLE_EVERY_MS as u64
     }
 
-    /// Takes note of both clocks, unless somebody else is doing so. Returns by how many nanoseconds the wall clock has
-    /// stepped back since the last sample; to one caller only, however many notice.
-    pub fn sample(&self, read: impl FnOnce() -> Option<Reading>) -> Option<i64> {
+    /// Takes note of both clocks, unless another process is doing so. Returns the step of the wall clock since the last
+    /// sample; to one caller only, however many notice.
+    pub fn sample(&self, read: impl FnOnce() -> Option<Reading>) -> Option<Step> {
         if self.sampling.swap(true, Ordering::Acquire) {
             return None;
         }
-        let step_ns = read().and_then(|reading| self.note(reading));
+        let step = read().and_then(|reading| self.note(reading));
         self.sampling.store(false, Ordering::Release);
-        step_ns
+        step
     }
 
-    fn note(&self, reading: Reading) -> Option<i64> {
+    fn note(&self, reading: Reading) -> Option<Step> {
         let offset_ns = reading.offset_ns();
         self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);
         self.sampled_ms.store(reading.wall_ms(), Ordering::Relaxed);
-        let step_ns = self.last_offset_ns.swap(offset_ns, Ordering::Relaxed) - offset_ns;
-        if step_ns < STEP_NS {
+        let step_ns = offset_ns - self.last_offset_ns.swap(offset_ns, Ordering::Relaxed);
+        self.note_forward(offset_ns, step_ns);
+        if step_ns > FAR_NS {
+            return Some(Step::FarForward(step_ns));
+        }
+        if step_ns > -STEP_NS {
             return None;
         }
         self.steps.fetch_add(1, Ordering::Relaxed);
-        self.largest_step_ns.fetch_max(step_ns, Ordering::Relaxed);
-        Some(step_ns)
+        self.largest_step_ns.fetch_max(-step_ns, Ordering::Relaxed);
+        Some(Step::Back(-step_ns))
+    }
+
+    /// For the process that takes the sample: nobody else writes these, but a reset.
+    fn note_forward(&self, offset_ns: i64, step_ns: i64) {
+        if step_ns > FAR_NS {
+            self.forward_steps.fetch_add(1, Ordering::Relaxed);
+            self.before_forward_ns.fetch_min(offset_ns - step_ns, Ordering::Relaxed);
+        } else if offset_ns.saturating_sub(self.before_forward_ns.load(Ordering::Relaxed)) <= FAR_NS {
+            self.before_forward_ns.store(NO_STEP, Ordering::Relaxed);
+            self.forward_steps.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The steps far forward, while the wall clock is still there.
+    pub fn far_forward(&self, reading: Reading) -> Option<Forward> {
+        // Without a step the difference is below zero.
+        let by_ns = reading.offset_ns().saturating_sub(self.before_forward_ns.load(Ordering::Relaxed));
+        (by_ns > FAR_NS).then(|| Forward { steps: self.forward_steps.load(Ordering::Relaxed), by_ns })
     }
 
     /// The effective time in nanoseconds since 1970: the wall clock's where that is not behind.
@@ -112,28 +156,28 @@ impl EffectiveClock {
         self.now_ns(reading).div_euclid(NS_PER_MS)
     }
 
-    /// Ids are ahead of the wall clock: the offset to lower, when it is known how far ahead they still are.
-    pub fn ahead(&self, reading: Reading) -> Option<Ahead> {
-        let offset_ns = self.offset_ns.load(Ordering::Relaxed);
-        (offset_ns - reading.offset_ns() >= STEP_NS).then_some(Ahead { offset_ns })
+    /// Is the effective time ahead of the wall clock, so that it may be due to be settled?
+    pub fn is_ahead(&self, reading: Reading) -> bool {
+        self.offset_ns.load(Ordering::Relaxed) - reading.offset_ns() >= STEP_NS
     }
 
     /// Lowers the effective time to where the next ids are (`next_ms`, the latest of any layout), but not below the wall
-    /// clock: what ids have fallen back they do not run ahead again. Does nothing if somebody has raised it meanwhile.
-    pub fn settle(&self, ahead: Ahead, next_ms: i64, reading: Reading) {
+    /// clock: what ids have fallen back they do not run ahead again. For the holder of the table's lock, under which
+    /// `next_ms` was read and floors are raised: see `Table::settle`.
+    pub(crate) fn settle(&self, next_ms: i64, reading: Reading) {
+        let offset_ns = self.offset_ns.load(Ordering::Relaxed);
         // Others issue between two samples; they shall not have to wait.
         let next_ns = next_ms.saturating_add(SAMPLE_EVERY_MS).saturating_mul(NS_PER_MS);
         let needed_ns = next_ns.saturating_sub(reading.boot_ns).max(reading.offset_ns());
-        if needed_ns < ahead.offset_ns {
-            // A failure says that the offset was raised: to a floor that `next_ms` does not know.
-            let (before, after) = (ahead.offset_ns, needed_ns);
-            let _ = self.offset_ns.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+        if needed_ns < offset_ns {
+            // A failure says that a sample has raised the offset to the wall clock's. The next sample settles it.
+            let _ = self.offset_ns.compare_exchange(offset_ns, needed_ns, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Makes the effective time at least this: what begins at a floor goes on from it without waiting.
-    /// (One that is less than a millisecond ahead is waited for.)
-    pub fn raise(&self, floor_ms: i64, reading: Reading) {
+    /// Makes the effective time at least this: ids that begin at a floor go on from it without waiting.
+    /// (One that is less than a millisecond ahead is waited for.) For the holder of the table's lock: see `settle`.
+    pub(crate) fn raise(&self, floor_ms: i64, reading: Reading) {
         let offset_ns = floor_ms.saturating_mul(NS_PER_MS).saturating_sub(reading.boot_ns);
         self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);
     }
@@ -143,15 +187,18 @@ impl EffectiveClock {
         (self.steps.load(Ordering::Relaxed), self.largest_step_ns.load(Ordering::Relaxed))
     }
 
+    /// Forgets the steps, those far forward too: the operator has seen them.
     pub fn reset_steps(&self) {
         self.steps.store(0, Ordering::Relaxed);
         self.largest_step_ns.store(0, Ordering::Relaxed);
+        self.before_forward_ns.store(NO_STEP, Ordering::Relaxed);
+        self.forward_steps.store(0, Ordering::Relaxed);
     }
 }
 
 /// How far time is promised: durably by the file, and to this server's number by a lease. In shared memory; written by
 /// whoever has written the file, and by whoever holds the lease.
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub struct Mark {
     /// No id has this time or a later one (milliseconds since 1970). `UNKNOWN` until the file has been read.
     mark_ms: AtomicI64,
@@ -174,6 +221,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// The mark at a time that the file has already: it is due to be moved before the first id.
+    pub fn at(mark_ms: i64) -> Self {
+        Self { mark_ms, due_ms: mark_ms }
+    }
+
     /// Ids have times up to `limit_ms` now. Past it the mark is promised for the window, and half a window more to be
     /// moved in, while others go on: so it is moved once a window at the most.
     pub fn past(limit_ms: i64, window_ms: i64) -> Self {

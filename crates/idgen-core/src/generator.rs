@@ -15,8 +15,9 @@
 use crate::snowflake::{Answer, Bounds, IdSpace};
 use crate::sync::{AtomicU64, Ordering};
 
-/// One word that all processes issue from, in a cache line of its own.
-#[repr(C, align(64))]
+/// One word that all processes issue from, in cache lines of its own: a pair of them, because processors fetch the other
+/// line of a pair along, and would take it from the core that is issuing from the neighbour.
+#[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Generator {
     /// Which tenancy the position belongs to. Written under the table's lock only.
@@ -75,15 +76,16 @@ impl Generator {
         self.position.load(Ordering::Acquire).wrapping_sub(handle.offset)
     }
 
-    /// Makes `free` the first free slot, unless a later one is. For the holder of the table's lock, exclusively.
-    pub(crate) fn skip_to(&self, handle: Handle, free: u64) {
+    /// Makes `free` the first free slot, unless a later one is. Returns the one that it was. For the holder of the table's
+    /// lock, exclusively.
+    pub(crate) fn skip_to(&self, handle: Handle, free: u64) -> Option<u64> {
         // Release: an issue that finds the new position finds what was written before it, as in `issue`.
         let skip = |position: u64| {
             let behind = position.wrapping_sub(handle.offset) < free;
             behind.then(|| free.wrapping_add(handle.offset))
         };
-        // `Err` says that nothing was behind.
-        let _ = self.position.fetch_update(Ordering::AcqRel, Ordering::Acquire, skip);
+        let before = self.position.fetch_update(Ordering::AcqRel, Ordering::Acquire, skip).ok()?;
+        Some(before.wrapping_sub(handle.offset))
     }
 
     /// Ends the tenancy and returns its first free slot. For the holder of the table's lock, exclusively.
@@ -100,6 +102,24 @@ impl Generator {
         Handle {
             tenancy: self.tenancy.load(Ordering::Relaxed),
             offset: self.position.load(Ordering::Relaxed).wrapping_sub(free),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Generator;
+    use crate::clock::{EffectiveClock, Mark};
+    use crate::segment::Ring;
+
+    /// Two neighbours of an array share no pair of cache lines, which processors fetch together.
+    #[test]
+    fn hot_words_have_a_pair_of_cache_lines_of_their_own() {
+        for size in [size_of::<Generator>(), size_of::<EffectiveClock>(), size_of::<Mark>(), size_of::<Ring>()] {
+            assert_eq!(size, 128);
+        }
+        for align in [align_of::<Generator>(), align_of::<EffectiveClock>(), align_of::<Mark>(), align_of::<Ring>()] {
+            assert_eq!(align, 128);
         }
     }
 }

@@ -149,6 +149,40 @@ pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, n
     Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
 }
 
+/// The slots whose expired terms have to end before `slot` is granted, in ascending order.
+///
+/// The holder of an expired term may renew it until somebody takes it over. So expired terms count as holders as well, and
+/// the grant takes over as many as it needs to leave no more holders than slots: first those in slots that a lowered limit
+/// has put out of use, then those that expired first.
+pub fn to_end_before(terms: &[Term], definition: &Definition, slot: i32, now: Now) -> Vec<i32> {
+    let since = |term: &Term| match term.availability(definition.lock_delay_us, now) {
+        Availability::Since(since_us) => Some(since_us),
+        Availability::From(_) | Availability::WithSession => None,
+    };
+    let others = || terms.iter().filter(|term| term.slot != slot);
+    let holders = others().filter(|term| term.depth > 0 || since(term).is_none()).count();
+    let surplus = (holders + 1).saturating_sub(definition.slots as usize);
+    if surplus == 0 {
+        return Vec::new();
+    }
+    let expired = others().filter(|term| term.depth > 0).filter_map(|term| Some((since(term)?, term.slot)));
+    let mut expired: Vec<(bool, i64, i32)> =
+        expired.map(|(since_us, slot)| (slot < definition.slots, since_us, slot)).collect();
+    expired.sort_unstable();
+    let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).collect();
+    slots.sort_unstable();
+    slots
+}
+
+/// True if a slot above the limit has a holder, or rests after one. Then the free slots below the limit are more than may be
+/// granted, and two grants must not happen at the same time.
+pub fn has_holders_above(terms: &[Term], definition: &Definition, now: Now) -> bool {
+    let is_free = |term: &Term| {
+        term.depth == 0 && matches!(term.availability(definition.lock_delay_us, now), Availability::Since(_))
+    };
+    terms.iter().any(|term| term.slot >= definition.slots && !is_free(term))
+}
+
 fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
     let mut known: Vec<i32> = terms.iter().map(|term| term.slot).collect();
     known.sort_unstable();
@@ -156,32 +190,56 @@ fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
     (first < slots).then_some(first)
 }
 
-/// How many ends of sessions are remembered.
-const ENDS: usize = 256;
+/// How long at least an end is remembered after its slot has rested, so that a session that waits for the slot finds it.
+const REST_IS_KNOWN_US: i64 = 60_000_000;
 
-/// When sessions were first seen to have ended that leases were bound to, by the keys of their locks. The oldest is forgotten
-/// for a new one; a slot that rests after it then begins its rest anew.
-#[derive(Debug)]
-pub struct Ends {
-    entries: [(i64, i64); ENDS],
-    next: usize,
+/// When a session was first seen to have ended that a lease was bound to.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// The key of its lock. Keys are random, and none is 0.
+    key: i64,
+    since_us: i64,
+    /// Until then it keeps its place.
+    needed_until_us: i64,
 }
 
-impl Ends {
+/// When sessions were first seen to have ended, for slots that rest after them.
+///
+/// An end keeps its place until the slot has rested, and as long again. Without a free place a new end is not remembered, and
+/// its rest begins when a look finds one. So no rest is shortened, and none that has a place begins again before a session
+/// that wants the slot has had the time to take it.
+#[derive(Debug)]
+pub struct Ends<const PLACES: usize = 256> {
+    entries: [End; PLACES],
+}
+
+impl<const PLACES: usize> Ends<PLACES> {
     #[allow(clippy::new_without_default, reason = "made in place, in shared memory")]
     pub fn new() -> Self {
-        // No key is 0: keys are random.
-        Self { entries: [(0, 0); ENDS], next: 0 }
+        Self { entries: [End { key: 0, since_us: 0, needed_until_us: i64::MIN }; PLACES] }
     }
 
-    /// Since when the session of a key is known to have ended: from now on, if it was not known.
-    pub fn since_us(&mut self, key: i64, now_us: i64) -> i64 {
-        if let Some((_, since_us)) = self.entries.iter().find(|(known, _)| *known == key) {
-            return *since_us;
+    /// Since when the session of a key is known to have ended: from now on, if it was not known. Remembers it if the slot
+    /// rests after it, and somebody wants the slot.
+    pub fn since_us(&mut self, key: i64, now_us: i64, rest_us: Option<i64>) -> i64 {
+        let known = self.entries.iter().find(|end| end.key == key).map(|end| end.since_us);
+        let since_us = known.unwrap_or(now_us);
+        let Some(rest_us) = rest_us.filter(|rest_us| *rest_us > 0) else {
+            return since_us;
+        };
+        let place = match known {
+            Some(_) => self.entries.iter_mut().find(|end| end.key == key),
+            None => self
+                .entries
+                .iter_mut()
+                .min_by_key(|end| end.needed_until_us)
+                .filter(|end| end.needed_until_us <= now_us),
+        };
+        if let Some(place) = place {
+            let needed_us = rest_us.saturating_add(rest_us.max(REST_IS_KNOWN_US));
+            *place = End { key, since_us, needed_until_us: since_us.saturating_add(needed_us) };
         }
-        self.entries[self.next] = (key, now_us);
-        self.next = (self.next + 1) % ENDS;
-        now_us
+        since_us
     }
 }
 

@@ -25,8 +25,8 @@ const RANGES: usize = 2;
 /// No position reaches this: no refill is to be asked for, because one is being made.
 const ASKED: u64 = u64::MAX;
 
-/// The shared state of one tag.
-#[repr(C, align(64))]
+/// The shared state of one tag, in cache lines of its own: see `Generator`.
+#[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Ring {
     /// Which tenancy the ranges belong to. Written under the table's lock only.

@@ -2,6 +2,7 @@
 //!
 //! All of this happens under one lock, held exclusively; issuing does not take it.
 
+use crate::clock::{EffectiveClock, Reading};
 use crate::generator::{Generator, Handle};
 use crate::layout::{Layout, Node};
 use crate::snowflake::IdSpace;
@@ -13,9 +14,18 @@ pub struct Tenant {
     /// The layout and the number as they were first written, to show them.
     pub layout: Layout,
     pub node: Node,
-    /// Where the tenancy began: slots from here on were issued in it.
+    /// Where the tenancy began, or has skipped to: slots from here on were issued in it.
     pub first_slot: u64,
+    /// The last slot that was issued before the skip.
+    pub issued_before: Option<u64>,
     pub handle: Handle,
+}
+
+impl Tenant {
+    /// The last slot that was issued in the tenancy, when `free` is the first that is free.
+    pub fn last_issued(&self, free: u64) -> Option<u64> {
+        if free > self.first_slot { Some(free - 1) } else { self.issued_before }
+    }
 }
 
 /// Where a space lives.
@@ -54,27 +64,55 @@ impl Table<'_> {
         self.evict(index);
         let first_slot = space.first_slot_from(self.start_ms(&space));
         let handle = self.generators[index].begin(first_slot);
-        self.tenants[index] = Some(Tenant { space, layout, node, first_slot, handle });
+        self.tenants[index] = Some(Tenant { space, layout, node, first_slot, issued_before: None, handle });
         Place { index, handle, new: true }
     }
 
-    /// Makes everything begin at this time or later: what is in the table goes on from it, what comes begins at it.
-    pub fn raise_floor(&mut self, floor_ms: i64) {
+    /// Makes everything begin at this time or later: what is in the table goes on from it, what comes begins at it. The
+    /// effective clock begins there too, so that no id waits for the wall clock to get there. The clocks were read before
+    /// the lock was taken.
+    pub fn raise_floor(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
         for floor in self.floors_ms.iter_mut() {
             *floor = floor_ms.max(*floor);
         }
-        for (generator, tenant) in self.generators.iter().zip(self.tenants.iter()) {
-            if let Some(tenant) = tenant {
-                generator.skip_to(tenant.handle, tenant.space.first_slot_from(floor_ms));
+        for (generator, tenant) in self.generators.iter().zip(self.tenants.iter_mut()) {
+            let Some(tenant) = tenant else {
+                continue;
+            };
+            let first_slot = tenant.space.first_slot_from(floor_ms);
+            if let Some(free) = generator.skip_to(tenant.handle, first_slot) {
+                tenant.issued_before = tenant.last_issued(free);
+                tenant.first_slot = first_slot;
             }
         }
+        effective.raise(floor_ms, reading);
+    }
+
+    /// Lowers the effective clock to where the next ids are. Under the same lock as `raise_floor`: a floor that was raised
+    /// in between would be forgotten, and ids would wait until the wall clock gets there.
+    pub fn settle(&self, effective: &EffectiveClock, reading: Reading) {
+        effective.settle(self.next_ms(), reading);
     }
 
     /// Ends every tenancy, and makes what comes begin at this time or later: the server's number is another, or its lease
     /// is. Whoever still remembers a tenancy issues nothing by it, however far the new number may go.
-    pub fn begin_anew(&mut self, floor_ms: i64) {
+    pub fn begin_anew(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
         (0..self.tenants.len()).for_each(|index| self.evict(index));
-        self.raise_floor(floor_ms);
+        self.raise_floor(floor_ms, effective, reading);
+    }
+
+    /// The time at which everything begins: the last floor that was raised for all.
+    pub fn floor_ms(&self) -> i64 {
+        self.floors_ms.iter().copied().fold(i64::MAX, i64::min)
+    }
+
+    /// The time that ids have come to: that of the latest id of any layout in the table, or where ids begin.
+    pub fn reached_ms(&self) -> i64 {
+        let of = |(generator, tenant): (&Generator, &Option<Tenant>)| {
+            let tenant = tenant.as_ref()?;
+            Some(tenant.space.time_ms(tenant.last_issued(generator.free_slot(tenant.handle))?))
+        };
+        self.generators.iter().zip(self.tenants.iter()).filter_map(of).fold(self.floor_ms(), i64::max)
     }
 
     /// The time of the latest id that is next in any layout, in the table or to come: how far ahead ids still are.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::builder::private_dir;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
-use crate::programs::run;
+use crate::programs::{give_to_server, run};
 use crate::settings::Settings;
 
 /// How long replication may take for what it is waited for.
@@ -41,6 +41,23 @@ impl Cluster {
         let dir = private_dir();
         base_backup(self, dir.path(), "", &[]);
         Cluster::new(dir, self.settings(), None)
+    }
+
+    /// Takes this stopped server back with pg_rewind to where its history and that of `primary` part, and starts it as a
+    /// standby. It needs `wal_log_hints`.
+    pub fn rewind_to(&self, primary: &Cluster) {
+        let data = self.data_dir();
+        let conninfo = primary.connect_string("postgres", "postgres");
+        let mut command = self.program("pg_rewind");
+        run(command.arg("--target-pgdata").arg(&data).args(["--source-server", &conninfo, "--no-sync"]));
+        // What pg_rewind has copied says whom the primary has followed before.
+        let settings = data.join("postgresql.auto.conf");
+        std::fs::write(&settings, format!("primary_conninfo = '{}'\n", conninfo.replace('\'', "''")))
+            .expect("the data directory is writable");
+        let signal = data.join("standby.signal");
+        std::fs::write(&signal, "").expect("the data directory is writable");
+        [&settings, &signal].into_iter().for_each(|file| give_to_server(file));
+        self.start_again();
     }
 
     /// Makes this standby a primary, and waits until it is one.

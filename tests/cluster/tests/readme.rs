@@ -139,7 +139,8 @@ fn strings(client: &mut Client, sql: &str) -> Vec<String> {
 
 #[test]
 fn every_sql_block_does_what_is_said() {
-    let cluster = Cluster::start();
+    // For a publication, which warns otherwise.
+    let cluster = Cluster::builder().conf("wal_level", "logical").start();
     cluster.execute("CREATE DATABASE readme");
     let wrong = check(&readme(), |sql| psql(&cluster, sql));
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));

@@ -96,3 +96,73 @@ fn the_sql_of_the_first_release_works_with_this_library() {
     assert_eq!(row.get::<_, String>(2), FIRST);
     assert!(!row.get::<_, bool>(3), "status() asks for ALTER EXTENSION idgen UPDATE");
 }
+
+/// REASSIGN OWNED and DROP OWNED, which the library follows, find tables of every age, and none.
+#[test]
+fn ownership_commands_work_with_the_sql_of_every_release() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE ROLE boss SUPERUSER; CREATE ROLE heir");
+    let commands = "REASSIGN OWNED BY boss TO heir; DROP OWNED BY heir";
+    execute(&mut cluster.client(), commands);
+    let releases: Vec<String> = column(
+        &mut cluster.client(),
+        "SELECT version FROM pg_available_extension_versions WHERE name = 'idgen'
+         UNION SELECT target FROM pg_extension_update_paths('idgen') WHERE source = '0.1.0' AND path IS NOT NULL",
+    );
+    assert!(releases.len() > 7, "{releases:?}");
+    for (index, release) in releases.iter().enumerate() {
+        cluster.execute(&format!("CREATE DATABASE release_{index}"));
+        let mut client = cluster.client_in(&format!("release_{index}"));
+        execute(&mut client, &format!("CREATE EXTENSION idgen VERSION '{release}'"));
+        execute(&mut client, commands);
+        execute(&mut client, "DROP EXTENSION idgen; SET ROLE boss");
+        execute(&mut client, &format!("CREATE EXTENSION idgen VERSION '{release}'"));
+        // This drops the extension.
+        execute(&mut client, "DROP OWNED BY boss");
+        assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'idgen'"), 0);
+    }
+}
+
+/// The view of the previous release reads the function of this library.
+#[test]
+fn statistics_of_the_previous_release_work_with_this_library() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.7.0'; SELECT segment_create('t', step => 10)");
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_next('t')");
+    let sql = "SELECT remaining FROM idgen.stat_segment WHERE tag = 't'";
+    assert_eq!(value::<i64>(&mut client, sql), 9);
+}
+
+/// Values go on, terms go on under their tokens, and intervals of worker ids are remembered.
+#[test]
+fn data_of_the_previous_release_lives_on() {
+    let cluster = Cluster::start();
+    cluster.execute(
+        "CREATE ROLE clerk;
+         CREATE EXTENSION idgen VERSION '0.7.0';
+         SELECT segment_create('ticket', step => 10), segment_grant('ticket', 'clerk');
+         SELECT lease_define('importer', 2), lease_define('workers', 4)",
+    );
+    let mut client = cluster.client();
+    let id: i64 = value(&mut client, "SELECT snowflake_next()");
+    let ticket: i64 = value(&mut client, "SELECT segment_next('ticket')");
+    let token: i64 = value(&mut client, "SELECT token FROM lease_acquire('importer', ttl => '1 hour')");
+    let worker = row(&mut client, "SELECT worker_id, token FROM worker_acquire('workers', 'pod', '1 hour')");
+    let (worker_id, worker_token): (i32, i64) = (worker.get(0), worker.get(1));
+    let intervals = "SELECT number || ' ' || not_before || ' ' || not_after FROM idgen.worker_number";
+    let before: Vec<String> = column(&mut client, intervals);
+
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+
+    assert_eq!(column::<String>(&mut client, intervals), before);
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > id);
+    execute(&mut client, "SET ROLE clerk");
+    assert_eq!(value::<i64>(&mut client, "SELECT segment_next('ticket')"), ticket + 1);
+    execute(&mut client, "RESET ROLE");
+    execute(&mut client, &format!("SELECT lease_renew('importer', {token}), lease_fence('importer', {token})"));
+    execute(&mut client, &format!("SELECT worker_renew('workers', {worker_token})"));
+    let next = row(&mut client, "SELECT worker_id, token FROM worker_acquire('workers', 'other', '1 hour')");
+    assert_ne!(next.get::<_, i32>(0), worker_id);
+    assert!(next.get::<_, i64>(1) > worker_token);
+}

@@ -34,8 +34,9 @@ ORDER BY p.oid::regprocedure::text COLLATE "C";
 SELECT proname, pg_get_function_arguments(oid) AS arguments, pg_get_function_result(oid) AS result
 FROM pg_proc WHERE proname LIKE 'segment%' ORDER BY proname COLLATE "C";
 \pset format aligned
--- who may read the table, and what a dump takes along
-SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public, relacl IS NULL AS owner_only,
+-- only its owner and the owner of the database may read the table, which a dump includes
+SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public,
+       EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee NOT IN (relowner, 'pg_database_owner'::regrole)) AS others,
        oid = ANY (SELECT unnest(extconfig) FROM pg_extension WHERE extname = 'idgen') AS dumped
 FROM pg_class WHERE oid = 'idgen.segment'::regclass;
 

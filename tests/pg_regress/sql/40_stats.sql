@@ -38,6 +38,12 @@ WHERE "check" = 'clock';
 -- less than that changes nothing
 SELECT snowflake_observe(snowflake_ceil(now())) < now() + interval '1 second' AS floor;
 SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next;
+-- the last id is one that was issued, and not one that was skipped; the lead is where ids begin
+SELECT snowflake_next('js53') AS drawn \gset
+SELECT snowflake_observe(snowflake_ceil(now() + interval '11 minutes')) > now() AS floor;
+SELECT last_id = :drawn AS last_id, last_time = snowflake_time(:drawn, 'js53') AS last_time
+FROM idgen.stat_snowflake WHERE layout = (snowflake_layout('js53')).spec;
+SELECT lead > interval '10.5 minutes' AS lead FROM idgen.stat_clock;
 -- far ahead is more likely a mistake
 SELECT snowflake_observe(snowflake_ceil('2077-01-01', 'js53'), 'js53');
 \echo :SQLSTATE

@@ -119,17 +119,28 @@ SELECT lease_fence('read-only', 1);
 ROLLBACK;
 
 -- bound to the session: as long as that lives, whatever its end
-SELECT slot, expires_at, token AS t FROM lease_acquire('bound', '100 ms', bind_session => true) \gset b_
-\echo :b_slot :b_expires_at
+SELECT slot, expires_at IS NULL AS endless, token AS t FROM lease_acquire('bound', '100 ms', bind_session => true) \gset b_
+\echo :b_slot :b_endless
 SELECT state, expires_at, bound FROM idgen.leases WHERE name = 'bound';
-SELECT lease_renew('bound', :b_t);
+SELECT lease_renew('bound', :b_t) IS NULL AS endless;
+SELECT name, expires_at FROM lease_renew_many('{bound}', ARRAY[:b_t]);
+SELECT token AS t, expires_at IS NULL AS endless FROM lease_try_acquire('tried', bind_session => true) \gset tried_
+\echo :tried_endless
+SELECT lease_release('tried', :tried_t);
 SELECT expires_at, depth FROM lease_acquire('bound', token => :b_t, bind_session => true);
 SELECT pg_advisory_unlock_all();
 SELECT state, bound FROM idgen.leases WHERE name = 'bound';
-SELECT lease_renew('bound', :b_t, '1 min') < 'infinity' AS until;
+SELECT lease_renew('bound', :b_t, '1 min') < clock_timestamp() + '1 min' AS until;
 SELECT state, bound FROM idgen.leases WHERE name = 'bound';
 SELECT lease_acquire('bound', token => :b_t, bind_session => true);
 \echo :SQLSTATE
+-- an end that no timestamp can say
+SELECT token AS far FROM lease_acquire('far', '1 h') \gset
+UPDATE idgen.lease SET ends_us = 9223372036854775807 WHERE name = 'far';
+SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
+UPDATE idgen.lease SET ends_us = -9223372036854775808 WHERE name = 'far';
+SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
+SELECT lease_release('far', :far);
 -- a rollback takes the session's lock along, also to a savepoint, and the commit of a release does
 CREATE TEMP VIEW session_locks AS
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763 AND pid = pg_backend_pid();

@@ -115,6 +115,59 @@ SELECT setval('idgen.lease_token', 1);
 \echo :SQLSTATE
 RESET ROLE;
 
+-- fewer slots than expired terms: the grant takes over those that the limit has no room for
+SELECT lease_define('low', 2, '100 ms');
+SELECT slot, token AS l0 FROM lease_acquire('low') \gset
+SELECT slot, token AS l1 FROM lease_acquire('low') \gset
+DO $$ BEGIN
+    WHILE EXISTS (SELECT FROM idgen.leases WHERE name = 'low' AND state = 'held') LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
+SELECT lease_define('low', 1, '1 h');
+SELECT slot, token AS l2 FROM lease_acquire('low') \gset
+\echo :slot
+\set VERBOSITY sqlstate
+SELECT lease_renew('low', :l1);
+SELECT lease_fence('low', :l1);
+SELECT lease_acquire('low', token => :l1);
+\set VERBOSITY default
+SELECT * FROM slots WHERE name = 'low';
+
+-- a name that another role holds is not for anybody to define: its definer could revoke and drop it
+SET ROLE idgen_holder;
+SELECT token AS mine FROM lease_acquire('relied on') \gset
+SET ROLE idgen_definer;
+SELECT lease_define('relied on', 1, '1 h');
+\echo :SQLSTATE
+SELECT lease_drop('relied on');
+\echo :SQLSTATE
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION lease_define TO idgen_fellow;
+SET ROLE idgen_fellow;
+BEGIN;
+SELECT lease_define('relied on', 1, '1 h');
+ROLLBACK;
+RESET ROLE;
+BEGIN;
+SELECT lease_define('relied on', 1, '1 h');
+ROLLBACK;
+SET ROLE idgen_holder;
+SELECT lease_release('relied on', :mine);
+-- an expired one is for whoever takes it
+SELECT token AS mine FROM lease_acquire('relied on', '100 ms') \gset
+RESET ROLE;
+DO $$ BEGIN
+    WHILE EXISTS (SELECT FROM idgen.leases WHERE name = 'relied on' AND state = 'held') LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
+SET ROLE idgen_definer;
+SELECT lease_define('relied on', 1, '1 h');
+SELECT lease_drop('relied on');
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION lease_define FROM idgen_fellow;
+
 -- taken away: the token is stale, and the slot rests
 SELECT lease_define('resting', 1, '1 h', '1 h');
 SELECT token AS t FROM lease_acquire('resting', owner => 'app') \gset
@@ -159,6 +212,8 @@ SELECT lease_revoke('pool');
 BEGIN;
 SELECT lease_drop('pool');
 ROLLBACK;
+SELECT lease_release('low', :l2);
+SELECT lease_drop('low');
 SELECT count(*) FROM idgen.lease_definition;
 SELECT lease_drop('pool');
 SELECT count(*) FROM idgen.lease_definition;

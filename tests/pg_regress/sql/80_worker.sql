@@ -12,8 +12,8 @@ SELECT worker_id, token AS t0, not_after AS end0,
 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id :now :ttl :expires
 -- without a ttl it is the session's, and its interval as long as is defined
-SELECT worker_id, token AS t1, expires_at, not_after - not_before = '1 h' AS ttl FROM worker_acquire('ids', 'pod-2') \gset
-\echo :worker_id :expires_at :ttl
+SELECT worker_id, token AS t1, expires_at IS NULL AS endless, not_after - not_before = '1 h' AS ttl FROM worker_acquire('ids', 'pod-2') \gset
+\echo :worker_id :endless :ttl
 -- a live one is given again only to its token: the same text gets another
 SELECT worker_id, token AS t2, not_after AS end2 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id
@@ -36,6 +36,7 @@ SELECT pg_temp.refusal($$SELECT worker_acquire('ids')$$);
 -- renewed, the end moves on; it is not taken back
 SELECT not_after > :'end0' AS later, expires_at < not_after + '1 s' AS expires FROM worker_renew('ids', :t0);
 SELECT expires_at FROM worker_renew('ids', :t1);
+SELECT worker_id, expires_at FROM idgen.workers WHERE bound;
 
 -- given back, the next holder begins where the last could end; with the last time, right after it
 SELECT not_after AS end0 FROM idgen.workers WHERE worker_id = 0 \gset

@@ -5,12 +5,15 @@ use crate::layout::Layout;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
+mod promotion;
 mod walk;
 
 /// 2026-01-01.
 const NOW_MS: i64 = 1_767_225_600_000;
 const DRIFT_MS: i64 = 1000;
 const WINDOW_MS: i64 = 3000;
+/// What ids are ahead of the clock at the most after one crash.
+const AHEAD_MS: i64 = DRIFT_MS + WINDOW_MS + WINDOW_MS / 2;
 
 fn reading(wall_ms: i64, boot_ms: i64) -> Reading {
     Reading { wall_ns: wall_ms * NS_PER_MS, boot_ns: boot_ms * NS_PER_MS }
@@ -23,6 +26,7 @@ fn evidence(wall_ms: i64) -> Evidence {
         recovered: false,
         replayed_ms: None,
         prepared_ms: None,
+        label_ms: None,
         drift_ms: DRIFT_MS,
         window_ms: WINDOW_MS,
     }
@@ -32,7 +36,7 @@ fn evidence(wall_ms: i64) -> Evidence {
 fn the_effective_clock_follows_the_wall_and_does_not_step_back_with_it() {
     let clock = EffectiveClock::new(reading(NOW_MS, 500));
     assert_eq!(clock.now_ms(reading(NOW_MS + 7, 507)), NOW_MS + 7);
-    assert!(clock.ahead(reading(NOW_MS + 7, 507)).is_none());
+    assert!(!clock.is_ahead(reading(NOW_MS + 7, 507)));
     // Back by an hour: it goes on as the machine's own clock does.
     assert_eq!(clock.now_ms(reading(NOW_MS - 3_600_000, 510)), NOW_MS + 10);
     assert_eq!(clock.now_ms(reading(NOW_MS - 3_599_000, 1510)), NOW_MS + 1010);
@@ -46,26 +50,16 @@ fn the_effective_clock_comes_back_as_far_as_ids_do() {
     let clock = EffectiveClock::new(reading(NOW_MS, 0));
     let back = |boot_ms| reading(NOW_MS - 60_000 + boot_ms, boot_ms);
     // A second later the next id is where it was: ids have fallen back by a second.
-    clock.settle(clock.ahead(back(1000)).unwrap(), NOW_MS, back(1000));
+    assert!(clock.is_ahead(back(1000)));
+    clock.settle(NOW_MS, back(1000));
     assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
     // A look that finds them further ahead changes nothing: it only comes back.
-    clock.settle(clock.ahead(back(1000)).unwrap(), NOW_MS + 5000, back(1000));
+    clock.settle(NOW_MS + 5000, back(1000));
     assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
     // Not below the wall clock.
-    clock.settle(clock.ahead(back(1000)).unwrap(), i64::MIN, back(1000));
+    clock.settle(i64::MIN, back(1000));
     assert_eq!(clock.now_ms(back(1000)), NOW_MS - 59_000);
-    assert!(clock.ahead(back(1000)).is_none());
-}
-
-/// Who looks while a floor is raised does not undo it.
-#[test]
-fn a_floor_that_is_raised_meanwhile_stays() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
-    let back = reading(NOW_MS - 60_000, 0);
-    let ahead = clock.ahead(back).unwrap();
-    clock.raise(NOW_MS + 600_000, back);
-    clock.settle(ahead, NOW_MS, back);
-    assert_eq!(clock.now_ms(back), NOW_MS + 600_000);
+    assert!(!clock.is_ahead(back(1000)));
 }
 
 #[test]
@@ -73,16 +67,45 @@ fn a_step_is_told_once_and_counted() {
     let clock = EffectiveClock::new(reading(NOW_MS, 0));
     let sample = |wall_ms, boot_ms| clock.sample(|| Some(reading(wall_ms, boot_ms)));
     assert_eq!(sample(NOW_MS + 20, 20), None);
-    assert_eq!(sample(NOW_MS + 35, 40), Some(5 * NS_PER_MS));
+    assert_eq!(sample(NOW_MS + 35, 40), Some(Step::Back(5 * NS_PER_MS)));
     assert_eq!(sample(NOW_MS + 55, 60), None, "once");
     assert_eq!(sample(NOW_MS + 3_600_000, 80), None, "forward");
-    assert_eq!(sample(NOW_MS + 100, 100), Some(3_599_920 * NS_PER_MS));
+    assert_eq!(sample(NOW_MS + 100, 100), Some(Step::Back(3_599_920 * NS_PER_MS)));
     assert_eq!(clock.steps(), (2, 3_599_920 * NS_PER_MS));
     // Less than a millisecond is noise.
     let noise = Reading { wall_ns: (NOW_MS + 120) * NS_PER_MS - 900_000, boot_ns: 120 * NS_PER_MS };
     assert_eq!(clock.sample(|| Some(noise)), None);
     clock.reset_steps();
     assert_eq!(clock.steps(), (0, 0));
+}
+
+#[test]
+fn a_step_forward_of_more_than_a_day_is_told_and_stays_until_it_is_taken_back() {
+    const DAY_MS: i64 = 86_400_000;
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let sample = |ahead_ms, boot_ms| clock.sample(|| Some(reading(NOW_MS + ahead_ms + boot_ms, boot_ms)));
+    let forward = |ahead_ms| clock.far_forward(reading(NOW_MS + ahead_ms, 0));
+    assert_eq!(sample(DAY_MS, 20), None, "a day");
+    assert_eq!(forward(DAY_MS), None);
+    // Away from where it was before the step, and not from where it began.
+    assert_eq!(sample(3 * DAY_MS, 40), Some(Step::FarForward(2 * DAY_MS * NS_PER_MS)));
+    assert_eq!(forward(3 * DAY_MS), Some(Forward { steps: 1, by_ns: 2 * DAY_MS * NS_PER_MS }));
+    assert_eq!(sample(3 * DAY_MS, 60), None, "told once");
+    assert_eq!(sample(5 * DAY_MS, 80), Some(Step::FarForward(2 * DAY_MS * NS_PER_MS)));
+    assert_eq!(forward(5 * DAY_MS), Some(Forward { steps: 2, by_ns: 4 * DAY_MS * NS_PER_MS }));
+    // Partly taken back: it still matters.
+    assert!(matches!(sample(4 * DAY_MS, 100), Some(Step::Back(_))));
+    assert_eq!(forward(4 * DAY_MS), Some(Forward { steps: 2, by_ns: 3 * DAY_MS * NS_PER_MS }));
+    // Set right, it is over before the next sample and after it.
+    assert_eq!(forward(2 * DAY_MS), None);
+    assert!(matches!(sample(2 * DAY_MS, 120), Some(Step::Back(_))));
+    assert_eq!(sample(3 * DAY_MS, 140), None);
+    assert_eq!(forward(3 * DAY_MS), None);
+    // Acknowledged.
+    assert!(matches!(sample(9 * DAY_MS, 160), Some(Step::FarForward(_))));
+    assert_eq!(forward(9 * DAY_MS), Some(Forward { steps: 1, by_ns: 6 * DAY_MS * NS_PER_MS }));
+    clock.reset_steps();
+    assert_eq!(forward(9 * DAY_MS), None);
 }
 
 #[test]
@@ -296,7 +319,7 @@ fn a_damaged_other_record_may_have_been_the_newer() {
 fn after_recovery_time_begins_past_what_the_old_primary_wrote() {
     let found = Record::newest(&file(&[record(1, NOW_MS - 86_400_000)])).unwrap();
     let behind = Evidence { recovered: true, checkpoint_ms: NOW_MS - 60_000, ..evidence(NOW_MS - 5000) };
-    let past_ms = DRIFT_MS + WINDOW_MS + 10_000;
+    let past_ms = AHEAD_MS + 10_000;
     let replayed = Evidence { replayed_ms: Some(NOW_MS), ..behind };
     assert_eq!(replayed.floor_ms(Some(&found)), NOW_MS + past_ms);
     let prepared = Evidence { prepared_ms: Some(NOW_MS - 1), ..behind };
@@ -311,7 +334,7 @@ fn after_recovery_time_begins_past_what_the_old_primary_wrote() {
 #[test]
 fn the_mark_follows_what_is_replayed() {
     let at = |replayed_ms| Evidence { recovered: true, replayed_ms, ..evidence(NOW_MS) };
-    let past_ms = DRIFT_MS + WINDOW_MS + 10_000;
+    let past_ms = AHEAD_MS + 10_000;
     assert_eq!(at(None).followed_ms(None), None, "nothing was replayed");
     assert_eq!(at(Some(NOW_MS)).followed_ms(None), Some(NOW_MS + past_ms));
     let mark_ms = Some(NOW_MS + past_ms);

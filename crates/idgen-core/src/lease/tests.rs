@@ -100,16 +100,66 @@ fn a_slot_rests_from_when_its_session_is_known_to_have_ended() {
 }
 
 #[test]
-fn the_end_of_a_session_is_known_once_and_the_oldest_is_forgotten() {
-    let mut ends = Ends::new();
-    assert_eq!(ends.since_us(7, 100), 100);
-    assert_eq!(ends.since_us(7, 200), 100);
-    for token in 1000..1000 + ENDS as i64 - 1 {
-        assert_eq!(ends.since_us(token, 300), 300);
+fn the_end_of_a_session_is_known_once() {
+    let mut ends = Ends::<4>::new();
+    // A look that does not want the slot leaves no trace, and one at a slot that does not rest needs none.
+    assert_eq!(ends.since_us(7, 90, None), 90);
+    assert_eq!(ends.since_us(7, 95, Some(0)), 95);
+    assert_eq!(ends.since_us(7, 100, Some(10)), 100);
+    assert_eq!(ends.since_us(7, 200, Some(10)), 100);
+    assert_eq!(ends.since_us(7, 300, None), 100);
+    assert_eq!(ends.since_us(7, 400, Some(0)), 100);
+}
+
+/// More slots than places rest, and each look at one of them comes between two at another.
+#[test]
+fn every_slot_has_rested_some_time() {
+    const REST_US: i64 = 600_000_000;
+    const LOOK_EVERY_US: i64 = 1_000_000;
+    let mut ends = Ends::<4>::new();
+    let mut waiting: Vec<i64> = (1..=12).collect();
+    let mut known: Vec<(i64, i64)> = Vec::new();
+    let mut now_us = 0;
+    while !waiting.is_empty() {
+        now_us += LOOK_EVERY_US;
+        assert!(now_us < 3 * (2 * REST_US + LOOK_EVERY_US), "{} slots still rest", waiting.len());
+        waiting.retain(|key| {
+            let since_us = ends.since_us(*key, now_us, Some(REST_US));
+            // Others look at them too, without wanting them.
+            ends.since_us(-key, now_us, None);
+            known.push((*key, since_us));
+            now_us - since_us < REST_US
+        });
     }
-    assert_eq!(ends.since_us(7, 400), 100);
-    ends.since_us(8, 400);
-    assert_eq!(ends.since_us(7, 500), 500);
+    // None has rested for less than its time since it was first looked at.
+    assert!(known.iter().all(|(_, since_us)| *since_us >= LOOK_EVERY_US));
+}
+
+proptest! {
+    /// Slots that rest for different times, looked at in turn: each keeps the beginning of its rest once it has a place.
+    #[test]
+    fn a_rest_is_not_shortened_and_ends(
+        rests in proptest::collection::vec(1..5_000_000i64, 1..12),
+        steps in proptest::collection::vec(0..2_000_000i64, 1..50),
+    ) {
+        let mut ends = Ends::<4>::new();
+        let mut now_us = 0;
+        let mut first = vec![None; rests.len()];
+        for step in steps {
+            now_us += step;
+            for (key, rest_us) in (1i64..).zip(&rests) {
+                let since_us = ends.since_us(key, now_us, Some(*rest_us));
+                let first = first[key as usize - 1].get_or_insert(now_us);
+                prop_assert!(since_us >= *first && since_us <= now_us);
+            }
+            // The first ones find a place, and keep it at least for a minute.
+            for key in (1i64..).take(rests.len().min(4)) {
+                if now_us - first[key as usize - 1].unwrap_or(now_us) < REST_IS_KNOWN_US {
+                    prop_assert_eq!(Some(ends.since_us(key, now_us, None)), first[key as usize - 1]);
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -142,6 +192,33 @@ fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
     assert_eq!(choose(&above, &two, None, later), take(&[0, 1], true));
     assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, None, NOW), Choice::Make { slot: 0 });
+}
+
+#[test]
+fn a_grant_ends_the_expired_terms_that_the_limit_has_no_room_for() {
+    let one = Definition { slots: 1, ..LOCK };
+    let expired = |slot| held(slot, NOW.now_us - 10 - i64::from(slot));
+    // The slot's own last term ends with the grant anyway.
+    assert_eq!(to_end_before(&[expired(0)], &one, 0, NOW), []);
+    assert_eq!(to_end_before(&[expired(0), expired(1)], &one, 0, NOW), [1]);
+    assert_eq!(to_end_before(&[free(0, 1), expired(2), expired(1)], &one, 0, NOW), [1, 2]);
+    assert_eq!(to_end_before(&[expired(1)], &one, 0, NOW), [1]);
+    // Of two slots, one has room for an expired term.
+    let two = Definition { slots: 2, ..LOCK };
+    assert_eq!(to_end_before(&[free(0, 1), expired(1)], &two, 0, NOW), []);
+    assert_eq!(to_end_before(&[free(0, 1), expired(1), expired(2)], &two, 0, NOW), [2]);
+    // A running term above the limit uses the room of an expired one below it.
+    assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 1, NOW), [0]);
+    assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 0, NOW), []);
+}
+
+#[test]
+fn a_slot_above_the_limit_counts_until_it_is_free() {
+    let one = Definition { slots: 1, lock_delay_us: 5, ..LOCK };
+    assert!(!has_holders_above(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
+    assert!(has_holders_above(&[held(1, NOW.now_us + 1)], &one, NOW));
+    assert!(has_holders_above(&[held(1, 0)], &one, NOW));
+    assert!(has_holders_above(&[Term { revoked: true, ..free(1, NOW.now_us - 4) }], &one, NOW));
 }
 
 #[test]
@@ -200,11 +277,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..120)
 }
 
-/// A holder as he sees himself, by true time, which no machine shows.
+/// A holder as it sees itself, by true time, which no machine shows.
 #[derive(Debug)]
 struct Holder {
     token: i64,
-    /// He was promised to be alone up to then; a bound one, as long as his session lives.
+    /// The holder was promised the lease up to then; a bound one, as long as its session lives.
     until: Option<i64>,
 }
 
@@ -218,6 +295,8 @@ struct World {
     clock_offset: i64,
     began_us: i64,
     next_token: i64,
+    /// How many may hold the name now: its slots, and after they were lowered those who held it then, up to the next grant.
+    may_hold: usize,
 }
 
 impl World {
@@ -231,6 +310,11 @@ impl World {
         let index = holder.checked_rem(self.holders.len())?;
         let token = self.holders[index].token;
         self.terms.iter_mut().find(|term| term.token == token && term.depth > 0).map(|term| (term, index))
+    }
+
+    /// Those whose time is not over, by what they were promised.
+    fn unexpired(&self) -> usize {
+        self.holders.iter().filter(|holder| holder.until.is_none_or(|until| self.time < until)).count()
     }
 
     fn happen(&mut self, event: Event) {
@@ -274,10 +358,15 @@ impl World {
             Event::Failover { clock_us } => self.fail_over(clock_us),
             Event::Define { slots, lock_delay_us } => {
                 self.definition = Definition { slots, lock_delay_us, ..self.definition };
+                self.may_hold = self.holders.len().max(slots as usize);
             }
         }
-        let time = self.time;
-        self.holders.retain(|holder| holder.until.is_none_or(|until| time < until));
+        // L2.
+        let (unexpired, slots) = (self.unexpired(), self.definition.slots);
+        assert!(unexpired <= self.may_hold, "{unexpired} holders of {slots} slots: {:?}", self.holders);
+        // An expired term is exclusive, and may be renewed and fenced, until it is taken over.
+        let is_term = |holder: &Holder| self.terms.iter().any(|term| term.token == holder.token && term.depth > 0);
+        assert!(self.holders.iter().all(is_term), "{:?}", self.holders);
     }
 
     fn fail_over(&mut self, clock_us: i64) {
@@ -299,8 +388,6 @@ impl World {
         let slot = match choose(&self.terms, &self.definition, None, now) {
             Choice::Take { slots, all } => {
                 assert_eq!(all, slots.len() == self.definition.slots as usize);
-                let index = self.terms.iter().position(|term| term.slot == slots[0]).expect("a row that is there");
-                self.terms.swap_remove(index);
                 slots[0]
             }
             Choice::Make { slot } => slot,
@@ -310,16 +397,27 @@ impl World {
             }
         };
         assert!((0..self.definition.slots).contains(&slot));
-        assert!(self.terms.iter().all(|term| term.slot != slot), "a slot has one row");
+        for slot in to_end_before(&self.terms, &self.definition, slot, now) {
+            let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("a row that is there");
+            assert!(!term.is_held(now), "a term that runs is not taken over");
+            term.depth = 0;
+            let token = term.token;
+            self.holders.retain(|holder| holder.token != token);
+        }
+        if let Some(index) = self.terms.iter().position(|term| term.slot == slot) {
+            let last = self.terms.swap_remove(index);
+            assert!(!last.is_held(now), "a term that runs is not taken over");
+            self.holders.retain(|holder| holder.token != last.token);
+        }
         self.next_token += 1;
         let session = if bound { Session::Lives } else { Session::None };
         let (token, ends_us) = (self.next_token, now.now_us + Self::TTL);
         self.terms.push(Term { token, session, ttl_us: Self::TTL, ..held(slot, ends_us) });
         let until = (!bound).then_some(self.time + Self::TTL);
         self.holders.push(Holder { token, until });
-        // L2, by what the holders themselves were promised.
-        let (holders, slots) = (self.holders.len(), self.definition.slots as usize);
-        assert!(holders <= slots, "{holders} holders of {slots} slots: {:?}", self.holders);
+        self.may_hold = self.definition.slots as usize;
+        let (holders, slots) = (self.holders.len(), self.may_hold);
+        assert!(holders <= slots, "{holders} may renew or fence {slots} slots: {:?}", self.holders);
     }
 }
 
@@ -334,6 +432,7 @@ proptest! {
             clock_offset: 0,
             began_us: 0,
             next_token: 0,
+            may_hold: 2,
         };
         for event in events {
             world.happen(event);

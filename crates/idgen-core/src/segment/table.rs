@@ -12,6 +12,9 @@ pub struct Key {
     pub creation: i64,
 }
 
+/// The version of a row that was dropped: no row has a higher one.
+pub const DROPPED: i64 = i64::MAX;
+
 /// Who lives in a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Tenant {
@@ -63,6 +66,13 @@ impl Table<'_> {
         let began_at = self.rings[index].position();
         self.tenants[index] = Some(Tenant { key, version, handle, began_at, began_us: now_us, refilled_us: None });
         Place { index, handle, new: true }
+    }
+
+    /// The row of a tag has changed, or is [`DROPPED`]: its ring, if it has one, begins again with nothing in it. The tag keeps
+    /// the ring, so that neither an older look at the row nor a range on its way from it brings old values back.
+    pub fn supersede(&mut self, key: Key, version: i64, stride: i64, now_us: i64) -> Option<Place> {
+        self.find(key)?;
+        Some(self.attach(key, version, stride, now_us, &[]))
     }
 
     /// Is there no ring left that nobody lives in?

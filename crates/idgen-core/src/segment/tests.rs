@@ -1,6 +1,6 @@
 use super::allocation::Allocation;
 use super::definition::Definition;
-use super::table::{Key, Table};
+use super::table::{DROPPED, Key, Table};
 use super::*;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -339,6 +339,26 @@ fn a_changed_row_begins_anew_and_an_older_look_at_it_changes_nothing() {
     assert_eq!(rings.rings[new.index].draw(new.handle, 1), Ok(Answer::Dry));
     let late = rings.table().attach(key(1), 1, 1, 0, &[]);
     assert_eq!((late.handle, late.new), (new.handle, false));
+}
+
+#[test]
+fn a_superseded_row_gives_no_more_values_and_nobody_brings_them_back() {
+    let mut rings = Rings::new(2);
+    assert_eq!(rings.table().supersede(key(1), 2, 1, 0), None, "a tag without a ring gets none");
+    assert!(rings.tenants.iter().all(Option::is_none));
+    for version in [2, DROPPED] {
+        let old = rings.table().attach(key(version), 1, 1, 0, &[]);
+        rings.rings[old.index].install(old.handle, 1, 10, 0);
+        let new = rings.table().supersede(key(version), version, 3, 0).expect("the tag has a ring");
+        assert!(new.new && new.index == old.index);
+        assert_eq!(rings.rings[old.index].draw(old.handle, 1), Err(Ended));
+        // A session, or the refill worker, that has seen the old row.
+        let late = rings.table().attach(key(version), 1, 1, 0, &[]);
+        assert_eq!((late.handle, late.new), (new.handle, false));
+        assert_eq!(rings.rings[late.index].draw(late.handle, 1), Ok(Answer::Dry));
+        let again = rings.table().supersede(key(version), version, 3, 0).expect("the tag has a ring");
+        assert!(!again.new, "a session has seen the new row already");
+    }
 }
 
 #[test]

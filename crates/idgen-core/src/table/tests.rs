@@ -13,7 +13,11 @@ struct Server {
     floors_ms: [i64; FLOORS],
     kept: Option<IdSpace>,
     worker: u32,
+    effective: EffectiveClock,
 }
+
+/// The wall clock says `NOW_MS`.
+const READING: Reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
 
 impl Server {
     fn new(size: usize) -> Self {
@@ -23,6 +27,7 @@ impl Server {
             floors_ms: [NOW_MS; FLOORS],
             kept: None,
             worker: 0,
+            effective: EffectiveClock::new(READING),
         }
     }
 
@@ -34,6 +39,23 @@ impl Server {
 
     fn table(&mut self) -> Table<'_> {
         Table { generators: &self.generators, tenants: &mut self.tenants, floors_ms: &mut self.floors_ms }
+    }
+
+    fn raise_floor(&mut self, floor_ms: i64) {
+        let Self { generators, tenants, floors_ms, effective, .. } = self;
+        Table { generators, tenants, floors_ms }.raise_floor(floor_ms, effective, READING);
+    }
+
+    fn begin_anew(&mut self, floor_ms: i64) {
+        let Self { generators, tenants, floors_ms, effective, .. } = self;
+        Table { generators, tenants, floors_ms }.begin_anew(floor_ms, effective, READING);
+    }
+
+    /// The id that the views show as the last one of a layout.
+    fn last_id(&self, place: Place) -> Option<i64> {
+        let tenant = self.tenants[place.index].as_ref()?;
+        let free = self.generators[place.index].free_slot(tenant.handle);
+        Some(tenant.space.id(tenant.last_issued(free)?))
     }
 
     fn attach(&mut self, text: &str) -> Place {
@@ -113,14 +135,62 @@ fn a_raised_floor_holds_for_all_that_is_there_and_all_that_comes() {
     let mut server = Server::new(3);
     let there = server.attach(&tagged(0));
     server.draw(&tagged(0), there, NOW_MS).unwrap();
-    server.table().raise_floor(NOW_MS + 500);
+    server.raise_floor(NOW_MS + 500);
     let time = |id| Layout::parse(&tagged(0)).unwrap().unpack(id).unwrap().time_ms;
     assert_eq!(time(server.draw(&tagged(0), there, NOW_MS).unwrap()), NOW_MS + 500);
     let comes = server.attach(&tagged(1));
     assert_eq!(time(server.draw(&tagged(1), comes, NOW_MS).unwrap()), NOW_MS + 500);
     // A lower one changes nothing.
-    server.table().raise_floor(NOW_MS);
+    server.raise_floor(NOW_MS);
     assert_eq!(time(server.draw(&tagged(0), there, NOW_MS).unwrap()), NOW_MS + 500);
+}
+
+/// A floor skips slots, which are no ids of anybody.
+#[test]
+fn the_last_id_is_one_that_was_issued() {
+    let mut server = Server::new(3);
+    let place = server.attach(&tagged(0));
+    assert_eq!(server.last_id(place), None);
+    server.raise_floor(NOW_MS + 500);
+    assert_eq!(server.last_id(place), None, "nothing but a skip");
+    let first = server.draw(&tagged(0), place, NOW_MS).unwrap();
+    assert_eq!(server.last_id(place), Some(first));
+    // Two floors in a row, and one that skips nothing.
+    for floor_ms in [NOW_MS + 700, NOW_MS + 900, NOW_MS + 800] {
+        server.raise_floor(floor_ms);
+        assert_eq!(server.last_id(place), Some(first));
+    }
+    let second = server.draw(&tagged(0), place, NOW_MS).unwrap();
+    assert!(second > first);
+    assert_eq!(server.last_id(place), Some(second));
+}
+
+/// Where ids begin, they are; also before the first one.
+#[test]
+fn ids_have_come_to_the_latest_one_or_to_where_they_begin() {
+    let mut server = Server::new(3);
+    assert_eq!(server.table().reached_ms(), NOW_MS);
+    server.raise_floor(NOW_MS + 500);
+    assert_eq!(server.table().reached_ms(), NOW_MS + 500);
+    let place = server.attach(&tagged(0));
+    server.draw(&tagged(0), place, NOW_MS + 800).unwrap();
+    assert_eq!(server.table().reached_ms(), NOW_MS + 800);
+    // The next id of a layout that is evicted begins after it; no id of the others has come there.
+    server.raise_floor(NOW_MS + 600);
+    assert_eq!((server.table().reached_ms(), server.table().floor_ms()), (NOW_MS + 800, NOW_MS + 600));
+}
+
+#[test]
+fn a_floor_is_where_the_effective_clock_goes_on_from_and_settles_no_lower() {
+    let mut server = Server::new(3);
+    let place = server.attach(&tagged(0));
+    server.raise_floor(NOW_MS + 5000);
+    assert_eq!(server.effective.now_ms(READING), NOW_MS + 5000);
+    server.draw(&tagged(0), place, NOW_MS + 5100).unwrap();
+    server.raise_floor(NOW_MS + 60_000);
+    let Server { generators, tenants, floors_ms, effective, .. } = &mut server;
+    Table { generators, tenants, floors_ms }.settle(effective, READING);
+    assert!(effective.now_ms(READING) >= NOW_MS + 60_000);
 }
 
 #[test]
@@ -207,7 +277,7 @@ fn a_change_of_number_ends_every_tenancy_and_begins_after_all_that_was_issued() 
     server.kept = Some(server.space(&tagged(1)).0);
     let places = [1, 2, 3].map(|tag| (tag, server.attach(&tagged(tag))));
     let ahead = server.draw(&tagged(2), places[1].1, NOW_MS + 500).unwrap();
-    server.table().begin_anew(NOW_MS + 100);
+    server.begin_anew(NOW_MS + 100);
     for (tag, place) in places {
         assert_eq!(server.draw(&tagged(tag), place, NOW_MS + 1000), None, "layout {tag}");
     }

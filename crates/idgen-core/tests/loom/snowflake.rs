@@ -1,7 +1,7 @@
 //! The shared word of a generator.
 
 use super::{assert_distinct, assert_rising};
-use idgen_core::clock::{Mark, Target};
+use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
 use idgen_core::generator::{Ended, Generator, Handle};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Answer, Bounds, IdSpace};
@@ -44,6 +44,20 @@ impl Server {
         let mut table = Table { generators: &self.generators, tenants, floors_ms };
         let place = table.attach(space, (layout, Node::default()), None);
         (place.index, place.handle)
+    }
+
+    fn settle(&self, effective: &EffectiveClock, reading: Reading) {
+        if effective.is_ahead(reading) {
+            let mut guard = self.table.lock().unwrap();
+            let (tenants, floors_ms) = &mut *guard;
+            Table { generators: &self.generators, tenants, floors_ms }.settle(effective, reading);
+        }
+    }
+
+    fn raise_floor(&self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
+        let mut guard = self.table.lock().unwrap();
+        let (tenants, floors_ms) = &mut *guard;
+        Table { generators: &self.generators, tenants, floors_ms }.raise_floor(floor_ms, effective, reading);
     }
 
     /// The ids of up to `want` slots.
@@ -233,7 +247,8 @@ fn issue_against_a_change_of_number() {
             let mut guard = server.table.lock().unwrap();
             let (tenants, floors_ms) = &mut *guard;
             let mut table = Table { generators: &server.generators, tenants, floors_ms };
-            table.begin_anew(NEW_FIRST_MS);
+            let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
+            table.begin_anew(NEW_FIRST_MS, &EffectiveClock::new(reading), reading);
             mark.end_at(NOW_MS + 10);
         }
         // The same space stands for that of the new number: its handle is another.
@@ -242,5 +257,35 @@ fn issue_against_a_change_of_number() {
         let (_, layout) = layout(LAYOUT);
         assert!(layout.unpack(first).unwrap().time_ms >= NEW_FIRST_MS);
         holder.join().unwrap();
+    });
+}
+
+/// S3: generation never stops. A backend looks how far ahead ids are, and lowers the effective time to there, while another
+/// one observes an id and a third one issues: the effective time is not before the floor that was observed, so that the
+/// next id there need not wait.
+#[test]
+fn settle_against_observe() {
+    const OBSERVED_MS: i64 = NOW_MS + 3_600_000;
+    const AHEAD_MS: i64 = NOW_MS + 7_200_000;
+    // An hour was borrowed, or the clock was set back: the effective time is two hours ahead of the wall clock.
+    let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
+    loom::model(move || {
+        let server = Server::new(2);
+        let place = server.attach(LAYOUT);
+        let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
+        let sampler = {
+            let (server, effective) = (server.clone(), effective.clone());
+            thread::spawn(move || server.settle(&effective, reading))
+        };
+        let issuer = {
+            let server = server.clone();
+            let bounds = Bounds { limit_ms: AHEAD_MS, ..bounds(NOW_MS) };
+            thread::spawn(move || server.generators[place.0].issue(place.1, &layout(LAYOUT).0, 1, &bounds).unwrap())
+        };
+        server.raise_floor(OBSERVED_MS, &effective, reading);
+        sampler.join().unwrap();
+        issuer.join().unwrap();
+        let now_ms = effective.now_ms(reading);
+        assert!(now_ms >= OBSERVED_MS, "ids at the floor wait for {} ms", OBSERVED_MS - now_ms);
     });
 }

@@ -1,10 +1,14 @@
 //! The durable clock on real servers: what clients have seen never comes again, whatever crashes, steps or is promoted.
 
 mod crash;
+mod databases;
 mod drift;
 mod failover;
+mod label;
 mod recovery;
+mod replica;
 mod steps;
+mod wrong;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

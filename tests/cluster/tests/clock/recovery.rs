@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last, repeated};
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, value};
-use idgen_cluster_tests::{Cluster, Stop, rounds};
+use idgen_cluster_tests::{Builder, Cluster, Stop, rounds};
 use postgres::Client;
 
 use crate::{builder, draw_one, ms, set_clock, time_of};
@@ -23,9 +23,14 @@ pub enum Behind {
     Hour,
 }
 
-/// A primary with a table of ids.
+/// A primary with a table of ids. It writes no label, as one of an older release: what a replica makes of labels is for
+/// the tests in `replica`.
 pub fn primary() -> Cluster {
-    let primary = builder().conf("max_prepared_transactions", "10").conf("autovacuum", "off").start_with_extension();
+    primary_of(builder().conf("max_worker_processes", "0").conf("max_logical_replication_workers", "0"))
+}
+
+pub fn primary_of(builder: Builder) -> Cluster {
+    let primary = builder.conf("max_prepared_transactions", "10").conf("autovacuum", "off").start_with_extension();
     primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
     primary
 }
@@ -35,7 +40,7 @@ pub fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
     if !seconds {
         primary.execute("INSERT INTO t DEFAULT VALUES");
     }
-    let standby = primary.standby_builder().fake_clock().start();
+    let standby = primary.standby_builder().conf("max_worker_processes", "8").fake_clock().start();
     assert_eq!(standby.data_dir().join("idgen/clock").exists(), !seconds, "{behind:?}");
     match behind {
         Behind::Seconds => primary.clock().set_offset_ms(5 * SECOND_MS),
@@ -97,7 +102,7 @@ fn assert_refused_on_standby(standby: &Cluster) {
 
 /// Nothing of what the new server has comes again, and what it issues comes after all of it; although its clock has not
 /// come so far: without that, and so without a floor, ids would repeat.
-fn assert_goes_on(server: &Cluster, replicated: &[i64]) {
+pub fn assert_goes_on(server: &Cluster, replicated: &[i64]) {
     let mut client = server.client();
     let highest = last(replicated);
     let until_ms = time_of(&mut client, highest, "snowflake");

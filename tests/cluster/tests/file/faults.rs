@@ -179,6 +179,48 @@ fn the_file_cannot_be_made() {
     assert!(!cluster.data_dir().join("idgen.tmp").exists());
 }
 
+/// The name of the file in the data directory may be lost in a crash of the machine until that directory is synced. Until it
+/// is, nothing is promised.
+#[test]
+fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut client = cluster.client();
+    shim.order("syncdir EIO");
+    for _ in 0..3 {
+        refused(&mut client, NEXT, "58030");
+        refused(&mut cluster.client(), NEXT, "58030");
+    }
+    assert!(directory(&cluster).exists(), "it has its name");
+    shim.order("none");
+    let since = shim.calls().len();
+    next(&mut client);
+    assert_synced_directory(&shim.calls()[since..]);
+    let since = shim.calls().len();
+    let until_ms = clock_ms(&mut client) + 4 * WINDOW_MS;
+    draw_until(&cluster, &mut client, until_ms);
+    let again = shim.calls()[since..].iter().filter(|call| matches!(call, Call::SyncDirectory { .. })).count();
+    assert_eq!(again, 0, "once it has succeeded it is not repeated");
+}
+
+#[test]
+fn a_failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    shim.order("syncdir EIO");
+    refused(&mut cluster.client(), NEXT, "58030");
+    cluster.kill9_postmaster();
+    shim.order("none");
+    cluster.start_again();
+    let since = shim.calls().len();
+    next(&mut cluster.client());
+    assert_synced_directory(&shim.calls()[since..]);
+}
+
+/// Among the calls for an id is a sync of the data directory.
+fn assert_synced_directory(calls: &[Call]) {
+    let is_synced = calls.iter().any(|call| matches!(call, Call::SyncDirectory { outcome } if outcome == "ok"));
+    assert!(is_synced, "{calls:?}");
+}
+
 /// A server that starts while its disk fails: each try begins where the first began, however many there are.
 #[test]
 fn tries_under_a_fault_after_a_start_do_not_run_ahead() {

@@ -1,8 +1,9 @@
 //! What the file says, and when it is written.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use idgen_cluster_tests::high_water::{bytes, mark_ms, on_file};
+use idgen_cluster_tests::high_water::{bytes, file, mark_ms, on_file};
 use idgen_cluster_tests::ids::assert_increasing;
 use idgen_cluster_tests::sql::{PATIENCE, check, ids, value};
 use idgen_cluster_tests::{Cluster, Stop, rounds};
@@ -30,6 +31,30 @@ fn writes(client: &mut Client) -> i64 {
 
 fn shown_mark_ms(client: &mut Client) -> i64 {
     value(client, "SELECT round(extract(epoch FROM mark) * 1000)::bigint FROM idgen.stat_clock")
+}
+
+/// A mark by the new window would be before the one that ids are promised up to.
+#[test]
+fn a_window_that_is_lowered_takes_nothing_back() {
+    let cluster = start(Cluster::builder().conf("idgen.clock_window", "10s").fake_clock());
+    let mut client = cluster.client();
+    next(&mut client);
+    let promised_ms = shown_mark_ms(&mut client);
+    cluster.set_conf("idgen.clock_window", "100ms");
+    cluster.reload();
+    let is_set = "SELECT setting = '100' FROM pg_settings WHERE name = 'idgen.clock_window'";
+    cluster.wait_for(PATIENCE, "the reload", || value(&mut client, is_set));
+    // The mark is due to be moved.
+    let now_ms: i64 = value(&mut client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint");
+    cluster.clock().set_offset_ms(promised_ms - now_ms - 4_000);
+    let writes_before = writes(&mut client);
+    next(&mut client);
+    assert!(writes(&mut client) > writes_before, "the mark was not moved");
+    assert!(
+        mark_ms(&cluster) >= promised_ms,
+        "the file's mark has gone back by {} ms",
+        promised_ms - mark_ms(&cluster)
+    );
 }
 
 #[test]
@@ -73,6 +98,17 @@ fn the_mark_on_file_is_ahead_of_bursts() {
     let borrowed = "SELECT sum(borrowed)::bigint FROM idgen.stat_snowflake WHERE layout LIKE 'time:41 worker:3 %'";
     assert!(value::<i64>(&mut client, borrowed) > 3000);
     assert_eq!(shown_mark_ms(&mut client), mark_ms(&cluster));
+}
+
+/// A write into a hole of the file could fail on a disk that is full by then.
+#[test]
+fn the_file_has_all_its_blocks_from_its_first_record_on() {
+    let cluster = start(Cluster::builder());
+    // Of an id of 2010 nothing but the first record has to be written.
+    assert_eq!(ids(&mut cluster.client(), "SELECT 1::bigint FROM snowflake_observe(1)"), [1]);
+    assert_eq!(on_file(&cluster).record.turn, 1);
+    let metadata = std::fs::metadata(file(&cluster)).expect("the file");
+    assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks of {} bytes", metadata.blocks(), metadata.len());
 }
 
 #[test]

@@ -8,6 +8,7 @@
  *   write|fsync|open ERROR       the call fails with this error, and has no effect
  *   tear ERROR                   half of the record is written, and the call fails
  *   fsync hold                   the call does not return before something else is in the file; signals do not end it
+ *   syncdir ERROR                fsync of the data directory itself fails, by which the file gets its name
  *   ... once                     the first call only
  *
  * Each call is a line of $IDGEN_SHIM_LOG: what, the offset or -, how it ended, and of a write its bytes.
@@ -68,6 +69,16 @@ static int is_our_file(int fd) {
     errno = before;
     path[length < 0 ? 0 : length] = 0;
     return is_ours(path);
+}
+
+/* The data directory, where every process of the server works. */
+static int is_data_directory(int fd) {
+    struct stat here, other;
+    int before = errno;
+    int is_it = control_path && log_path && stat(".", &here) == 0 && fstat(fd, &other) == 0 &&
+                here.st_dev == other.st_dev && here.st_ino == other.st_ino;
+    errno = before;
+    return is_it;
 }
 
 static struct order current_order(void) {
@@ -151,6 +162,17 @@ ssize_t write(int fd, const void *data, size_t length) {
 
 static int sync_by(int (*true_sync)(int), int fd) {
     struct order order;
+    if (is_data_directory(fd)) {
+        if (is_ordered(&order, "syncdir")) {
+            tell("syncdir", -1, order.what, NULL, 0);
+            errno = error_number(order.what);
+            return -1;
+        }
+        int result = true_sync(fd), after = errno;
+        tell("syncdir", -1, result == 0 ? "ok" : "failed", NULL, 0);
+        errno = after;
+        return result;
+    }
     if (!is_our_file(fd))
         return true_sync(fd);
     if (is_ordered(&order, "fsync")) {

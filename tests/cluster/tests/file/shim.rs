@@ -27,6 +27,10 @@ pub enum Call {
     Sync {
         outcome: String,
     },
+    /// Of the data directory: also by PostgreSQL itself.
+    SyncDirectory {
+        outcome: String,
+    },
 }
 
 impl Shim {
@@ -75,7 +79,7 @@ impl Shim {
             match call {
                 Call::Write { outcome, record, .. } => written = record.filter(|_| outcome == "ok"),
                 Call::Sync { outcome } if outcome == "ok" => durable = written.take().or(durable),
-                Call::Sync { .. } | Call::Open { .. } => {}
+                Call::Sync { .. } | Call::SyncDirectory { .. } | Call::Open { .. } => {}
             }
         }
         durable.expect("a record was written and synced").mark_ms
@@ -101,7 +105,7 @@ impl Shim {
                         owed = place;
                     }
                 }
-                Call::Open { .. } => {}
+                Call::SyncDirectory { .. } | Call::Open { .. } => {}
             }
         }
         assert!(failed > 1, "{failed} failed syncs show nothing");
@@ -110,7 +114,10 @@ impl Shim {
 
 impl Call {
     fn failed(&self) -> bool {
-        let (Call::Open { outcome } | Call::Write { outcome, .. } | Call::Sync { outcome }) = self;
+        let (Call::Open { outcome }
+        | Call::Write { outcome, .. }
+        | Call::Sync { outcome }
+        | Call::SyncDirectory { outcome }) = self;
         outcome.starts_with('E')
     }
 }
@@ -121,6 +128,7 @@ fn parse(line: &str) -> Call {
     match words[0] {
         "open" => Call::Open { outcome },
         "fsync" => Call::Sync { outcome },
+        "syncdir" => Call::SyncDirectory { outcome },
         "write" | "tear" => {
             let record = words.get(3).and_then(|hex| Record::decode(&from_hex(hex)));
             Call::Write { offset: words[1].parse().expect("an offset"), outcome, record }

@@ -4,6 +4,8 @@ mod cost;
 mod fairness;
 mod fence;
 mod guard;
+mod lowered;
+mod overtaking;
 mod paused;
 mod pooler;
 mod process;

@@ -78,6 +78,74 @@ fn a_snapshot_that_shows_a_holder_who_has_left_is_refused() {
     }
 }
 
+/// The row was inserted and deleted since the snapshot: only its dead versions are left to tell.
+#[test]
+fn a_holder_that_came_and_left_since_the_snapshot_is_refused() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int)");
+    let lives = [
+        "",
+        // New versions of the row, on its page and as long as the page has room.
+        "DO $$ BEGIN FOR n IN 1..300 LOOP PERFORM lease_renew('a', $1); COMMIT; END LOOP; END $$",
+        // Another kind of lock on it, and one in a subtransaction.
+        "BEGIN; SELECT lease_fence('a', $1); INSERT INTO t VALUES (1); COMMIT",
+        "BEGIN; SELECT lease_fence('a', $1); SAVEPOINT s; SELECT lease_renew('a', $1); RELEASE s; COMMIT",
+        "BEGIN; SAVEPOINT s; SELECT lease_renew('a', $1); ROLLBACK TO s; SELECT lease_renew('a', $1); COMMIT",
+    ];
+    for level in LEVELS {
+        for life in lives {
+            for release in [
+                "SELECT lease_release('a', $1)",
+                "BEGIN; SAVEPOINT s; SELECT lease_release('a', $1); RELEASE s; COMMIT",
+            ] {
+                let [mut holder, mut next] = [cluster.client(), cluster.client()];
+                begin(&mut next, level);
+                let token = acquire(&mut holder, "'a', ttl => '1 hour'").to_string();
+                execute(&mut holder, &life.replace("$1", &token));
+                execute(&mut holder, &release.replace("$1", &token));
+                assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
+                execute(&mut holder, "VACUUM idgen.lease");
+                refused(&mut next, "SELECT lease_acquire('a')", "40001");
+                execute(&mut next, "ROLLBACK");
+                // The dead versions are older than the next snapshot.
+                begin(&mut next, level);
+                acquire(&mut next, "'a'");
+                execute(&mut next, "ROLLBACK");
+            }
+        }
+    }
+}
+
+/// Versions of other rows, of the own transaction, and of those that were rolled back say nothing.
+#[test]
+fn a_name_without_another_holder_since_the_snapshot_is_granted() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('two', 2)");
+    for level in LEVELS {
+        let [mut holder, mut next] = [cluster.client(), cluster.client()];
+        let token = acquire(&mut holder, "'a'");
+        execute(&mut holder, &format!("SELECT lease_release('a', {token})"));
+        begin(&mut next, level);
+        execute(&mut holder, "BEGIN");
+        acquire(&mut holder, "'a'");
+        execute(&mut holder, "ROLLBACK");
+        for name in ["b", "aa", "A"] {
+            let token = acquire(&mut holder, &format!("'{name}'"));
+            execute(&mut holder, &format!("SELECT lease_release('{name}', {token})"));
+        }
+        // Another slot of the name, and not the one that is made here.
+        acquire(&mut holder, "'two', ttl => '1 hour'");
+        acquire(&mut next, "'two', ttl => '1 hour'");
+        for _ in 0..2 {
+            execute(&mut next, "SAVEPOINT s");
+            let token = acquire(&mut next, "'a'");
+            execute(&mut next, &format!("SELECT lease_release('a', {token}); RELEASE s"));
+        }
+        acquire(&mut next, "'a'");
+        execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
+    }
+}
+
 /// Its row is one that the snapshot does not show, so it cannot be taken, however long one tries.
 #[test]
 fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {

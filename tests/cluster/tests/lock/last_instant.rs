@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idgen_cluster_tests::sql::{PATIENCE, backend_pid, execute, value};
-use idgen_cluster_tests::{Cluster, pause};
+use idgen_cluster_tests::{Cluster, Debugger, pause};
 use postgres::{Client, SimpleQueryMessage};
 
 use crate::{await_queued, builder, locks_of};
@@ -160,6 +160,72 @@ fn granted_as_the_wait_is_cancelled_is_let_go_of() {
             ..no("i", "")
         },
     ]);
+}
+
+/// What comes between the last look of the wait at its interrupts and the end of its time limit is reported later, after
+/// the lock was granted.
+#[test]
+fn a_limit_or_a_cancel_that_comes_after_the_grant_is_part_of_the_wait() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    let ms = LIMIT_MS.to_string();
+    for (wait, end, says, holds) in [
+        ("SELECT lock_try_acquire('n', '$ms ms')", End::Limit, "t", 1),
+        ("SELECT lock_try_acquire_xact('n', '$ms ms')", End::Limit, "t", 1),
+        ("SELECT lock_try_acquire_many('{m,n}', '$ms ms')", End::Limit, "t", 2),
+        ("SELECT lock_acquire('n')", End::Limit, "t", 1),
+        ("SELECT lock_acquire_many_xact('{m,n}')", End::Limit, "t", 2),
+        ("SELECT lock_try_acquire('n', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_try_acquire_xact('n', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_try_acquire_many('{m,n}', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_acquire('n')", End::Cancel, "57014", 0),
+        ("SELECT lock_acquire_many('{m,n}')", End::Cancel, "57014", 0),
+        ("SELECT name FROM lease_try_acquire('n', '$ms ms')", End::Limit, "n", 2),
+        ("SELECT name FROM lease_acquire('n')", End::Cancel, "57014", 0),
+    ] {
+        let is_lease = wait.contains("lease");
+        let hold = if is_lease { "BEGIN; SELECT lease_acquire('n')" } else { "SELECT lock_acquire('n')" };
+        execute(&mut holder, hold);
+        let limit = if wait.contains("try") || end == End::Cancel { 0 } else { LIMIT_MS };
+        execute(&mut client, &format!("SET lock_timeout = {limit}; BEGIN; SAVEPOINT s"));
+        let is_over = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| match client.simple_query(&wait.replace("$ms", &ms)) {
+                Ok(messages) => answer_of(&messages),
+                Err(error) => {
+                    execute(&mut client, "ROLLBACK TO s");
+                    error.code().expect("an error of the server").code().to_owned()
+                }
+            });
+            await_queued(&cluster, pid);
+            let since = format!("SELECT waitstart::text FROM pg_locks WHERE pid = {pid} AND NOT granted");
+            let since: String = value(&mut observer, &since);
+            let debugger = Debugger::attach(pid);
+            execute(&mut holder, if is_lease { "ROLLBACK" } else { "SELECT lock_release('n')" });
+            let Some(debugger) = debugger else { return false };
+            // What ProcSleep() calls when the wait is over; several timers run where there is a limit.
+            let has_limit = limit > 0 || wait.contains("try");
+            debugger.run_to(if has_limit { "disable_timeouts" } else { "disable_timeout" });
+            match end {
+                End::Limit => {
+                    let over =
+                        format!("SELECT clock_timestamp() > '{since}'::timestamptz + interval '{} ms'", LIMIT_MS + 10);
+                    cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+                }
+                End::Cancel => execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})")),
+            }
+            drop(debugger);
+            assert_eq!(waiter.join().unwrap(), says, "{wait}");
+            true
+        });
+        if !is_over {
+            // As where ptrace is for the parents of processes only.
+            println!("a process cannot debug another here: this run has proved nothing");
+            return;
+        }
+        assert_eq!(locks_of(&mut observer, pid), holds, "{wait}");
+        execute(&mut client, "ROLLBACK; SELECT pg_advisory_unlock_all()");
+    }
 }
 
 /// PostgreSQL forgets a cancel that comes with the end of a time limit. What is said about the lock is true all the same.

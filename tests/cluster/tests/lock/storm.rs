@@ -8,7 +8,7 @@ use postgres::error::SqlState;
 
 use crate::{builder, locks_of};
 
-const SESSIONS: usize = 16;
+const SESSIONS: [usize; 2] = [16, 64];
 const LIMITS_MS: [u32; 3] = [1, 2, 5];
 
 /// One way to take the lock. `$ms` in `take` is the time limit; without it, the limit is `lock_timeout`.
@@ -66,6 +66,7 @@ fn want(cluster: &Cluster, form: &Form, tries: usize) -> Seen {
         execute(&mut client, "BEGIN");
         let answer = client.query_one(&form.take.replace("$ms", &ms.to_string()), &[]).map(|row| row.get::<_, bool>(0));
         let granted = answer.unwrap_or_else(|error| {
+            assert!(!form.take.contains("$ms"), "a try answers: {}: {error:?}", form.take);
             assert_eq!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE), "{}: {error:?}", form.take);
             execute(&mut client, "ROLLBACK; BEGIN");
             false
@@ -90,10 +91,10 @@ fn want(cluster: &Cluster, form: &Form, tries: usize) -> Seen {
     seen
 }
 
-fn storm(cluster: &Cluster, form_of: impl Fn(usize) -> &'static Form) -> Seen {
-    let tries = rounds(2_000, 100_000).div_ceil(SESSIONS);
+fn storm(cluster: &Cluster, sessions: usize, tries: usize, form_of: impl Fn(usize) -> &'static Form) -> Seen {
+    let tries = tries.div_ceil(sessions);
     std::thread::scope(|scope| {
-        let sessions: Vec<_> = (0..SESSIONS)
+        let sessions: Vec<_> = (0..sessions)
             .map(|n| {
                 let form = form_of(n);
                 scope.spawn(move || want(cluster, form, tries))
@@ -106,8 +107,12 @@ fn storm(cluster: &Cluster, form_of: impl Fn(usize) -> &'static Form) -> Seen {
 #[test]
 fn a_session_that_was_told_no_holds_nothing() {
     let cluster = builder().start_with_extension();
-    let named = storm(&cluster, |n| &FORMS[n % FORMS.len()]);
-    let control = storm(&cluster, |_| &CONTROL);
+    let named = Seen::of(
+        SESSIONS
+            .into_iter()
+            .map(|sessions| storm(&cluster, sessions, rounds(2_000, 500_000), |n| &FORMS[n % FORMS.len()])),
+    );
+    let control = storm(&cluster, SESSIONS[0], rounds(2_000, 100_000), |_| &CONTROL);
     println!(
         "named locks: {} granted, {} refused, {} ghosts; pg_advisory_lock with lock_timeout: {} granted, {} refused, {} ghosts",
         named.granted, named.refused, named.ghosts, control.granted, control.refused, control.ghosts

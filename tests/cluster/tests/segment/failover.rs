@@ -44,6 +44,22 @@ fn a_promoted_synchronous_standby_repeats_nothing_that_was_seen() {
     assert_eq!(next(&mut standby.client()), last(&seen) + 1);
 }
 
+/// Nobody has fenced the old primary. It has no standby to confirm its refills any more.
+#[test]
+fn two_primaries_repeat_nothing_when_replication_was_synchronous() {
+    let (primary, standby) = with_synchronous_standby();
+    let mut on_old = primary.client();
+    let mut seen = ids(&mut on_old, &singly(5 * STEP + 30));
+    standby.promote();
+    let on_new = ids(&mut standby.client(), &singly(5 * STEP));
+    let (rest, _) = draw_dry(&mut on_old);
+    assert!(!rest.is_empty(), "the ring goes on being served");
+    seen.extend(rest);
+    assert_increasing(&seen);
+    assert_increasing(&on_new);
+    assert!(last(&seen) < on_new[0], "{} after {} on the old primary", on_new[0], last(&seen));
+}
+
 /// What keeps a range from being used although this server has committed it.
 #[derive(Clone, Copy, Debug)]
 enum Ending {

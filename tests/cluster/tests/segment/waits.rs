@@ -128,3 +128,26 @@ fn a_wait_outlives_the_worker_it_waits_for() {
         assert_eq!(waiter.join().unwrap(), 101);
     });
 }
+
+/// The session waits at the row's old version, and the worker finds the new one exhausted. By COMMIT PREPARED, because that
+/// leaves the ring to the old version until the worker looks at the row.
+#[test]
+fn a_waiter_learns_at_once_that_a_newer_row_is_exhausted() {
+    let cluster = with_segment(Cluster::builder().conf("max_prepared_transactions", "1"), 100);
+    cluster.execute("ALTER DATABASE postgres SET idgen.segment_timeout = '40s'");
+    let mut changer = cluster.client();
+    next(&mut changer);
+    execute(&mut changer, "BEGIN; SELECT segment_alter('t', upper_bound => max_id) FROM idgen.segment");
+    let (drawn, _) = draw_dry(&mut cluster.client());
+    assert_eq!(drawn, (2..=100).collect::<Vec<_>>());
+    let mut waiter = cluster.client();
+    let pid = backend_pid(&mut waiter);
+    std::thread::scope(|scope| {
+        let refusal = scope.spawn(|| refused(&mut waiter, "SELECT segment_next('t')", "2200H"));
+        await_wait(&cluster, pid);
+        execute(&mut changer, "PREPARE TRANSACTION 'bound'");
+        execute(&mut changer, "COMMIT PREPARED 'bound'");
+        let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);
+        assert!(detail.is_some_and(|detail| detail.starts_with("No value above 100 ")));
+    });
+}

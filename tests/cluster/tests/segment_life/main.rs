@@ -3,6 +3,7 @@
 
 mod access;
 mod databases;
+mod dump;
 mod modes;
 mod private;
 mod stale;

@@ -96,6 +96,88 @@ fn a_tag_made_again_is_another() {
     assert_eq!(sessions.draw(), [1, 2]);
 }
 
+/// A statement that goes on drawing while others change the segment: a cursor that is fetched in pieces.
+struct Statement(Client);
+
+impl Statement {
+    fn begin(cluster: &Cluster) -> Statement {
+        let mut client = cluster.client();
+        let cursor = "DECLARE c CURSOR FOR SELECT segment_next('t') FROM generate_series(1, 100000)";
+        execute(&mut client, &format!("BEGIN; {cursor}"));
+        Statement(client)
+    }
+
+    fn fetch(&mut self) -> [i64; 2] {
+        column(&mut self.0, "FETCH 2 FROM c").try_into().expect("two values")
+    }
+}
+
+#[test]
+fn a_running_statement_draws_nothing_of_a_dropped_segment() {
+    let cluster = start(Cluster::builder());
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(&mut dba, "SELECT segment_drop('t'); SELECT segment_create('t', 5000)");
+    assert_eq!(running.fetch(), [5000, 5001]);
+    execute(&mut dba, "BEGIN; SELECT segment_drop('t'); SELECT segment_create('t', 7000); COMMIT");
+    assert_eq!(running.fetch(), [7000, 7001]);
+    // A drop that is undone wastes nothing.
+    for undone in [
+        "BEGIN; SELECT segment_drop('t'); ROLLBACK",
+        "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); ROLLBACK TO s; COMMIT",
+        "BEGIN; SAVEPOINT s; SELECT segment_alter('t', stride => 2); ROLLBACK TO s; COMMIT",
+    ] {
+        let next = running.fetch()[1] + 1;
+        execute(&mut dba, undone);
+        assert_eq!(running.fetch()[0], next, "{undone}");
+    }
+    execute(&mut dba, "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); RELEASE s; COMMIT");
+    refused(&mut running.0, "FETCH 2 FROM c", "42704");
+}
+
+#[test]
+fn a_running_statement_follows_a_change_from_the_next_value_on() {
+    let cluster = start(Cluster::builder());
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(&mut dba, "SELECT segment_alter('t', max_id => 5000)");
+    assert_eq!(running.fetch(), [5001, 5002]);
+    execute(&mut dba, "SELECT segment_alter('t', max_id => 10000, stride => 10, residue => 7)");
+    assert_eq!(running.fetch(), [10007, 10017]);
+    // The step says nothing about values, and neither does a grant.
+    execute(&mut dba, "SELECT segment_alter('t', max_step => 5000000); SELECT segment_grant('t', 'public')");
+    assert_eq!(running.fetch(), [10027, 10037]);
+    let max = max_id(&mut dba, "t");
+    execute(&mut dba, &format!("SELECT segment_alter('t', upper_bound => {max})"));
+    refused(&mut running.0, "FETCH 2 FROM c", "2200H");
+}
+
+/// The trigger of the table has announced the change by then.
+#[test]
+fn a_change_that_another_trigger_suppresses_leaves_the_segment_usable() {
+    let cluster = start(Cluster::builder());
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(
+        &mut dba,
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER suppress BEFORE UPDATE OF stride OR DELETE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION suppress()",
+    );
+    for suppressed in ["SELECT segment_alter('t', stride => 10)", "SELECT segment_drop('t')"] {
+        let last = running.fetch()[1];
+        execute(&mut dba, suppressed);
+        let [first, second] = running.fetch();
+        assert!(first > last && second == first + 1, "{suppressed}: {first}, {second} after {last}");
+        assert_eq!(next(&mut cluster.client(), "t"), second + 1);
+    }
+}
+
 #[test]
 fn an_extension_made_again_is_another() {
     let cluster = start(Cluster::builder());

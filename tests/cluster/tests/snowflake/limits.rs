@@ -1,7 +1,7 @@
 //! The ends of what numbers, settings and layouts can hold.
 
 use idgen_cluster_tests::ids::assert_increasing;
-use idgen_cluster_tests::sql::{check, execute, hint, ids, refused, row, value};
+use idgen_cluster_tests::sql::{check, column, execute, hint, ids, refused, row, value};
 use idgen_cluster_tests::{Cluster, Stop};
 use postgres::Client;
 
@@ -208,4 +208,71 @@ fn borrowing_ends_with_the_last_tick() {
     assert!(cluster.log().contains("has no ids from"), "the end was announced");
     let (ok, message) = check(&mut client, "layouts");
     assert!(!ok && message.contains(&layout[..18]), "{message}");
+}
+
+/// A layout of some four years, of ticks of a second, that ends so many days from now, by the server's clock.
+fn ending_in_days(client: &mut Client, days: i64, sequence: u32) -> String {
+    let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
+    format!("time:27 sequence:{sequence} unit:1s epoch:{}ms", (now + days * 86_400 - (1 << 27)) * 1000)
+}
+
+/// How often the end of a layout was announced, to all sessions together.
+fn announced(cluster: &Cluster) -> usize {
+    cluster.log().lines().filter(|line| line.contains("WARNING") && line.contains("has no ids from")).count()
+}
+
+#[test]
+fn the_last_year_is_announced_once_a_session_also_where_it_began_in_an_open_session() {
+    let builder = Cluster::builder().fake_clock().conf("idgen.clock_window", "100ms").conf("idgen.max_drift", "0");
+    let cluster = builder.start_with_extension();
+    let mut old = cluster.client();
+    let layout = ending_in_days(&mut old, 400, 12);
+    let draw = |client: &mut Client| {
+        value::<i64>(client, &format!("SELECT max(snowflake_next('{layout}')) FROM generate_series(1, 5)"))
+    };
+    let prepared = old.prepare(&format!("SELECT snowflake_next('{layout}')")).unwrap();
+    draw(&mut old);
+    old.query_one(&prepared, &[]).unwrap();
+    assert_eq!(announced(&cluster), 0);
+    cluster.clock().set_offset_ms(40 * 86_400_000);
+    for _ in 0..20 {
+        old.query_one(&prepared, &[]).unwrap();
+        draw(&mut old);
+    }
+    assert_eq!(announced(&cluster), 1, "to the session that has drawn before");
+    for sessions in 2..=4 {
+        let mut client = cluster.client();
+        for days in [41, 42] {
+            cluster.clock().set_offset_ms((days + 3 * sessions) * 86_400_000);
+            draw(&mut client);
+            // The same layout in other words.
+            value::<i64>(
+                &mut client,
+                &format!("SELECT snowflake_next('{}')", layout.replace("unit:1s ", "unit:1000ms ")),
+            );
+        }
+        assert_eq!(announced(&cluster), sessions as usize);
+    }
+    // Another layout is another matter.
+    let other = ending_in_days(&mut old, 100, 10);
+    value::<i64>(&mut old, &format!("SELECT snowflake_next('{other}')"));
+    assert_eq!(announced(&cluster), 5);
+}
+
+#[test]
+fn parallel_workers_do_not_announce_the_last_year() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen; CREATE TABLE rows AS SELECT generate_series(1, 20000) AS n");
+    let mut client = cluster.client();
+    let layout = ending_in_days(&mut client, 100, 12);
+    value::<i64>(&mut client, &format!("SELECT snowflake_next('{layout}')"));
+    execute(
+        &mut client,
+        "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
+    );
+    execute(&mut client, "SET parallel_leader_participation = off");
+    let sql = format!("SELECT count(*) FROM rows WHERE snowflake_next('{layout}') > 0");
+    let plan = column::<String>(&mut client, &format!("EXPLAIN (ANALYZE) {sql}")).join("\n");
+    assert!(plan.contains("Workers Launched: ") && !plan.contains("Workers Launched: 0"), "{plan}");
+    assert_eq!(announced(&cluster), 1);
 }

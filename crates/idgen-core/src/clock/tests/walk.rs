@@ -66,8 +66,8 @@ impl Machine {
             if server.clock.is_stale(now.wall_ms()) {
                 server.clock.sample(|| Some(now));
                 server.looked_ms = self.boot_ms;
-                if let Some(ahead) = server.clock.ahead(now) {
-                    server.clock.settle(ahead, next_ms, now);
+                if server.clock.is_ahead(now) {
+                    server.clock.settle(next_ms, now);
                 }
             }
             let limit_ms = (now.wall_ms() + DRIFT_MS).max(server.clock.now_ms(now));

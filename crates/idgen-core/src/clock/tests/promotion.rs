@@ -1,0 +1,254 @@
+//! Where a promoted server begins, and what its primary may have issued.
+
+use super::*;
+use crate::clock::label::Label;
+
+#[test]
+fn a_label_reads_back_and_anything_else_is_none() {
+    let label = Label { timeline: 7, until_ms: NOW_MS };
+    assert_eq!(label.to_string(), format!("1 timeline 7 until {NOW_MS}"));
+    assert_eq!(Label::parse(&label.to_string()), Some(label));
+    for text in [
+        "",
+        "1",
+        "2 timeline 7 until 5",
+        "1 timeline 7 until",
+        "1 timeline 7 until 5 ",
+        "1 timeline -7 until 5",
+        "1 timeline 7 until 5x",
+        "1 timeline 7  until 5",
+    ] {
+        assert_eq!(Label::parse(text), None, "{text:?}");
+    }
+}
+
+#[test]
+fn after_recovery_time_begins_past_the_label_and_the_one_that_may_be_lost() {
+    let recovered = Evidence { recovered: true, label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
+    assert_eq!(recovered.floor_ms(None), NOW_MS + 100_000 + AHEAD_MS);
+    // A label that is older than the last commit, of a primary with an older release, lowers nothing.
+    let older = Evidence { replayed_ms: Some(NOW_MS), label_ms: Some(NOW_MS - 100_000), ..recovered };
+    assert_eq!(older.floor_ms(None), NOW_MS + AHEAD_MS + 10_000);
+    // A server that was no replica knows better by its file.
+    let found = Record::newest(&file(&[record(1, NOW_MS - 5)])).unwrap();
+    assert_eq!(Evidence { recovered: false, ..recovered }.floor_ms(Some(&found)), NOW_MS - 5);
+}
+
+#[test]
+fn a_label_covers_what_a_lost_record_may_have_said() {
+    let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 100_000)]);
+    damage(&mut bytes, &record(7, 0));
+    let found = Record::newest(&bytes).unwrap();
+    let labelled = Evidence { label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
+    assert!(labelled.floor_ms(Some(&found)) >= NOW_MS + 100_000);
+}
+
+/// The newer record of a server that was ahead of its clock since a crash: it moved the mark on from the older one.
+#[test]
+fn a_lost_record_has_moved_the_mark_once_more_at_the_most() {
+    for window_ms in [100, 3000, 60_000] {
+        let older_ms = Target::past(NOW_MS + DRIFT_MS, window_ms).mark_ms;
+        let newer_ms = Target::past(older_ms, window_ms).mark_ms;
+        let mut bytes = file(&[record(1, older_ms), record(2, newer_ms)]);
+        damage(&mut bytes, &record(2, 0));
+        let found = Record::newest(&bytes).unwrap();
+        let floor_ms = Evidence { window_ms, ..evidence(NOW_MS) }.floor_ms(Some(&found));
+        assert!(floor_ms >= newer_ms, "window {window_ms} ms: {} ms below", newer_ms - floor_ms);
+    }
+}
+
+/// A label that was just written is not due, and one is due by the time the mark has moved.
+#[test]
+fn a_label_is_due_once_a_move_of_the_mark() {
+    for window_ms in [100, 3000, 60_000] {
+        let until_ms = Label::reach_ms(NOW_MS, DRIFT_MS, window_ms);
+        assert!(!Label::is_due(until_ms, NOW_MS, DRIFT_MS, window_ms));
+        assert!(
+            !Label::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms),
+            "a mark that came a little later"
+        );
+        let moved_ms = Target::past(NOW_MS - window_ms / 2 + DRIFT_MS, window_ms).mark_ms;
+        assert!(moved_ms <= until_ms, "the mark waits for no label");
+        if window_ms >= 1000 {
+            assert!(Label::is_due(until_ms, moved_ms, DRIFT_MS, window_ms));
+        }
+    }
+}
+
+/// A primary with its standby, which has replayed everything up to some time ago.
+struct Primary {
+    drift_ms: i64,
+    window_ms: i64,
+    wall_ms: i64,
+    /// Ids are at this time; what is issued next is not before it.
+    next_ms: i64,
+    mark: Target,
+    label_ms: i64,
+    /// What the standby has of it.
+    replicated: Replicated,
+    crashes: u32,
+    /// Some lead that no rule bounds.
+    is_taken_ahead: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Replicated {
+    last_id_ms: i64,
+    commit_ms: i64,
+    label_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Pass(i64),
+    /// To the clock, or up to the limit.
+    Draw {
+        at_full_rate: bool,
+    },
+    Replicate,
+    Crash,
+    Observe(i64),
+    Step(i64),
+}
+
+impl Primary {
+    fn new(drift_ms: i64, window_ms: i64) -> Self {
+        let replicated = Replicated { last_id_ms: i64::MIN, commit_ms: NOW_MS, label_ms: i64::MIN };
+        let mark = Target { mark_ms: i64::MIN, due_ms: i64::MIN };
+        Self {
+            drift_ms,
+            window_ms,
+            wall_ms: NOW_MS,
+            next_ms: NOW_MS,
+            mark,
+            label_ms: i64::MIN,
+            replicated,
+            crashes: 0,
+            is_taken_ahead: false,
+        }
+    }
+
+    /// The limit of issue: ids that are ahead go on from where they are.
+    fn limit_ms(&self) -> i64 {
+        (self.wall_ms + self.drift_ms).max(self.next_ms)
+    }
+
+    fn publish(&mut self, target: Target) {
+        // The label first.
+        if self.label_ms < target.mark_ms {
+            self.label_ms = Label::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
+        }
+        self.mark = target;
+        if Label::is_due(self.label_ms, target.mark_ms, self.drift_ms, self.window_ms) {
+            self.label_ms = Label::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        match *event {
+            Event::Pass(ms) => self.wall_ms += ms,
+            Event::Step(ms) => {
+                self.wall_ms += ms;
+                self.is_taken_ahead |= ms < 0;
+            }
+            Event::Draw { at_full_rate } => {
+                let limit_ms = self.limit_ms();
+                let id_ms = if at_full_rate { limit_ms } else { self.wall_ms.max(self.next_ms) };
+                if id_ms >= self.mark.due_ms {
+                    self.publish(Target::past(limit_ms, self.window_ms));
+                }
+                assert!(id_ms < self.mark.mark_ms && self.mark.mark_ms <= self.label_ms);
+                self.next_ms = id_ms;
+            }
+            Event::Replicate => {
+                self.replicated =
+                    Replicated { last_id_ms: self.next_ms, commit_ms: self.wall_ms, label_ms: self.label_ms };
+            }
+            Event::Crash => {
+                self.next_ms = self.next_ms.max(self.mark.mark_ms);
+                self.mark = Target { mark_ms: i64::MIN, due_ms: i64::MIN };
+                self.crashes += 1;
+            }
+            Event::Observe(ms) => {
+                self.next_ms = self.next_ms.max(self.wall_ms + ms);
+                let target = Target::past(self.next_ms + self.drift_ms, self.window_ms);
+                if target.mark_ms > self.mark.mark_ms {
+                    self.publish(target);
+                }
+                self.is_taken_ahead = true;
+            }
+        }
+    }
+
+    /// Where the standby begins when it is promoted now, by a clock that is an hour behind.
+    fn floor_ms(&self, label_ms: Option<i64>) -> i64 {
+        let promoted = Evidence {
+            wall_ms: self.wall_ms - 3_600_000,
+            checkpoint_ms: NOW_MS - 3_600_000,
+            recovered: true,
+            replayed_ms: Some(self.replicated.commit_ms),
+            prepared_ms: None,
+            label_ms,
+            drift_ms: self.drift_ms,
+            window_ms: self.window_ms,
+        };
+        promoted.floor_ms(None)
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0i64..2000).prop_map(Event::Pass),
+        1 => (0i64..200_000).prop_map(Event::Pass),
+        10 => any::<bool>().prop_map(|at_full_rate| Event::Draw { at_full_rate }),
+        5 => Just(Event::Replicate),
+        1 => Just(Event::Crash),
+        1 => (-100_000i64..1_000_000).prop_map(Event::Observe),
+        1 => (-1_000_000i64..1_000_000).prop_map(Event::Step),
+    ]
+}
+
+proptest! {
+    /// S4: what was replicated is below the floor of a promoted server, with the label whatever happened, and without it,
+    /// as from a primary of an older release, after one crash.
+    #[test]
+    fn no_replicated_id_is_at_or_past_the_floor(
+        events in prop::collection::vec(any_event(), 1..100),
+        drift_ms in 0i64..5000,
+        window_ms in 100i64..600_000,
+    ) {
+        let mut primary = Primary::new(drift_ms, window_ms);
+        for event in &events {
+            primary.happen(event);
+            let Replicated { last_id_ms, label_ms, .. } = primary.replicated;
+            prop_assert!(label_ms == i64::MIN || last_id_ms < label_ms, "after {:?}", event);
+            prop_assert!(label_ms == i64::MIN || last_id_ms < primary.floor_ms(Some(label_ms)), "after {:?}", event);
+            if primary.crashes < 2 && !primary.is_taken_ahead {
+                prop_assert!(last_id_ms < primary.floor_ms(None), "without a label, after {:?}", event);
+            }
+        }
+    }
+
+    /// What was issued after the last replicated label is below the floor too, if only one label was lost while ids went
+    /// on: the server that issued it may be promoted once more.
+    #[test]
+    fn one_lost_label_leaves_no_id_past_the_floor(
+        drift_ms in 0i64..5000, window_ms in 1000i64..600_000, at_full_rate in any::<bool>(), steps in 1i64..50,
+    ) {
+        let mut primary = Primary::new(drift_ms, window_ms);
+        primary.happen(&Event::Draw { at_full_rate });
+        primary.happen(&Event::Replicate);
+        let first_ms = primary.label_ms;
+        let mut labels = 1;
+        while labels < 3 {
+            primary.happen(&Event::Pass((window_ms / 4 / steps).max(1)));
+            let before_ms = primary.label_ms;
+            primary.happen(&Event::Draw { at_full_rate });
+            labels += i32::from(primary.label_ms != before_ms);
+            if labels < 3 {
+                // Ids come up to it before the third is written.
+                prop_assert!(primary.label_ms <= primary.floor_ms(Some(first_ms)));
+            }
+        }
+    }
+}

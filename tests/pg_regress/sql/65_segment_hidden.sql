@@ -1,0 +1,47 @@
+-- What a role may not see stays hidden, whatever it puts into a WHERE clause. The planner runs a cheap function first.
+SET idgen.segment_timeout = '1min';
+CREATE ROLE idgen_stranger;
+CREATE FUNCTION show(anyelement) RETURNS bool LANGUAGE plpgsql COST 0.0001
+AS 'BEGIN RAISE NOTICE ''sees %'', $1; RETURN true; END';
+DELETE FROM idgen.segment;
+SELECT segment_create('open', step => 10), segment_create('secret', step => 20);
+SELECT segment_grant('open', 'public');
+SELECT segment_next('open'), segment_next('secret');
+
+SET ROLE idgen_stranger;
+SELECT tag FROM idgen.stat_segment WHERE show(tag);
+SELECT tag FROM idgen.stat_segment WHERE show(max_id);
+-- the function behind the view shows the same rings
+SELECT last_id, remaining FROM idgen.stat_get_segment();
+RESET ROLE;
+-- a role that may read all statistics sees all of them, and so does a superuser
+GRANT pg_read_all_stats TO idgen_stranger;
+SET ROLE idgen_stranger;
+SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
+RESET ROLE;
+SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
+REVOKE pg_read_all_stats FROM idgen_stranger;
+-- the owner, without a grant
+SELECT segment_alter('secret', owner => 'idgen_stranger');
+SET ROLE idgen_stranger;
+SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
+RESET ROLE;
+
+-- tokens of leases, and of worker ids
+SELECT token > 0 AS held FROM lease_acquire('hidden job', ttl => '1 hour');
+SELECT lease_define('hidden pool', slots => 2);
+SELECT worker_id FROM worker_acquire('hidden pool', ttl => '1 hour');
+SET ROLE idgen_stranger;
+SELECT name FROM idgen.leases WHERE name LIKE 'hidden%' AND show(token) ORDER BY name;
+SELECT pool FROM idgen.workers WHERE show(token);
+SELECT * FROM idgen.lease;
+SELECT token FROM idgen.worker_number;
+RESET ROLE;
+
+DELETE FROM idgen.lease;
+DELETE FROM idgen.lease_definition;
+DELETE FROM idgen.worker_number;
+SELECT segment_drop('open'), segment_drop('secret');
+DROP FUNCTION show(anyelement);
+DROP ROLE idgen_stranger;
+RESET idgen.segment_timeout;
