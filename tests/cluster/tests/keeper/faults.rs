@@ -88,6 +88,8 @@ impl Fault {
                 Worker::await_that(server, "its keeper gone", |worker| worker.keeper != Some(pid));
             }
             Fault::KeeperPaused => {
+                // A fault before may have cost the server its lease; without one there is none that ends.
+                Worker::await_that(server, "a lease", |worker| worker.until_us.is_some());
                 let paused = pause(keeper(server));
                 Worker::await_state(server, "ended");
                 paused.resume();
