@@ -32,6 +32,7 @@ mod scale;
 mod segments;
 mod server;
 mod subject;
+mod workers;
 
 /// Compares idgen with what a user would pick instead.
 #[derive(Parser)]
@@ -55,6 +56,7 @@ enum Subject {
     Segments,
     Locks,
     Leases,
+    Workers,
 }
 
 impl Subject {
@@ -64,6 +66,7 @@ impl Subject {
             Subject::Segments => segments::measure(server, scale),
             Subject::Locks => locks::measure(server, scale),
             Subject::Leases => leases::measure(server, scale),
+            Subject::Workers => workers::measure(server, scale),
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct Scale {
     pub long: Duration,
     /// A load over several ranges of a segment.
     pub ranges: Duration,
+    /// How long a fleet is watched, in whole seconds.
+    pub fleet: Duration,
     /// How many histograms are made of each contender.
     pub histograms: usize,
 }
@@ -38,6 +40,7 @@ impl Scale {
             warm_up: Duration::from_secs(4),
             long: Duration::from_secs(10),
             ranges: Duration::from_secs(5),
+            fleet: Duration::from_secs(30),
             histograms: 9,
         }
     }
@@ -54,6 +57,7 @@ impl Scale {
             warm_up: Duration::from_secs(1),
             long: Duration::from_secs(4),
             ranges: Duration::from_secs(2),
+            fleet: Duration::from_secs(2),
             histograms: 1,
         }
     }
