@@ -6,7 +6,7 @@ use super::turnstile::Turnstile;
 use super::{define, machine, names, stats, tokens, transaction, versions};
 use crate::error;
 use crate::lock::acquire::in_transaction;
-use crate::lock::manager::{Mode, Scope};
+use crate::lock::manager::{Lock, Mode, Scope};
 use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_above, to_end_before};
@@ -91,7 +91,7 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
 
 fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
     // A grant holds it until the transaction ends: no grant follows a definition that has been replaced.
-    let definition = define::lock(wish.name, Mode::Shared);
+    let definition = definition_lock(wish.name);
     if !turnstile.is_alone() && !in_transaction(&definition, limit) {
         return Attempt::Refused;
     }
@@ -100,6 +100,15 @@ fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
         definition.release(Scope::Transaction);
     }
     attempt
+}
+
+/// From how many terms of a transaction on one lock stands for the definitions of all further names: a lock for each would fill
+/// the lock table.
+const MANY_TERMS: usize = 64;
+
+fn definition_lock(name: &str) -> Lock {
+    let of_all = define::lock_of_all(Mode::Shared);
+    if of_all.is_held() || transaction::terms() >= MANY_TERMS { of_all } else { define::lock(name, Mode::Shared) }
 }
 
 fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {

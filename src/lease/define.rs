@@ -38,6 +38,7 @@ fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, l
     }
     // Waits for transactions that have acquired the name, so that their slots count. Not through the turnstile, whose head
     // may wait for hours.
+    lock_of_all(Mode::Intent).take(Scope::Transaction);
     lock(name, Mode::Exclusive).take(Scope::Transaction);
     refuse_foreign_holder(name);
     if !names::define(name, slots, ttl, lock_delay) {
@@ -88,6 +89,12 @@ fn drop_name(name: &str) {
 /// The lock of a name's definition. Each transaction that has acquired the name holds it shared until it ends.
 pub fn lock(name: &str, mode: Mode) -> Lock {
     Lock::new(Space::LeaseDefinition, NameHash::of(name).key, mode)
+}
+
+/// The lock of all definitions: a transaction that has acquired many names holds it shared, instead of one lock for each
+/// further name. Transactions that define names hold it in intent, and do not wait for each other.
+pub fn lock_of_all(mode: Mode) -> Lock {
+    Lock::new(Space::LeaseDefinitions, 0, mode)
 }
 
 /// The definer of a name may revoke and drop it. So a name that is not defined, and that another role relies on, can be

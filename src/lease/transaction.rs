@@ -69,6 +69,11 @@ pub fn locked(token: i64) {
     with(|running| running.deeds.push(Deed::Locked { token }));
 }
 
+/// How many terms the transaction has begun or prolonged.
+pub fn terms() -> usize {
+    RUNNING.lock().deeds.iter().filter(|deed| matches!(deed, Deed::Locked { .. })).count()
+}
+
 /// Does the transaction hold a lock on the row of this token's term, so that a take-over waits for its end?
 pub fn has_locked(token: i64) -> bool {
     let is_lock = |deed: &Deed| matches!(deed, Deed::Fenced { token: by, .. } | Deed::Locked { token: by } | Deed::Released { token: by } if *by == token);

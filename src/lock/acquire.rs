@@ -106,9 +106,8 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
 
 /// Lets go of a session's lock once, in the mode or in whichever is held. False, with a warning, if it is held in none.
 pub fn release(named: &Named, mode: Option<Mode>) -> bool {
-    let modes: &[Mode] = match mode {
-        Some(Mode::Exclusive) => &[Mode::Exclusive],
-        Some(Mode::Shared) => &[Mode::Shared],
+    let modes: &[Mode] = match &mode {
+        Some(mode) => std::slice::from_ref(mode),
         None => &[Mode::Exclusive, Mode::Shared],
     };
     let lock = |mode: &Mode| Lock::new(Space::Name, named.hash.key, *mode);

@@ -10,6 +10,8 @@ use pgrx::prelude::*;
 pub enum Space {
     /// "id": named locks.
     Name = 0x6964,
+    /// "lD": shared by transactions that have acquired many leases, in intent for one that defines a name; by the key 0.
+    LeaseDefinitions = 0x6c44,
     /// "ld": shared by transactions that have acquired a lease, exclusive for one that defines its name.
     LeaseDefinition = 0x6c64,
     /// "lf": shared by a lease's fence before it locks the row, exclusive for a take-over that waits for that row.
@@ -26,6 +28,8 @@ pub enum Space {
 pub enum Mode {
     Exclusive,
     Shared,
+    /// Conflicts with the other two, and not with itself.
+    Intent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +43,12 @@ impl Mode {
         if shared { Mode::Shared } else { Mode::Exclusive }
     }
 
-    /// As PostgreSQL's own advisory locks.
+    /// The first two as PostgreSQL's own advisory locks.
     fn number(self) -> pg_sys::LOCKMODE {
         match self {
             Mode::Exclusive => pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
             Mode::Shared => pg_sys::ShareLock as pg_sys::LOCKMODE,
+            Mode::Intent => pg_sys::RowExclusiveLock as pg_sys::LOCKMODE,
         }
     }
 }

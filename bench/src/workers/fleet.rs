@@ -18,7 +18,8 @@ use std::time::{Duration, Instant, SystemTime};
 const SERVERS: usize = 200;
 const TTL: Duration = Duration::from_secs(30);
 
-const SESSION: &str = "SELECT set_config('statement_timeout', '5000', false), set_config('synchronous_commit', 'local', false)
+const SESSION: &str =
+    "SELECT set_config('statement_timeout', '5000', false), set_config('synchronous_commit', 'local', false)
                        FROM pg_control_system()";
 const ACQUIRE: &str = "SELECT token, not_after FROM worker_acquire('fleet', $1, NULL, clock_timestamp())";
 const RENEW: &str = "SELECT token, not_after
@@ -149,7 +150,8 @@ fn cpu_seconds(cluster: &Cluster, work: impl FnOnce()) -> f64 {
         let stat = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let (_, fields) = stat.rsplit_once(')').expect("the name stands in parentheses");
         // utime, stime, cutime and cstime.
-        let ticks: u64 = fields.split_ascii_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().expect("ticks")).sum();
+        let ticks: u64 =
+            fields.split_ascii_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().expect("ticks")).sum();
         ticks as f64 / 100.0
     };
     let before = now();

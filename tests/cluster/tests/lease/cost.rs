@@ -69,3 +69,24 @@ fn an_attempt_that_loses_writes_nothing() {
     acquire(&mut client, "'another'");
     assert_ne!(written(&mut observer), before);
 }
+
+/// The lock table has room for a few thousand locks. Each name that nobody has had needs one of the queue; its definition needs
+/// none of its own.
+#[test]
+fn a_transaction_that_acquires_many_names_holds_few_locks_of_definitions() {
+    let cluster = quiet();
+    let (mut holder, mut definer, mut other) = (cluster.client(), cluster.client(), cluster.client());
+    execute(&mut holder, "BEGIN; SELECT lease_acquire('name ' || i, '1 day') FROM generate_series(1, 1000) AS i");
+    let of_definitions =
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid IN (x'6c64'::int, x'6c44'::int)";
+    assert_eq!(value::<i64>(&mut other, of_definitions), 65);
+
+    // They are locked all the same: no definition changes under a grant that is not committed.
+    execute(&mut definer, "SET lock_timeout = '30ms'");
+    for name in ["name 1", "name 1000"] {
+        refused(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");
+    }
+    execute(&mut holder, "COMMIT");
+    execute(&mut definer, "BEGIN; SELECT lease_define('name 1', 2)");
+    execute(&mut other, "SET lock_timeout = '30ms'; SELECT lease_define('name 1000', 2)");
+}
