@@ -3,15 +3,15 @@
 use super::precedence::Precedence;
 use super::row::{self, Granted, Lease, Wish};
 use super::turnstile::Turnstile;
-use super::{define, machine, names, stats, tokens, transaction, versions};
+use super::{define, machine, stats, tokens, transaction, versions};
 use crate::error;
 use crate::lock::acquire::in_transaction;
 use crate::lock::manager::{Lock, Mode, Scope};
 use crate::lock::wait::{self, Limit};
 use crate::subtransaction;
-use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_above, to_end_before};
+use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_outside, to_end_before};
 use pgrx::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// What a try at the head of the queue has come to.
@@ -57,7 +57,7 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
     }
     turnstile.leave();
     let is_over = limit.left() == Some(Duration::ZERO);
-    if wish.is_for_number && !is_over { None } else { wait::time_is_over(limit) }
+    if wish.only_if_free && !is_over { None } else { wait::time_is_over(limit) }
 }
 
 fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Granted> {
@@ -114,21 +114,18 @@ fn definition_lock(name: &str) -> Lock {
 fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
     stats::count(|counters| &counters.probes);
     // Hold no table lock while sleeping: a queued ALTER TABLE would block renewals.
-    let lease = subtransaction::undone(|| row::look_to_take(wish.name));
+    let (lease, preferred) = subtransaction::undone(|| (look(wish), wish.preference.first()));
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
-    let preferred = wish.owner.filter(|_| wish.is_for_number).and_then(|owner| names::last_of_owner(wish.name, owner));
-    let (mut slots, all) = match choose(&lease.terms, &lease.definition, preferred, now) {
+    let (mut slots, all) = match choose(&lease.terms, &lease.definition, &preferred, now) {
         Choice::Take { slots, all } => (slots, all),
         Choice::Make { slot } => return make(wish, slot, &lease, now, ttl_us),
-        Choice::Wait { .. } if wish.is_for_number => return Attempt::Refused,
+        Choice::Wait { .. } if wish.only_if_free => return Attempt::Refused,
         Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
     };
-    if wish.is_for_number {
-        // Those whose times are over first: of the others, nothing can be used at once.
-        let to_come: HashMap<i32, usize> = names::numbers_with_times_to_come(wish.name).into_iter().zip(0..).collect();
-        slots.sort_by_key(|slot| to_come.get(slot));
-    }
+    let last = subtransaction::undone(|| wish.preference.last());
+    let last: HashMap<i32, usize> = last.into_iter().filter(|slot| !preferred.contains(slot)).zip(0..).collect();
+    slots.sort_by_key(|slot| last.get(slot));
     let at_once = |slot: &i32| {
         let taken = subtransaction::run(|| take(wish, *slot, &lease, now, ttl_us));
         taken.unwrap_or_else(|cause| cause.rethrow())
@@ -136,7 +133,7 @@ fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
     if let Some(granted) = slots.iter().find_map(at_once) {
         // The next one is served meanwhile, and finds the row locked. Not where there is less room than there are free slots:
         // it would not count this grant.
-        if !has_holders_above(&lease.terms, &lease.definition, now) {
+        if !has_holders_outside(&lease.terms, &lease.definition, now) {
             turnstile.leave();
         }
         return granted_to(wish, granted, &lease);
@@ -149,6 +146,20 @@ fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
     let mut rows = to_end_before(&lease.terms, &lease.definition, slots[0], now);
     rows.push(slots[0]);
     locked_among(wish, rows, waits_for)
+}
+
+/// The name as it is now, with what the caller knows of its holders.
+fn look(wish: &Wish) -> Lease {
+    let mut lease = row::look_to_take(wish.name);
+    if lease.terms.iter().any(|term| !term.by_this_clock) {
+        lease.ended = wish.preference.ended();
+        lease.terms = lease.terms.iter().map(|term| as_known(term, &lease.ended)).collect();
+    }
+    lease
+}
+
+fn as_known(term: &Term, ended: &HashSet<i32>) -> Term {
+    if ended.contains(&term.slot) { term.of_ended_holder() } else { *term }
 }
 
 /// What the transaction has to remember of a grant.
@@ -220,7 +231,7 @@ fn end_terms(wish: &Wish, slots: &[i32], lease: &Lease, now: Now) -> Option<()> 
 }
 
 fn can_be_taken(term: &Term, lease: &Lease, now: Now) -> bool {
-    matches!(term.availability(lease.definition.lock_delay_us, now), Availability::Since(_))
+    matches!(as_known(term, &lease.ended).availability(lease.definition.lock_delay_us, now), Availability::Since(_))
 }
 
 /// Waits for those who have locked rows that are free otherwise: transactions that have fenced, or that are about to take

@@ -8,6 +8,7 @@ use crate::{error, settings};
 use pgrx::datum::{Array, Interval};
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
+use preference::AnySlot;
 use row::{Granted, Wish};
 
 pub mod acquire;
@@ -17,6 +18,7 @@ mod machine;
 pub mod names;
 pub mod own;
 mod precedence;
+pub mod preference;
 pub mod row;
 mod session;
 pub mod stats;
@@ -109,7 +111,8 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
         owner: owner.as_deref(),
         data,
         bind_session: bind_session.unwrap_or_else(|| error::null_argument("bind_session").raise()),
-        is_for_number: false,
+        only_if_free: false,
+        preference: &AnySlot,
         has_one_snapshot: transaction::has_one_snapshot(),
     };
     term::refuse_where_nothing_can_be_written(c"lease_acquire()");

@@ -96,31 +96,3 @@ static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
 pub fn idle_holders(name: &str) -> Vec<Holder> {
     IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
-
-static LAST_OF_OWNER: Query = Query::new(&LEASE, || {
-    "SELECT slot FROM (SELECT slot FROM idgen.lease \
-                       WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
-                       ORDER BY acquired_at DESC LIMIT 1) AS last \
-     WHERE NOT EXISTS (SELECT FROM idgen.worker_number \
-                       WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) last.slot \
-                       AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())"
-        .to_owned()
-});
-
-/// The number that an owner had last, of those that nobody has had since. `None` while id times go with it that are still to
-/// come: he would have to wait for their end.
-pub fn last_of_owner(name: &str, owner: &str) -> Option<i32> {
-    LAST_OF_OWNER.look(&[name.into(), owner.into()], |row| value(row, 1)).pop()
-}
-
-static TO_COME: Query = Query::new(&LEASE, || {
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
-     ORDER BY not_after"
-        .to_owned()
-});
-
-/// Numbers with id times that are still to come, those first that are over first.
-pub fn numbers_with_times_to_come(name: &str) -> Vec<i32> {
-    TO_COME.look(&[name.into()], |row| value(row, 1))
-}

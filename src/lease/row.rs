@@ -1,6 +1,7 @@
 //! The rows of `idgen.lease` and `idgen.lease_definition`: how a name stands, and giving its slots to the caller.
 
 use super::machine;
+use super::preference::Preference;
 use super::session;
 use crate::encoding::Text;
 use crate::owner::Table;
@@ -10,6 +11,7 @@ use idgen_core::lease::{Definition, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+use std::collections::HashSet;
 
 /// The slots of names, and their terms. The definitions of names belong to it.
 pub static LEASE: Table = Table::new(c"lease");
@@ -21,6 +23,8 @@ pub struct Lease {
     /// Who laid it down.
     pub definer: Option<pg_sys::Oid>,
     pub terms: Vec<Term>,
+    /// Slots whose holders are known to have ended, where somebody wants one of them.
+    pub ended: HashSet<i32>,
 }
 
 impl Lease {
@@ -38,8 +42,9 @@ pub struct Wish<'a> {
     /// A jsonb.
     pub data: Option<pg_sys::Datum>,
     pub bind_session: bool,
-    /// A number is wanted: at once or not at all, and the one that the owner had last, if it can be used at once.
-    pub is_for_number: bool,
+    /// True to refuse where every slot is taken, false to wait for one.
+    pub only_if_free: bool,
+    pub preference: &'a dyn Preference,
     /// It is to be in a transaction block that has one snapshot for all its statements.
     pub has_one_snapshot: bool,
 }
@@ -71,11 +76,13 @@ fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
 }
 
+/// With the SQL of 0.7, `idgen.lease_definition` has no column first_slot: then the name means that of `asked`.
 static LOOK: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT {TERM}, defined.slots, {}, {}, defined.owner::pg_catalog.oid \
-         FROM (SELECT $1) AS asked (name) \
-         LEFT JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) asked.name \
+        "SELECT {TERM}, defined.slots, {}, {}, defined.first_slot, defined.owner::pg_catalog.oid \
+         FROM (SELECT $1, 0) AS asked (name, first_slot) \
+         LEFT JOIN LATERAL (SELECT slots, ttl, lock_delay, owner, first_slot FROM idgen.lease_definition AS stored \
+                            WHERE stored.name OPERATOR(pg_catalog.=) asked.name) AS defined ON true \
          LEFT JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) asked.name",
         micros("defined.ttl"),
         micros("defined.lock_delay")
@@ -94,20 +101,26 @@ pub fn look_to_take(name: &str) -> Lease {
 
 fn look_and(name: &str, wants_slot: bool) -> Lease {
     let rows = LOOK.look(&[name.into(), machine::clock_name().into()], |row| {
-        let definition: Option<Definition> =
-            optional(row, 10).map(|slots| Definition { slots, ttl_us: value(row, 11), lock_delay_us: value(row, 12) });
+        let definition: Option<Definition> = optional(row, 10).map(|slots| Definition {
+            first_slot: value(row, 13),
+            slots,
+            ttl_us: value(row, 11),
+            lock_delay_us: value(row, 12),
+        });
         let rest_us = definition.filter(|_| wants_slot).map(|definition| definition.lock_delay_us);
-        (definition, optional(row, 13), optional::<i32>(row, 1).map(|_| term(row, rest_us)))
+        (definition, optional(row, 14), optional::<i32>(row, 1).map(|_| term(row, rest_us)))
     });
     let (definition, definer) =
         rows.first().map(|(definition, definer, _)| (*definition, *definer)).unwrap_or_default();
     Lease {
         definition: definition.unwrap_or_else(|| Definition {
+            first_slot: 0,
             slots: 1,
             ttl_us: settings::lease_ttl_us(),
             lock_delay_us: 0,
         }),
         definer,
+        ended: HashSet::new(),
         terms: rows.into_iter().filter_map(|(_, _, term)| term).collect(),
     }
 }

@@ -10,12 +10,14 @@ use crate::record::{self, Record};
 use crate::{error, timestamp};
 use pgrx::datum;
 use pgrx::prelude::*;
+use preference::WorkerPreference;
 
 mod coordinator;
 pub mod keeper;
 mod libpq;
 mod number;
 mod place;
+mod preference;
 pub mod state;
 pub mod stats;
 
@@ -43,7 +45,8 @@ fn worker_acquire(
         owner: owner.as_deref(),
         data: None,
         bind_session: ttl_us.is_none(),
-        is_for_number: true,
+        only_if_free: true,
+        preference: &WorkerPreference { pool, owner: owner.as_deref(), wanted: None },
         has_one_snapshot: transaction::has_one_snapshot(),
     };
     let Some(granted) = acquire::slot(&wish, Limit::by_lock_timeout()) else {

@@ -10,10 +10,18 @@ pub const MAX_SLOTS: i32 = 65_536;
 /// What is laid down for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
+    pub first_slot: i32,
     pub slots: i32,
     pub ttl_us: i64,
     /// How long a slot rests whose holder has vanished: what he has begun elsewhere may still have its effect.
     pub lock_delay_us: i64,
+}
+
+impl Definition {
+    /// True if the slot is in the range that may be granted. Others have rows from an earlier definition.
+    pub fn has(&self, slot: i32) -> bool {
+        (self.first_slot..self.first_slot.saturating_add(self.slots)).contains(&slot)
+    }
 }
 
 /// What the row of a slot says.
@@ -67,6 +75,12 @@ pub enum Availability {
 }
 
 impl Term {
+    /// The same term of a holder that is known to have ended, by something other than the clock of leases. A term by
+    /// this clock keeps its end: its holder may renew it up to then.
+    pub fn of_ended_holder(self) -> Self {
+        if self.by_this_clock { self } else { Self { ttl_us: 0, ..self } }
+    }
+
     /// When the term is over: now the time of its holder ends, not yet the rest after it.
     /// `None` as long as the session lives.
     pub fn is_over_at_us(&self, now: Now) -> Option<i64> {
@@ -114,19 +128,18 @@ pub enum Choice {
     Wait { until_us: Option<i64> },
 }
 
-/// What to do for a slot, given the rows that are there. The slot that has been free for longest goes first, so that a
-/// number, and what others know of it, comes back as late as can be; but before it the one that is preferred, if it is free.
-pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, now: Now) -> Choice {
+/// What to do for a slot, given the rows that are there. The first of the `preferred` slots that is free is granted, even
+/// if it has no row yet. Otherwise slots without a row go first, then the one that has been free for longest: a worker id,
+/// and what others know of it, comes back as late as possible.
+pub fn choose(terms: &[Term], definition: &Definition, preferred: &[i32], now: Now) -> Choice {
     let delay_us = definition.lock_delay_us;
-    let states: Vec<(Availability, i32)> =
-        terms.iter().map(|term| (term.availability(delay_us, now), term.slot)).collect();
     let mut free: Vec<(i64, i32)> = Vec::new();
     let mut taken = 0;
     let mut until_us = None;
-    for (availability, slot) in states {
-        match availability {
-            // One above the limit, of an earlier definition, is not given again.
-            Availability::Since(since_us) if slot < definition.slots => free.push((since_us, slot)),
+    for term in terms {
+        match term.availability(delay_us, now) {
+            // A slot outside the range, of an earlier definition, is not granted again.
+            Availability::Since(since_us) if definition.has(term.slot) => free.push((since_us, term.slot)),
             Availability::Since(_) => {}
             Availability::From(from_us) => {
                 taken += 1;
@@ -135,16 +148,22 @@ pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, n
             Availability::WithSession => taken += 1,
         }
     }
-    // Those above the limit count: there are never more holders than slots.
+    // Those outside the range count: there are never more holders than slots.
     if taken >= definition.slots {
         return Choice::Wait { until_us };
     }
-    let is_preferred = |slot: i32| preferred == Some(slot);
-    let has_preferred = free.iter().any(|(_, slot)| is_preferred(*slot));
-    if let Some(slot) = first_without_row(terms, definition.slots).filter(|_| !has_preferred) {
+    let has_row = |slot| terms.iter().any(|term| term.slot == slot);
+    let is_free = |slot| free.iter().any(|(_, known)| *known == slot);
+    let can_be_made = |slot| definition.has(slot) && !has_row(slot);
+    let first_choice = preferred.iter().copied().find(|slot| is_free(*slot) || can_be_made(*slot));
+    let to_make = match first_choice {
+        Some(slot) => Some(slot).filter(|slot| !has_row(*slot)),
+        None => first_without_row(terms, definition),
+    };
+    if let Some(slot) = to_make {
         return Choice::Make { slot };
     }
-    free.sort_unstable_by_key(|(since_us, slot)| (!is_preferred(*slot), *since_us, *slot));
+    free.sort_unstable_by_key(|(since_us, slot)| (first_choice != Some(*slot), *since_us, *slot));
     let all = free.len() == definition.slots as usize;
     Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
 }
@@ -152,8 +171,8 @@ pub fn choose(terms: &[Term], definition: &Definition, preferred: Option<i32>, n
 /// The slots whose expired terms have to end before `slot` is granted, in ascending order.
 ///
 /// The holder of an expired term may renew it until somebody takes it over. So expired terms count as holders as well, and
-/// the grant takes over as many as it needs to leave no more holders than slots: first those in slots that a lowered limit
-/// has put out of use, then those that expired first.
+/// the grant takes over as many as it needs to leave no more holders than slots: first those in slots that are outside the
+/// range by now, then those that expired first.
 pub fn to_end_before(terms: &[Term], definition: &Definition, slot: i32, now: Now) -> Vec<i32> {
     let since = |term: &Term| match term.availability(definition.lock_delay_us, now) {
         Availability::Since(since_us) => Some(since_us),
@@ -167,27 +186,28 @@ pub fn to_end_before(terms: &[Term], definition: &Definition, slot: i32, now: No
     }
     let expired = others().filter(|term| term.depth > 0).filter_map(|term| Some((since(term)?, term.slot)));
     let mut expired: Vec<(bool, i64, i32)> =
-        expired.map(|(since_us, slot)| (slot < definition.slots, since_us, slot)).collect();
+        expired.map(|(since_us, slot)| (definition.has(slot), since_us, slot)).collect();
     expired.sort_unstable();
     let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).collect();
     slots.sort_unstable();
     slots
 }
 
-/// True if a slot above the limit has a holder, or rests after one. Then the free slots below the limit are more than may be
+/// True if a slot outside the range has a holder, or rests after one. Then the free slots of the range are more than may be
 /// granted, and two grants must not happen at the same time.
-pub fn has_holders_above(terms: &[Term], definition: &Definition, now: Now) -> bool {
+pub fn has_holders_outside(terms: &[Term], definition: &Definition, now: Now) -> bool {
     let is_free = |term: &Term| {
         term.depth == 0 && matches!(term.availability(definition.lock_delay_us, now), Availability::Since(_))
     };
-    terms.iter().any(|term| term.slot >= definition.slots && !is_free(term))
+    terms.iter().any(|term| !definition.has(term.slot) && !is_free(term))
 }
 
-fn first_without_row(terms: &[Term], slots: i32) -> Option<i32> {
-    let mut known: Vec<i32> = terms.iter().map(|term| term.slot).collect();
+fn first_without_row(terms: &[Term], definition: &Definition) -> Option<i32> {
+    let mut known: Vec<i32> = terms.iter().map(|term| term.slot).filter(|slot| definition.has(*slot)).collect();
     known.sort_unstable();
-    let first = (0..).zip(&known).take_while(|(slot, known)| slot == *known).count() as i32;
-    (first < slots).then_some(first)
+    let first = (definition.first_slot..).zip(&known).find(|(slot, known)| slot != *known).map(|(slot, _)| slot);
+    let first = first.unwrap_or(definition.first_slot + known.len() as i32);
+    definition.has(first).then_some(first)
 }
 
 /// How long at least an end is remembered after its slot has rested, so that a session that waits for the slot finds it.

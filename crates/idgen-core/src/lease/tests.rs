@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 const MS: i64 = 1000;
 const NOW: Now = Now { now_us: 1_000_000 * MS, began_us: 500_000 * MS };
-const LOCK: Definition = Definition { slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
+const LOCK: Definition = Definition { first_slot: 0, slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
 
 fn held(slot: i32, ends_us: i64) -> Term {
     Term {
@@ -28,8 +28,8 @@ fn take(slots: &[i32], all: bool) -> Choice {
 
 #[test]
 fn a_term_is_held_up_to_its_end_and_not_longer() {
-    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
-    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, None, NOW), take(&[0], true));
+    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
+    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, &[], NOW), take(&[0], true));
     assert!(held(0, NOW.now_us + 1).is_held(NOW));
     assert!(!held(0, NOW.now_us).is_held(NOW));
     assert!(!free(0, NOW.now_us + 1).is_held(NOW));
@@ -39,16 +39,16 @@ fn a_term_is_held_up_to_its_end_and_not_longer() {
 fn a_released_slot_is_free_at_once_and_a_revoked_one_rests() {
     let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
     let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
-    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, None, NOW), take(&[0], true));
-    assert_eq!(choose(&[revoked], &delayed, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
-    assert_eq!(choose(&[revoked], &LOCK, None, NOW), take(&[0], true));
+    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&[revoked], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
+    assert_eq!(choose(&[revoked], &LOCK, &[], NOW), take(&[0], true));
 }
 
 #[test]
 fn an_expired_term_rests_before_it_is_taken() {
     let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
     let expired = held(0, NOW.now_us - 2 * MS);
-    assert_eq!(choose(&[expired], &delayed, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
+    assert_eq!(choose(&[expired], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
     assert!(!expired.is_held(NOW));
 }
 
@@ -61,21 +61,21 @@ fn what_another_clock_wrote_lasts_its_full_time_from_the_servers_beginning() {
         assert_eq!(foreign.is_over_at_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
-        assert_eq!(choose(&[foreign], &LOCK, None, later), take(&[0], true));
+        assert_eq!(choose(&[foreign], &LOCK, &[], later), take(&[0], true));
         let revoked = Term { depth: 0, revoked: true, ..foreign };
         let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
-        assert_eq!(choose(&[revoked], &delayed, None, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
-        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, None, now), take(&[0], true));
+        assert_eq!(choose(&[revoked], &delayed, &[], now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
+        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, &[], now), take(&[0], true));
     }
 }
 
 #[test]
 fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
-    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, None, NOW), Choice::Wait { until_us: None });
+    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, &[], NOW), Choice::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
     let ended = Term { session: Session::Ended { since_us: NOW.now_us }, ..held(0, i64::MAX) };
-    assert_eq!(choose(&[ended], &LOCK, None, NOW), take(&[0], true));
+    assert_eq!(choose(&[ended], &LOCK, &[], NOW), take(&[0], true));
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_slot_rests_from_when_its_session_is_known_to_have_ended() {
     let ended = |since_us| Term { session: Session::Ended { since_us }, ..held(0, i64::MAX) };
     let delayed = Definition { lock_delay_us: 5, ..LOCK };
     let since_us = NOW.now_us - 3;
-    assert_eq!(choose(&[ended(since_us)], &delayed, None, NOW), Choice::Wait { until_us: Some(since_us + 5) });
-    assert_eq!(choose(&[ended(since_us - 2)], &delayed, None, NOW), take(&[0], true));
+    assert_eq!(choose(&[ended(since_us)], &delayed, &[], NOW), Choice::Wait { until_us: Some(since_us + 5) });
+    assert_eq!(choose(&[ended(since_us - 2)], &delayed, &[], NOW), take(&[0], true));
     assert!(!ended(since_us).is_held(NOW));
 }
 
@@ -166,32 +166,79 @@ proptest! {
 fn slots_never_had_go_first_and_then_the_one_free_for_longest() {
     let five = Definition { slots: 5, ..LOCK };
     let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
-    assert_eq!(choose(&three, &five, None, NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&three, &five, &[], NOW), Choice::Make { slot: 2 });
     let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
-    assert_eq!(choose(&all, &five, None, NOW), take(&[3, 0, 2, 4], false));
-    assert_eq!(choose(&[], &five, None, NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&all, &five, &[], NOW), take(&[3, 0, 2, 4], false));
+    assert_eq!(choose(&[], &five, &[], NOW), Choice::Make { slot: 0 });
 }
 
 #[test]
 fn a_preferred_slot_goes_before_all_others_if_it_is_free() {
     let four = Definition { slots: 4, ..LOCK };
     let terms = [free(0, 10), free(1, 20), held(2, i64::MAX)];
-    assert_eq!(choose(&terms, &four, Some(1), NOW), take(&[1, 0], false));
-    assert_eq!(choose(&terms, &four, Some(2), NOW), Choice::Make { slot: 3 });
-    assert_eq!(choose(&terms, &four, Some(7), NOW), Choice::Make { slot: 3 });
+    assert_eq!(choose(&terms, &four, &[1], NOW), take(&[1, 0], false));
+    assert_eq!(choose(&terms, &four, &[2], NOW), Choice::Make { slot: 3 });
+    assert_eq!(choose(&terms, &four, &[7], NOW), Choice::Make { slot: 3 });
     let lowered = Definition { slots: 2, ..LOCK };
-    assert_eq!(choose(&terms[..2], &lowered, Some(1), NOW), take(&[1, 0], true));
-    assert_eq!(choose(&terms[..2], &Definition { slots: 1, ..LOCK }, Some(1), NOW), take(&[0], true));
+    assert_eq!(choose(&terms[..2], &lowered, &[1], NOW), take(&[1, 0], true));
+    assert_eq!(choose(&terms[..2], &Definition { slots: 1, ..LOCK }, &[1], NOW), take(&[0], true));
+}
+
+#[test]
+fn a_preferred_slot_is_made_if_it_has_no_row_and_is_in_the_range() {
+    let four = Definition { first_slot: 10, slots: 4, ..LOCK };
+    let terms = [free(10, 10), held(11, i64::MAX)];
+    assert_eq!(choose(&terms, &four, &[13], NOW), Choice::Make { slot: 13 });
+    assert_eq!(choose(&terms, &four, &[11, 13], NOW), Choice::Make { slot: 13 });
+    assert_eq!(choose(&terms, &four, &[10, 13], NOW), take(&[10], false));
+    for outside in [-1, 0, 9, 14, i32::MAX] {
+        assert_eq!(choose(&terms, &four, &[outside], NOW), Choice::Make { slot: 12 }, "{outside}");
+    }
+    let taken: Vec<Term> = (10..14).map(|slot| held(slot, i64::MAX)).collect();
+    assert_eq!(choose(&taken, &four, &[13], NOW), Choice::Wait { until_us: Some(i64::MAX) });
+}
+
+#[test]
+fn slots_begin_at_the_first_of_the_range() {
+    let three = Definition { first_slot: 100, slots: 3, ..LOCK };
+    assert_eq!(choose(&[], &three, &[], NOW), Choice::Make { slot: 100 });
+    assert_eq!(choose(&[free(100, 1), free(102, 1)], &three, &[], NOW), Choice::Make { slot: 101 });
+    assert_eq!(choose(&[free(0, 1), free(101, 1)], &three, &[], NOW), Choice::Make { slot: 100 });
+    let all = [free(0, 1), free(100, 5), free(101, 3), free(102, 4), free(103, 1)];
+    assert_eq!(choose(&all, &three, &[], NOW), take(&[101, 102, 100], true));
+    // Those outside count as those above a lowered limit do.
+    let outside = [held(0, NOW.now_us + 7), held(99, i64::MAX), held(103, i64::MAX)];
+    assert_eq!(choose(&outside, &three, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 7) });
+    assert!(has_holders_outside(&outside[..1], &three, NOW));
+    assert!(!has_holders_outside(&[free(0, 1), held(100, i64::MAX)], &three, NOW));
+    assert_eq!(to_end_before(&[held(0, 2), held(100, 1), held(101, i64::MAX)], &three, 102, NOW), [0]);
+    let last = Definition { first_slot: MAX_SLOTS - 1, slots: 1, ..LOCK };
+    assert_eq!(choose(&[], &last, &[], NOW), Choice::Make { slot: MAX_SLOTS - 1 });
+}
+
+#[test]
+fn the_term_of_a_holder_that_has_ended_is_over_unless_this_clock_wrote_it() {
+    let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
+    let foreign = Term { by_this_clock: false, ..held(0, i64::MAX) };
+    assert!(foreign.is_held(now));
+    assert!(!foreign.of_ended_holder().is_held(now));
+    assert_eq!(choose(&[foreign.of_ended_holder()], &LOCK, &[], now), take(&[0], true));
+    let own = held(0, NOW.now_us + 1);
+    assert_eq!(own.of_ended_holder(), own);
+    // The slot rests after it as after every other holder.
+    let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
+    let until_us = Some(now.began_us + 20 * MS);
+    assert_eq!(choose(&[foreign.of_ended_holder()], &delayed, &[], now), Choice::Wait { until_us });
 }
 
 #[test]
 fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
     let two = Definition { slots: 2, ..LOCK };
     let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
-    assert_eq!(choose(&above, &two, None, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&above, &two, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
-    assert_eq!(choose(&above, &two, None, later), take(&[0, 1], true));
-    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, None, NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&above, &two, &[], later), take(&[0, 1], true));
+    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, &[], NOW), Choice::Make { slot: 0 });
 }
 
 #[test]
@@ -215,20 +262,20 @@ fn a_grant_ends_the_expired_terms_that_the_limit_has_no_room_for() {
 #[test]
 fn a_slot_above_the_limit_counts_until_it_is_free() {
     let one = Definition { slots: 1, lock_delay_us: 5, ..LOCK };
-    assert!(!has_holders_above(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
-    assert!(has_holders_above(&[held(1, NOW.now_us + 1)], &one, NOW));
-    assert!(has_holders_above(&[held(1, 0)], &one, NOW));
-    assert!(has_holders_above(&[Term { revoked: true, ..free(1, NOW.now_us - 4) }], &one, NOW));
+    assert!(!has_holders_outside(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
+    assert!(has_holders_outside(&[held(1, NOW.now_us + 1)], &one, NOW));
+    assert!(has_holders_outside(&[held(1, 0)], &one, NOW));
+    assert!(has_holders_outside(&[Term { revoked: true, ..free(1, NOW.now_us - 4) }], &one, NOW));
 }
 
 #[test]
 fn no_number_is_too_large() {
-    let endless = Definition { slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
+    let endless = Definition { first_slot: 0, slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
     let foreign = Term { by_this_clock: false, ttl_us: i64::MAX, ..held(0, i64::MAX) };
     let expired = held(1, NOW.now_us);
     assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));
     assert_eq!(expired.availability(i64::MAX, NOW), Availability::From(i64::MAX));
-    assert_eq!(choose(&[foreign, expired], &endless, None, NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&[foreign, expired], &endless, &[], NOW), Choice::Make { slot: 2 });
 }
 
 /// What happens to a name. Times are steps of the clock.
@@ -236,6 +283,7 @@ fn no_number_is_too_large() {
 enum Event {
     Acquire {
         bound: bool,
+        preferred: i32,
     },
     Renew {
         holder: usize,
@@ -257,6 +305,7 @@ enum Event {
         clock_us: i64,
     },
     Define {
+        first_slot: i32,
         slots: i32,
         lock_delay_us: i64,
     },
@@ -265,14 +314,15 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let holder = || 0usize..6;
     let event = prop_oneof![
-        4 => any::<bool>().prop_map(|bound| Event::Acquire { bound }),
+        4 => (any::<bool>(), 0..8i32).prop_map(|(bound, preferred)| Event::Acquire { bound, preferred }),
         2 => holder().prop_map(|holder| Event::Renew { holder }),
         2 => holder().prop_map(|holder| Event::Release { holder }),
         1 => holder().prop_map(|holder| Event::Revoke { holder }),
         1 => holder().prop_map(|holder| Event::SessionEnds { holder }),
         4 => (0..150i64).prop_map(|us| Event::Pass { us }),
         1 => (0..1_000i64).prop_map(|clock_us| Event::Failover { clock_us }),
-        1 => (1..5i32, 0..60i64).prop_map(|(slots, lock_delay_us)| Event::Define { slots, lock_delay_us }),
+        1 => (0..4i32, 1..5i32, 0..60i64)
+            .prop_map(|(first_slot, slots, lock_delay_us)| Event::Define { first_slot, slots, lock_delay_us }),
     ];
     proptest::collection::vec(event, 1..120)
 }
@@ -320,7 +370,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Acquire { bound } => self.acquire(bound),
+            Event::Acquire { bound, preferred } => self.acquire(bound, preferred),
             Event::Renew { holder } => {
                 let until = self.time + Self::TTL;
                 if let Some((term, index)) = self.term(holder) {
@@ -356,8 +406,8 @@ impl World {
             }
             Event::Pass { us } => self.time += us,
             Event::Failover { clock_us } => self.fail_over(clock_us),
-            Event::Define { slots, lock_delay_us } => {
-                self.definition = Definition { slots, lock_delay_us, ..self.definition };
+            Event::Define { first_slot, slots, lock_delay_us } => {
+                self.definition = Definition { first_slot, slots, lock_delay_us, ..self.definition };
                 self.may_hold = self.holders.len().max(slots as usize);
             }
         }
@@ -383,9 +433,9 @@ impl World {
         }
     }
 
-    fn acquire(&mut self, bound: bool) {
+    fn acquire(&mut self, bound: bool, preferred: i32) {
         let now = self.now();
-        let slot = match choose(&self.terms, &self.definition, None, now) {
+        let slot = match choose(&self.terms, &self.definition, &[preferred], now) {
             Choice::Take { slots, all } => {
                 assert_eq!(all, slots.len() == self.definition.slots as usize);
                 slots[0]
@@ -396,7 +446,7 @@ impl World {
                 return;
             }
         };
-        assert!((0..self.definition.slots).contains(&slot));
+        assert!(self.definition.has(slot));
         for slot in to_end_before(&self.terms, &self.definition, slot, now) {
             let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("a row that is there");
             assert!(!term.is_held(now), "a term that runs is not taken over");
@@ -427,7 +477,7 @@ proptest! {
         let mut world = World {
             terms: Vec::new(),
             holders: Vec::new(),
-            definition: Definition { slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
+            definition: Definition { first_slot: 0, slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
             time: 1_000_000,
             clock_offset: 0,
             began_us: 0,
@@ -444,7 +494,7 @@ proptest! {
             }
         }
         world.time += 2 * World::TTL + world.definition.lock_delay_us;
-        let choice = choose(&world.terms, &world.definition, None, world.now());
+        let choice = choose(&world.terms, &world.definition, &[], world.now());
         let is_free = !matches!(choice, Choice::Wait { .. });
         prop_assert!(is_free, "{choice:?}");
     }

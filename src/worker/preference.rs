@@ -1,0 +1,68 @@
+//! Which worker ids of a pool a caller would rather have: what `idgen.worker_number` says of their last holders.
+
+use crate::lease::preference::Preference;
+use crate::lease::row::LEASE;
+use crate::query::{Query, value};
+use std::collections::HashSet;
+
+/// The preference of one who acquires a worker id.
+pub struct WorkerPreference<'a> {
+    pub pool: &'a str,
+    pub owner: Option<&'a str>,
+    /// The worker id that the caller has, or had last.
+    pub wanted: Option<i32>,
+}
+
+impl Preference for WorkerPreference<'_> {
+    fn first(&self) -> Vec<i32> {
+        let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
+        self.wanted.into_iter().chain(last_of_owner()).collect()
+    }
+
+    fn last(&self) -> Vec<i32> {
+        to_come(self.pool)
+    }
+
+    fn ended(&self) -> HashSet<i32> {
+        over(self.pool)
+    }
+}
+
+static LAST_OF_OWNER: Query = Query::new(&LEASE, || {
+    "SELECT slot FROM (SELECT slot FROM idgen.lease \
+                       WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
+                       ORDER BY acquired_at DESC LIMIT 1) AS last \
+     WHERE NOT EXISTS (SELECT FROM idgen.worker_number \
+                       WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) last.slot \
+                       AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())"
+        .to_owned()
+});
+
+/// The worker id that an owner had last, unless another has had it since. `None` while its id times are not over: its
+/// next holder has to wait for their end.
+fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
+    LAST_OF_OWNER.look(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
+}
+
+static TO_COME: Query = Query::new(&LEASE, || {
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
+     ORDER BY not_after"
+        .to_owned()
+});
+
+/// Worker ids whose id times are not over, those first that are over first: none of them can be used at once.
+fn to_come(pool: &str) -> Vec<i32> {
+    TO_COME.look(&[pool.into()], |row| value(row, 1))
+}
+
+static OVER: Query = Query::new(&LEASE, || {
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+        .to_owned()
+});
+
+/// Worker ids whose id times are over: the holder can issue nothing more under one of them.
+fn over(pool: &str) -> HashSet<i32> {
+    OVER.look(&[pool.into()], |row| value(row, 1)).into_iter().collect()
+}
