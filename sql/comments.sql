@@ -131,8 +131,8 @@ COMMENT ON FUNCTION lease_fence(text, bigint) IS
     'has the transaction commit only while the token is current: nobody can take the lease over before it ends';
 COMMENT ON FUNCTION lease_guard() IS
     'trigger for BEFORE writes: refuses a transaction that has not fenced by the lease that is its argument';
-COMMENT ON FUNCTION lease_define(text, int, interval, interval) IS
-    'lays down how many may hold a lease at once, for how long, and how long a slot rests whose holder has vanished';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, int) IS
+    'defines how many may hold a lease at once, for how long, how long a slot rests whose holder has vanished, and its first slot';
 COMMENT ON FUNCTION lease_drop(text) IS 'forgets a lease that nobody holds';
 COMMENT ON FUNCTION lease_revoke(text, int) IS 'takes a slot of a lease from its holder; false if there is none';
 COMMENT ON TABLE idgen.lease_definition IS 'what is laid down for names of leases';
@@ -141,6 +141,7 @@ COMMENT ON COLUMN idgen.lease_definition.slots IS 'how many may hold it at once'
 COMMENT ON COLUMN idgen.lease_definition.ttl IS 'how long it lasts unless its holder says so';
 COMMENT ON COLUMN idgen.lease_definition.lock_delay IS 'how long a slot rests whose holder has vanished';
 COMMENT ON COLUMN idgen.lease_definition.owner IS 'who has defined it, and may change it';
+COMMENT ON COLUMN idgen.lease_definition.first_slot IS 'its lowest slot, and so the lowest worker id of a pool';
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; read it by the view idgen.leases';
 COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot, from 0';
@@ -168,6 +169,10 @@ COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
     'makes a number last, and moves on the end of the id time that it may be used for';
 COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
     'gives a number back; with the last time in its ids the next holder can begin right after it';
+COMMENT ON FUNCTION worker_move(text, text) IS
+    'carries the worker ids of a pool over to another one, with their rectangles and leases, and drops the first; returns how many';
+COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS
+    'states that no id at or after a time was issued under a worker id that nobody holds; returns the time recorded before';
 COMMENT ON TABLE idgen.worker_number IS 'which id times the last holder of each number of a pool was allowed';
 COMMENT ON COLUMN idgen.worker_number.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease of that name';

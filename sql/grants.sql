@@ -11,6 +11,6 @@ REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- What stands in a lease's row is for its holder; the view shows the rest. Defining one is for whom a superuser grants it; from
 -- then on it is its definer's.
 GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_worker, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
-REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int) FROM PUBLIC;
 -- What a dump by the owner of the database reads, and its restore writes. Rows that are there change through the functions only.
 GRANT SELECT, INSERT ON idgen.segment, idgen.lease_definition, idgen.worker_number TO pg_database_owner;

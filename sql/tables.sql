@@ -48,12 +48,14 @@ CREATE TABLE idgen.lease_definition (
     slots int NOT NULL CHECK (slots OPERATOR(pg_catalog.>=) 1 AND slots OPERATOR(pg_catalog.<=) 65536),
     ttl interval NOT NULL CHECK (ttl OPERATOR(pg_catalog.>) '0 seconds'),
     lock_delay interval NOT NULL CHECK (lock_delay OPERATOR(pg_catalog.>=) '0 seconds'),
-    owner regrole NOT NULL
+    owner regrole NOT NULL,
+    first_slot int NOT NULL DEFAULT 0 CHECK (first_slot OPERATOR(pg_catalog.>=) 0),
+    CHECK (first_slot OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) slots))
 );
 SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
     SELECT name, slots, ttl, lock_delay,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
-                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot
     FROM idgen.lease_definition$condition$);
 
 -- Fencing tokens. Neither it nor the terms are for a dump: who restores one is another server, where nobody holds anything.

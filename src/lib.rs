@@ -21,6 +21,7 @@ mod query;
 mod random;
 mod read_only;
 mod record;
+mod retired;
 mod segment;
 mod set;
 mod settings;
@@ -104,12 +105,14 @@ extension_sql_file!(
         lease::lease_release,
         lease::lease_fence,
         lease::guard::lease_guard,
-        lease::define::lease_define,
+        lease::define::lease_define_range,
         lease::define::lease_drop,
         lease::define::lease_revoke,
         worker::worker_acquire,
         worker::worker_renew,
         worker::worker_release,
+        worker::moving::worker_move,
+        worker::correct::worker_correct,
         stats::reset_stats,
         status::status,
     ]

@@ -24,6 +24,15 @@ pub fn slots_out_of_range(slots: i32) -> Failure {
         .detail(format!("It must be 1 to {MAX_SLOTS}."))
 }
 
+pub fn first_slot_out_of_range(first_slot: i32, slots: i32) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid first slot \"{first_slot}\""))
+        .detail(format!(
+            "With slots {slots} it must be 0 to {}, so that no slot is above {}.",
+            MAX_SLOTS - slots,
+            MAX_SLOTS - 1
+        ))
+}
+
 pub fn lengths_differ(names: usize, tokens: usize) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "names and tokens differ in length")
         .detail(format!("There are {names} names and {tokens} tokens."))

@@ -59,6 +59,42 @@ pub fn bare_lease(pool: &str, number: i32) -> Failure {
     .hint("Release it with lease_release(), and use worker_acquire().")
 }
 
+pub fn same_pool(pool: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("cannot move worker pool \"{pool}\" to itself"),
+    )
+}
+
+pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+        format!("cannot move worker pool \"{from}\": worker id {worker_id} was granted from pool \"{to}\" too"),
+    )
+    .detail("Each pool has a history of its own for this worker id, and the two cannot become one.")
+    .hint(format!(
+        "Move to a pool that has granted none of these worker ids: \
+         define a new one that begins at the same first_slot, or move \"{from}\" before anything is granted from \"{to}\"."
+    ))
+}
+
+pub fn held(pool: &str, worker_id: i32) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("worker id {worker_id} of pool \"{pool}\" is held"))
+        .detail("Its holder has not released it, and may issue ids under it.")
+        .hint(format!("Stop its holder, and then: SELECT lease_revoke({}, {worker_id});", quoted(pool)))
+}
+
+pub fn never_granted(pool: &str, worker_id: i32) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+        format!("worker id {worker_id} of pool \"{pool}\" was never granted"),
+    )
+}
+
+pub fn used_until_not_finite() -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "used_until must be finite")
+}
+
 /// This server has no number now, or none for this time.
 pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {

@@ -8,23 +8,44 @@ use crate::encoding::Text;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
 use crate::lock::{checked_name, wait::Limit};
 use crate::{error, settings};
-use idgen_core::lease::MAX_SLOTS;
+use idgen_core::lease::{MAX_SLOTS, Term};
 use idgen_core::lock::NameHash;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
-/// Lays down how many may hold a name at once, for how long, and how long a slot rests whose holder has vanished. Again
-/// for a name that is defined, it changes that; terms that run keep their end.
+/// Defines how many may hold a name at once, for how long, how long a slot rests whose holder has vanished, and the first
+/// slot. For a name that is defined, it changes that; terms that run keep their end.
 #[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
-           lock_delay interval DEFAULT '0') RETURNS void \
+           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
+fn lease_define_range(
+    name: Option<Text>,
+    slots: Option<i32>,
+    ttl: Option<Interval>,
+    lock_delay: Option<Interval>,
+    first_slot: Option<i32>,
+) {
+    let first_slot = first_slot.unwrap_or_else(|| error::null_argument("first_slot").raise());
+    define(name, slots, ttl, lock_delay, Some(first_slot));
+}
+
+/// `first_slot` is `None` where the SQL is that of 0.7, whose slots begin at 0.
+pub fn define(
+    name: Option<Text>,
+    slots: Option<i32>,
+    ttl: Option<Interval>,
+    lock_delay: Option<Interval>,
+    first_slot: Option<i32>,
+) {
     let name = checked_name(name.as_deref());
     let slots = slots.unwrap_or_else(|| error::null_argument("slots").raise());
     let ttl = ttl.unwrap_or_else(|| error::null_argument("ttl").raise());
     let lock_delay = lock_delay.unwrap_or_else(|| error::null_argument("lock_delay").raise());
     if !(1..=MAX_SLOTS).contains(&slots) {
         error::lease::slots_out_of_range(slots).raise();
+    }
+    if let Some(first_slot) = first_slot.filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
+        error::lease::first_slot_out_of_range(first_slot, slots).raise();
     }
     super::ttl_us(Some(ttl));
     let longest = settings::lease_ttl_limits_us().end().to_owned();
@@ -41,7 +62,7 @@ fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, l
     lock_of_all(Mode::Intent).take(Scope::Transaction);
     lock(name, Mode::Exclusive).take(Scope::Transaction);
     refuse_foreign_holder(name);
-    if !names::define(name, slots, ttl, lock_delay) {
+    if !names::define(name, slots, ttl, lock_delay, first_slot) {
         error::lease::not_definer(name).raise();
     }
     // There may be more slots now.
@@ -71,19 +92,27 @@ fn drop_name(name: &str) {
     require_unheld(name, &row::look(name));
     // To the end of the transaction: until then acquirers see the rows that are dropped here.
     Turnstile::of(name).enter(Limit::by_lock_timeout());
-    for term in row::look(name).terms.iter().filter(|term| term.depth > 0) {
-        let mut precedence = Precedence::new();
-        precedence.take(name, term.slot, Limit::by_lock_timeout());
-        row::lock_waiting(name, term.slot);
-        precedence.end();
-    }
-    let terms = row::lock_all(name);
+    // Whoever moves a pool holds this, and not the turn.
+    lock(name, Mode::Exclusive).take(Scope::Transaction);
+    let terms = lock_rows(name);
     let lease = Lease { terms, ..row::look(name) };
     require_unheld(name, &lease);
     if !names::drop_all(name) {
         error::lease::unknown(name).raise();
     }
     lease.terms.iter().for_each(|term| transaction::released(term.token));
+}
+
+/// Locks all rows of a name until the transaction ends, and returns them. Waits for transactions that have fenced, and later
+/// fences wait for this one.
+pub fn lock_rows(name: &str) -> Vec<Term> {
+    for term in row::look(name).terms.iter().filter(|term| term.depth > 0) {
+        let mut precedence = Precedence::new();
+        precedence.take(name, term.slot, Limit::by_lock_timeout());
+        row::lock_waiting(name, term.slot);
+        precedence.end();
+    }
+    row::lock_all(name)
 }
 
 /// The lock of a name's definition. Each transaction that has acquired the name holds it shared until it ends.
@@ -138,7 +167,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     revoked.is_some()
 }
 
-fn require_definer(name: &str, lease: &Lease) {
+pub fn require_definer(name: &str, lease: &Lease) {
     match lease.definer {
         Some(definer) => require_membership(name, definer),
         // SAFETY: looks into the system's caches.

@@ -2,20 +2,39 @@
 
 use super::row::{LEASE, user};
 use crate::query::{self, Query, text, value};
-use pgrx::datum::Interval;
+use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 
-static DEFINE: Query = Query::new(&LEASE, || {
-    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner) \
-     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole) \
-     ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay \
-     WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
-        .to_owned()
+static DEFINE: Query = Query::new(&LEASE, || define_text(", first_slot", ", $6", ", first_slot = excluded.first_slot"));
+/// With the SQL of 0.7, which has no column first_slot.
+static DEFINE_FROM_0: Query = Query::new(&LEASE, || define_text("", "", ""));
+
+fn define_text(column: &str, value: &str, change: &str) -> String {
+    format!(
+        "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner{column}) \
+         VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole{value}) \
+         ON CONFLICT (name) DO UPDATE \
+         SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay{change} \
+         WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
+    )
+}
+
+/// Defines a name, or changes its definition. Its first definer keeps it; false if it is another's.
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: Option<i32>) -> bool {
+    let query = if first_slot.is_some() { &DEFINE } else { &DEFINE_FROM_0 };
+    let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
+    args.extend(first_slot.map(DatumWithOid::from));
+    !query.write(&args, |_| ()).is_empty()
+}
+
+static RENAME: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease SET name = $2 WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned()
 });
 
-/// Lays down, or changes, what holds for a name. Who laid it down first keeps it; false if it is another's.
-pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval) -> bool {
-    !DEFINE.write(&[name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()], |_| ()).is_empty()
+/// Gives all terms of a name, whose rows are locked, to another one, and drops its definition.
+pub fn rename(from: &str, to: &str) {
+    RENAME.write(&[from.into(), to.into()], |_| ());
+    DROP_DEFINITION.write(&[from.into()], |_| ());
 }
 
 static DROP_ROWS: Query =

@@ -140,6 +140,15 @@ pub fn is_current(name: &str, token: i64) -> bool {
     !IS_CURRENT.look(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
+static NAME_OF: Query = Query::new(&LEASE, || {
+    "SELECT name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) $1 AND depth OPERATOR(pg_catalog.>) 0".to_owned()
+});
+
+/// The name that a token is of now. Reads the table from end to end: tokens are in the index after their name.
+pub fn name_of(token: i64) -> Option<String> {
+    NAME_OF.look(&[token.into()], |row| text(row, 1)).pop()
+}
+
 static SLOT_OF: Query = Query::new(&LEASE, || {
     "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
 });

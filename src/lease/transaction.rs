@@ -100,9 +100,18 @@ pub fn has_one_snapshot() -> bool {
 
 /// The session is to hold the lock of this key as long as the term lasts, and the slot rests after the session.
 pub fn bind(name: &str, token: i64, key: i64, rest_us: i64) {
-    // What others have released or revoked meanwhile, this session still holds.
+    // What others have released or revoked meanwhile, this session still holds; what they have moved, under its old name.
     let bound = SESSION_TERMS.lock().clone();
-    bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)).for_each(|term| unbind(term.token));
+    for term in bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)) {
+        match own::name_of(term.token) {
+            Some(name) => SESSION_TERMS
+                .lock()
+                .iter_mut()
+                .filter(|bound| bound.token == term.token)
+                .for_each(|bound| bound.name.clone_from(&name)),
+            None => unbind(term.token),
+        }
+    }
     session::lock(key).take(Scope::Session);
     with(|running| running.deeds.push(Deed::Bound { token }));
     // The session's end frees the lease.

@@ -13,8 +13,10 @@ use pgrx::prelude::*;
 use preference::WorkerPreference;
 
 mod coordinator;
+pub mod correct;
 pub mod keeper;
 mod libpq;
+pub mod moving;
 mod number;
 mod place;
 mod preference;
@@ -52,6 +54,10 @@ fn worker_acquire(
     let Some(granted) = acquire::slot(&wish, Limit::by_lock_timeout()) else {
         error::worker::exhausted(pool, defined.definition.slots, &names::idle_holders(pool)).raise()
     };
+    // It may have been moved or dropped while this one waited for its turn. Now it stays: the grant locks its definition.
+    if row::look(pool).definer.is_none() {
+        error::worker::unknown_pool(pool).raise();
+    }
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
     let interval = number::grant(pool, granted.slot, granted.token, ttl_us);

@@ -23,7 +23,7 @@ fn a_restored_database_has_the_definitions_and_no_terms() {
         "CREATE ROLE definer;
          GRANT EXECUTE ON FUNCTION lease_define TO definer;
          SET ROLE definer;
-         SELECT lease_define('a', slots => 3, ttl => '5 min', lock_delay => '7 s');
+         SELECT lease_define('a', slots => 3, ttl => '5 min', lock_delay => '7 s', first_slot => 100);
          RESET ROLE;
          CREATE TABLE guarded (n int);
          CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('a')",
@@ -42,7 +42,7 @@ fn a_restored_database_has_the_definitions_and_no_terms() {
     let definition = "SELECT definition::text FROM idgen.lease_definition AS definition";
     let laid_down: String = value(&mut client, definition);
     assert_eq!(value::<String>(&mut restored, definition), laid_down);
-    assert!(laid_down.contains("(a,3,00:05:00,00:00:07,definer)"), "{laid_down}");
+    assert!(laid_down.contains("(a,3,00:05:00,00:00:07,definer,100)"), "{laid_down}");
     assert_eq!(value::<i64>(&mut restored, "SELECT count(*) FROM idgen.lease"), 0);
     assert_eq!(value::<i32>(&mut restored, "SELECT n FROM guarded"), 1);
     // One database's tokens and holders are nothing to another one, also where the names are the same.

@@ -1,0 +1,13 @@
+//! C functions that the SQL of earlier releases calls and that of this one does not. Users replace the library first, and
+//! run ALTER EXTENSION idgen UPDATE later.
+
+use crate::encoding::Text;
+use crate::lease;
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+
+/// Of 0.6 to 0.7: slots begin at 0, and `idgen.lease_definition` has no column first_slot.
+#[pg_extern(sql = false)]
+fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
+    lease::define::define(name, slots, ttl, lock_delay, None);
+}

@@ -1,0 +1,74 @@
+//! Moving worker ids from one pool to another: rectangles and live leases go along, so that no worker id starts again.
+
+use crate::encoding::Text;
+use crate::error;
+use crate::lease::row::{self, LEASE};
+use crate::lease::{define, names, term, transaction};
+use crate::lock::checked_name;
+use crate::lock::manager::{Mode, Scope};
+use crate::query::{self, Query, value};
+use pgrx::prelude::*;
+
+/// Carries the rectangles and the leases of a pool over to another one, and drops its definition. Returns how many worker
+/// ids. Tokens stay valid under the new name.
+#[pg_extern(sql = "CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
+    let from = from_pool.as_deref().unwrap_or_else(|| error::null_argument("from_pool").raise());
+    let to = to_pool.as_deref().unwrap_or_else(|| error::null_argument("to_pool").raise());
+    let (from, to) = (checked_name(Some(from)), checked_name(Some(to)));
+    if from == to {
+        error::worker::same_pool(from).raise();
+    }
+    term::refuse_where_nothing_can_be_written(c"worker_move()");
+    // Before the wait, so that no caller waits in vain, and after it, when the pools may be gone.
+    require_pools(from, to);
+    let mut pools = [from, to];
+    pools.sort_unstable();
+    for pool in pools {
+        // Waits for transactions that have acquired from the pool, and keeps others from it until this one ends.
+        define::lock(pool, Mode::Exclusive).take(Scope::Transaction);
+    }
+    require_pools(from, to);
+    // Renewals wait for the rows, and then find no term under the old name.
+    let moved = query::as_read_committed(|| {
+        define::lock_rows(from);
+        if let Some(number) = granted_from_both(from, to) {
+            error::worker::granted_from_both(number, from, to).raise();
+        }
+        names::rename(from, to);
+        MOVE.write(&[from.into(), to.into()], |_| ()).len()
+    });
+    transaction::is_to_be_durable();
+    pools.into_iter().for_each(transaction::wake_at_end);
+    moved as i32
+}
+
+fn require_pools(from: &str, to: &str) {
+    for pool in [from, to] {
+        let lease = row::look(pool);
+        if lease.definer.is_none() {
+            error::worker::unknown_pool(pool).raise();
+        }
+        define::require_definer(pool, &lease);
+    }
+}
+
+/// A worker id without a rectangle counts as well: its row may be a lease without one.
+static GRANTED_FROM_BOTH: Query = Query::new(&LEASE, || {
+    "SELECT granted.number FROM (\
+         SELECT pool, number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) \
+         UNION SELECT name, slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2])\
+     ) AS granted (pool, number) \
+     GROUP BY granted.number HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY granted.number LIMIT 1"
+        .to_owned()
+});
+
+/// The lowest worker id that both pools have granted.
+fn granted_from_both(from: &str, to: &str) -> Option<i32> {
+    GRANTED_FROM_BOTH.look(&[from.into(), to.into()], |row| value(row, 1)).pop()
+}
+
+static MOVE: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.worker_number SET pool = $2 WHERE pool OPERATOR(pg_catalog.=) $1 RETURNING number".to_owned()
+});
