@@ -1,6 +1,7 @@
 //! Leases on a living server: holders that pause, vanish and come late; queues, waits, costs, poolers.
 
 mod cost;
+mod definition;
 mod fairness;
 mod fence;
 mod guard;
