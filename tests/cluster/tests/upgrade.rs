@@ -134,6 +134,34 @@ fn statistics_of_the_previous_release_work_with_this_library() {
     assert_eq!(value::<i64>(&mut client, sql), 9);
 }
 
+/// Whoever replaces the library may run ALTER EXTENSION idgen UPDATE much later: holders go on, and one session sees both.
+#[test]
+fn leases_go_on_with_the_sql_of_the_previous_release_and_over_its_upgrade() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'");
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour')");
+    let acquire = "SELECT token FROM lease_acquire('p')";
+    let [renewed, released]: [i64; 2] = [(); 2].map(|()| value(&mut client, acquire));
+    let states = "SELECT slot || ' ' || state || ' of ' || slots FROM idgen.leases WHERE name = 'p' ORDER BY slot";
+    let mut hold = |token: i64| {
+        execute(&mut client, &format!("SELECT lease_renew('p', {token})"));
+        execute(&mut client, &format!("SELECT lease_renew_many('{{p}}', ARRAY[{token}])"));
+        execute(&mut client, &format!("BEGIN; SELECT lease_fence('p', {token}); COMMIT"));
+        assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_try_acquire('other', ttl => '1 s')"), 0);
+        execute(&mut client, "SELECT lease_revoke('other')");
+        column::<String>(&mut client, states)
+    };
+    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 held of 4"]);
+    execute(&mut cluster.client(), &format!("SELECT lease_release('p', {released})"));
+    cluster.execute("ALTER EXTENSION idgen UPDATE");
+    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 free of 4"]);
+    let first_slot = "SELECT first_slot FROM idgen.lease_definition WHERE name = 'p'";
+    assert_eq!(value::<i32>(&mut client, first_slot), 0);
+    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour', first_slot => 100)");
+    assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
+}
+
 /// Values go on, terms go on under their tokens, and intervals of worker ids are remembered.
 #[test]
 fn data_of_the_previous_release_lives_on() {

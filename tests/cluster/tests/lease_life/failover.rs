@@ -2,7 +2,7 @@
 //! away that it knows of.
 
 use idgen_cluster_tests::Stop;
-use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, value};
+use idgen_cluster_tests::sql::{PATIENCE, backend_pid, column, execute, refused, value};
 
 use crate::{
     HOUR_US, SECOND_US, TICK_US, acquire, assert_free_between, assert_held, await_event, await_writer, boot_us,
@@ -150,4 +150,43 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
         let token = assert_free_between(&standby, name, before_us + TTL_US, latest_us);
         assert!(token > highest, "{token} after {highest}");
     }
+}
+
+/// A promoted coordinator goes by another clock, so it cannot say when terms end. Of a worker id, the wall clock can: nothing
+/// more can be issued under it once its id times are over.
+#[test]
+fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
+    let primary = builder().start_with_extension();
+    let mut client = primary.client();
+    execute(&mut client, "SELECT lease_define('p', 4, '1 hour'), lease_define('bare', 1, '1 hour')");
+    let acquire_worker = "SELECT worker_id FROM worker_acquire('p', ttl => '1 hour')";
+    let granted: Vec<i32> = (0..4).map(|_| value(&mut client, acquire_worker)).collect();
+    assert_eq!(granted, [0, 1, 2, 3]);
+    acquire(&mut client, "'bare'");
+    for name in ["p", "bare"] {
+        by_another_clock(&mut client, name, 0);
+    }
+    // The id times of 3 are still to come; the term of 2 is by the clock that goes on here.
+    let over = "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
+                WHERE number <> 3";
+    execute(&mut client, over);
+    let is_by_this_clock = format!("ends_us = {}, clock = (SELECT clock FROM this)", boot_us() + HOUR_US);
+    execute(
+        &mut client,
+        &format!(
+            "SELECT lease_acquire('this');
+             WITH this AS (SELECT clock FROM idgen.lease WHERE name = 'this')
+             UPDATE idgen.lease SET {is_by_this_clock} WHERE name = 'p' AND slot = 2"
+        ),
+    );
+    let standby = primary.standby();
+    standby.wait_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    let mut client = standby.client();
+    let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
+    assert_eq!(regranted, [0, 1]);
+    refused(&mut client, acquire_worker, "53400");
+    // Of a bare lease nothing is known but its row.
+    assert_held(&mut client, "bare");
 }
