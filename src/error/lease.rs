@@ -27,7 +27,7 @@ pub fn slots_out_of_range(slots: i32) -> Failure {
 pub fn first_slot_out_of_range(first_slot: i32, slots: i32) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid first slot \"{first_slot}\""))
         .detail(format!(
-            "With slots {slots} it must be 0 to {}, so that no slot is above {}.",
+            "With {slots} slots it must be 0 to {}: the highest slot is {}.",
             MAX_SLOTS - slots,
             MAX_SLOTS - 1
         ))

@@ -72,10 +72,7 @@ pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Failure {
         format!("cannot move worker pool \"{from}\": worker id {worker_id} was granted from pool \"{to}\" too"),
     )
     .detail("Each pool has a history of its own for this worker id, and the two cannot become one.")
-    .hint(format!(
-        "Move to a pool that has granted none of these worker ids: \
-         define a new one that begins at the same first_slot, or move \"{from}\" before anything is granted from \"{to}\"."
-    ))
+    .hint(format!("Define a new pool with the same range, and move \"{from}\" to that one."))
 }
 
 pub fn held(pool: &str, worker_id: i32) -> Failure {

@@ -3,9 +3,11 @@
 use crate::encoding::Text;
 use crate::error;
 use crate::lease::row::{self, LEASE};
+use crate::lease::turnstile::Turnstile;
 use crate::lease::{define, names, term, transaction};
 use crate::lock::checked_name;
 use crate::lock::manager::{Mode, Scope};
+use crate::lock::wait::Limit;
 use crate::query::{self, Query, value};
 use pgrx::prelude::*;
 
@@ -23,6 +25,8 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     term::refuse_where_nothing_can_be_written(c"worker_move()");
     // Before the wait, so that no caller waits in vain, and after it, when the pools may be gone.
     require_pools(from, to);
+    // First of all, as a drop does: the head of the queue may keep later fences waiting, and then wait for the definition.
+    Turnstile::of(from).enter(Limit::by_lock_timeout());
     let mut pools = [from, to];
     pools.sort_unstable();
     for pool in pools {

@@ -43,7 +43,7 @@ fn an_open_definition_keeps_no_server_from_its_worker_id() {
         execute(&mut definer, "BEGIN");
         execute(&mut definer, change);
 
-        execute(&mut holder, &format!("SELECT worker_renew('p', {renewed})"));
+        execute(&mut holder, &format!("SELECT worker_renew('p', {renewed}, '1 hour'::interval)"));
         execute(&mut holder, &format!("SELECT worker_release('p', {released}, clock_timestamp())"));
         execute(&mut definer, "COMMIT");
     }

@@ -6,6 +6,7 @@ mod fairness;
 mod fence;
 mod guard;
 mod lowered;
+mod moving;
 mod overtaking;
 mod paused;
 mod pooler;

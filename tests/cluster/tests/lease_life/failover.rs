@@ -167,7 +167,8 @@ fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
         by_another_clock(&mut client, name, 0);
     }
     // The id times of 3 are still to come; the term of 2 is by the clock that goes on here.
-    let over = "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
+    let over =
+        "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
                 WHERE number <> 3";
     execute(&mut client, over);
     let is_by_this_clock = format!("ends_us = {}, clock = (SELECT clock FROM this)", boot_us() + HOUR_US);
