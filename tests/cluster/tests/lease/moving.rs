@@ -136,6 +136,24 @@ fn a_worker_id_that_is_bound_to_a_session_stays_bound_over_a_move() {
     assert_eq!(states(&mut mover, "b"), ["10 expired"]);
 }
 
+#[test]
+fn a_correction_waits_for_a_release_and_refuses_a_holder() {
+    let cluster = pools();
+    let [mut definer, mut holder] = [cluster.client(), cluster.client()];
+    let (_, token) = acquire_worker(&mut holder, "a");
+    let correct = "SELECT worker_correct('a', 10, '2020-01-01')::text";
+    refused(&mut definer, correct, "55006");
+    let pid = backend_pid(&mut definer);
+    execute(&mut holder, &format!("BEGIN; SELECT worker_release('a', {token}, not_before) FROM idgen.workers"));
+    let released: String = value(&mut holder, "SELECT not_after::text FROM idgen.workers");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| value::<String>(&mut definer, correct));
+        await_row(&cluster, pid);
+        execute(&mut holder, "COMMIT");
+        assert_eq!(waiter.join().unwrap(), released);
+    });
+}
+
 /// Claims, renews and releases in whichever pool there is. Counts renewals under a name that the token was moved to.
 fn hold(client: &mut Client, moved: &AtomicUsize) {
     const GONE: [&str; 2] = ["55000", "42704"];
@@ -166,6 +184,15 @@ fn hold(client: &mut Client, moved: &AtomicUsize) {
     {}
 }
 
+/// Ends the holders, also where the test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn rectangles_never_overlap_while_pools_are_moved_to_and_fro() {
     let cluster = builder().start_with_extension();
@@ -181,6 +208,7 @@ fn rectangles_never_overlap_while_pools_are_moved_to_and_fro() {
                 }
             });
         }
+        let _ending = Ending(&is_over);
         let mut mover = cluster.client();
         let mut ways = [("a", "b"), ("b", "a")].into_iter().cycle();
         let (mut moves, wanted) = (0, rounds(40, 1_000));
@@ -192,7 +220,6 @@ fn rectangles_never_overlap_while_pools_are_moved_to_and_fro() {
             execute(&mut mover, &format!("SELECT worker_move('{from}', '{to}'); COMMIT"));
             moves += 1;
         }
-        is_over.store(true, Ordering::Relaxed);
         println!("{moves} moves, {} renewals after one", moved.load(Ordering::Relaxed));
     });
     let granted = grants::rectangles(&mut cluster.client());
