@@ -163,10 +163,14 @@ COMMENT ON FUNCTION idgen.lease_get_states() IS 'how slots of leases stand now, 
 COMMENT ON VIEW idgen.stat_lease IS 'what was done with leases, over all databases';
 COMMENT ON FUNCTION idgen.stat_get_lease() IS 'what the view idgen.stat_lease reads';
 
-COMMENT ON FUNCTION worker_acquire(text, text, interval) IS
-    'acquires a number of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
+COMMENT ON FUNCTION worker_acquire(text, text, interval, timestamptz, int) IS
+    'acquires a worker id of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
+COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
+    'makes a worker id last, and moves on the end of its id time, if that end is still the one that the caller was told last';
 COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
-    'makes a number last, and moves on the end of the id time that it may be used for';
+    'deprecated: renews a worker id without comparison, for keepers of idgen 0.7';
+COMMENT ON FUNCTION worker_confirm(text, bigint) IS
+    'waits until the synchronous standbys have the rectangle of a token, and returns the end of its id time';
 COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
     'gives a number back; with the last time in its ids the next holder can begin right after it';
 COMMENT ON FUNCTION worker_move(text, text) IS

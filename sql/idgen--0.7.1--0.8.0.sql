@@ -1,29 +1,18 @@
 \echo Use "ALTER EXTENSION idgen UPDATE TO '0.8.0'" to load this file. \quit
 
--- A range of slots, and moving worker ids.
-ALTER TABLE idgen.lease_definition
-    ADD COLUMN first_slot int NOT NULL DEFAULT 0 CHECK (first_slot OPERATOR(pg_catalog.>=) 0),
-    ADD CHECK (first_slot OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) slots));
-SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
-    SELECT name, slots, ttl, lock_delay,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
-                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot
-    FROM idgen.lease_definition$condition$);
-COMMENT ON COLUMN idgen.lease_definition.first_slot IS 'its lowest slot, and so the lowest worker id of a pool';
+-- The library keeps the symbols: they serve the SQL of 0.7 as well.
+DROP FUNCTION worker_acquire(text, text, interval);
+DROP FUNCTION worker_renew(text, bigint, interval);
+CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, reached timestamptz DEFAULT NULL, prefer int DEFAULT NULL, OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_acquire_wrapper';
+CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, reached timestamptz DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_compared_wrapper';
+CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval, OUT not_after timestamptz, OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_wrapper';
+CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_confirm_wrapper';
 
-DROP FUNCTION lease_define(text, int, interval, interval);
-CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', lock_delay interval DEFAULT '0',
-                             first_slot int DEFAULT 0) RETURNS void
-VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lease_define_range_wrapper';
-REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int) FROM PUBLIC;
-COMMENT ON FUNCTION lease_define(text, int, interval, interval, int) IS
-    'defines how many may hold a lease at once, for how long, how long a slot rests whose holder has vanished, and its first slot';
-
-CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int
-VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_move_wrapper';
-COMMENT ON FUNCTION worker_move(text, text) IS
-    'carries the worker ids of a pool over to another one, with their rectangles and leases, and drops the first; returns how many';
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz) RETURNS timestamptz
-VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
-COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS
-    'states that no id at or after a time was issued under a worker id that nobody holds; returns the time recorded before';
+COMMENT ON FUNCTION worker_acquire(text, text, interval, timestamptz, int) IS
+    'acquires a worker id of a pool, and the interval of id time that it may be used for; without a ttl bound to the session';
+COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
+    'makes a worker id last, and moves on the end of its id time, if that end is still the one that the caller was told last';
+COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
+    'deprecated: renews a worker id without comparison, for keepers of idgen 0.7';
+COMMENT ON FUNCTION worker_confirm(text, bigint) IS
+    'waits until the synchronous standbys have the rectangle of a token, and returns the end of its id time';

@@ -42,6 +42,10 @@ static LEASE_MIN_TTL: GucSetting<i32> = GucSetting::<i32>::new(100);
 /// A holder that vanished blocks others for no longer.
 static LEASE_MAX_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400_000);
 
+/// A server that was started again after a crash has ids ahead of its clock by some seconds, and clocks differ by less than
+/// this where anybody looks after them.
+static WORKER_MAX_LEAD: GucSetting<i32> = GucSetting::<i32>::new(60_000);
+
 /// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
 const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
 
@@ -216,15 +220,26 @@ fn define_pool_settings() {
         // It can hold a password.
         GucFlags::SUPERUSER_ONLY,
     );
+    GucRegistry::define_int_guc(
+        c"idgen.worker_max_lead",
+        c"How far holders of worker ids may be ahead of this coordinator's clock.",
+        c"Their id times end at most that much beyond a ttl from now. Grants after a failover begin after as long.",
+        &WORKER_MAX_LEAD,
+        0,
+        86_400_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
 }
 
 /// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 15] = [
+const NAMES: [(&CStr, Option<GucFlags>); 16] = [
     (c"idgen.layout", None),
     (c"idgen.worker_id", Some(GucFlags::empty())),
     (c"idgen.datacenter_id", Some(GucFlags::empty())),
     (c"idgen.worker_pool", None),
     (c"idgen.coordinator", None),
+    (c"idgen.worker_max_lead", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_drift", Some(GucFlags::UNIT_MS)),
     (c"idgen.clock_window", Some(GucFlags::UNIT_MS)),
     (c"idgen.max_generators", Some(GucFlags::empty())),
@@ -308,6 +323,11 @@ pub fn has_worker_pool() -> bool {
         let text = *WORKER_POOL.as_ptr();
         !text.is_null() && *text != 0
     }
+}
+
+/// How far beyond now and its ttl the lease of a worker id may reach, in microseconds.
+pub fn worker_max_lead_us() -> i64 {
+    i64::from(WORKER_MAX_LEAD.get()) * 1000
 }
 
 #[inline]

@@ -5,8 +5,10 @@ use crate::clock::wall_ms;
 use crate::lease::names::Holder;
 use crate::settings;
 use crate::worker::state::Lease;
-use idgen_core::layout::time_text;
+use idgen_core::layout::{time_text, time_text_us};
+use idgen_core::worker::Bounds;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Failure {
@@ -29,15 +31,86 @@ pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
     ))
 }
 
-/// `None`: what holders before were allowed has no end.
-pub fn not_yet(pool: &str, number: i32, wait: Option<Duration>) -> Failure {
-    let when = wait.map_or("never be used".to_owned(), |wait| format!("be used in {}", rounded_up(wait)));
+pub fn not_yet(pool: &str, number: i32, wait: Duration) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
-        format!("number {number} of worker pool \"{pool}\" can {when}"),
+        format!("worker id {number} of worker pool \"{pool}\" can be used in {}", rounded_up(wait)),
     )
     .detail("Its last holder was allowed id times up to not_before.")
     .hint("Make no id before your clock is past not_before.")
+}
+
+/// All free worker ids begin later than a holder may be ahead of the clock.
+pub fn begins_too_far(pool: &str, number: i32, not_before_us: i64, bounds: &Bounds) -> Failure {
+    let (begin, now) = (time_text_us(not_before_us), time_text_us(bounds.now_us));
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("worker id {number} of worker pool \"{pool}\" cannot be used before {begin}"),
+    )
+    .detail(format!("Its last holder was allowed id times up to then; the clock here says {now}."))
+    .hint(format!(
+        "Wait, or give the pool more slots. If a clock was wrong and no id of that time was issued: \
+         SELECT worker_correct({}, {number}, <time after its last id>);",
+        quoted(pool)
+    ))
+}
+
+pub fn too_far_ahead(excess_us: i64, max_lead_us: i64) -> Failure {
+    let (excess, lead) = (micros_text(excess_us), micros_text(max_lead_us));
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("the caller's ids or its clock are {excess} ahead of the coordinator's clock"),
+    )
+    .detail(format!("Worker ids are granted to callers that are at most {lead} ahead."))
+    .hint("Correct the clock that is wrong, or raise idgen.worker_max_lead on the coordinator.")
+}
+
+pub fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("ttl is longer than that of worker pool \"{pool}\""),
+    )
+    .detail(format!("The pool's is {}: no rectangle may be longer than is known.", micros_text(ttl_us)))
+    .hint(format!("Use a shorter one, or raise the pool's with SELECT lease_define({}, ttl => ...);", quoted(pool)))
+}
+
+pub fn renewed_by_another(pool: &str, number: i32, last_us: i64, not_after_us: i64) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("worker id {number} of worker pool \"{pool}\" was renewed by another holder of its token"),
+    )
+    .detail(format!("Its not_after is {}, not {}.", time_text_us(not_after_us), time_text_us(last_us)))
+    .hint(
+        "Make no more ids under it, and acquire a worker id with worker_acquire(). Two processes have the token, or the answer to \
+         a renewal was lost.",
+    )
+}
+
+pub fn in_transaction_block(function: &CStr) -> Failure {
+    let function = function.to_string_lossy();
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        format!("{function} cannot run inside a transaction block or a subtransaction"),
+    )
+    .detail("A rollback would take back id times that the caller was told it may use.")
+    .hint("Run it as a statement of its own.")
+}
+
+pub fn confirmed_too_early(pool: &str, number: i32) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        format!("worker id {number} of worker pool \"{pool}\" was acquired or renewed in this transaction"),
+    )
+    .detail("Nothing of a transaction is certain before it has committed.")
+    .hint("Run worker_confirm() in a transaction of its own, after that of worker_acquire() or worker_renew().")
+}
+
+pub fn not_finite(name: &str) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("{name} must be finite"))
+}
+
+fn micros_text(us: i64) -> String {
+    rounded_up(Duration::from_micros(us.max(0) as u64))
 }
 
 /// For people. Nobody has waited long enough who has waited for less.

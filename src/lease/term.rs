@@ -113,7 +113,7 @@ fn slot_of(name: &str, token: i64) -> i32 {
 }
 
 /// The token stands for no term that the caller may act on.
-fn stale(name: &str, token: i64) -> ! {
+pub fn stale(name: &str, token: i64) -> ! {
     stats::count(|counters| &counters.refused);
     refuse_foreign_role(name, token);
     error::lease::stale(name, token, view::states_of(name)).raise()

@@ -2,8 +2,8 @@
 
 use crate::owner::Table;
 use crate::query::{Query, value};
-use crate::{error, timestamp};
-use idgen_core::worker::Interval;
+use crate::{error, settings, timestamp};
+use idgen_core::worker::{Bounds, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
@@ -54,25 +54,62 @@ fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
     interval
 }
 
-/// For a new holder.
-pub fn grant(pool: &str, number: i32, token: i64, ttl_us: i64) -> Interval {
-    let used_until_us = find(pool, number).map(|last| last.interval.not_after_us);
-    set(pool, number, token, Interval::grant(used_until_us, now_us(), ttl_us))
+/// What bounds the rectangles of a pool whose holders have at most this ttl.
+pub fn bounds(ttl_us: i64) -> Bounds {
+    Bounds { now_us: now_us(), ttl_us, max_lead_us: settings::worker_max_lead_us(), since_us: None }
 }
 
-/// Who has to wait before his first id is told how long.
-pub fn tell_of_a_wait(pool: &str, number: i32, interval: Interval) {
-    let wait_us = interval.not_before_us.saturating_sub(now_us());
+/// Up to where id times of a worker id were allowed; `None` if it was never granted.
+pub fn used_until_us(pool: &str, number: i32) -> Option<i64> {
+    find(pool, number).map(|last| last.interval.not_after_us)
+}
+
+/// A worker id that has become the caller's.
+pub struct Grant<'a> {
+    pub pool: &'a str,
+    pub number: i32,
+    pub token: i64,
+    /// The time that its ids and clock have come to.
+    pub reached_us: i64,
+    pub ttl_us: i64,
+}
+
+/// For a new holder.
+pub fn grant(grant: &Grant, bounds: &Bounds) -> Interval {
+    let used_until_us = used_until_us(grant.pool, grant.number);
+    let granted = Interval::grant(used_until_us, grant.reached_us, grant.ttl_us, bounds);
+    let too_far =
+        |not_before_us| error::worker::begins_too_far(grant.pool, grant.number, not_before_us, bounds).raise();
+    set(grant.pool, grant.number, grant.token, granted.unwrap_or_else(too_far))
+}
+
+/// Tells a caller that has to wait before its first id for how long.
+pub fn tell_of_a_wait(grant: &Grant, interval: Interval) {
+    let wait_us = interval.not_before_us.saturating_sub(grant.reached_us.max(now_us()));
     if wait_us > 0 {
-        let is_endless = timestamp::from_us(interval.not_before_us).is_none();
-        let wait = (!is_endless).then(|| Duration::from_micros(wait_us as u64));
-        error::worker::not_yet(pool, number, wait).notice();
+        error::worker::not_yet(grant.pool, grant.number, Duration::from_micros(wait_us as u64)).notice();
     }
 }
 
-/// For the same holder.
-pub fn renew(pool: &str, number: i32, token: i64, ttl_us: i64) -> Interval {
-    set(pool, number, token, own(pool, number, token).renewed(now_us(), ttl_us))
+/// What a holder asks for.
+pub struct Renewal<'a> {
+    pub pool: &'a str,
+    pub number: i32,
+    pub token: i64,
+    /// The end that the holder was told last; `None` to compare nothing.
+    pub last_not_after_us: Option<i64>,
+    pub reached_us: i64,
+    pub ttl_us: i64,
+}
+
+/// For the same holder, who has the row of its lease locked: another renewal under its token has ended.
+pub fn renew(renewal: &Renewal, bounds: &Bounds) -> Interval {
+    let Renewal { pool, number, token, .. } = *renewal;
+    let held = own(pool, number, token);
+    if let Some(last_us) = renewal.last_not_after_us.filter(|last_us| *last_us != held.not_after_us) {
+        error::worker::renewed_by_another(pool, number, last_us, held.not_after_us).raise();
+    }
+    set(pool, number, token, held.renewed(renewal.reached_us, renewal.ttl_us, bounds))
 }
 
 /// The holder says the last time that he has used.

@@ -10,7 +10,7 @@ mod preset;
 mod spec;
 
 pub use preset::PRESETS;
-pub use spec::time_text;
+pub use spec::{time_text, time_text_us};
 
 /// A run of bits in an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -189,7 +189,7 @@ fn data_of_the_previous_release_lives_on() {
     assert_eq!(value::<i64>(&mut client, "SELECT segment_next('ticket')"), ticket + 1);
     execute(&mut client, "RESET ROLE");
     execute(&mut client, &format!("SELECT lease_renew('importer', {token}), lease_fence('importer', {token})"));
-    execute(&mut client, &format!("SELECT worker_renew('workers', {worker_token})"));
+    execute(&mut client, &format!("SELECT worker_renew('workers', {worker_token}, '1 hour'::interval)"));
     let next = row(&mut client, "SELECT worker_id, token FROM worker_acquire('workers', 'other', '1 hour')");
     assert_ne!(next.get::<_, i32>(0), worker_id);
     assert!(next.get::<_, i64>(1) > worker_token);

@@ -11,7 +11,8 @@ use idgen_cluster_tests::{Builder, Cluster, pause, rounds};
 use postgres::{Client, Config};
 
 fn builder() -> Builder {
-    Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+    // Room for worker ids that are given back with an hour of id time to come.
+    Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off").conf("idgen.worker_max_lead", "1d")
 }
 
 /// A number, and the microseconds of id time that its holder may use.
@@ -95,7 +96,7 @@ fn who_is_early_is_told_how_long_to_wait() {
     let [notice] = &heard[..] else { panic!("one notice, and not {heard:?}") };
     assert_eq!((notice.severity(), notice.code().code()), ("NOTICE", "00000"));
     let wait =
-        notice.message().strip_prefix("number 0 of worker pool \"p\" can be used in ").expect("what it is about");
+        notice.message().strip_prefix("worker id 0 of worker pool \"p\" can be used in ").expect("what it is about");
     let wait_ms: i64 = wait.strip_suffix(" s").expect("seconds").replace('.', "").parse().expect("with three decimals");
     let left_ms = |us: i64| (allowed.from_us - us + 999) / 1000;
     assert!((left_ms(after_us)..=left_ms(before_us)).contains(&wait_ms), "{wait}");
@@ -127,7 +128,8 @@ fn storm(cluster: &Cluster, wanted: usize, grants: &AtomicUsize, told: &Mutex<Ve
 
 /// Renews some times. False if the number is lost, or the session.
 fn hold(cluster: &Cluster, client: &mut Client, token: i64, allowed: &mut Allowed) -> bool {
-    let until = format!("SELECT {} FROM worker_renew('p', $1)", micros("not_after"));
+    let last = "'epoch'::timestamptz + $2 * interval '1 microsecond'";
+    let until = format!("SELECT {} FROM worker_renew('p', $1, {last})", micros("not_after"));
     for _ in 0..random(4) {
         let pid = backend_pid(client);
         match random(16) {
@@ -142,7 +144,7 @@ fn hold(cluster: &Cluster, client: &mut Client, token: i64, allowed: &mut Allowe
             }
             _ => {}
         }
-        match client.query_one(&until, &[&token]) {
+        match client.query_one(&until, &[&token, &(allowed.until_us as f64)]) {
             Ok(row) => allowed.until_us = row.get(0),
             Err(error) => {
                 assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");

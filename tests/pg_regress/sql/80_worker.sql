@@ -1,4 +1,4 @@
--- Worker ids from a pool: numbers, and the id times that go with them.
+-- Worker ids from a pool, and the id times that go with them.
 CREATE TEMP VIEW numbers AS
 SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
 SELECT lease_define('ids', 3, '1 h', '1 h');
@@ -18,24 +18,17 @@ SELECT worker_id, token AS t1, expires_at IS NULL AS endless, not_after - not_be
 SELECT worker_id, token AS t2, not_after AS end2 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id
 SELECT * FROM numbers;
-CREATE FUNCTION pg_temp.refusal(command text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    message text;
-    detail text;
-    hint text;
-BEGIN
-    EXECUTE command;
-    RETURN NULL;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-    RETURN regexp_replace(regexp_replace(concat_ws(' | ', SQLSTATE, message, detail, hint), '\d{16}', '<token>', 'g'),
-                          'since [-0-9]* [:0-9]*\+00', 'since then', 'g');
-END $$;
-SELECT pg_temp.refusal($$SELECT worker_acquire('ids')$$);
+\set VERBOSITY terse
+SELECT worker_acquire('ids');
+\echo :SQLSTATE
+\set VERBOSITY default
 
--- renewed, the end moves on; it is not taken back
-SELECT not_after > :'end0' AS later, expires_at < not_after + '1 s' AS expires FROM worker_renew('ids', :t0);
-SELECT expires_at FROM worker_renew('ids', :t1);
+-- renewed, the end moves on by the pool's ttl, if the caller says which end it was told last
+SELECT not_after AS end0, not_after > :'end0' AS later, expires_at < not_after + '1 s' AS expires
+FROM worker_renew('ids', :t0, :'end0'::timestamptz) \gset
+\echo :later :expires
+SELECT not_after AS end1 FROM idgen.workers WHERE worker_id = 1 \gset
+SELECT expires_at FROM worker_renew('ids', :t1, :'end1'::timestamptz);
 SELECT worker_id, expires_at FROM idgen.workers WHERE bound;
 
 -- given back, the next holder begins where the last could end; with the last time, right after it
@@ -72,7 +65,10 @@ SELECT lease_drop('bare');
 
 -- taken away: it rests, and then the next one begins after all that was allowed
 SELECT lease_revoke('ids', 1);
-SELECT pg_temp.refusal($$SELECT worker_acquire('ids')$$);
+\set VERBOSITY terse
+SELECT worker_acquire('ids');
+\echo :SQLSTATE
+\set VERBOSITY default
 SELECT lease_define('ids', 3, '1 h');
 SELECT not_after AS end1 FROM idgen.workers WHERE worker_id = 1 \gset
 SELECT worker_id, not_before = :'end1' AS after_it FROM worker_acquire('ids', 'next', '10 min') \gset
@@ -89,26 +85,23 @@ SELECT worker_id, not_before = :'end0' AS after_it, token AS t FROM worker_acqui
 -- a slot that was acquired as a bare lease has no times
 SELECT worker_release('ids', :t);
 SELECT token AS bare FROM lease_acquire('ids') \gset
-SELECT worker_renew('ids', :bare);
+SELECT worker_renew('ids', :bare, now());
+\echo :SQLSTATE
+SELECT worker_confirm('ids', :bare);
 \echo :SQLSTATE
 SELECT worker_release('ids', :bare, now());
 SELECT worker_release('ids', :bare);
 SELECT token AS t FROM worker_acquire('ids') \gset
 
--- who has to wait is told how long, rounded up; who has not is told nothing
+-- a caller that has to wait is told how long, rounded up; one that has not is told nothing
 RESET client_min_messages;
 SELECT lease_define('late', 1, '10 min');
 SELECT token AS late FROM worker_acquire('late', ttl => '10 min') \gset
 SELECT worker_release('late', :late);
-SELECT token AS late FROM worker_acquire('late', ttl => '1 d') \gset
-SELECT worker_release('late', :late);
 SELECT token AS late FROM worker_acquire('late') \gset
 SELECT worker_release('late', :late);
-UPDATE idgen.worker_number SET not_after = 'infinity' WHERE pool = 'late';
-SELECT not_before, not_after, token AS late FROM worker_acquire('late') \gset
-\echo :not_before :not_after
-SELECT not_after FROM worker_renew('late', :late);
-SELECT worker_release('late', :late, now());
+SELECT token AS late FROM worker_acquire('late', reached => now() + interval '1 h') \gset
+SELECT worker_release('late', :late);
 SELECT lease_drop('late');
 DELETE FROM idgen.worker_number WHERE pool = 'late';
 SET client_min_messages = warning;
@@ -120,23 +113,32 @@ SELECT worker_acquire(NULL);
 \echo :SQLSTATE
 SELECT worker_acquire('ids', ttl => '1 ms');
 \echo :SQLSTATE
-SELECT worker_renew('ids', NULL);
+SELECT worker_renew('ids', NULL, now());
 \echo :SQLSTATE
-SELECT pg_temp.refusal($$SELECT worker_renew('ids', 1)$$);
-SELECT pg_temp.refusal($$SELECT worker_release('ids', 1)$$);
+\set VERBOSITY terse
+SELECT worker_renew('ids', 1, now());
+\echo :SQLSTATE
+SELECT worker_release('ids', 1);
+\echo :SQLSTATE
+\set VERBOSITY default
 BEGIN READ ONLY;
 SELECT worker_acquire('ids');
 \echo :SQLSTATE
 ROLLBACK;
 BEGIN;
 SELECT worker_release('ids', :t);
-SELECT worker_id FROM worker_acquire('ids', ttl => '1 min');
 ROLLBACK;
 SELECT state, bound FROM idgen.workers;
 CREATE ROLE idgen_pod;
 SET ROLE idgen_pod;
-SELECT pg_temp.refusal(format('SELECT worker_renew(''ids'', %s)', :t));
-SELECT pg_temp.refusal(format('SELECT worker_release(''ids'', %s)', :t));
+\set VERBOSITY terse
+SELECT worker_renew('ids', :t, now());
+\echo :SQLSTATE
+SELECT worker_confirm('ids', :t);
+\echo :SQLSTATE
+SELECT worker_release('ids', :t);
+\echo :SQLSTATE
+\set VERBOSITY default
 SELECT worker_id, token FROM idgen.workers;
 UPDATE idgen.worker_number SET not_after = now();
 \echo :SQLSTATE
@@ -145,8 +147,8 @@ DROP ROLE idgen_pod;
 SELECT worker_release('ids', :t);
 SELECT lease_drop('ids');
 
--- of free numbers those go first whose times are over, then those that are over first; not the one that is free for longest
-SELECT lease_define('order', 3);
+-- of free worker ids those go first whose times are over, then those that are over first; not the one that is free for longest
+SELECT lease_define('order', 3, '2 h');
 SELECT worker_id, token AS t0 FROM worker_acquire('order', ttl => '2 h') \gset
 SELECT worker_id, token AS t1 FROM worker_acquire('order', ttl => '1 h') \gset
 SELECT worker_id, token AS t2 FROM worker_acquire('order', ttl => '1 h') \gset

@@ -190,3 +190,9 @@ pub fn time_text(time_ms: i64) -> String {
     let time: Option<DateTime<Utc>> = DateTime::from_timestamp_millis(time_ms);
     time.map_or("infinity".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
 }
+
+/// The same for microseconds since 1970.
+pub fn time_text_us(time_us: i64) -> String {
+    let time: Option<DateTime<Utc>> = DateTime::from_timestamp_micros(time_us);
+    time.map_or("infinity".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+}

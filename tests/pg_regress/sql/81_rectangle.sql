@@ -1,0 +1,115 @@
+-- Rectangles of worker ids: where they begin and end, who may renew one, and where none is told.
+SET client_min_messages = warning;
+SELECT lease_define('p', 4, '1 min');
+
+-- the caller's own time says where a rectangle begins and ends, and the clock here only bounds it
+SELECT clock_timestamp() AS t \gset
+SELECT worker_id, not_before = :'t'::timestamptz - interval '1 h' AS begins, not_after = not_before + interval '1 min' AS ends
+FROM worker_acquire('p', 'behind', '1 min', reached => :'t'::timestamptz - interval '1 h');
+SELECT worker_id, token AS ahead, not_after AS told, not_before BETWEEN :'t' AND clock_timestamp() AS begins,
+       not_after = :'t'::timestamptz + interval '61 min' AS ends
+FROM worker_acquire('p', 'ahead', '1 min', reached => :'t'::timestamptz + interval '1 h') \gset
+\echo :worker_id :begins :ends
+SELECT not_after AS told, not_after = :'t'::timestamptz + interval '62 min' AS ends
+FROM worker_renew('p', :ahead, :'told'::timestamptz, reached => :'t'::timestamptz + interval '61 min') \gset
+\echo :ends
+-- without it the clock here; the end that was told is not taken back
+SELECT not_after = :'told' AS stays FROM worker_renew('p', :ahead, :'told'::timestamptz);
+-- a renewal too far ahead is cut off
+SELECT not_after - clock_timestamp() BETWEEN '1 d' AND '1 d 1 min' AS bounded
+FROM worker_renew('p', :ahead, :'told'::timestamptz, reached => now() + interval '1 year');
+-- and a grant is refused
+\set VERBOSITY terse
+SELECT worker_acquire('p', ttl => '1 min', reached => now() + interval '1 year');
+\echo :SQLSTATE
+SELECT worker_acquire('p', ttl => '1 min', reached => 'infinity');
+\echo :SQLSTATE
+SELECT worker_acquire('p', ttl => '1 min', reached => '-infinity');
+\echo :SQLSTATE
+\set VERBOSITY default
+-- a ttl longer than the pool's
+SELECT worker_acquire('p', ttl => '2 min', reached => now());
+\echo :SQLSTATE
+
+-- one token in two hands: the second renewal is refused, and changes nothing
+SELECT worker_id, token AS t, not_after AS told FROM worker_acquire('p', 'twins', '1 min') \gset
+SELECT not_after AS first FROM worker_renew('p', :t, :'told'::timestamptz) \gset
+\set VERBOSITY terse
+SELECT worker_renew('p', :t, :'told'::timestamptz);
+\echo :SQLSTATE
+\set VERBOSITY default
+SELECT not_after = :'first' AS unchanged FROM idgen.workers WHERE pool = 'p' AND owner = 'twins';
+SELECT worker_renew('p', :t, NULL::timestamptz);
+\echo :SQLSTATE
+SELECT worker_renew('p', :t, :'told'::timestamptz, reached => 'infinity');
+\echo :SQLSTATE
+
+-- a worker id that is preferred is granted if it is free, also one that was never granted
+SELECT lease_define('q', 8, '1 min');
+SELECT worker_id, token AS t5 FROM worker_acquire('q', 'a', '1 min', prefer => 5) \gset
+\echo :worker_id
+SELECT worker_id FROM worker_acquire('q', 'b', '1 min', prefer => 5);
+SELECT worker_id FROM worker_acquire('q', 'c', '1 min', prefer => 8);
+SELECT worker_id FROM worker_acquire('q', 'd', '1 min', prefer => -1);
+SELECT worker_release('q', :t5);
+SELECT worker_id FROM worker_acquire('q', 'e', '1 min', prefer => 5);
+
+-- nothing is told that a rollback takes back
+\set VERBOSITY terse
+BEGIN;
+SELECT worker_acquire('p', ttl => '1 min');
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SELECT worker_renew('p', :t, :'first'::timestamptz);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SELECT worker_renew('p', :t, interval '1 min');
+\echo :SQLSTATE
+ROLLBACK;
+SELECT worker_acquire('p', ttl => '1 min') \; SELECT 1;
+\echo :SQLSTATE
+SELECT 1 \; SELECT worker_renew('p', :t, :'first'::timestamptz);
+\echo :SQLSTATE
+DO $$
+BEGIN
+    PERFORM worker_acquire('p', ttl => '1 min');
+EXCEPTION WHEN active_sql_transaction THEN
+    RAISE WARNING 'refused: %', SQLERRM;
+END $$;
+DO $$
+BEGIN
+    PERFORM worker_renew('p', token, not_after) FROM idgen.workers WHERE pool = 'p' AND owner = 'twins';
+EXCEPTION WHEN active_sql_transaction THEN
+    RAISE WARNING 'refused: %', SQLERRM;
+END $$;
+\set VERBOSITY default
+SELECT not_after = :'first' AS unchanged FROM idgen.workers WHERE pool = 'p' AND owner = 'twins';
+SELECT count(*) FROM idgen.workers WHERE pool = 'p' AND state = 'held';
+
+-- it is certain at once where no standby is synchronous, but not before it is committed
+SELECT worker_confirm('p', :t) = :'first' AS confirmed;
+SELECT worker_confirm('p', renewed.token)
+FROM (SELECT :t AS token, (worker_renew('p', :t, :'first'::timestamptz)).not_after OFFSET 0) AS renewed WHERE not_after IS NOT NULL;
+\echo :SQLSTATE
+SELECT worker_confirm('p', :t) = :'first' AS confirmed;
+\set VERBOSITY terse
+SELECT worker_confirm('p', 1);
+\echo :SQLSTATE
+SELECT worker_confirm(NULL, :t);
+\echo :SQLSTATE
+SELECT worker_confirm('p', NULL);
+\echo :SQLSTATE
+\set VERBOSITY default
+BEGIN READ ONLY;
+SELECT worker_confirm('p', :t) = :'first' AS confirmed;
+COMMIT;
+-- as keepers of 0.7 call it: no comparison, and what a ttl exceeds the pool's by is a lead
+SELECT not_after > :'first' AS later, not_after - clock_timestamp() BETWEEN '9 min' AND '10 min' AS ahead,
+       expires_at - clock_timestamp() < '1 min' AS expires
+FROM worker_renew('p', :t, interval '10 min');
+SELECT worker_release('p', token) FROM idgen.workers WHERE pool = 'p';
+SELECT worker_release('q', token) FROM idgen.workers WHERE pool = 'q' AND state = 'held';
+SELECT lease_drop('p'), lease_drop('q');
+DELETE FROM idgen.worker_number WHERE pool IN ('p', 'q');
