@@ -43,7 +43,8 @@ fn an_open_definition_keeps_no_server_from_its_worker_id() {
         execute(&mut definer, "BEGIN");
         execute(&mut definer, change);
 
-        execute(&mut holder, &format!("SELECT worker_renew('p', {renewed}, '1 hour'::interval)"));
+        let last = "(SELECT not_after FROM idgen.workers WHERE worker_id = 0)";
+        execute(&mut holder, &format!("SELECT worker_renew('p', {renewed}, {last})"));
         execute(&mut holder, &format!("SELECT worker_release('p', {released}, clock_timestamp())"));
         execute(&mut definer, "COMMIT");
     }

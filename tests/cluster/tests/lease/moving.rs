@@ -28,8 +28,10 @@ fn acquire_worker(client: &mut Client, pool: &str) -> (i32, i64) {
     (row.get(0), row.get(1))
 }
 
+/// From the end that the holder was told last.
 fn renewal(pool: &str, token: i64) -> String {
-    format!("SELECT worker_renew('{pool}', {token}, '1 hour'::interval)")
+    let last = format!("(SELECT not_after FROM idgen.worker_number WHERE token = {token})");
+    format!("SELECT worker_renew('{pool}', {token}, {last})")
 }
 
 #[test]
