@@ -1,0 +1,225 @@
+//! A name over everything that can happen to it: there are never more holders than slots.
+
+use super::*;
+
+/// What happens to a name. Times are steps of the clock.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Acquire {
+        bound: bool,
+        preferred: i32,
+    },
+    Renew {
+        holder: usize,
+    },
+    Release {
+        holder: usize,
+    },
+    Revoke {
+        holder: usize,
+    },
+    SessionEnds {
+        holder: usize,
+    },
+    Pass {
+        us: i64,
+    },
+    /// Another machine goes on with the rows: its clock has nothing to do with this one's.
+    Failover {
+        clock_us: i64,
+    },
+    Define {
+        first_slot: i32,
+        slots: i32,
+        lock_delay_us: i64,
+    },
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let holder = || 0usize..6;
+    let event = prop_oneof![
+        4 => (any::<bool>(), 0..8i32).prop_map(|(bound, preferred)| Event::Acquire { bound, preferred }),
+        2 => holder().prop_map(|holder| Event::Renew { holder }),
+        2 => holder().prop_map(|holder| Event::Release { holder }),
+        1 => holder().prop_map(|holder| Event::Revoke { holder }),
+        1 => holder().prop_map(|holder| Event::SessionEnds { holder }),
+        4 => (0..150i64).prop_map(|us| Event::Pass { us }),
+        1 => (0..1_000i64).prop_map(|clock_us| Event::Failover { clock_us }),
+        1 => (0..4i32, 1..5i32, 0..60i64)
+            .prop_map(|(first_slot, slots, lock_delay_us)| Event::Define { first_slot, slots, lock_delay_us }),
+    ];
+    proptest::collection::vec(event, 1..120)
+}
+
+/// A holder as it sees itself, by true time, which no machine shows.
+#[derive(Debug)]
+struct Holder {
+    token: i64,
+    /// The holder was promised the lease up to then; a bound one, as long as its session lives.
+    until: Option<i64>,
+}
+
+/// Rows and holders as the extension moves them.
+struct World {
+    terms: Vec<Term>,
+    holders: Vec<Holder>,
+    definition: Definition,
+    /// True time, and what the machine's clock is ahead of it.
+    time: i64,
+    clock_offset: i64,
+    began_us: i64,
+    next_token: i64,
+    /// How many may hold the name now: its slots, and after they were lowered those who held it then, up to the next grant.
+    may_hold: usize,
+}
+
+impl World {
+    const TTL: i64 = 100;
+
+    fn now(&self) -> Now {
+        Now { now_us: self.time + self.clock_offset, began_us: self.began_us }
+    }
+
+    fn term(&mut self, holder: usize) -> Option<(&mut Term, usize)> {
+        let index = holder.checked_rem(self.holders.len())?;
+        let token = self.holders[index].token;
+        self.terms.iter_mut().find(|term| term.token == token && term.depth > 0).map(|term| (term, index))
+    }
+
+    /// Those whose time is not over, by what they were promised.
+    fn unexpired(&self) -> usize {
+        self.holders.iter().filter(|holder| holder.until.is_none_or(|until| self.time < until)).count()
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Acquire { bound, preferred } => self.acquire(bound, preferred),
+            Event::Renew { holder } => {
+                let until = self.time + Self::TTL;
+                if let Some((term, index)) = self.term(holder) {
+                    (term.ends_us, term.by_this_clock) = (now.now_us + Self::TTL, true);
+                    if term.session != Session::Lives {
+                        term.session = Session::None;
+                        self.holders[index].until = Some(until);
+                    }
+                }
+            }
+            Event::Release { holder } => {
+                if let Some((term, index)) = self.term(holder) {
+                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
+                    (term.session, term.revoked) = (Session::None, false);
+                    self.holders.swap_remove(index);
+                }
+            }
+            Event::Revoke { holder } => {
+                if let Some((term, index)) = self.term(holder) {
+                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
+                    (term.session, term.revoked) = (Session::None, true);
+                    self.holders.swap_remove(index);
+                }
+            }
+            Event::SessionEnds { holder } => {
+                let time = self.time;
+                if let Some((term, index)) = self.term(holder)
+                    && term.session == Session::Lives
+                {
+                    term.session = Session::Ended { since_us: now.now_us };
+                    self.holders[index].until = Some(time);
+                }
+            }
+            Event::Pass { us } => self.time += us,
+            Event::Failover { clock_us } => self.fail_over(clock_us),
+            Event::Define { first_slot, slots, lock_delay_us } => {
+                self.definition = Definition { first_slot, slots, lock_delay_us, ..self.definition };
+                self.may_hold = self.holders.len().max(slots as usize);
+            }
+        }
+        // L2.
+        let (unexpired, slots) = (self.unexpired(), self.definition.slots);
+        assert!(unexpired <= self.may_hold, "{unexpired} holders of {slots} slots: {:?}", self.holders);
+        // An expired term is exclusive, and may be renewed and fenced, until it is taken over.
+        let is_term = |holder: &Holder| self.terms.iter().any(|term| term.token == holder.token && term.depth > 0);
+        assert!(self.holders.iter().all(is_term), "{:?}", self.holders);
+    }
+
+    fn fail_over(&mut self, clock_us: i64) {
+        self.clock_offset = clock_us - self.time;
+        self.began_us = clock_us;
+        for term in &mut self.terms {
+            term.by_this_clock = false;
+            if matches!(term.session, Session::Lives | Session::Ended { .. }) {
+                term.session = Session::EndedWithServer;
+            }
+        }
+        for holder in &mut self.holders {
+            holder.until = Some(holder.until.unwrap_or(self.time + Self::TTL));
+        }
+    }
+
+    fn acquire(&mut self, bound: bool, preferred: i32) {
+        let now = self.now();
+        let slot = match choose(&self.terms, &self.definition, &[preferred], now) {
+            Choice::Take { slots, all } => {
+                assert_eq!(all, slots.len() == self.definition.slots as usize);
+                slots[0]
+            }
+            Choice::Make { slot } => slot,
+            Choice::Wait { until_us } => {
+                assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
+                return;
+            }
+        };
+        assert!(self.definition.has(slot));
+        for slot in to_end_before(&self.terms, &self.definition, slot, now) {
+            let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("a row that is there");
+            assert!(!term.is_held(now), "a term that runs is not taken over");
+            term.depth = 0;
+            let token = term.token;
+            self.holders.retain(|holder| holder.token != token);
+        }
+        if let Some(index) = self.terms.iter().position(|term| term.slot == slot) {
+            let last = self.terms.swap_remove(index);
+            assert!(!last.is_held(now), "a term that runs is not taken over");
+            self.holders.retain(|holder| holder.token != last.token);
+        }
+        self.next_token += 1;
+        let session = if bound { Session::Lives } else { Session::None };
+        let (token, ends_us) = (self.next_token, now.now_us + Self::TTL);
+        self.terms.push(Term { token, session, ttl_us: Self::TTL, ..held(slot, ends_us) });
+        let until = (!bound).then_some(self.time + Self::TTL);
+        self.holders.push(Holder { token, until });
+        self.may_hold = self.definition.slots as usize;
+        let (holders, slots) = (self.holders.len(), self.may_hold);
+        assert!(holders <= slots, "{holders} may renew or fence {slots} slots: {:?}", self.holders);
+    }
+}
+
+proptest! {
+    #[test]
+    fn there_are_never_more_holders_than_slots(events in events()) {
+        let mut world = World {
+            terms: Vec::new(),
+            holders: Vec::new(),
+            definition: Definition { first_slot: 0, slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
+            time: 1_000_000,
+            clock_offset: 0,
+            began_us: 0,
+            next_token: 0,
+            may_hold: 2,
+        };
+        for event in events {
+            world.happen(event);
+        }
+        // Nothing is taken for ever: without sessions, all of it is free after the time, and the rest after it.
+        for term in &mut world.terms {
+            if term.session == Session::Lives {
+                term.session = Session::None;
+            }
+        }
+        world.time += 2 * World::TTL + world.definition.lock_delay_us;
+        let choice = choose(&world.terms, &world.definition, &[], world.now());
+        let is_free = !matches!(choice, Choice::Wait { .. });
+        prop_assert!(is_free, "{choice:?}");
+    }
+}
