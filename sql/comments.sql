@@ -183,6 +183,17 @@ COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease
 COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of its holder, or its last one';
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
+COMMENT ON FUNCTION worker_begin_history() IS
+    'lets a copy of the coordinator grant worker ids, whose origin grants no more; returns from when on they begin at once';
+COMMENT ON TABLE idgen.worker_history IS 'what has granted worker ids from this database, and since when that is all that was granted';
+COMMENT ON COLUMN idgen.worker_history.one IS 'true: there is at most one row';
+COMMENT ON COLUMN idgen.worker_history.system_identifier IS 'system identifier of the server; 0 in a dump';
+COMMENT ON COLUMN idgen.worker_history.timeline IS 'timeline of the server; 0 in a dump';
+COMMENT ON COLUMN idgen.worker_history.database IS 'OID of the database; 0 in a dump';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy has not';
+COMMENT ON COLUMN idgen.worker_history.since IS
+    'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
+COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';
 COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';
 COMMENT ON VIEW idgen.stat_worker IS 'the worker id of this server, and how its lease stands';
 COMMENT ON FUNCTION idgen.stat_get_worker() IS 'what the view idgen.stat_worker reads';

@@ -95,3 +95,18 @@ CREATE TABLE idgen.worker_number (
     PRIMARY KEY (pool, number)
 ) WITH (fillfactor = 50);
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');
+
+-- Which server, timeline, database and data directory have granted worker ids from this database, so that it notices when
+-- another one goes on with its data. At most one row.
+CREATE TABLE idgen.worker_history (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    system_identifier bigint NOT NULL,
+    timeline int NOT NULL,
+    database oid NOT NULL,
+    place text NOT NULL,
+    since timestamptz NOT NULL,
+    first_token bigint NOT NULL
+);
+-- A restored database is another one than that which granted.
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
+    SELECT one, 0, 0, 0::oid, place, since, first_token FROM idgen.worker_history$condition$);

@@ -112,6 +112,7 @@ extension_sql_file!(
         worker::renew::worker_renew_compared,
         worker::renew::worker_renew,
         worker::confirm::worker_confirm,
+        worker::history::worker_begin_history,
         worker::worker_release,
         worker::moving::worker_move,
         worker::correct::worker_correct,

@@ -105,6 +105,35 @@ pub fn confirmed_too_early(pool: &str, number: i32) -> Failure {
     .hint("Run worker_confirm() in a transaction of its own, after that of worker_acquire() or worker_renew().")
 }
 
+pub fn token_before_interruption(pool: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!(
+            "the token of worker pool \"{pool}\" was granted before the history of this coordinator was interrupted \
+             (failover or restore)"
+        ),
+    )
+    .detail("Id times may have been granted since that this database does not know of.")
+    .hint("Make no more ids under the worker id, and acquire one with worker_acquire().")
+}
+
+pub fn copy_of_the_coordinator() -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        "this database is a copy of the coordinator",
+    )
+    .detail("Another data directory of the same server and timeline has granted worker ids, and may go on granting them.")
+    .hint(
+        "Point idgen.coordinator at the origin. If the origin grants no more, or was moved here: \
+         SELECT worker_begin_history();",
+    )
+}
+
+pub fn no_place(error: &std::io::Error) -> Failure {
+    Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
+        .detail("By it this data directory is told from a copy of it.")
+}
+
 pub fn not_finite(name: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("{name} must be finite"))
 }

@@ -23,7 +23,7 @@ pub mod row;
 mod session;
 pub mod stats;
 pub mod term;
-mod tokens;
+pub mod tokens;
 pub mod transaction;
 pub mod turnstile;
 mod versions;

@@ -6,7 +6,7 @@
 
 use super::row::LEASE;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
-use crate::query::Query;
+use crate::query::{Query, value};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static RAISE: Query = Query::new(&LEASE, || {
@@ -26,6 +26,14 @@ pub fn draw<R>(work: impl FnOnce() -> R) -> R {
         IS_RAISED.store(true, Relaxed);
     }
     with_lock(Mode::Shared, work)
+}
+
+static NEXT: Query =
+    Query::new(&LEASE, || "SELECT pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass)".to_owned());
+
+/// A token that nobody gets: all that are drawn later are greater.
+pub fn next() -> i64 {
+    draw(|| NEXT.write(&[], |row| value(row, 1)).pop().expect("a sequence has a next value"))
 }
 
 /// The transaction's lock: an error lets go of it.

@@ -1,5 +1,6 @@
 //! Acquiring a worker id of a pool, and the rectangle of id times that goes with it.
 
+use super::history::{self, Known};
 use super::number::{self, Grant};
 use super::preference::WorkerPreference;
 use super::{finite_us, refuse_in_block};
@@ -46,8 +47,9 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
     let pool = checked_name(pool.as_deref());
     term::refuse_where_nothing_can_be_written(c"worker_acquire()");
     refuse_in_block(c"worker_acquire()");
-    let (term_ttl_us, ahead_us) = checked_ttl(pool, &request);
-    let (granted, bounds) = slot(pool, &request, term_ttl_us);
+    let known = checked_history(pool);
+    let (term_ttl_us, ahead_us) = checked_ttl(pool, &request, known);
+    let (granted, bounds) = slot(pool, &request, term_ttl_us, known);
     let grant = Grant {
         pool,
         number: granted.slot,
@@ -70,8 +72,8 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
 
 /// How long the term lasts, `None` with its session, and how far the caller is ahead of the clock here if it does not say
 /// its time.
-fn checked_ttl(pool: &str, request: &Request) -> (Option<i64>, i64) {
-    let bounds = bounds(pool);
+fn checked_ttl(pool: &str, request: &Request, known: Known) -> (Option<i64>, i64) {
+    let bounds = bounds(pool, known);
     match (request.ttl_us, request.reached_us) {
         (Some(ttl_us), None) => {
             let (term_us, reached_us) = bounds.split(ttl_us);
@@ -90,8 +92,8 @@ fn checked_ttl(pool: &str, request: &Request) -> (Option<i64>, i64) {
 }
 
 /// A slot of the pool, and what bounds its rectangle once it is granted.
-fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>) -> (row::Granted, Bounds) {
-    let latest_us = bounds(pool).latest_start_us();
+fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>, known: Known) -> (row::Granted, Bounds) {
+    let latest_us = bounds(pool, known).latest_start_us();
     let is_usable = |id: &i32| number::used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
     let owner = request.owner.as_deref();
     let wish = Wish {
@@ -112,13 +114,22 @@ fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>) -> (row::Grante
         error::worker::exhausted(pool, slots, &names::idle_holders(pool)).raise()
     };
     // Again: the pool may have been moved, dropped or changed while the caller waited in the queue.
-    (granted, bounds(pool))
+    (granted, bounds(pool, known))
 }
 
-fn bounds(pool: &str) -> Bounds {
+/// For a pool that is defined: otherwise nothing is granted, and the history is none of a coordinator.
+fn checked_history(pool: &str) -> Known {
+    history::for_grant(pool_ttl_us(pool))
+}
+
+fn bounds(pool: &str, known: Known) -> Bounds {
+    number::bounds(pool_ttl_us(pool), known)
+}
+
+fn pool_ttl_us(pool: &str) -> i64 {
     let defined = row::look(pool);
     if defined.definer.is_none() {
         error::worker::unknown_pool(pool).raise();
     }
-    number::bounds(defined.definition.ttl_us)
+    defined.definition.ttl_us
 }

@@ -3,6 +3,7 @@
 //! A commit that was cancelled while it waited for a standby succeeds, with a warning that the caller may never see. So a
 //! caller that must know asks here, after the commit, and PostgreSQL's own record of what the standbys have decides.
 
+use super::history;
 use crate::encoding::Text;
 use crate::lease::row::{LEASE, user};
 use crate::lease::{required_token, term};
@@ -46,7 +47,13 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
         is_uncommitted: value(row, 3),
     };
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
-    let found = subtransaction::undone(|| FIND.look(&[pool.into(), token.into(), user().into()], read).pop());
+    let found = subtransaction::undone(|| {
+        let found = FIND.look(&[pool.into(), token.into(), user().into()], read).pop();
+        if found.is_some() {
+            history::for_holder(pool, token);
+        }
+        found
+    });
     let found = found.unwrap_or_else(|| term::stale(pool, token));
     let not_after = found.not_after.unwrap_or_else(|| error::worker::bare_lease(pool, found.slot).raise());
     if found.is_uncommitted {

@@ -13,6 +13,8 @@ pub mod acquire;
 pub mod confirm;
 mod coordinator;
 pub mod correct;
+mod handle;
+pub mod history;
 pub mod keeper;
 mod libpq;
 pub mod moving;

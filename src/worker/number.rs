@@ -1,5 +1,6 @@
 //! The rows of `idgen.worker_number`: which id times the last holder of each number was allowed.
 
+use super::history::Known;
 use crate::owner::Table;
 use crate::query::{Query, value};
 use crate::{error, settings, timestamp};
@@ -55,8 +56,8 @@ fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
 }
 
 /// What bounds the rectangles of a pool whose holders have at most this ttl.
-pub fn bounds(ttl_us: i64) -> Bounds {
-    Bounds { now_us: now_us(), ttl_us, max_lead_us: settings::worker_max_lead_us(), since_us: None }
+pub fn bounds(ttl_us: i64, known: Known) -> Bounds {
+    Bounds { now_us: now_us(), ttl_us, max_lead_us: settings::worker_max_lead_us(), since_us: known.since_us }
 }
 
 /// Up to where id times of a worker id were allowed; `None` if it was never granted.
@@ -123,7 +124,7 @@ pub fn time(us: i64) -> TimestampWithTimeZone {
     timestamp::from_us(us).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
 }
 
-fn now_us() -> i64 {
+pub fn now_us() -> i64 {
     // SAFETY: reads the clock.
     timestamp::to_us(TimestampWithTimeZone::try_from(unsafe { pg_sys::GetCurrentTimestamp() }).expect("a time of now"))
 }

@@ -1,7 +1,7 @@
 //! Renewing a worker id: the next piece of id time for the same holder.
 
 use super::number::{self, Renewal};
-use super::{finite_us, refuse_in_block};
+use super::{finite_us, history, refuse_in_block};
 use crate::encoding::Text;
 use crate::lease::row::{self, Granted};
 use crate::lease::{required_token, term, transaction, ttl_us};
@@ -27,7 +27,7 @@ fn worker_renew_compared(
     let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
     let last = last_not_after.unwrap_or_else(|| error::null_argument("last_not_after").raise());
     let reached_us = reached.map(|reached| finite_us("reached", reached));
-    let bounds = checked_bounds(pool);
+    let bounds = checked_bounds(pool, token);
     let renewed = transaction::confirmed_apart(|| term::renew(pool, token, Some(bounds.ttl_us)));
     let renewal = Renewal {
         pool,
@@ -53,7 +53,7 @@ fn worker_renew(
 ) -> Record {
     let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
     let ttl_us = ttl_us(ttl);
-    let bounds = checked_bounds(pool);
+    let bounds = checked_bounds(pool, token);
     let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
     let renewed = term::renew(pool, token, split.map(|(term_us, _)| term_us));
     let renewal = Renewal {
@@ -68,10 +68,10 @@ fn worker_renew(
     unsafe { answer(fcinfo, &renewed, number::renew(&renewal, &bounds)) }
 }
 
-fn checked_bounds(pool: &str) -> Bounds {
+fn checked_bounds(pool: &str, token: i64) -> Bounds {
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
     refuse_in_block(c"worker_renew()");
-    number::bounds(row::look(pool).definition.ttl_us)
+    number::bounds(row::look(pool).definition.ttl_us, history::for_holder(pool, token))
 }
 
 /// # Safety

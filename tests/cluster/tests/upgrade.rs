@@ -194,3 +194,62 @@ fn data_of_the_previous_release_lives_on() {
     assert_ne!(next.get::<_, i32>(0), worker_id);
     assert!(next.get::<_, i64>(1) > worker_token);
 }
+
+/// What a keeper of 0.7 sends to acquire, with $3 as the time that its server has reached, in microseconds since 1970.
+const ACQUIRE_OF_0_7: &str = "
+    WITH turn AS MATERIALIZED (SELECT 1 AS came FROM public.lock_acquire_xact(
+        'idgen keeper ' OPERATOR(pg_catalog.||) pg_catalog.md5($1 OPERATOR(pg_catalog.||) $2)))
+    SELECT granted.worker_id, granted.token, granted.not_after
+    FROM turn, LATERAL public.worker_acquire($1, $2, CASE turn.came WHEN 1 THEN TTL END) AS granted";
+const RENEW_OF_0_7: &str = "SELECT renewed.not_after FROM public.worker_renew($1, $2::pg_catalog.int8, TTL) AS renewed";
+/// The pool's ttl, and what the server is ahead of the clock here.
+const TTL_OF_0_7: &str = "
+    GREATEST(LEAST((SELECT ttl FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1) OPERATOR(pg_catalog.+)
+        (LEAST(GREATEST($3::pg_catalog.int8 OPERATOR(pg_catalog.-)
+            (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, 0),
+            3155760000000000) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval),
+        pg_catalog.current_setting('idgen.lease_max_ttl', true)::pg_catalog.interval),
+        pg_catalog.current_setting('idgen.lease_min_ttl', true)::pg_catalog.interval)";
+
+/// Library first, then ALTER EXTENSION UPDATE, while keepers of 0.7 hold worker ids: none is lost, and none waits.
+#[test]
+fn keepers_of_0_7_go_on_over_the_update_of_their_coordinator() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'; SELECT lease_define('servers', 4)");
+    let mut client = cluster.client();
+    let acquire_sql = ACQUIRE_OF_0_7.replace("TTL", TTL_OF_0_7);
+    let renew_sql = RENEW_OF_0_7.replace("TTL", TTL_OF_0_7);
+    let now_us = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        now.as_micros() as i64
+    };
+    let acquire = |client: &mut postgres::Client, owner: &str, reached_us: i64| -> (i32, i64, std::time::SystemTime) {
+        let row = client.query_one(&acquire_sql, &[&"servers", &owner, &reached_us]).expect(&acquire_sql);
+        (row.get(0), row.get(1), row.get(2))
+    };
+    let renew = |client: &mut postgres::Client, token: i64, reached_us: i64| -> std::time::SystemTime {
+        client.query_one(&renew_sql, &[&"servers", &token, &reached_us]).expect(&renew_sql).get(0)
+    };
+    // One of them has ids 20 s ahead of the clock.
+    let (_, token, told) = acquire(&mut client, "a", now_us());
+    let (_, ahead, _) = acquire(&mut client, "b", now_us() + 20_000_000);
+    assert!(renew(&mut client, token, now_us()) > told);
+    execute(&mut client, &format!("SELECT lease_renew('servers', {token})"));
+
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+
+    let told = renew(&mut client, token, now_us());
+    let far = renew(&mut client, ahead, now_us() + 20_000_000);
+    assert!(far.duration_since(told).expect("later").as_secs() >= 18, "{far:?} and {told:?}");
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.worker_history"), 0, "a renewal makes none");
+    let (third, _, _) = acquire(&mut client, "c", now_us());
+    assert_eq!(third, 2);
+    let begun = "SELECT history.since = '-infinity' AND known.not_before <= clock_timestamp()
+                 FROM idgen.worker_history AS history, idgen.worker_number AS known WHERE known.number = 2";
+    assert!(value::<bool>(&mut client, begun), "the history of an upgraded database is complete");
+    renew(&mut client, token, now_us());
+    // The keeper of the new release goes on under the token of the old one.
+    let told = format!("SELECT not_after FROM idgen.workers WHERE token = {token}");
+    execute(&mut client, &format!("SELECT worker_renew('servers', {token}, ({told}))"));
+    execute(&mut client, &format!("SELECT worker_confirm('servers', {token}), worker_release('servers', {token})"));
+}

@@ -156,3 +156,6 @@ SELECT worker_release('order', :t0), worker_release('order', :t1), worker_releas
 SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
 SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
 SELECT worker_id FROM worker_acquire('order', ttl => '1 min');
+SELECT worker_release('order', token) FROM idgen.workers WHERE pool = 'order';
+SELECT lease_drop('order');
+DELETE FROM idgen.worker_number WHERE pool = 'order';
