@@ -3,6 +3,7 @@
 
 mod confirm;
 mod leap;
+mod pipeline;
 mod twins;
 
 use idgen_cluster_tests::grants::micros;
