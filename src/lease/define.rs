@@ -92,7 +92,7 @@ fn drop_name(name: &str) {
     require_unheld(name, &row::look(name));
     // To the end of the transaction: until then acquirers see the rows that are dropped here.
     Turnstile::of(name).enter(Limit::by_lock_timeout());
-    // Whoever moves a pool holds this, and not the turn.
+    // A move from another pool holds this lock, but not the turn.
     lock(name, Mode::Exclusive).take(Scope::Transaction);
     let terms = lock_rows(name);
     let lease = Lease { terms, ..row::look(name) };

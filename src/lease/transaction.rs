@@ -109,7 +109,7 @@ pub fn has_one_snapshot() -> bool {
 
 /// The session is to hold the lock of this key as long as the term lasts, and the slot rests after the session.
 pub fn bind(name: &str, token: i64, key: i64, rest_us: i64) {
-    // What others have released or revoked meanwhile, this session still holds; what they have moved, under its old name.
+    // Other sessions may have ended or moved these terms: release the locks of those that ended, and rename those that moved.
     let bound = SESSION_TERMS.lock().clone();
     for term in bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)) {
         match own::name_of(term.token) {

@@ -25,7 +25,7 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     term::refuse_where_nothing_can_be_written(c"worker_move()");
     // Before the wait, so that no caller waits in vain, and after it, when the pools may be gone.
     require_pools(from, to);
-    // First of all, as a drop does: the head of the queue may keep later fences waiting, and then wait for the definition.
+    // Enter the queue first, as a drop does: its head may hold precedence over fences while it waits for the definition.
     Turnstile::of(from).enter(Limit::by_lock_timeout());
     let mut pools = [from, to];
     pools.sort_unstable();

@@ -5,7 +5,7 @@ use crate::lease::row::LEASE;
 use crate::query::{Query, value};
 use std::collections::HashSet;
 
-/// The preference of one who acquires a worker id.
+/// The preference of a caller that acquires a worker id.
 pub struct WorkerPreference<'a> {
     pub pool: &'a str,
     pub owner: Option<&'a str>,

@@ -134,7 +134,7 @@ fn statistics_of_the_previous_release_work_with_this_library() {
     assert_eq!(value::<i64>(&mut client, sql), 9);
 }
 
-/// Whoever replaces the library may run ALTER EXTENSION idgen UPDATE much later: holders go on, and one session sees both.
+/// Users replace the library first, and run ALTER EXTENSION idgen UPDATE later. Holders go on, also in one session.
 #[test]
 fn leases_go_on_with_the_sql_of_the_previous_release_and_over_its_upgrade() {
     let cluster = Cluster::start();

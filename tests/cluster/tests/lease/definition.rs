@@ -1,4 +1,4 @@
-//! Definitions that are being changed: grants wait for them, and nothing that a holder does.
+//! Definitions that are being changed: grants wait for them, holders do not.
 
 use idgen_cluster_tests::sql::{backend_pid, execute, refused, value};
 
@@ -75,7 +75,7 @@ fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
     });
 }
 
-/// The name is defined no more once the caller has its turn: there is no slot, and no worker id, that it could have.
+/// The name is not defined any more when the caller has its turn.
 #[test]
 fn a_pool_dropped_during_the_wait_grants_no_worker_id() {
     let cluster = builder().start_with_extension();

@@ -84,7 +84,7 @@ fn a_move_waits_for_a_holder_that_has_fenced() {
     execute(&mut holder, &renewal("b", token));
 }
 
-/// Such a caller has looked up the pool before its turn came. It must not get the first worker id of a pool that is gone.
+/// The caller has found the pool before its turn came. It must not get the first worker id of a pool that is gone.
 #[test]
 fn a_caller_that_waits_for_its_turn_during_a_move_gets_no_worker_id_of_the_old_pool() {
     let cluster = pools();
@@ -102,7 +102,7 @@ fn a_caller_that_waits_for_its_turn_during_a_move_gets_no_worker_id_of_the_old_p
     assert_eq!(value::<String>(&mut mover, "SELECT string_agg(pool || number, ' ') FROM idgen.worker_number"), "b10");
 }
 
-/// The move has the worker id before the pool that it goes to is dropped, or finds that pool gone.
+/// A drop waits for the move, and then finds the worker ids that have come.
 #[test]
 fn a_pool_is_not_dropped_while_worker_ids_are_moved_to_it() {
     let cluster = pools();
@@ -126,7 +126,7 @@ fn a_worker_id_that_is_bound_to_a_session_stays_bound_over_a_move() {
     let [mut mover, mut holder] = [cluster.client(), cluster.client()];
     let token: i64 = value(&mut holder, "SELECT token FROM worker_acquire('a')");
     assert_eq!(value::<i32>(&mut mover, "SELECT worker_move('a', 'b')"), 1);
-    // A session that is bound to one more lease lets go of those that it has lost.
+    // A session that is bound to one more lease releases the locks of those that it has lost.
     for _ in 0..2 {
         let other = acquire(&mut holder, "'other', bind_session => true");
         assert_eq!(states(&mut mover, "b"), ["10 held"]);
@@ -196,7 +196,7 @@ impl Drop for Ending<'_> {
 }
 
 #[test]
-fn rectangles_never_overlap_while_pools_are_moved_to_and_fro() {
+fn rectangles_never_overlap_while_pools_are_moved_back_and_forth() {
     let cluster = builder().start_with_extension();
     define(&mut cluster.client(), "a");
     grants::write_down(&cluster);
@@ -216,7 +216,7 @@ fn rectangles_never_overlap_while_pools_are_moved_to_and_fro() {
         let (mut moves, wanted) = (0, rounds(40, 1_000));
         while moves < wanted || moved.load(Ordering::Relaxed) < wanted {
             let (from, to) = ways.next().expect("it goes on for ever");
-            // Nobody can be granted anything from the new one before it has all of the old one.
+            // In one transaction, so that the new pool grants nothing before it has all of the old one.
             execute(&mut mover, "BEGIN");
             define(&mut mover, to);
             execute(&mut mover, &format!("SELECT worker_move('{from}', '{to}'); COMMIT"));

@@ -152,8 +152,8 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
     }
 }
 
-/// A promoted coordinator goes by another clock, so it cannot say when terms end. Of a worker id, the wall clock can: nothing
-/// more can be issued under it once its id times are over.
+/// A promoted coordinator has another clock of leases, so it cannot say when terms end. Of a worker id, the wall clock can:
+/// nothing more is issued under it once its id times are over.
 #[test]
 fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
     let primary = builder().start_with_extension();
