@@ -42,12 +42,13 @@ fn worker_release(pool: Option<Text>, token: Option<i64>, last_time: Option<Time
 }
 
 /// A rectangle must not be told before it is committed: the caller would use id times that a rollback gives to the next holder.
-/// And it is committed at once, also where the client sends more statements before it waits for an answer.
+/// So it is refused in a block, and in a pipeline behind another statement, and committed at once before a later one.
 fn refuse_in_block(function: &CStr) {
     // SAFETY: reads and writes this process's own state. PostgreSQL's own commands that must be alone in their transaction
     // set the flag likewise.
     unsafe {
-        if pg_sys::IsTransactionBlock() || pg_sys::IsSubTransaction() {
+        let is_behind_another = pg_sys::MyXactFlags & pg_sys::XACT_FLAGS_PIPELINING as i32 != 0;
+        if pg_sys::IsTransactionBlock() || pg_sys::IsSubTransaction() || is_behind_another {
             error::worker::in_transaction_block(function).raise();
         }
         pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32;
