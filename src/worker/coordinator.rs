@@ -1,6 +1,6 @@
 //! What is asked of the coordinator, as SQL.
 
-use super::libpq::{Connection, Hosts, Trouble};
+use super::libpq::{Connection, Patience, Resolver, Trouble};
 use super::state::Term;
 use idgen_core::worker::Interval;
 use std::ffi::{CStr, CString};
@@ -29,7 +29,7 @@ pub struct Identity {
 /// A database that has been asked who it is.
 pub struct Coordinator {
     connection: Connection,
-    patience: Duration,
+    patience: Patience,
     pub identity: Identity,
     /// Where the functions of idgen are, as SQL.
     schema: String,
@@ -70,9 +70,9 @@ fn ttl_from_reached() -> String {
 const LOST: [&str; 2] = ["55000", "42501"];
 
 impl Coordinator {
-    pub fn connect(conninfo: &CStr, hosts: &mut Hosts, turn: usize, patience: Duration) -> Result<Self, Trouble> {
-        let mut connection = Connection::open(conninfo, hosts, turn, patience)?;
-        let row = connection.query(WHO, &[&patience.as_millis().to_string()], patience)?;
+    pub fn connect(conninfo: &CStr, resolver: &mut Resolver, turn: usize, patience: Patience) -> Result<Self, Trouble> {
+        let mut connection = Connection::open(conninfo, resolver, turn, patience)?;
+        let row = connection.query(WHO, &[&patience.time.as_millis().to_string()], patience)?;
         let Some(Some(schema)) = row.get(2).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));
         };

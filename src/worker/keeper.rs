@@ -5,11 +5,12 @@
 //! starts again, or whose memory was made anew after a crash, leases anew. A copy of it could not be told from it.
 
 use super::coordinator::{Coordinator, Grant, Renewal};
-use super::libpq::{Hosts, Trouble};
+use super::libpq::{Patience, Resolver, Trouble};
 use super::place::NOTHING;
 use super::state::{Lease, Term};
 use crate::clock::{self, boot_us, wall_ms};
 use crate::pg_compat::set_signal_handler;
+use crate::random;
 use crate::settings::{self, Pool};
 use crate::shmem::{self, Shared};
 use idgen_core::worker::Interval;
@@ -87,7 +88,7 @@ fn reload() {
 struct Keeper {
     shared: &'static Shared,
     pool: Pool,
-    hosts: Hosts,
+    resolver: Resolver,
     /// Which host is asked first.
     turn: usize,
     /// Tries that have failed in a row.
@@ -112,7 +113,7 @@ impl Keeper {
             shared,
             // Until the settings are looked at.
             pool: Pool { name: lease.pool.text().unwrap_or_default(), coordinator: c"".to_owned() },
-            hosts: Hosts::default(),
+            resolver: Resolver::default(),
             turn: 0,
             failures: 0,
             pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
@@ -131,7 +132,8 @@ impl Keeper {
             // After a failure at the pace of failures, however many need more.
             let is_asked = self.needed_ms != NOTHING && self.failures == 0;
             if is_asked || self.due <= Instant::now() {
-                self.due = Instant::now() + self.ask_and_tell();
+                let pause = self.ask_and_tell();
+                self.due = Instant::now() + pause;
             }
             // Rounded up: the latch counts in milliseconds.
             clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
@@ -167,7 +169,7 @@ impl Keeper {
                 });
             }
             // Elsewhere the lease may be unknown; that is for the coordinator to say.
-            (self.hosts, self.turn, self.failures) = (Hosts::default(), 0, 0);
+            (self.turn, self.failures) = (0, 0);
             (self.pool, self.due) = (pool, Instant::now());
         }
         true
@@ -186,12 +188,12 @@ impl Keeper {
                 if failed.is_some() {
                     log!("the coordinator of worker pool \"{}\" answers again", self.pool.name);
                 }
-                self.pace.renew_after()
+                self.pace.renew_after(jitter())
             }
             Err(trouble) => {
                 self.turn += 1;
                 self.note(&trouble.message);
-                let pause = self.pace.retry_after(self.failures);
+                let pause = self.pace.retry_after(self.failures, jitter());
                 self.failures += 1;
                 pause
             }
@@ -237,7 +239,8 @@ impl Keeper {
         if self.pool.coordinator.is_empty() {
             return Err(Trouble::new("idgen.coordinator is not set"));
         }
-        Coordinator::connect(&self.pool.coordinator, &mut self.hosts, self.turn, self.pace.patience())
+        let patience = Patience { time: self.pace.patience(), is_interrupted: || false };
+        Coordinator::connect(&self.pool.coordinator, &mut self.resolver, self.turn, patience)
     }
 
     /// The time that ids or clocks of this server have come to, in milliseconds since 1970. A lease is to last from there on, so
@@ -311,6 +314,11 @@ impl Keeper {
             log!("could not give back worker {} of pool \"{}\": {message}", term.number, self.pool.name);
         }
     }
+}
+
+/// Random in [0, 1).
+fn jitter() -> f64 {
+    (random::number() as u64 >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// What this server is called in the pool: for people, and so that it gets the number again that it had last.

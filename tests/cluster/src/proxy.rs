@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -66,11 +67,13 @@ impl Proxy {
         accept: impl Fn() -> io::Result<OwnedFd> + Send + 'static,
         dir: Option<TempDir>,
     ) -> Proxy {
-        let gate = Arc::new(Gate { state: Mutex::new(State::Open), changed: Condvar::new() });
+        let gate = Gate { state: Mutex::new(State::Open), changed: Condvar::new(), accepted: AtomicUsize::new(0) };
+        let gate = Arc::new(gate);
         let (passage, target) = (Arc::clone(&gate), socket(cluster.dir()));
         let acceptor = thread::spawn(move || {
             thread::scope(|scope| {
                 while let Ok(client) = accept() {
+                    passage.accepted.fetch_add(1, Ordering::Relaxed);
                     scope.spawn(|| serve(client.into(), &target, &passage));
                 }
             })
@@ -89,6 +92,11 @@ impl Proxy {
     /// As [`Cluster::connect_string`], through the proxy.
     pub fn connect_string(&self, database: &str, user: &str) -> String {
         connect_string(&self.host, &self.port, user, database)
+    }
+
+    /// How many connections it has taken, those that hang included.
+    pub fn accepted(&self) -> usize {
+        self.gate.accepted.load(Ordering::Relaxed)
     }
 
     /// When this returns nothing passes any more, in either direction, neither bytes nor the end of a connection. New
@@ -124,6 +132,7 @@ enum State {
 struct Gate {
     state: Mutex<State>,
     changed: Condvar,
+    accepted: AtomicUsize,
 }
 
 impl Gate {

@@ -1,8 +1,8 @@
-//! How a server asks the coordinator for its number: how often, how long, and which host first.
+//! How often a server asks the coordinator for its worker id, and how long it waits for the answer.
 
 use std::time::Duration;
 
-/// How often the holder of a number asks, for a lease that lasts `ttl` from each renewal on.
+/// How often the holder of a worker id asks, for a lease that lasts `ttl` from each renewal on.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub ttl: Duration,
@@ -11,68 +11,98 @@ pub struct Pace {
 /// Two tries fit into what a lease has left when it is due to be renewed, whatever its ttl.
 const RENEWALS: u32 = 3;
 
+/// After so many failures in a row an outage is no short one.
+const SOON: u32 = 6;
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
 impl Pace {
-    /// From one renewal to the next.
-    pub fn renew_after(self) -> Duration {
-        self.ttl / RENEWALS
+    /// From one renewal to the next: a third of the ttl, 10 % more or less, so that servers that started together drift apart.
+    /// `jitter` is random in [0, 1), here and below.
+    pub fn renew_after(self, jitter: f64) -> Duration {
+        (self.ttl / RENEWALS).mul_f64(0.9 + 0.2 * within_one(jitter))
     }
 
-    /// From a try that has failed, after so many others in a row, to the next: soon, while an outage is likely to be short,
-    /// then seldom enough to be no burden.
-    pub fn retry_after(self, failures_before: u32) -> Duration {
+    /// From the end of a try that has failed, after so many others in a row, to the next. Soon at first: the lease may still be
+    /// saved. Then more seldom, but within a ttl of the coordinator's return. A random part of it, at least half.
+    pub fn retry_after(self, failures_before: u32, jitter: f64) -> Duration {
         let doubled = Duration::from_millis(50) * 2u32.pow(failures_before.min(10));
-        doubled.min(self.renew_after() / 2).min(Duration::from_secs(5))
+        let at_most = if failures_before < SOON { self.ttl / (2 * RENEWALS) } else { self.ttl };
+        doubled.min(at_most).min(LONGEST_PAUSE).mul_f64(0.5 + 0.5 * within_one(jitter))
     }
 
-    /// How long one try may take before another host is asked.
+    /// How long one try may take.
     pub fn patience(self) -> Duration {
         (self.ttl / (2 * RENEWALS)).clamp(Duration::from_millis(500), Duration::from_secs(10))
     }
 }
 
-/// A comma-separated list that begins with its element number `by`, counted round and round. libpq asks hosts in order, and
-/// stays with one that does not answer at all: the next try has to begin with another.
-pub fn rotated(list: &str, by: usize) -> String {
-    let mut elements: Vec<&str> = list.split(',').collect();
-    let first = by % elements.len();
-    elements.rotate_left(first);
-    elements.join(",")
+/// Rounding may have made a 1.
+fn within_one(jitter: f64) -> f64 {
+    jitter.clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    #[test]
-    fn a_lease_is_renewed_and_tried_again_long_before_it_ends() {
-        for ttl_ms in [100, 1_000, 30_000, 86_400_000] {
-            let pace = Pace { ttl: Duration::from_millis(ttl_ms) };
-            assert!(pace.renew_after() * 2 < pace.ttl);
-            for failures in [0, 1, 5, u32::MAX] {
-                assert!(pace.retry_after(failures) <= pace.ttl / 6, "{ttl_ms} {failures}");
-            }
-        }
+    fn pace(ttl_ms: u64) -> Pace {
+        Pace { ttl: Duration::from_millis(ttl_ms) }
     }
 
     #[test]
     fn a_silent_host_and_the_one_after_it_are_both_asked_within_a_lease() {
-        let pace = Pace { ttl: Duration::from_secs(30) };
-        assert!(pace.renew_after() + pace.patience() * 2 + pace.retry_after(1) < pace.ttl);
+        let pace = pace(30_000);
+        assert!(pace.renew_after(1.0) + pace.patience() * 2 + pace.retry_after(1, 1.0) < pace.ttl);
     }
 
     #[test]
     fn tries_become_rarer_up_to_a_limit() {
-        let pace = Pace { ttl: Duration::from_secs(60) };
-        let pauses = [0, 1, 2, 9, 100].map(|failures| pace.retry_after(failures).as_millis());
-        assert_eq!(pauses, [50, 100, 200, 5_000, 5_000]);
+        let pauses = |ttl_ms, jitter| {
+            [0, 1, 2, 5, 6, 9, u32::MAX].map(|failures| pace(ttl_ms).retry_after(failures, jitter).as_millis())
+        };
+        assert_eq!(pauses(60_000, 1.0), [50, 100, 200, 1_600, 3_200, 5_000, 5_000]);
+        assert_eq!(pauses(60_000, 0.0), [25, 50, 100, 800, 1_600, 2_500, 2_500]);
+        assert_eq!(pauses(3_000, 1.0), [50, 100, 200, 500, 3_000, 3_000, 3_000]);
     }
 
+    /// 118 a minute when the next try was due from the beginning of the last.
     #[test]
-    fn each_element_of_a_list_is_first_once_in_a_round() {
-        assert_eq!(rotated("a,b,c", 0), "a,b,c");
-        assert_eq!(rotated("a,b,c", 4), "b,c,a");
-        assert_eq!(rotated("a,,c", 1), ",c,a");
-        assert_eq!(rotated("5432", 7), "5432");
-        assert_eq!(rotated("", 3), "");
+    fn a_silent_coordinator_is_tried_seldom() {
+        let pace = pace(3_000);
+        let (mut tries, mut passed) = (0, Duration::ZERO);
+        while passed < Duration::from_secs(60) {
+            passed += pace.patience() + pace.retry_after(tries, 0.5);
+            tries += 1;
+        }
+        assert!((20..=30).contains(&tries), "{tries} in a minute");
+    }
+
+    proptest! {
+        #[test]
+        fn a_lease_is_renewed_and_tried_again_before_it_ends(
+            ttl_ms in 100u64..86_400_000, failures in 0..SOON, jitter in 0.0..1.0f64,
+        ) {
+            let pace = pace(ttl_ms);
+            prop_assert!(pace.renew_after(jitter) * 5 < pace.ttl * 2);
+            prop_assert!(pace.retry_after(failures, jitter) <= pace.ttl / 6);
+        }
+
+        #[test]
+        fn jitter_spreads_renewals_by_a_tenth_and_retries_by_half(
+            ttl_ms in 100u64..86_400_000, failures: u32, jitter in 0.0..1.0f64,
+        ) {
+            let pace = pace(ttl_ms);
+            let third = pace.ttl / 3;
+            let renewal = pace.renew_after(jitter);
+            prop_assert!(third.mul_f64(0.9) <= renewal && renewal <= third.mul_f64(1.1));
+            let (shortest, longest) = (pace.retry_after(failures, 0.0), pace.retry_after(failures, 1.0));
+            let pause = pace.retry_after(failures, jitter);
+            prop_assert!(shortest <= pause && pause <= longest);
+            prop_assert!(longest <= shortest * 2 + Duration::from_nanos(1));
+            prop_assert!(longest <= pace.ttl && longest <= LONGEST_PAUSE);
+        }
     }
 }

@@ -6,6 +6,7 @@ mod faults;
 mod fleet;
 mod life;
 mod load;
+mod network;
 mod random;
 
 use idgen_cluster_tests::sql::{PATIENCE, row, value};
