@@ -155,7 +155,7 @@ impl Raw {
         let [host, port] = self.place();
         // SAFETY: a string of the connection, or null, copied at once.
         let address = unsafe { string(PQhostaddr(self.as_ptr())) };
-        let address = if address.is_empty() || address == host { address } else { format!(" ({address})") };
+        let address = if address.is_empty() || address == host { String::new() } else { format!(" ({address})") };
         Trouble::new(format!("{host}{address}:{port} has not answered within {} ms", patience.time.as_millis()))
     }
 
