@@ -1,17 +1,19 @@
 //! The README's clients that make ids themselves, run as they stand there.
 
 mod clock;
+mod faults;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clock::ClientClock;
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last};
-use idgen_cluster_tests::sql::{PATIENCE, column, execute, row, value};
-use idgen_cluster_tests::{Builder, Cluster, Proxy, pause, rounds};
+use idgen_cluster_tests::sql::{PATIENCE, column, row, value};
+use idgen_cluster_tests::{Builder, Cluster, Proxy, grants, pause, rounds};
 use postgres::Client;
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
@@ -24,7 +26,7 @@ enum Language {
 }
 use Language::{Java, Python};
 
-/// The block of the README that is in a language and acquires a number.
+/// The block of the README that is in a language and acquires a worker id.
 fn source(language: Language) -> String {
     let readme = std::fs::read_to_string(README).expect("the README is readable");
     let fence = format!("```{language:?}\n").to_lowercase();
@@ -41,7 +43,7 @@ struct Instance {
     errors: PathBuf,
 }
 
-/// Where clients run, and what they connect to: JDBC knows TCP only.
+/// Where clients run, and what they connect to: by TCP, all that JDBC knows.
 struct Site {
     cluster: Cluster,
     proxy: Proxy,
@@ -52,9 +54,15 @@ fn builder() -> Builder {
 }
 
 impl Site {
-    fn new(builder: Builder, numbers: usize) -> Site {
+    fn new(builder: Builder, slots: usize) -> Site {
+        Site::with_pool(builder, &format!("{slots}, '30 s'"))
+    }
+
+    /// With these arguments of `lease_define` after the pool's name.
+    fn with_pool(builder: Builder, definition: &str) -> Site {
         let cluster = builder.start_with_extension();
-        cluster.execute(&format!("SELECT lease_define('p', {numbers}, '30 s')"));
+        cluster.execute(&format!("SELECT lease_define('p', {definition})"));
+        grants::write_down(&cluster);
         let proxy = Proxy::on_tcp(&cluster);
         Site { cluster, proxy }
     }
@@ -75,17 +83,16 @@ impl Site {
         std::fs::create_dir(&dir).expect("each owner is another");
         let [printed, errors] = ["printed", "errors"].map(|name| dir.join(name));
         let file = |path| File::create(path).expect("a new directory");
-        let (mut command, address) = match language {
+        let mut command = match language {
             Python => {
                 let mut command = self.cluster.program("/usr/bin/python3");
                 command.arg("-u").arg(dir.join("client.py"));
-                (command, self.cluster.connect_string("postgres", "postgres"))
+                command
             }
             Java => {
                 let mut command = self.cluster.program("/usr/bin/java");
                 command.args(["-cp", "/usr/share/java/postgresql.jar"]).arg(dir.join("Client.java"));
-                let (host, port) = (self.proxy.host(), self.proxy.port());
-                (command, format!("jdbc:postgresql://{host}:{port}/postgres?user=postgres"))
+                command
             }
         };
         let name = command.get_args().last().expect("the file").to_owned();
@@ -93,9 +100,17 @@ impl Site {
         if let Some(clock) = clock {
             clock.apply_to(&mut command);
         }
-        command.args([&address, "p", owner, ttl, &count.to_string()]);
+        command.args([&self.address(language), "p", owner, ttl, &count.to_string()]);
         let process = command.stdout(file(&printed)).stderr(file(&errors)).spawn();
         Instance { process: process.expect("make setup installs it"), printed, errors }
+    }
+
+    fn address(&self, language: Language) -> String {
+        let (host, port) = (self.proxy.host(), self.proxy.port());
+        match language {
+            Python => self.proxy.connect_string("postgres", "postgres"),
+            Java => format!("jdbc:postgresql://{host}:{port}/postgres?user=postgres"),
+        }
     }
 
     fn dir(&self) -> PathBuf {
@@ -136,6 +151,24 @@ impl Instance {
         let printed = std::fs::read_to_string(&self.printed).expect("ASCII");
         let whole = printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         whole.map(|line| line.parse().unwrap_or_else(|_| panic!("no id: {line}"))).collect()
+    }
+}
+
+impl Instance {
+    /// The last id that it has printed.
+    fn last(&self) -> Option<i64> {
+        let mut file = File::open(&self.printed).expect("it was created");
+        let length = file.metadata().expect("an open file").len();
+        let (mut tail, longest) = (String::new(), 64);
+        file.seek(SeekFrom::Start(length.saturating_sub(longest))).expect("a file");
+        file.take(longest).read_to_string(&mut tail).expect("ASCII");
+        let (whole, _) = tail.rsplit_once('\n')?;
+        Some(whole.rsplit('\n').next()?.parse().expect("an id"))
+    }
+
+    /// Waits for an id of this time, in microseconds since 1970, or a later one.
+    fn await_time(&self, cluster: &Cluster, us: i64) {
+        cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us(id) >= us));
     }
 }
 
@@ -216,6 +249,7 @@ fn side_by_side() {
     assert_eq!(begins, ends, "the next holders begin right after the last ids");
 }
 
+/// Another client has the only worker id then, so it cannot go on under a new token.
 fn lost_while_paused(language: Language) {
     let site = Site::new(builder(), 1);
     let mut paused = site.start(language, "paused", "0.1", ENDLESS);
@@ -229,7 +263,7 @@ fn lost_while_paused(language: Language) {
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
     let (status, errors) = paused.end(&site.cluster);
-    assert!(!status.success() && errors.contains("lease \"p\" is not held under token"), "{status}: {errors}");
+    assert!(!status.success() && errors.contains("are taken"), "{status}: {errors}");
     assert_inside(&paused.ids(), allowed);
     next.process.kill().expect("it runs");
     next.end(&site.cluster);
@@ -265,9 +299,8 @@ fn clock_steps_back(language: Language) {
     assert_eq!(instance.ids(), before, "it waits for the clock");
     clock.set_offset_s(0);
     site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
-    execute(&mut client, "SELECT lease_revoke('p')");
-    let (status, errors) = instance.end(&site.cluster);
-    assert!(!status.success() && errors.contains("lease \"p\" is not held under token"), "{status}: {errors}");
+    instance.process.kill().expect("it runs");
+    instance.end(&site.cluster);
     assert_inside(&instance.ids(), site.allowed("a"));
 }
 
@@ -290,7 +323,10 @@ fn clock_steps_ahead(language: Language) {
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
     clock.set_offset_s(3600);
     let (status, errors) = instance.end(&site.cluster);
-    assert!(!status.success() && errors.contains("this clock is ahead of the database's"), "{status}: {errors}");
+    assert!(
+        !status.success() && errors.contains("this clock is too far ahead of the database's"),
+        "{status}: {errors}"
+    );
     assert_inside(&instance.ids(), site.allowed("a"));
 }
 
@@ -307,7 +343,8 @@ fn a_java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
 /// The client's clock shows full hours: it stands still while the client makes more ids than a millisecond has room for.
 fn a_millisecond_is_full(language: Language) {
     const ROOM: usize = 4096;
-    let site = Site::new(builder(), 1);
+    // Leases reach beyond an hour that has begun.
+    let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
     let clock = ClientClock::new(&site.dir(), Duration::from_secs(3600));
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as i64;
     // To the middle of the next hour: the hour does not end meanwhile.
