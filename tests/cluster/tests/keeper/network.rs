@@ -147,6 +147,35 @@ fn a_silent_coordinator_is_tried_ever_more_seldom() {
     assert!(begun.elapsed() >= least, "{:?} for ten tries, {least:?} at least", begun.elapsed());
 }
 
+/// An empty host is libpq's default socket, where nothing listens on this port.
+#[test]
+fn hosts_of_a_service_file_are_tried_one_after_the_other() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let (proxy, _silence) = proxy_beside_silence(&coordinator);
+    let server = pooled("service=ids").start_with_extension();
+    server.stop(Stop::Fast);
+    let services = server.data_dir().with_file_name("services");
+    let port = proxy.port();
+    let ids = format!("[ids]\nhost=,127.0.0.2,127.0.0.1\nport={port}\nuser=postgres\ndbname=postgres\n");
+    std::fs::write(&services, ids).expect("the cluster's directory is writable");
+    server.set_env("PGSERVICEFILE", services);
+    server.start_again();
+    let leased = Worker::await_state(&server, "leased");
+    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
+    assert_eq!((renewed.changes, renewed.failures), (1, 0));
+}
+
+#[test]
+fn the_target_session_attrs_of_the_connection_string_hold() {
+    let coordinator = coordinator(builder(), 4, "30 s");
+    let standby = coordinator.standby();
+    let conninfo = standby.connect_string("postgres", "postgres");
+    for (attributes, error) in [("", "session is read-only"), ("target_session_attrs=any", "during recovery")] {
+        let server = pooled(&format!("{conninfo} {attributes}")).start_with_extension();
+        await_error(&server, error);
+    }
+}
+
 #[test]
 fn a_standby_is_passed_over_at_once() {
     let coordinator = coordinator(builder(), 4, "30 s");
