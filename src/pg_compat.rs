@@ -52,15 +52,24 @@ fn wait_event(name: &'static CStr) -> u32 {
     unsafe { pgrx::pg_sys::WaitEventExtensionNew(name.as_ptr()) }
 }
 
-/// What `pg_stat_activity` calls the wait for synchronous standbys in `worker_confirm()`.
-pub fn wait_for_standbys() -> u32 {
-    static EVENT: OnceLock<u32> = OnceLock::new();
-    *EVENT.get_or_init(|| wait_event(c"IdgenWorkerConfirm"))
+/// Where the value of a setting of PostgreSQL comes from; `None` if there is no such setting.
+#[cfg(feature = "pg15")]
+pub fn source_of_setting(name: &CStr) -> Option<pgrx::pg_sys::GucSource::Type> {
+    // SAFETY: as many settings as PostgreSQL says, each with a name.
+    unsafe {
+        let settings = pgrx::pg_sys::get_guc_variables();
+        let count = pgrx::pg_sys::GetNumConfigOptions() as usize;
+        let settings = std::slice::from_raw_parts(settings, count);
+        settings.iter().find(|setting| CStr::from_ptr((***setting).name) == name).map(|setting| (**setting).source)
+    }
 }
 
-/// The lock of what PostgreSQL knows of synchronous standbys. Its number is the same in versions 15 to 18.
-pub fn sync_rep_lock() -> *mut pgrx::pg_sys::LWLock {
-    const SYNC_REP_LOCK: usize = 32;
-    // SAFETY: an array in shared memory with all of PostgreSQL's own locks.
-    unsafe { &raw mut (*pgrx::pg_sys::MainLWLockArray.add(SYNC_REP_LOCK)).lock }
+/// Where the value of a setting of PostgreSQL comes from; `None` if there is no such setting.
+#[cfg(not(feature = "pg15"))]
+pub fn source_of_setting(name: &CStr) -> Option<pgrx::pg_sys::GucSource::Type> {
+    // SAFETY: a C string; null, or a setting, which PostgreSQL keeps.
+    unsafe {
+        let setting = pgrx::pg_sys::find_option(name.as_ptr(), false, true, pgrx::pg_sys::DEBUG1 as i32);
+        setting.as_ref().map(|setting| setting.source)
+    }
 }

@@ -359,6 +359,7 @@ unsafe extern "C-unwind" fn request() {
 unsafe extern "C-unwind" fn startup() {
     call(&PREVIOUS_STARTUP);
     let map = Map::new();
+    let memory = worker::memory::recall();
     // SAFETY: PostgreSQL calls this hook in the postmaster, before any process that could look exists. The block has
     // the size asked for, at PostgreSQL's alignment of cache lines, 128 bytes, which every part's alignment divides; the parts do
     // not overlap and each is written before a reference to it is made.
@@ -369,7 +370,7 @@ unsafe extern "C-unwind" fn startup() {
         let head = fill(base, map.head, 1, || Head { floors_ms: [i64::MIN; FLOORS] });
         let clock = fill(base, map.clock, 1, clock::State::new);
         (*clock).moved.init_at_place();
-        let worker = fill(base, map.worker, 1, worker::state::State::new);
+        let worker = fill(base, map.worker, 1, || worker::state::State::new(&memory));
         (*worker).changed.init_at_place();
         if !(*worker).is_set() {
             // Nothing is leased yet, so nothing is allowed.

@@ -124,13 +124,27 @@ fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
 /// From now on ids of this server have times from `first_ms` on and before `end_ms`, under a number that `publish` makes
 /// known. What was issued under another number, or in another interval of the same, is over when this returns.
 pub fn confine<R>(shared: &Shared, first_ms: i64, end_ms: i64, publish: impl FnOnce() -> R) -> R {
+    confine_if(shared, || true, first_ms, end_ms, publish).expect("without a condition")
+}
+
+/// The same if the condition holds under the table's lock.
+pub fn confine_if<R>(
+    shared: &Shared,
+    condition: impl FnOnce() -> bool,
+    first_ms: i64,
+    end_ms: i64,
+    publish: impl FnOnce() -> R,
+) -> Option<R> {
     let reading = read();
     shared.with_table(|table| {
+        if !condition() {
+            return None;
+        }
         // First of all, so that nobody goes by a tenancy of the number before up to the end of the new one.
         table.begin_anew(first_ms, &shared.clock.effective, reading);
         shared.clock.mark.end_at(end_ms);
         // Last: whoever waits for another end looks at what is published.
-        publish()
+        Some(publish())
     })
 }
 

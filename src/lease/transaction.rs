@@ -24,14 +24,16 @@ enum Deed {
 
 struct Transaction {
     deeds: Done<Deed>,
-    /// A term has begun or was prolonged: that must not be lost after it was told.
-    need: Need,
+    /// How many terms have begun or were prolonged: that must not be lost after it was told.
+    durable: usize,
+    /// How many of them are worker ids.
+    of_workers: usize,
     /// Whom to wake when the rows are as they stay.
     bells: Vec<&'static Bell>,
 }
 
 static RUNNING: Mutex<Transaction> =
-    Mutex::new(Transaction { deeds: Done::new(), need: Need::Nothing, bells: Vec::new() });
+    Mutex::new(Transaction { deeds: Done::new(), durable: 0, of_workers: 0, bells: Vec::new() });
 
 fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
     static REGISTERED: Once = Once::new();
@@ -46,15 +48,13 @@ fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
 
 /// A term has begun, or lasts longer than before.
 pub fn is_to_be_durable() {
-    with(|running| running.need = Need::Standbys);
+    with(|running| running.durable += 1);
 }
 
-/// What begins or prolongs a term in here needs the standbys only if the caller has not set `synchronous_commit = local`.
-pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
-    let before = RUNNING.lock().need;
-    let result = work();
-    RUNNING.lock().need = before.max(Need::Here);
-    result
+/// The term that has just begun or been prolonged is a worker id's. A session that has set `synchronous_commit` to `local` for
+/// itself asks `worker_confirm()` whether the standbys have it, and its commit does not wait for them.
+pub fn is_of_worker() {
+    with(|running| running.of_workers += 1);
 }
 
 /// Who waits for the name is woken when the transaction ends.
@@ -159,13 +159,8 @@ fn unbind(token: i64) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
-        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
-            let need = RUNNING.lock().need;
-            durable::make_commit(need);
-        }
-        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().need > Need::Nothing => {
-            error::lease::prepared().raise()
-        }
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => make_durable(),
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().durable > 0 => error::lease::prepared().raise(),
         // Here the rows are as they stay, for all to see.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|deed| match deed {
             Deed::Released { token } => Some(token),
@@ -175,6 +170,18 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut st
         // A fence goes on with the prepared transaction, without this session.
         pg_sys::XactEvent::XACT_EVENT_PREPARE => end(|_| None),
         _ => {}
+    }
+}
+
+/// Before the commit.
+fn make_durable() {
+    let (durable, of_workers) = {
+        let running = RUNNING.lock();
+        (running.durable, running.of_workers)
+    };
+    let may_stay_local = || durable == of_workers && durable::is_local_by_choice();
+    if durable > 0 && !may_stay_local() {
+        durable::make_commit_durable();
     }
 }
 
@@ -189,7 +196,7 @@ fn undo(deed: Deed) -> Option<i64> {
 fn end(to_unbind: fn(Deed) -> Option<i64>) {
     let (deeds, bells) = {
         let mut running = RUNNING.lock();
-        running.need = Need::Nothing;
+        (running.durable, running.of_workers) = (0, 0);
         (running.deeds.take(), std::mem::take(&mut running.bells))
     };
     deeds.into_iter().filter_map(to_unbind).for_each(unbind);

@@ -2,7 +2,7 @@
 
 use super::space::{self, Attached};
 use crate::call_site::CallSite;
-use crate::{error, settings, worker};
+use crate::{error, settings, shmem, worker};
 use idgen_core::layout::Layout;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -43,8 +43,10 @@ pub fn of_call(site: &CallSite) -> Attached {
 
 /// The space that this server draws from in the layout that a text says.
 fn attached(text: &str) -> Attached {
-    // Also where it is known: a server that is to lease its number from now on still issues under the one it has.
-    worker::keeper::ensure_running();
+    // Also where it is known: the session may have read that there is a pool before the keeper has.
+    if let Some(shared) = shmem::shared() {
+        worker::state::end_unset(shared);
+    }
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
     known.filter(Attached::is_current).unwrap_or_else(|| {
         let layout = parsed(text);

@@ -153,7 +153,7 @@ fn issue(attached: &mut Attached, want: u64) -> Run {
 #[cold]
 fn issue_carefully(attached: &mut Attached, want: u64) -> Run {
     // Also a statement that goes on for long comes here once a window.
-    worker::keeper::ensure_running();
+    worker::state::end_unset(attached.shared);
     loop {
         let bounds = clock::careful_bounds(attached.shared);
         match attached.try_issue(want, &bounds) {

@@ -2,28 +2,17 @@
 
 use super::libpq::{Connection, Patience, Resolver, Trouble};
 use super::state::Term;
+use crate::settings::Pool;
 use idgen_core::worker::Interval;
+use idgen_core::worker::memory::Identity;
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What was granted.
-pub struct Grant {
-    pub term: Term,
-    pub ttl: Duration,
-}
-
-/// How long a lease lasts that was renewed.
-pub struct Renewal {
+/// What was told, which is certain once it is confirmed.
+pub struct Told {
     pub not_after_us: i64,
     pub ttl: Duration,
-}
-
-/// Which database it is, over all servers: elsewhere a token means nothing, or another's term. Copies of it are the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    system_identifier: u64,
-    database: u32,
 }
 
 /// A database that has been asked who it is.
@@ -35,9 +24,10 @@ pub struct Coordinator {
     schema: String,
 }
 
-/// Also bounds what is done there: nothing is granted that nobody waits for any more.
+/// Also bounds what is done there: nothing is granted that nobody waits for any more. A commit waits for the disk and for no
+/// standby, since nothing would end that wait: whether the standbys have it is asked with `worker_confirm()`.
 const WHO: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
-    pg_catalog.set_config('statement_timeout', $1, false) \
+    pg_catalog.set_config('statement_timeout', $1, false), pg_catalog.set_config('synchronous_commit', 'local', false) \
     FROM pg_catalog.pg_control_system() AS control \
     JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
@@ -51,27 +41,29 @@ fn micros(time: &str) -> String {
     format!("(EXTRACT(epoch FROM {time}) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 }
 
-/// So many microseconds.
-fn interval(us: &str) -> String {
-    format!("({us} OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval)")
+/// The time that is so many microseconds since 1970.
+fn time(us: &str) -> String {
+    format!(
+        "('epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) \
+          ({us}::pg_catalog.int8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval))"
+    )
 }
 
-/// How long the lease is to last: from the server's time $3 on, where that is ahead of the clock here, but no longer and no
-/// shorter than a lease may. (Without preload these limits are not known before the first call.)
-fn ttl_from_reached() -> String {
-    let ahead = format!("$3::pg_catalog.int8 OPERATOR(pg_catalog.-) {}", micros("pg_catalog.clock_timestamp()"));
-    // A century: what an interval has room for.
-    let ahead = interval(&format!("LEAST(GREATEST({ahead}, 0), 3155760000000000)"));
-    let limit = |name| format!("pg_catalog.current_setting('idgen.lease_{name}_ttl', true)::pg_catalog.interval");
-    format!("GREATEST(LEAST({TTL} OPERATOR(pg_catalog.+) {ahead}, {}), {})", limit("max"), limit("min"))
-}
-
-/// What a token is answered with that stands for no term any more, or for that of another role.
+/// What a token is answered with that stands for no term any more, for that of another role, or for one that another process
+/// has renewed.
 const LOST: [&str; 2] = ["55000", "42501"];
 
+/// Is this how a coordinator says that a term is lost?
+pub fn is_loss(trouble: &Trouble) -> bool {
+    trouble.sqlstate.as_deref().is_some_and(|sqlstate| LOST.contains(&sqlstate))
+}
+
 impl Coordinator {
-    pub fn connect(conninfo: &CStr, resolver: &mut Resolver, turn: usize, patience: Patience) -> Result<Self, Trouble> {
-        let mut connection = Connection::open(conninfo, resolver, turn, patience)?;
+    pub fn connect(pool: &Pool, resolver: &mut Resolver, turn: usize, patience: Patience) -> Result<Self, Trouble> {
+        if pool.coordinator.is_empty() {
+            return Err(Trouble::new("idgen.coordinator is not set"));
+        }
+        let mut connection = Connection::open(&pool.coordinator, resolver, turn, patience)?;
         let row = connection.query(WHO, &[&patience.time.as_millis().to_string()], patience)?;
         let Some(Some(schema)) = row.get(2).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));
@@ -85,54 +77,60 @@ impl Coordinator {
         self.connection.host()
     }
 
-    /// A number for as long as the pool's leases last, from the time on that the server has reached. It is not bound to the
-    /// session, so that a connection that is lost, or a coordinator that starts again, costs no number.
-    ///
-    /// Where the commit waits for a synchronous standby, nothing ends that wait: neither a limit of time nor the end of the
-    /// connection. The lock, which lasts as long, keeps the next try from taking one more number, and one more session.
-    pub fn acquire(&mut self, pool: &str, owner: &str, reached_ms: i64) -> Result<Grant, Trouble> {
+    /// A worker id for as long as the pool's leases last, from the time on that the server has reached; this one, if it is free.
+    /// It is not bound to the session, so that a connection that is lost, or a coordinator that starts again, costs no worker id.
+    pub fn acquire(
+        &mut self,
+        pool: &str,
+        owner: &str,
+        reached_ms: i64,
+        prefer: Option<u32>,
+    ) -> Result<(Term, Duration), Trouble> {
         let (from, until, ttl) = (micros("granted.not_before"), micros("granted.not_after"), micros(TTL));
-        let (schema, lasts) = (&self.schema, ttl_from_reached());
+        let (schema, reached) = (&self.schema, time("$3"));
         let sql = format!(
-            "WITH turn AS MATERIALIZED (SELECT 1 AS came FROM {schema}.lock_acquire_xact(\
-                 'idgen keeper ' OPERATOR(pg_catalog.||) pg_catalog.md5($1 OPERATOR(pg_catalog.||) $2))) \
-             SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
-             FROM turn, LATERAL {schema}.worker_acquire($1, $2, CASE turn.came WHEN 1 THEN {lasts} END) AS granted"
+            "SELECT granted.worker_id, granted.token, {from}, {until}, {ttl} \
+             FROM {schema}.worker_acquire($1, $2, {TTL}, {reached}, NULLIF($4, '')::pg_catalog.int4) AS granted"
         );
-        let row = self.query(&sql, &[pool, owner, &micros_of(reached_ms)])?;
-        Ok(Grant {
-            term: Term {
-                number: number(&row, 0)?,
-                token: number(&row, 1)?,
-                coordinator: self.identity,
-                interval: Interval { not_before_us: number(&row, 2)?, not_after_us: number(&row, 3)? },
-            },
-            ttl: Duration::from_micros(number(&row, 4)?),
-        })
+        let prefer = prefer.map(|worker| worker.to_string()).unwrap_or_default();
+        let row = self.query(&sql, &[pool, owner, &micros_of(reached_ms), &prefer])?;
+        let (not_before_us, told_us) = (number(&row, 2)?, number(&row, 3)?);
+        let term = Term {
+            number: number(&row, 0)?,
+            token: number(&row, 1)?,
+            coordinator: self.identity,
+            // Nothing is certain yet.
+            interval: Interval { not_before_us, not_after_us: not_before_us },
+            told_us,
+        };
+        Ok((term, Duration::from_micros(number(&row, 4)?)))
     }
 
-    /// The same for a number that is held; `None` if the lease is lost: it has ended, and others may have the number.
-    pub fn renew(&mut self, pool: &str, token: i64, reached_ms: i64) -> Result<Option<Renewal>, Trouble> {
-        let (until, ttl, schema, lasts) = (micros("renewed.not_after"), micros(TTL), &self.schema, ttl_from_reached());
-        let sql =
-            format!("SELECT {until}, {ttl} FROM {schema}.worker_renew($1, $2::pg_catalog.int8, {lasts}) AS renewed");
-        match self.query(&sql, &[pool, &token.to_string(), &micros_of(reached_ms)]) {
-            Ok(row) => {
-                Ok(Some(Renewal { not_after_us: number(&row, 0)?, ttl: Duration::from_micros(number(&row, 1)?) }))
-            }
-            Err(trouble) if trouble.sqlstate.as_deref().is_some_and(|sqlstate| LOST.contains(&sqlstate)) => Ok(None),
-            Err(trouble) => Err(trouble),
-        }
+    /// The same for a worker id that is held, if its end is the one that was told last.
+    pub fn renew(&mut self, pool: &str, term: &Term, reached_ms: i64) -> Result<Told, Trouble> {
+        let (until, ttl, schema) = (micros("renewed.not_after"), micros(TTL), &self.schema);
+        let (last, reached) = (time("$3"), time("$4"));
+        let sql = format!(
+            "SELECT {until}, {ttl} FROM {schema}.worker_renew($1, $2::pg_catalog.int8, {last}, {reached}) AS renewed"
+        );
+        let (token, last_us) = (term.token.to_string(), term.told_us.to_string());
+        let row = self.query(&sql, &[pool, &token, &last_us, &micros_of(reached_ms)])?;
+        Ok(Told { not_after_us: number(&row, 0)?, ttl: Duration::from_micros(number(&row, 1)?) })
     }
 
-    /// Gives the number back, with the last microsecond since 1970 that was used.
-    pub fn release(&mut self, pool: &str, token: i64, last_us: i64) -> Result<(), Trouble> {
-        let last = interval("$3::pg_catalog.int8");
-        let sql = format!(
-            "SELECT {}.worker_release($1, $2::pg_catalog.int8, 'epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) {last})",
-            self.schema
-        );
-        self.query(&sql, &[pool, &token.to_string(), &last_us.to_string()]).map(|_| ())
+    /// Up to where the times of a term are certain: all standbys have them that are to be waited for.
+    pub fn confirm(&mut self, pool: &str, token: i64) -> Result<i64, Trouble> {
+        let until = micros(&format!("{}.worker_confirm($1, $2::pg_catalog.int8)", self.schema));
+        let row = self.query(&format!("SELECT {until}"), &[pool, &token.to_string()])?;
+        number(&row, 0)
+    }
+
+    /// Gives a worker id back, with the last microsecond since 1970 that was used, if it is known.
+    pub fn release(&mut self, pool: &str, token: i64, last_us: Option<i64>) -> Result<(), Trouble> {
+        let last = time("NULLIF($3, '')");
+        let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last})", self.schema);
+        let last_us = last_us.map(|us| us.to_string()).unwrap_or_default();
+        self.query(&sql, &[pool, &token.to_string(), &last_us]).map(|_| ())
     }
 
     fn query(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Trouble> {
@@ -141,7 +139,7 @@ impl Coordinator {
     }
 }
 
-/// As $3 is written.
+/// Milliseconds as a parameter in microseconds.
 fn micros_of(ms: i64) -> String {
     ms.saturating_mul(1000).to_string()
 }

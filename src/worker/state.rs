@@ -1,16 +1,17 @@
 //! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
 
-use super::coordinator::Identity;
-use super::place::Place;
+use super::handle::Handle;
+use super::memory::Recollection;
 use crate::bell::{self, Bell};
-use crate::clock::{boot_us, wall_ms};
+use crate::clock::{self, boot_us, wall_ms};
 use crate::fixed_text::FixedText;
 use crate::shmem::Shared;
 use crate::{error, settings};
 use idgen_core::layout::Node;
 use idgen_core::worker::Interval;
+use idgen_core::worker::memory::Identity;
 use pgrx::prelude::*;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 /// In shared memory.
@@ -18,7 +19,11 @@ pub struct State {
     /// A leased number, or one of the two below. Written under the table's lock, so that whoever attaches a space under
     /// that lock knows whose it is.
     number: AtomicI64,
-    pub keeper: Place,
+    /// The memory file could not be read when the server started: the server may have had a pool.
+    pub is_memory_unreadable: AtomicBool,
+    /// The worker id comes from a pool, by the settings as the keeper has read them. A long statement has older ones.
+    pub has_pool: AtomicBool,
+    pub keeper: Handle,
     pub renewals: AtomicU64,
     pub failures: AtomicU64,
     /// How often the number became another.
@@ -29,14 +34,17 @@ pub struct State {
 
 /// The number is that of `idgen.worker_id`.
 const SETTING: i64 = -1;
-/// It is to be leased, and has not been yet.
+/// There is none: it is to be leased and has not been yet, or the server had a pool and no worker id is set.
 const NONE: i64 = -2;
 
 /// What the keeper has from the coordinator. Under the worker's lock; for the keeper to write, and for people to read.
 #[derive(Clone, Copy, Default)]
 pub struct Lease {
+    /// The pool of the term.
     pub pool: FixedText<255>,
     pub term: Option<Term>,
+    /// Acquired, and not known yet to be on the coordinator's standbys: no id is issued in it.
+    pub pending: Option<Term>,
     pub ttl: Duration,
     /// When the last grant or renewal was asked for, by CLOCK_BOOTTIME in microseconds.
     pub renewed_us: i64,
@@ -56,7 +64,10 @@ pub struct Term {
     pub number: u32,
     pub token: i64,
     pub coordinator: Identity,
+    /// What ids may use: its end is certain, whichever standby of the coordinator is promoted.
     pub interval: Interval,
+    /// The last `not_after` that the coordinator has told, certain or not. The next renewal says it.
+    pub told_us: i64,
 }
 
 impl Lease {
@@ -71,10 +82,20 @@ impl Lease {
 }
 
 impl State {
-    pub fn new() -> Self {
+    /// As the server starts, with what it remembers. A worker id that was set by hand is good until the first lease: from then on
+    /// a pool is in charge of it, and may have given it to another server.
+    pub fn new(memory: &Recollection) -> Self {
+        let is_good = match (settings::has_worker_pool(), settings::worker_undecided()) {
+            (true, true) => false,
+            (true, false) => !memory.is_of_term(),
+            (false, true) => !memory.is_of_pool(),
+            (false, false) => true,
+        };
         Self {
-            number: AtomicI64::new(if settings::has_worker_pool() { NONE } else { SETTING }),
-            keeper: Place::new(),
+            number: AtomicI64::new(if is_good { SETTING } else { NONE }),
+            is_memory_unreadable: AtomicBool::new(matches!(memory, Recollection::Unreadable(_))),
+            has_pool: AtomicBool::new(settings::has_worker_pool()),
+            keeper: Handle::new(),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -121,6 +142,19 @@ impl State {
     }
 }
 
+/// A server with a pool issues no id under a worker id that is not set. The keeper looks at each reload; a session that has read
+/// the settings before the keeper does not wait for it.
+pub fn end_unset(shared: &Shared) {
+    let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && shared.worker.is_set();
+    if is_unset() {
+        // Looked at again under the lock: the keeper may have leased one.
+        clock::confine_if(shared, is_unset, i64::MIN, i64::MIN, || {
+            shared.worker.has_pool.store(true, Relaxed);
+            shared.worker.set_none();
+        });
+    }
+}
+
 /// How long to wait for the first answer of a coordinator. One that is there answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to sleep at most: a lease ends without a ring.
@@ -134,7 +168,7 @@ pub fn node(shared: &Shared) -> Node {
         shared.worker.changed.listen();
         let node = shared.worker.node();
         let is_failing = shared.with_worker(|lease| lease.failing_since_ms.is_some());
-        let is_to_come = settings::has_worker_pool() && !is_failing && began.elapsed() < PATIENCE;
+        let is_to_come = shared.worker.has_pool.load(Relaxed) && !is_failing && began.elapsed() < PATIENCE;
         if node.is_none() && is_to_come {
             shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
             continue;

@@ -9,7 +9,7 @@
 //! a time that is known: the time to wait for where rectangles may be forgotten.
 
 pub mod coordinator;
-pub mod targets;
+pub mod memory;
 
 /// What bounds the rectangles of a pool: the coordinator's clock, its settings and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

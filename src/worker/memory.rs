@@ -1,0 +1,75 @@
+//! The file `idgen.worker` in the data directory: that this server has, or had, a pool of worker ids, and the last term that it
+//! was granted.
+//!
+//! A worker id that is not set acts as 0 only where there is no such file: the pool may have granted 0 to another server.
+//!
+//! The file is beside the directory of the high-water file and not in it: that directory is removed when the mark is lost, and
+//! the memory must outlive that. `pg_basebackup` copies the file. So a copy without a pool has no worker id until one is set; and
+//! it does not give back the term of its origin, because the file says which directory it was written in.
+
+use super::place;
+use idgen_core::worker::memory::Memory;
+use pgrx::prelude::*;
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+pub const PATH: &str = "idgen.worker";
+/// The file while it is being written.
+const UNFINISHED: &str = "idgen.worker.tmp";
+
+/// What the file says.
+pub enum Recollection {
+    /// There is no file: this server never had a pool.
+    Nothing,
+    Pool(Memory),
+    /// It cannot be read, or was not written by idgen. The server may have had a pool.
+    Unreadable(String),
+}
+
+pub fn recall() -> Recollection {
+    match fs::read(PATH) {
+        Ok(bytes) => match Memory::decode(&bytes) {
+            Some(memory) => Recollection::Pool(memory),
+            None => Recollection::Unreadable("its checksum or its format is wrong".to_owned()),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Recollection::Nothing,
+        Err(error) => Recollection::Unreadable(error.to_string()),
+    }
+}
+
+impl Recollection {
+    /// The server has, or may have had, a pool.
+    pub fn is_of_pool(&self) -> bool {
+        !matches!(self, Recollection::Nothing)
+    }
+
+    /// A worker id that was set by hand may be another server's: a pool was in charge of it last.
+    pub fn is_of_term(&self) -> bool {
+        match self {
+            Recollection::Nothing => false,
+            Recollection::Pool(memory) => memory.term.is_some(),
+            Recollection::Unreadable(_) => true,
+        }
+    }
+}
+
+/// Replaces the file, durably.
+pub fn remember(memory: &Memory) -> io::Result<()> {
+    // SAFETY: set when the server starts, and never again.
+    let mode = unsafe { pg_sys::data_directory_mode } as u32 & 0o666;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
+    file.write_all(memory.encode().as_bytes())?;
+    drop(file);
+    let [from, to] = [UNFINISHED, PATH].map(|path| CString::new(path).expect("a path of ours has no NUL"));
+    // SAFETY: C strings. It syncs the file, its new name and the directory.
+    let outcome = unsafe { pg_sys::durable_rename(from.as_ptr(), to.as_ptr(), pg_sys::LOG as i32) };
+    // The reason is in the server's log.
+    if outcome == 0 { Ok(()) } else { Err(io::Error::other("it could not be made durable")) }
+}
+
+/// A memory of this data directory.
+pub fn of_here(term: Option<idgen_core::worker::memory::Remembered>) -> io::Result<Memory> {
+    Ok(Memory { place: place::of_data_directory()?, term })
+}
