@@ -1,6 +1,5 @@
 //! Commits that nothing brings back.
 
-use crate::pg_compat;
 use pgrx::prelude::*;
 
 /// What a transaction needs of its commit.
@@ -32,7 +31,7 @@ pub fn make_commit_durable() {
     unsafe {
         if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
             pg_sys::set_config_option(
-                SYNCHRONOUS_COMMIT.as_ptr(),
+                c"synchronous_commit".as_ptr(),
                 c"on".as_ptr(),
                 pg_sys::GucContext::PGC_USERSET,
                 pg_sys::GucSource::PGC_S_SESSION,
@@ -43,18 +42,4 @@ pub fn make_commit_durable() {
             );
         }
     }
-}
-
-const SYNCHRONOUS_COMMIT: &std::ffi::CStr = c"synchronous_commit";
-
-/// Has the session itself asked for commits that wait for the disk and for no standby? What is configured for it by others says
-/// nothing of that.
-pub fn is_local_by_choice() -> bool {
-    // SAFETY: reads a variable of this process.
-    let level = unsafe { pg_sys::synchronous_commit };
-    level == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32
-        && matches!(
-            pg_compat::source_of_setting(SYNCHRONOUS_COMMIT),
-            Some(pg_sys::GucSource::PGC_S_SESSION | pg_sys::GucSource::PGC_S_CLIENT)
-        )
 }

@@ -51,25 +51,3 @@ fn wait_event(name: &'static CStr) -> u32 {
     // SAFETY: a C string. PostgreSQL gives the same number for the same name in every process.
     unsafe { pgrx::pg_sys::WaitEventExtensionNew(name.as_ptr()) }
 }
-
-/// Where the value of a setting of PostgreSQL comes from; `None` if there is no such setting.
-#[cfg(feature = "pg15")]
-pub fn source_of_setting(name: &CStr) -> Option<pgrx::pg_sys::GucSource::Type> {
-    // SAFETY: as many settings as PostgreSQL says, each with a name.
-    unsafe {
-        let settings = pgrx::pg_sys::get_guc_variables();
-        let count = pgrx::pg_sys::GetNumConfigOptions() as usize;
-        let settings = std::slice::from_raw_parts(settings, count);
-        settings.iter().find(|setting| CStr::from_ptr((***setting).name) == name).map(|setting| (**setting).source)
-    }
-}
-
-/// Where the value of a setting of PostgreSQL comes from; `None` if there is no such setting.
-#[cfg(not(feature = "pg15"))]
-pub fn source_of_setting(name: &CStr) -> Option<pgrx::pg_sys::GucSource::Type> {
-    // SAFETY: a C string; null, or a setting, which PostgreSQL keeps.
-    unsafe {
-        let setting = pgrx::pg_sys::find_option(name.as_ptr(), false, true, pgrx::pg_sys::DEBUG1 as i32);
-        setting.as_ref().map(|setting| setting.source)
-    }
-}

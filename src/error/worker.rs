@@ -4,11 +4,11 @@ use super::{Failure, quoted};
 use crate::clock::wall_ms;
 use crate::lease::names::Holder;
 use crate::settings;
-use crate::worker::state::Lease;
-use idgen_core::layout::{time_text, time_text_us};
-use idgen_core::worker::Bounds;
+use crate::worker::memory;
+use crate::worker::state::{Lease, State};
+use idgen_core::layout::time_text;
 use pgrx::prelude::*;
-use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Failure {
@@ -195,10 +195,11 @@ pub fn used_until_not_finite() -> Failure {
 }
 
 /// This server has no number now, or none for this time.
-pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
+pub fn not_leased(worker: &State, lease: &Lease, now_us: i64) -> Failure {
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
-        return no_number();
+        return no_number(worker.is_memory_unreadable.load(Relaxed));
     };
+    let keeper = worker.keeper.pid();
     let message = match lease.term {
         Some(term) => {
             let end_ms = term.interval.end_ms();
@@ -215,10 +216,33 @@ pub fn not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> Failure {
         )
 }
 
-fn no_number() -> Failure {
+fn no_number(is_memory_unreadable: bool) -> Failure {
+    let detail = match is_memory_unreadable {
+        false => "It had a pool, which idgen.worker_pool does not name any more, and idgen.worker_id is not set: 0 may be another server's.".to_owned(),
+        true => format!("File \"{}\" could not be read when the server started, so it may have had a pool, and idgen.worker_id is not set: 0 may be another server's.", memory::PATH),
+    };
     Failure::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server has no worker id any more")
-        .detail("It was leased from a pool, which idgen.worker_pool does not name any more, and idgen.worker_id is not set: 0 may be another server's.")
+        .detail(detail)
         .hint("Set idgen.worker_id and restart, or set idgen.worker_pool again.")
+}
+
+/// The file that says whether this server ever had a pool.
+pub fn memory_unreadable(why: &str) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_DATA_CORRUPTED,
+        format!("could not read file \"{}\": {why}", memory::PATH),
+    )
+    .detail("It says whether this server ever had a pool of worker ids. While it cannot be read, no id is issued under a worker id that is not set.")
+    .hint("Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease writes the file again.")
+}
+
+pub fn memory_not_written(error: &std::io::Error) -> Failure {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_IO_ERROR,
+        format!("could not write file \"{}\": {error}", memory::PATH),
+    )
+    .detail("The file still names the last lease of this server.")
+    .hint("Make room or restore the rights. After a restart with idgen.worker_pool, no id is issued before a worker id is leased.")
 }
 
 fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
@@ -236,8 +260,8 @@ fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
             format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
         }
         (None, Some(_)) if !lease.is_overdue(now_us) => format!(
-            "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than a \
-             lease may last there, idgen.lease_max_ttl.",
+            "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than \
+             idgen.worker_max_lead allows there.",
             time_text(wall_ms())
         ),
         (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),

@@ -24,16 +24,14 @@ enum Deed {
 
 struct Transaction {
     deeds: Done<Deed>,
-    /// How many terms have begun or were prolonged: that must not be lost after it was told.
-    durable: usize,
-    /// How many of them are worker ids.
-    of_workers: usize,
+    /// A term has begun or was prolonged: that must not be lost after it was told.
+    is_to_be_durable: bool,
     /// Whom to wake when the rows are as they stay.
     bells: Vec<&'static Bell>,
 }
 
 static RUNNING: Mutex<Transaction> =
-    Mutex::new(Transaction { deeds: Done::new(), durable: 0, of_workers: 0, bells: Vec::new() });
+    Mutex::new(Transaction { deeds: Done::new(), is_to_be_durable: false, bells: Vec::new() });
 
 fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
     static REGISTERED: Once = Once::new();
@@ -48,13 +46,7 @@ fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
 
 /// A term has begun, or lasts longer than before.
 pub fn is_to_be_durable() {
-    with(|running| running.durable += 1);
-}
-
-/// The term that has just begun or been prolonged is a worker id's. A session that has set `synchronous_commit` to `local` for
-/// itself asks `worker_confirm()` whether the standbys have it, and its commit does not wait for them.
-pub fn is_of_worker() {
-    with(|running| running.of_workers += 1);
+    with(|running| running.is_to_be_durable = true);
 }
 
 /// Who waits for the name is woken when the transaction ends.
@@ -159,8 +151,10 @@ fn unbind(token: i64) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
-        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => make_durable(),
-        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().durable > 0 => error::lease::prepared().raise(),
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT if RUNNING.lock().is_to_be_durable => durable::make_commit_durable(),
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().is_to_be_durable => {
+            error::lease::prepared().raise()
+        }
         // Here the rows are as they stay, for all to see.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|deed| match deed {
             Deed::Released { token } => Some(token),
@@ -170,18 +164,6 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut st
         // A fence goes on with the prepared transaction, without this session.
         pg_sys::XactEvent::XACT_EVENT_PREPARE => end(|_| None),
         _ => {}
-    }
-}
-
-/// Before the commit.
-fn make_durable() {
-    let (durable, of_workers) = {
-        let running = RUNNING.lock();
-        (running.durable, running.of_workers)
-    };
-    let may_stay_local = || durable == of_workers && durable::is_local_by_choice();
-    if durable > 0 && !may_stay_local() {
-        durable::make_commit_durable();
     }
 }
 
@@ -196,7 +178,7 @@ fn undo(deed: Deed) -> Option<i64> {
 fn end(to_unbind: fn(Deed) -> Option<i64>) {
     let (deeds, bells) = {
         let mut running = RUNNING.lock();
-        (running.durable, running.of_workers) = (0, 0);
+        running.is_to_be_durable = false;
         (running.deeds.take(), std::mem::take(&mut running.bells))
     };
     deeds.into_iter().filter_map(to_unbind).for_each(unbind);

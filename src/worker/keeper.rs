@@ -1,59 +1,70 @@
-//! The keeper: the background worker that leases this server's number from the coordinator, and renews the lease long
-//! before it ends. It writes down here what it has been granted; nobody waits for it but who has no number yet.
+//! The keeper: the background worker that leases this server's worker id from the coordinator, and renews the lease long
+//! before it ends. It runs from the start of the server on, and sleeps while no pool is configured. It writes down here what it has
+//! been granted; sessions wait for it only while there is no worker id yet.
 //!
-//! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it, and a server that
-//! starts again, or whose memory was made anew after a crash, leases anew. A copy of it could not be told from it.
+//! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it. A server that starts again,
+//! or whose memory was made anew after a crash, ends its last term, which the file `idgen.worker` names, and acquires again.
 
-use super::coordinator::{Coordinator, Grant, Renewal};
-use super::libpq::{Patience, Resolver, Trouble};
-use super::place::NOTHING;
-use super::state::{Lease, Term};
+use super::handle::NOTHING;
+use super::leasing::LeftTerm;
+use super::libpq::{Resolver, Trouble};
+use super::memory::{self, Recollection};
+use super::state::{self, Lease};
 use crate::clock::{self, boot_us, wall_ms};
 use crate::pg_compat::set_signal_handler;
-use crate::random;
 use crate::settings::{self, Pool};
 use crate::shmem::{self, Shared};
-use idgen_core::worker::Interval;
+use crate::{error, random};
 use idgen_core::worker::coordinator::Pace;
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-fn builder() -> BackgroundWorkerBuilder {
-    BackgroundWorkerBuilder::new("idgen keeper")
-        .set_library("idgen")
-        .set_function("idgen_keeper")
-        .set_start_time(BgWorkerStartTime::RecoveryFinished)
-        .set_restart_time(Some(Duration::from_secs(1)))
-}
-
-/// Called while the postmaster preloads libraries.
+/// Called while the postmaster preloads libraries. Always: a pool can be configured by a reload.
 pub fn register() {
     // SAFETY: a flag that is set before. A server that is upgraded makes no ids.
-    if settings::has_worker_pool() && !unsafe { pg_sys::IsBinaryUpgrade } {
-        builder().load();
-    }
-}
-
-/// Starts the keeper where there is none: the pool was set after the server had started.
-pub fn ensure_running() {
-    if !settings::has_worker_pool() {
-        return;
-    }
-    let Some(shared) = shmem::shared() else {
-        return;
-    };
-    let place = &shared.worker.keeper;
-    if place.may_start() && builder().load_dynamic().is_err() {
-        // Who has no number hears of it; the next one tries again.
-        place.give_up();
+    if !unsafe { pg_sys::IsBinaryUpgrade } {
+        BackgroundWorkerBuilder::new("idgen keeper")
+            .set_library("idgen")
+            .set_function("idgen_keeper")
+            .set_start_time(BgWorkerStartTime::RecoveryFinished)
+            .set_restart_time(Some(Duration::from_secs(1)))
+            .load();
     }
 }
 
 unsafe extern "C-unwind" {
-    /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    fn die(signal: std::ffi::c_int);
+    /// PostgreSQL's handler of SIGHUP. Declared here, because pgrx's wrapper of it is no C function.
+    fn SignalHandlerForConfigReload(signal: c_int);
+}
+
+/// SIGTERM has come. Not PostgreSQL's own handler: what is under way is to end in order.
+static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C-unwind" fn on_stop(_signal: c_int) {
+    // SAFETY: as in PostgreSQL's own handlers: SetLatch may be called in one, and errno stays as it was.
+    unsafe {
+        let errno = *libc::__errno_location();
+        IS_STOP_REQUESTED.store(true, Relaxed);
+        pg_sys::SetLatch(pg_sys::MyLatch);
+        *libc::__errno_location() = errno;
+    }
+}
+
+pub(super) fn is_stop_requested() -> bool {
+    IS_STOP_REQUESTED.load(Relaxed)
+}
+
+fn is_reload_requested() -> bool {
+    // SAFETY: a flag of this process.
+    unsafe { pg_sys::ConfigReloadPending != 0 }
+}
+
+/// Does what is asked of the coordinator have to end? A reload may have taken the pool away.
+pub(super) fn is_interrupted() -> bool {
+    is_stop_requested() || is_reload_requested()
 }
 
 /// The worker.
@@ -61,11 +72,15 @@ unsafe extern "C-unwind" {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
     // SAFETY: as the first thing of a background worker.
-    unsafe { set_signal_handler(libc::SIGTERM, Some(die)) };
-    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
-    let Some(shared) = shmem::shared().filter(|shared| shared.worker.keeper.take()) else {
+    unsafe {
+        set_signal_handler(libc::SIGTERM, Some(on_stop));
+        set_signal_handler(libc::SIGHUP, Some(SignalHandlerForConfigReload));
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+    let Some(shared) = shmem::shared() else {
         return;
     };
+    shared.worker.keeper.enter();
     // SAFETY: the callback has the signature of one.
     unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
     // A reload before the handler was there would be missed.
@@ -82,51 +97,76 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
 
 fn reload() {
     // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
-    unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+    unsafe {
+        pg_sys::ConfigReloadPending = 0;
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+    }
 }
 
-struct Keeper {
-    shared: &'static Shared,
-    pool: Pool,
-    resolver: Resolver,
-    /// Which host is asked first.
-    turn: usize,
+pub(super) struct Keeper {
+    pub shared: &'static Shared,
+    /// As configured; `None` while there is none.
+    pub pool: Option<Pool>,
+    /// What was configured when the term was granted that the server still has, if that was something else.
+    pub former: Option<Pool>,
+    /// The term that the server had before this start, until it is ended.
+    pub left: Option<LeftTerm>,
+    /// The worker id to ask for where it cannot be known from a term: the last one before this start.
+    pub last_worker: Option<u32>,
+    pub resolver: Resolver,
+    /// Which address is asked first.
+    pub turn: usize,
     /// Tries that have failed in a row.
     failures: u32,
-    pace: Pace,
-    /// As in `Place`, until it was asked for.
-    needed_ms: i64,
+    pub pace: Pace,
+    /// As in `Handle`, until it was asked for.
+    pub needed_ms: i64,
     /// When it was looked last what is needed, by CLOCK_BOOTTIME.
-    asked_us: i64,
+    pub asked_us: i64,
     /// When to ask next.
     due: Instant,
 }
 
 /// Until the pool has said how long its leases last.
-const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
+pub(super) const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 
 impl Keeper {
     /// Goes on with what an earlier keeper of this server has leased.
     fn new(shared: &'static Shared) -> Self {
         let lease = shared.with_worker(|lease| *lease);
+        let is_leased = lease.term.or(lease.pending).is_some();
+        let left = if is_leased { None } else { recall() };
         Self {
             shared,
-            // Until the settings are looked at.
-            pool: Pool { name: lease.pool.text().unwrap_or_default(), coordinator: c"".to_owned() },
+            pool: lease.pool.text().map(pool_of_lease),
+            former: None,
+            last_worker: left.as_ref().map(|left| left.term.worker),
+            left,
             resolver: Resolver::default(),
             turn: 0,
             failures: 0,
-            pace: if lease.term.is_some() { Pace { ttl: lease.ttl } } else { FIRST_PACE },
+            pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             needed_ms: NOTHING,
             asked_us: 0,
             due: Instant::now(),
         }
     }
 
-    /// The main loop. Ends when no number is to be leased any more.
+    /// The main loop.
     fn run(mut self) {
-        while self.follow_settings() {
-            // Before it is looked what is needed: who has asked before this is answered by what is asked now.
+        loop {
+            if is_stop_requested() {
+                self.stop();
+            }
+            if is_reload_requested() {
+                reload();
+            }
+            self.follow_settings();
+            if self.pool.is_none() {
+                sleep_until_woken();
+                continue;
+            }
+            // Before it is looked what is needed: what was asked for before this is answered by what is asked now.
             self.asked_us = boot_us();
             self.needed_ms = self.shared.worker.keeper.take_needed_ms().max(self.needed_ms);
             // After a failure at the pace of failures, however many need more.
@@ -135,50 +175,69 @@ impl Keeper {
                 let pause = self.ask_and_tell();
                 self.due = Instant::now() + pause;
             }
-            // Rounded up: the latch counts in milliseconds.
-            clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
-            // SAFETY: a flag of this process.
-            if unsafe { pg_sys::ProcDiePending } != 0 && is_server_stopping() {
-                self.let_go();
+            if !is_interrupted() {
+                // Rounded up: the latch counts in milliseconds.
+                clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             }
             check_for_interrupts!();
-            if BackgroundWorker::sighup_received() {
-                reload();
-            }
         }
     }
 
-    /// Goes by the settings as they are now. False if the number is a setting again.
-    fn follow_settings(&mut self) -> bool {
-        let Some(pool) = settings::worker_pool() else {
-            self.let_go();
-            // Undecided acts as 0, and that may be another server's by now.
-            if self.shared.worker.is_set() || !settings::worker_undecided() {
-                clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
-            }
-            self.shared.with_worker(|lease| *lease = Lease::default());
-            self.shared.worker.changed.ring();
-            return false;
-        };
-        if pool != self.pool {
-            if pool.name != self.pool.name {
-                self.let_go();
-                self.shared.with_worker(|lease| {
-                    *lease = Lease::default();
-                    lease.pool.set(&pool.name);
-                });
-            }
-            // Elsewhere the lease may be unknown; that is for the coordinator to say.
-            (self.turn, self.failures) = (0, 0);
-            (self.pool, self.due) = (pool, Instant::now());
+    /// SIGTERM: ends this process. If the server is stopping, its worker id is given back first.
+    fn stop(&mut self) {
+        if is_server_stopping() {
+            self.give_back(|| false);
         }
-        true
+        // SAFETY: flags of this process; PostgreSQL's own handler sets them.
+        unsafe {
+            pg_sys::ProcDiePending = 1;
+            pg_sys::InterruptPending = 1;
+        }
+        check_for_interrupts!();
+    }
+
+    /// Goes by the settings as they are now.
+    fn follow_settings(&mut self) {
+        state::end_unset(self.shared);
+        let pool = settings::worker_pool();
+        self.shared.worker.has_pool.store(pool.is_some(), Relaxed);
+        if pool == self.pool {
+            return;
+        }
+        match &pool {
+            Some(_) => self.turn_to_another_pool(),
+            None => self.leave_pool(),
+        }
+        (self.turn, self.failures, self.due) = (0, 0, Instant::now());
+        self.pool = pool;
+    }
+
+    /// The term that the server has may be known there too: the pool was moved, or is only reached another way. Until that is
+    /// known, its ids go on.
+    fn turn_to_another_pool(&mut self) {
+        if self.former.is_none() && self.shared.with_worker(|lease| lease.term.or(lease.pending).is_some()) {
+            self.former = self.pool.take();
+        }
+    }
+
+    /// No pool is configured any more.
+    fn leave_pool(&mut self) {
+        self.give_back(is_stop_requested);
+        if !settings::worker_undecided() {
+            clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            // The worker id is set by hand: no pool is in charge of it.
+            if let Err(error) = memory::remember(None) {
+                error::worker::memory_not_written(&error).warn();
+            }
+        }
+        (self.former, self.left, self.last_worker) = (None, None, None);
+        self.shared.with_worker(|lease| *lease = Lease::default());
+        self.shared.worker.changed.ring();
     }
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
     fn ask_and_tell(&mut self) -> Duration {
-        let outcome = self.ask(self.reached_ms());
-        let pause = match outcome {
+        let pause = match self.ask() {
             Ok(()) => {
                 (self.failures, self.needed_ms) = (0, NOTHING);
                 let failed = self.shared.with_worker(|lease| {
@@ -186,13 +245,15 @@ impl Keeper {
                     lease.failing_since_ms.take()
                 });
                 if failed.is_some() {
-                    log!("the coordinator of worker pool \"{}\" answers again", self.pool.name);
+                    log!("the coordinator of worker pool \"{}\" answers again", self.pool_name());
                 }
                 self.pace.renew_after(jitter())
             }
+            // No failure: it was this process that ended it.
+            Err(_) if is_interrupted() => Duration::ZERO,
             Err(trouble) => {
                 self.turn += 1;
-                self.note(&trouble.message);
+                self.note(&trouble);
                 let pause = self.pace.retry_after(self.failures, jitter());
                 self.failures += 1;
                 pause
@@ -202,8 +263,9 @@ impl Keeper {
         pause
     }
 
-    /// Keeps what went wrong for the view, and for who needs an id; the first time in a row the server's log has it too.
-    fn note(&self, message: &str) {
+    /// Keeps what went wrong for the view, and for errors of sessions; the first time in a row the server's log has it too.
+    fn note(&self, trouble: &Trouble) {
+        let message = &trouble.message;
         self.shared.worker.failures.fetch_add(1, Relaxed);
         let now_ms = wall_ms();
         let is_first = self.shared.with_worker(|lease| {
@@ -213,120 +275,47 @@ impl Keeper {
             is_first
         });
         if is_first {
-            log!("could not lease a worker id from pool \"{}\": {message}", self.pool.name);
+            log!("could not lease a worker id from pool \"{}\": {message}", self.pool_name());
         }
     }
 
-    /// By a connection of its own: one that was kept would have to be watched, and would keep the coordinator from an orderly
-    /// stop, all the more if that is this server.
-    fn ask(&mut self, reached_ms: i64) -> Result<(), Trouble> {
-        let mut coordinator = self.connect()?;
-        let term = self.shared.with_worker(|lease| lease.term);
-        // A coordinator that is another than the one that granted the lease knows nothing of it.
-        let is_renewed = match term.filter(|term| term.coordinator == coordinator.identity) {
-            Some(term) => self.renew(&mut coordinator, term, reached_ms)?,
-            None => false,
-        };
-        if !is_renewed {
-            self.acquire(&mut coordinator, reached_ms)?;
-        }
-        let host = coordinator.host();
-        self.shared.with_worker(|lease| lease.coordinator.set(&host));
-        Ok(())
+    pub fn pool_name(&self) -> &str {
+        self.pool.as_ref().map_or("", |pool| &pool.name)
     }
+}
 
-    fn connect(&mut self) -> Result<Coordinator, Trouble> {
-        if self.pool.coordinator.is_empty() {
-            return Err(Trouble::new("idgen.coordinator is not set"));
-        }
-        let patience = Patience { time: self.pace.patience(), is_interrupted: || false };
-        Coordinator::connect(&self.pool.coordinator, &mut self.resolver, self.turn, patience)
-    }
-
-    /// The time that ids or clocks of this server have come to, in milliseconds since 1970. A lease is to last from there on, so
-    /// that it stops no server that is ahead of the coordinator's clock.
-    fn reached_ms(&self) -> i64 {
-        let next_ms = self.shared.with_table(|table| table.next_ms());
-        next_ms.max(self.needed_ms).max(wall_ms())
-    }
-
-    /// False if the lease is lost: it has ended, and somebody else has the number, or may have it.
-    fn renew(&mut self, coordinator: &mut Coordinator, term: Term, reached_ms: i64) -> Result<bool, Trouble> {
-        let Some(Renewal { not_after_us, ttl }) = coordinator.renew(&self.pool.name, term.token, reached_ms)? else {
-            return Ok(false);
-        };
-        let interval = Interval { not_after_us, ..term.interval };
-        // Before it is noted: whoever waits for it looks at that.
-        self.shared.with_table(|_| self.shared.clock.mark.end_at(interval.end_ms()));
-        self.note_lease(Term { interval, ..term }, ttl, reached_ms);
-        self.shared.worker.renewals.fetch_add(1, Relaxed);
-        Ok(true)
-    }
-
-    fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Trouble> {
-        let Grant { term, ttl } = coordinator.acquire(&self.pool.name, &label(), reached_ms)?;
-        let (worker, interval) = (&self.shared.worker, term.interval);
-        let before = clock::confine(self.shared, interval.first_ms(), interval.end_ms(), || {
-            worker.set_number(term.number);
-            self.note_lease(term, ttl, reached_ms)
-        });
-        if before.is_none_or(|before| before.number != term.number) {
-            worker.changes.fetch_add(1, Relaxed);
-            log!("this server is worker {} of pool \"{}\" from now on", term.number, self.pool.name);
-        }
-        Ok(())
-    }
-
-    /// Writes down what was granted; returns what was before.
-    fn note_lease(&mut self, term: Term, ttl: Duration, reached_ms: i64) -> Option<Term> {
-        self.pace = Pace { ttl };
-        let asked_us = self.asked_us;
-        self.shared.with_worker(|lease| {
-            (lease.ttl, lease.renewed_us) = (ttl, asked_us);
-            // It was asked for to last its ttl from there on.
-            lease.falls_short = term.interval.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
-            lease.term.replace(term)
-        })
-    }
-
-    /// Gives the number back, and says up to where it was used: so the next holder, who may be this server after its
-    /// restart, begins right there. Nothing is issued any more when it does.
-    fn let_go(&mut self) {
-        let Some(term) = self.shared.with_worker(|lease| lease.term.take()) else {
-            return;
-        };
-        clock::confine(self.shared, i64::MIN, i64::MIN, || self.shared.worker.set_none());
-        // The first time at which nothing was issued by any layout.
-        let settled_ms = self.shared.with_table(|table| table.settled_ms());
-        let last_us = settled_ms.saturating_mul(1000).saturating_sub(1);
-        // A stop waits for it.
-        self.pace = Pace { ttl: Duration::ZERO };
-        // SAFETY: a variable of this process. A stop that has come already shall not end it before this is done.
-        unsafe { pg_sys::InterruptHoldoffCount += 1 };
-        let released = self.connect().and_then(|mut coordinator| match term.coordinator == coordinator.identity {
-            true => coordinator.release(&self.pool.name, term.token, last_us),
-            false => Err(Trouble::new("it is another coordinator's")),
-        });
-        // SAFETY: as above.
-        unsafe { pg_sys::InterruptHoldoffCount -= 1 };
-        self.pace = FIRST_PACE;
-        if let Err(Trouble { message, .. }) = released {
-            log!("could not give back worker {} of pool \"{}\": {message}", term.number, self.pool.name);
+/// The term that this data directory had before this start.
+fn recall() -> Option<LeftTerm> {
+    match memory::recall() {
+        Recollection::Nothing => None,
+        Recollection::Pool(memory) => LeftTerm::of(memory),
+        Recollection::Unreadable(why) => {
+            error::worker::memory_unreadable(&why).warn();
+            None
         }
     }
+}
+
+/// The pool of an earlier keeper's lease. How it was reached is known if it is still the configured one.
+fn pool_of_lease(name: String) -> Pool {
+    let configured = settings::worker_pool().filter(|pool| pool.name == name);
+    configured.unwrap_or_else(|| Pool { name, coordinator: c"".to_owned() })
+}
+
+/// Sleeps until a signal comes. Interrupts of PostgreSQL's own are served.
+fn sleep_until_woken() {
+    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH;
+    // SAFETY: every process has its latch, and waits on it alone.
+    unsafe {
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, -1, pg_sys::PG_WAIT_EXTENSION);
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+    }
+    check_for_interrupts!();
 }
 
 /// Random in [0, 1).
 fn jitter() -> f64 {
     (random::number() as u64 >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// What this server is called in the pool: for people, and so that it gets the number again that it had last.
-fn label() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let directory = std::env::current_dir().unwrap_or_default();
-    // SAFETY: set when the server starts.
-    format!("{}:{}{}", host.trim(), unsafe { pg_sys::PostPortNumber }, directory.display())
 }
 
 /// Is it the server that is stopping, and not only this process? As the postmaster's own file says, in its last line.

@@ -8,7 +8,7 @@
 //! it does not give back the term of its origin, because the file says which directory it was written in.
 
 use super::place;
-use idgen_core::worker::memory::Memory;
+use idgen_core::worker::memory::{Memory, Remembered};
 use pgrx::prelude::*;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -55,8 +55,9 @@ impl Recollection {
     }
 }
 
-/// Replaces the file, durably.
-pub fn remember(memory: &Memory) -> io::Result<()> {
+/// Replaces the file, durably, by one of this data directory.
+pub fn remember(term: Option<Remembered>) -> io::Result<()> {
+    let memory = Memory { place: place::of_data_directory()?, term };
     // SAFETY: set when the server starts, and never again.
     let mode = unsafe { pg_sys::data_directory_mode } as u32 & 0o666;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
@@ -67,9 +68,4 @@ pub fn remember(memory: &Memory) -> io::Result<()> {
     let outcome = unsafe { pg_sys::durable_rename(from.as_ptr(), to.as_ptr(), pg_sys::LOG as i32) };
     // The reason is in the server's log.
     if outcome == 0 { Ok(()) } else { Err(io::Error::other("it could not be made durable")) }
-}
-
-/// A memory of this data directory.
-pub fn of_here(term: Option<idgen_core::worker::memory::Remembered>) -> io::Result<Memory> {
-    Ok(Memory { place: place::of_data_directory()?, term })
 }

@@ -52,7 +52,6 @@ fn worker_acquire(
     let Some(granted) = acquire::slot(&wish, Limit::by_lock_timeout()) else {
         error::worker::exhausted(pool, defined.definition.slots, &names::idle_holders(pool)).raise()
     };
-    transaction::is_of_worker();
     term::warn_in_block(pool);
     let ttl_us = ttl_us.unwrap_or(defined.definition.ttl_us);
     let interval = number::grant(pool, granted.slot, granted.token, ttl_us);
@@ -83,7 +82,6 @@ fn worker_renew(
     let ttl_us = ttl_us(ttl);
     term::refuse_where_nothing_can_be_written(c"worker_renew()");
     let renewed = term::renew(pool, token, ttl_us);
-    transaction::is_of_worker();
     let interval = number::renew(pool, renewed.slot, token, renewed.ttl_us);
     let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
     // SAFETY: as above.

@@ -208,5 +208,5 @@ pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
 
 fn refuse(shared: &Shared) -> ! {
     let lease = shared.with_worker(|lease| *lease);
-    error::worker::not_leased(&lease, shared.worker.keeper.pid(), boot_us()).raise()
+    error::worker::not_leased(shared.worker, &lease, boot_us()).raise()
 }

@@ -47,7 +47,8 @@ fn stat_get_worker() -> TableIterator<
             lease.interval().map(|interval| time(interval.not_before_us)),
             lease.interval().map(|interval| time(interval.not_after_us)),
             lease.coordinator.text().map(Text::from),
-            worker.keeper.pid(),
+            // Without a pool it sleeps, and is of no interest.
+            worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed)),
             worker.renewals.load(Relaxed) as i64,
             worker.failures.load(Relaxed) as i64,
             lease.failing_since_ms.and_then(timestamp::from_ms),

@@ -10,6 +10,7 @@
 
 pub mod coordinator;
 pub mod memory;
+pub mod targets;
 
 /// What bounds the rectangles of a pool: the coordinator's clock, its settings and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
