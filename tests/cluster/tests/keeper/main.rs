@@ -8,6 +8,7 @@ mod life;
 mod load;
 mod network;
 mod random;
+mod unset;
 
 use idgen_cluster_tests::sql::{PATIENCE, row, value};
 use idgen_cluster_tests::{Builder, Cluster, grants};
@@ -31,6 +32,13 @@ fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
 /// A server whose number is leased from there.
 fn pooled(coordinator: &str) -> Builder {
     builder().conf("idgen.worker_pool", POOL).conf("idgen.coordinator", coordinator)
+}
+
+/// Sets where a server leases its worker id, and has it read that.
+fn set_pool(cluster: &Cluster, pool: &str, coordinator: &str) {
+    cluster.set_conf("idgen.worker_pool", pool);
+    cluster.set_conf("idgen.coordinator", coordinator);
+    cluster.reload();
 }
 
 /// A connection string with which each of these is asked in turn: hosts and ports.
