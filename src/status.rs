@@ -4,7 +4,7 @@ use crate::encoding::for_message;
 use crate::shmem::Shared;
 use crate::snowflake::layouts;
 use crate::worker::stats::{Standing, standing};
-use crate::{clock, read_only, settings, shmem, stats};
+use crate::{clock, read_only, settings, shmem, stats, worker};
 use idgen_core::layout::{Node, time_text};
 use pgrx::JsonB;
 use pgrx::prelude::*;
@@ -94,7 +94,7 @@ fn check_worker() -> Value {
         if clock::recovery::is_in_progress() {
             return check("worker", true, "a standby needs no worker id".to_owned());
         }
-        return check("worker", false, "this server has no worker id: see idgen.stat_worker".to_owned());
+        return check("worker", false, without_worker_id());
     };
     if let Err(e) = layouts::default().space(node) {
         // A datacenter is always a setting.
@@ -103,15 +103,44 @@ fn check_worker() -> Value {
         return check("worker", false, message);
     }
     let is_number = format!("this server is worker {} of datacenter {}", node.worker, node.datacenter);
-    match shmem::shared().filter(|_| settings::has_worker_pool()) {
-        Some(shared) => check_lease(shared, is_number),
-        None if settings::worker_undecided() => check(
+    if let Some(shared) = shmem::shared().filter(|shared| !shared.worker.is_set()) {
+        return check_lease(shared, is_number);
+    }
+    let whence = match settings::worker_undecided() {
+        true => "idgen.worker_id is not set and acts as 0",
+        false => "idgen.worker_id is set",
+    };
+    if let Some(pool) = worker::local::pool_that_grants(node.worker) {
+        let message = format!(
+            "{is_number}, as {whence}; pool \"{pool}\" in this database grants the same worker id to other servers: lease it from there with idgen.worker_pool, or set one that no pool has"
+        );
+        return check("worker", false, message);
+    }
+    if let Some(shared) = shmem::shared().filter(|_| settings::has_worker_pool()) {
+        return check_lease(shared, is_number);
+    }
+    match settings::worker_undecided() {
+        true => check(
             "worker",
             false,
             "idgen.worker_id is not set and acts as 0: set it, differently on each server whose ids meet, or set idgen.worker_pool"
                 .to_owned(),
         ),
-        None => check("worker", true, is_number),
+        false => {
+            check("worker", true, format!("{is_number}, as idgen.worker_id is set; no pool in this database grants it"))
+        }
+    }
+}
+
+/// Why there is none.
+fn without_worker_id() -> String {
+    match settings::has_worker_pool() {
+        true => {
+            let why = shmem::shared().and_then(|shared| shared.with_worker(|lease| lease.last_error.text()));
+            let why = why.unwrap_or_else(|| "the coordinator has not answered yet".to_owned());
+            format!("this server has no worker id yet from pool \"{}\": {why}", settings::pool_name())
+        }
+        false => "this server has no worker id: it had a pool, idgen.worker_pool names none any more, and idgen.worker_id is not set".to_owned(),
     }
 }
 
@@ -127,10 +156,12 @@ fn check_lease(shared: &Shared, is_number: String) -> Value {
         Standing::Leased if lease.falls_short => check(
             "worker",
             false,
-            format!("{is_number}, and its ids are ahead of what idgen.lease_max_ttl lets it lease"),
+            format!("{is_number}, and its ids are further ahead of the coordinator's clock than idgen.worker_max_lead allows there"),
         ),
         Standing::Leased => {
-            check("worker", true, format!("{is_number}, leased from pool \"{}\"", settings::pool_name()))
+            let coordinator = lease.coordinator.text().unwrap_or_default();
+            let pool = settings::pool_name();
+            check("worker", true, format!("{is_number}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
         }
         Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed: {why}")),
         Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended: {why}")),

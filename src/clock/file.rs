@@ -97,7 +97,7 @@ pub fn write(record: &Record, directory_mode: u32, is_name_durable: &AtomicBool)
     Ok(())
 }
 
-fn sync_directory(path: &str) -> io::Result<()> {
+pub fn sync_directory(path: &str) -> io::Result<()> {
     match File::open(path)?.sync_all() {
         // A file system that cannot do that. PostgreSQL goes on as well.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),

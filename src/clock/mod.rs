@@ -18,7 +18,7 @@ pub mod mark;
 pub mod recovery;
 pub mod stats;
 
-pub use file::{FileError, PATH};
+pub use file::{FileError, PATH, sync_directory};
 
 const NS_PER_MS: i64 = 1_000_000;
 

@@ -8,9 +8,9 @@
 //! it does not give back the term of its origin, because the file says which directory it was written in.
 
 use super::place;
+use crate::clock;
 use idgen_core::worker::memory::{Memory, Remembered};
 use pgrx::prelude::*;
-use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -62,10 +62,7 @@ pub fn remember(term: Option<Remembered>) -> io::Result<()> {
     let mode = unsafe { pg_sys::data_directory_mode } as u32 & 0o666;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
     file.write_all(memory.encode().as_bytes())?;
-    drop(file);
-    let [from, to] = [UNFINISHED, PATH].map(|path| CString::new(path).expect("a path of ours has no NUL"));
-    // SAFETY: C strings. It syncs the file, its new name and the directory.
-    let outcome = unsafe { pg_sys::durable_rename(from.as_ptr(), to.as_ptr(), pg_sys::LOG as i32) };
-    // The reason is in the server's log.
-    if outcome == 0 { Ok(()) } else { Err(io::Error::other("it could not be made durable")) }
+    file.sync_all()?;
+    fs::rename(UNFINISHED, PATH)?;
+    clock::sync_directory(".")
 }

@@ -17,6 +17,7 @@ pub mod keeper;
 mod leasing;
 mod libpq;
 pub mod memory;
+pub mod local;
 mod number;
 pub mod place;
 pub mod state;

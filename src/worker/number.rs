@@ -10,7 +10,7 @@ use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
 
 /// One row for each worker id of a pool that was ever granted.
-static WORKER_NUMBER: Table = Table::new(c"worker_number");
+pub static WORKER_NUMBER: Table = Table::new(c"worker_number");
 
 /// What the last holder was allowed, and by which token he is known.
 struct Last {
