@@ -170,7 +170,8 @@ impl Keeper {
             return Ok(());
         };
         // No more than was told: what another process has renewed with this token is not this server's.
-        let certain_us = coordinator.confirm(self.pool_name(), term.token)?.min(term.told_us);
+        let confirmed = coordinator.confirm(self.pool_name(), term.token).map_err(unconfirmed);
+        let certain_us = confirmed?.min(term.told_us);
         term.interval.not_after_us = certain_us.max(term.interval.not_after_us);
         match self.shared.with_worker(|lease| lease.pending.is_some()) {
             true => self.begin(term, reached_ms),
@@ -275,6 +276,11 @@ impl Keeper {
             log!("could not give back worker {} of pool \"{}\": {message}", term.number, pool.name);
         }
     }
+}
+
+fn unconfirmed(trouble: Trouble) -> Trouble {
+    let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", trouble.message);
+    Trouble { message, ..trouble }
 }
 
 fn unwritten(error: std::io::Error) -> Trouble {

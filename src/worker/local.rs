@@ -11,7 +11,7 @@ static POOLS: Query = Query::new(&WORKER_NUMBER, || {
      SELECT defined.name FROM (SELECT 0 AS first_slot) AS standard, \
          LATERAL (SELECT name, slots, first_slot FROM idgen.lease_definition) AS defined \
      WHERE $1 OPERATOR(pg_catalog.>=) defined.first_slot \
-       AND $1 OPERATOR(pg_catalog.<) defined.first_slot OPERATOR(pg_catalog.+) defined.slots \
+       AND $1 OPERATOR(pg_catalog.<) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots) \
        AND EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
      LIMIT 1"
         .to_owned()

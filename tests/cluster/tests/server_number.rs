@@ -56,15 +56,16 @@ fn a_pool_takes_the_place_of_the_setting_and_the_setting_that_of_the_pool() {
     let mut seen = ids(&mut client, DRAW);
 
     set_pool(&cluster, "servers", &own(&cluster));
-    // The call that begins after the reload starts the keeper, and nothing waits for it: the number is the old one until then.
+    // Nothing waits for the keeper: the worker id is the one that was set until another is leased.
     seen.extend(ids(&mut client, DRAW));
     await_state(&cluster, "leased");
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     seen.extend(ids(&mut client, DRAW));
-    assert_eq!(
-        check(&mut client, "worker"),
-        (true, "this server is worker 0 of datacenter 0, leased from pool \"servers\"".to_owned())
+    let message = format!(
+        "this server is worker 0 of datacenter 0, leased from pool \"servers\" of the coordinator at {}:5432",
+        cluster.host()
     );
+    assert_eq!(check(&mut client, "worker"), (true, message));
     let held = "SELECT string_agg(format('%s %s %s', pool, worker_id, state), ', ' ORDER BY pool) FROM idgen.workers";
     assert_eq!(value::<String>(&mut client, held), "servers 0 held");
 
@@ -110,18 +111,18 @@ fn a_server_without_its_pool_and_without_a_setting_has_no_number() {
     let mut client = cluster.client();
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     set_pool(&cluster, "no such pool", &own(&coordinator));
-    execute(&mut client, DRAW);
     cluster.wait_for(PATIENCE, "a failure", || value(&mut client, "SELECT failures > 0 FROM idgen.stat_worker"));
-    // It has never had another number than 0.
-    set_pool(&cluster, "", "");
-    await_state(&cluster, "set");
-    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+    refused(&mut client, DRAW, "55000");
+    let no_pool = "pool \"no such pool\": ";
+    assert!(check(&mut client, "worker").1.contains(no_pool), "{:?}", check(&mut client, "worker"));
 
     set_pool(&cluster, "servers", &own(&coordinator));
-    execute(&mut client, DRAW);
     await_state(&cluster, "leased");
+    execute(&mut client, DRAW);
     set_pool(&cluster, "", "");
     await_state(&cluster, "waiting");
+    let message = "this server has no worker id: it had a pool, idgen.worker_pool names none any more, and idgen.worker_id is not set";
+    assert_eq!(check(&mut client, "worker"), (false, message.to_owned()));
     // There is nothing to wait for: less than the patience with a keeper's first try.
     execute(&mut client, "SET statement_timeout = '4s'");
     let error = refused(&mut client, DRAW, "55000");
@@ -267,6 +268,8 @@ fn a_number_too_large_for_a_layout_is_an_error_there_and_nowhere_else() {
 #[test]
 fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
     let coordinator = coordinator(4, "2 s");
+    coordinator.set_conf("idgen.worker_max_lead", "1d");
+    coordinator.reload();
     let cluster = pooled(&own(&coordinator)).fake_clock().start_with_extension();
     let mut client = cluster.client();
     let mut seen = ids(&mut client, DRAW);
@@ -291,10 +294,10 @@ fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
     assert!(client.query_one(interval, &[&last]).unwrap().get::<_, bool>(0), "the id is inside of the lease");
     assert_eq!(state(&mut client), "leased");
 
-    // No lease is longer than the coordinator lets it be.
+    // No rectangle reaches further ahead than the coordinator lets it.
     cluster.clock().set_offset_ms(72 * 3_600_000);
     let error = refused(&mut client, DRAW, "55000");
-    assert!(error.detail().is_some_and(|detail| detail.contains("idgen.lease_max_ttl")), "{error:?}");
+    assert!(error.detail().is_some_and(|detail| detail.contains("idgen.worker_max_lead")), "{error:?}");
     cluster.clock().set_offset_ms(0);
     seen.extend(ids(&mut client, DRAW));
     assert!(seen.is_sorted_by(|a, b| a < b));
@@ -332,18 +335,44 @@ fn a_changed_ttl_of_the_pool_is_taken_over() {
     cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
 }
 
-/// The limit of what is asked for is no limit of what was laid down before: the servers of a pool do not stop by it.
+/// The limit of what is asked for is no limit of what was defined before: the servers of a pool do not stop by it.
 #[test]
-fn a_least_ttl_above_that_of_the_pool_is_what_leases_last() {
+fn a_least_ttl_above_that_of_the_pool_stops_no_renewals() {
     let coordinator = coordinator(4, "2 s");
     let cluster = pooled(&own(&coordinator)).start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, DRAW);
     coordinator.set_conf("idgen.lease_min_ttl", "1h");
     coordinator.reload();
-    let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
-    cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
+    let renewals = "SELECT renewals FROM idgen.stat_worker";
+    let before: i64 = value(&mut client, renewals);
+    cluster.wait_for(PATIENCE, "renewals", || value::<i64>(&mut client, renewals) > before + 2);
     assert_eq!(value::<i64>(&mut client, "SELECT failures FROM idgen.stat_worker"), 0);
+    cluster.restart();
+    assert_eq!(value::<i32>(&mut cluster.client(), WORKER), 0);
+}
+
+/// A worker id that is no lease is compared with the pools of the database that is asked.
+#[test]
+fn the_check_compares_a_worker_id_that_is_no_lease_with_the_pools_here() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    cluster.execute("SELECT lease_define('servers', 4, '1 min')");
+    let (is_well, message) = check(&mut client, "worker");
+    assert!(!is_well && message.starts_with("idgen.worker_id is not set and acts as 0: set it"), "{message}");
+    cluster.execute("SELECT worker_acquire('servers', ttl => '1 min')");
+    let grants = "pool \"servers\" in this database grants the same worker id to other servers: lease it from there with idgen.worker_pool, or set one that no pool has";
+    let (is_well, message) = check(&mut client, "worker");
+    let unset = "this server is worker 0 of datacenter 0, as idgen.worker_id is not set and acts as 0; ";
+    assert_eq!((is_well, message), (false, format!("{unset}{grants}")));
+    for (worker, is_granted) in [("3", true), ("4", false)] {
+        cluster.set_conf("idgen.worker_id", worker);
+        cluster.restart();
+        let (is_well, message) = check(&mut cluster.client(), "worker");
+        let set = format!("this server is worker {worker} of datacenter 0, as idgen.worker_id is set; ");
+        let rest = if is_granted { grants } else { "no pool in this database grants it" };
+        assert_eq!((is_well, message), (!is_granted, format!("{set}{rest}")));
+    }
 }
 
 /// Whoever waits for the first answer of a coordinator that is silent can be cancelled, and the server stopped.
