@@ -74,6 +74,17 @@ fn a_server_stops_while_the_name_of_its_coordinator_is_looked_up() {
 }
 
 #[test]
+fn a_reload_ends_the_wait_for_a_name() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let server = resolving(pooled(&tcp("hangs.test", "5432")));
+    server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
+    server.set_conf("idgen.coordinator", &coordinator.connect_string("postgres", "postgres"));
+    server.reload();
+    let leased = Worker::await_state(&server, "leased");
+    assert_eq!(leased.failures, 0, "the try with the name did not fail, it was given up");
+}
+
+#[test]
 fn the_second_host_is_used_while_the_name_of_the_first_hangs() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_tcp(&coordinator);
