@@ -44,11 +44,11 @@ pub fn write_down(coordinator: &Cluster) {
     );
 }
 
-/// All that was granted, in the order of the tokens.
+/// All that was granted, in the order of the times.
 pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
     // A token is of one number and one owner, and has one beginning.
     let sql = "SELECT number, token, owner, from_us, (array_agg(until_us ORDER BY n DESC))[1] FROM told
-               GROUP BY token, number, owner, from_us ORDER BY token";
+               GROUP BY token, number, owner, from_us ORDER BY from_us, token";
     let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let rectangle = |row: &postgres::Row| Rectangle {
         number: row.get(0),
@@ -58,7 +58,9 @@ pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
         until_us: row.get(4),
     };
     let rectangles: Vec<Rectangle> = rows.iter().map(rectangle).collect();
-    if let Some(pair) = rectangles.windows(2).find(|pair| pair[0].token == pair[1].token) {
+    let mut by_token: Vec<&Rectangle> = rectangles.iter().collect();
+    by_token.sort_by_key(|rectangle| rectangle.token);
+    if let Some(pair) = by_token.windows(2).find(|pair| pair[0].token == pair[1].token) {
         panic!("one token, two beginnings, numbers or owners: {pair:?}");
     }
     rectangles

@@ -33,9 +33,15 @@ pub enum Fault {
     ClockStepped,
     /// Ahead by more than a lease lasts, and back again.
     ClockLeapt,
+    /// A copy of its memory renews with its token before it does.
+    Twinned,
+    /// It leases from the other pool from now on.
+    Moved,
+    /// It issues under a worker id that is set by hand for a while.
+    SetByHand,
 }
 
-pub const ALL: [Fault; 12] = [
+pub const ALL: [Fault; 15] = [
     Fault::BackendKilled,
     Fault::KeeperKilled,
     Fault::PostmasterKilled,
@@ -48,12 +54,20 @@ pub const ALL: [Fault; 12] = [
     Fault::Copied,
     Fault::ClockStepped,
     Fault::ClockLeapt,
+    Fault::Twinned,
+    Fault::Moved,
+    Fault::SetByHand,
 ];
+
+/// The pool beside the first one. Its worker ids begin above those of that.
+pub const OTHER_POOL: &str = "others";
+/// Where worker ids that are set by hand begin, above those of both pools. The next ones are the other servers'.
+pub const FIRST_BY_HAND: i32 = 500;
 
 impl Fault {
     /// Can it happen while no coordinator answers?
     pub fn needs_coordinator(self) -> bool {
-        matches!(self, Fault::BackendPaused | Fault::Revoked)
+        matches!(self, Fault::BackendPaused | Fault::Revoked | Fault::Twinned | Fault::Moved | Fault::SetByHand)
     }
 
     pub fn needs_fake_clock(self) -> bool {
@@ -114,9 +128,69 @@ impl Fault {
                 await_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);
             }
+            Fault::Twinned => twin(load, coordinator.expect("one that answers")),
+            Fault::Moved => {
+                let is_other = Worker::await_state(server, "leased").number.is_some_and(|number| number >= FIRST_OTHER);
+                server.set_conf("idgen.worker_pool", if is_other { POOL } else { OTHER_POOL });
+                server.reload();
+                Worker::await_that(server, "one of the other pool", |worker| {
+                    worker.number.is_some_and(|number| is_other != (number >= FIRST_OTHER))
+                });
+                load.await_ids();
+            }
+            Fault::SetByHand => {
+                let pool: String = value(&mut server.client(), "SHOW idgen.worker_pool");
+                server.set_conf("idgen.worker_id", &load.by_hand.to_string());
+                server.set_conf("idgen.worker_pool", "");
+                server.restart();
+                Worker::await_that(server, "the one by hand", |worker| worker.number == Some(load.by_hand));
+                load.await_ids();
+                server.set_conf("idgen.worker_pool", &pool);
+                server.reload();
+                Worker::await_state(server, "leased");
+                load.await_ids();
+                server.set_conf("idgen.worker_id", "-1");
+                server.restart();
+            }
         }
         None
     }
+}
+
+/// Where the worker ids of the other pool begin.
+pub const FIRST_OTHER: i32 = 100;
+
+/// Renews with the server's token and the end that the server was told last, as a copy of its memory would, and writes down what the
+/// copy may use now: the server may not.
+fn twin(load: &Load, coordinator: &Cluster) {
+    let mut client = coordinator.client();
+    let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
+    let (before, after) = (micros("known.not_after"), micros("renewed.not_after"));
+    let renew = format!(
+        "SELECT known.number, known.token, {before}, {after}
+         FROM idgen.worker_number AS known, worker_renew(known.pool, known.token, known.not_after) AS renewed
+         WHERE known.token = (SELECT max(token) FROM told WHERE {own})"
+    );
+    let mut renewed = None;
+    coordinator.wait_for(PATIENCE, "the copy to be first", || {
+        renewed =
+            client.query_opt(&renew, &[]).ok().flatten().filter(|row| row.get::<_, i64>(2) < row.get::<_, i64>(3));
+        renewed.is_some()
+    });
+    let row = renewed.expect("waited for");
+    let (number, token): (i32, i64) = (row.get(0), row.get(1));
+    let (until_us, twins_us): (i64, i64) = (row.get(2), row.get(3));
+    execute(
+        &mut client,
+        &format!(
+            "INSERT INTO told (number, token, owner, from_us, until_us)
+             SELECT number, token, owner, from_us, {until_us} FROM told WHERE token = {token} LIMIT 1;
+             INSERT INTO told (number, token, owner, from_us, until_us)
+             VALUES ({number}, -{token}, 'a copy of its memory', {until_us}, {twins_us})"
+        ),
+    );
+    let is_over = format!("SELECT max(token) > {token} FROM told WHERE {own}");
+    coordinator.wait_for(PATIENCE, "another term", || value(&mut client, &is_over));
 }
 
 fn keeper(server: &Cluster) -> i32 {
@@ -133,7 +207,7 @@ fn revoke(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
     let before: i64 = value(&mut client, &format!("SELECT max(token) FROM told WHERE {own}"));
-    execute(&mut client, &format!("SELECT lease_revoke('{POOL}', worker_id) FROM idgen.workers WHERE {own}"));
+    execute(&mut client, &format!("SELECT lease_revoke(pool, worker_id) FROM idgen.workers WHERE {own}"));
     let is_over = format!(
         "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
          FROM told WHERE {own}",
@@ -149,7 +223,8 @@ fn revoke(load: &Load, coordinator: &Cluster) {
 /// A copy has no number until it was granted one of its own. What is drawn from it, if there is a coordinator.
 fn copy(server: &Cluster, is_answered: bool) -> Seen {
     let copy = server.copy();
-    let load = Load::new(&copy);
+    // It is never set by hand.
+    let load = Load::new(&copy, 0);
     let mut ids = Vec::new();
     if is_answered {
         std::thread::scope(|scope| {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use idgen_cluster_tests::ids::assert_distinct;
-use idgen_cluster_tests::{Cluster, rounds};
+use idgen_cluster_tests::sql::execute;
+use idgen_cluster_tests::{Cluster, Stop, rounds};
 
-use crate::faults::{ALL, Fault};
+use crate::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
 use crate::load::Load;
 use crate::random::Random;
 use crate::{Worker, builder, coordinator, one_of, pooled};
@@ -28,7 +29,13 @@ enum Event {
     /// It is killed, and its standby takes its place.
     Failover,
     CoordinatorClockStepped,
+    /// By a year, and back.
+    CoordinatorClockLeapt,
+    /// Its standby is away for a while, and whatever waits for that is cancelled.
+    StandbyAway,
 }
+
+const YEAR_MS: i64 = 365 * 86_400_000;
 
 /// All that can happen, each once, in some order.
 fn events(random: &mut Random) -> Vec<Event> {
@@ -41,6 +48,7 @@ fn events(random: &mut Random) -> Vec<Event> {
     let in_outage = in_outage.into_iter().map(Event::FaultInOutage);
     let mut events: Vec<Event> = ALL.into_iter().map(Event::Fault).chain(in_outage).collect();
     events.extend([Event::Outage, Event::CoordinatorKilled, Event::Failover, Event::CoordinatorClockStepped]);
+    events.extend([Event::CoordinatorClockLeapt, Event::StandbyAway]);
     random.shuffle(&mut events);
     events
 }
@@ -55,13 +63,24 @@ impl Coordinators {
     fn start() -> Coordinators {
         // A standby that has lost its primary looks for it again: until then nothing commits, and nothing is granted.
         let builder = builder().fake_clock().conf("wal_retrieve_retry_interval", "100 ms");
+        // After a failover ids begin so far ahead: little, so that leases still end in a test.
+        let builder = builder.conf("idgen.worker_max_lead", "6 s");
         let serving = coordinator(builder, 24, TTL);
+        serving.execute(&format!("SELECT lease_define('{OTHER_POOL}', 24, '{TTL}', first_slot => {FIRST_OTHER})"));
+        // Neither warnings that are not about grants nor their absence may matter.
+        serving.execute(
+            "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE WARNING 'a trigger that warns'; RETURN NULL; END $$;
+             CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn();
+             CREATE ROLE deaf LOGIN SUPERUSER; ALTER ROLE deaf SET client_min_messages = error;",
+        );
         let standby = serving.standby_builder().synchronous().fake_clock().start();
         Coordinators { serving, standby }
     }
 
     fn connect_string(&self) -> String {
-        one_of(&[&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned())))
+        let places = [&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
+        one_of(&places).replace("user=postgres", "user=deaf")
     }
 
     /// The standby takes over, and gets one of its own.
@@ -125,10 +144,17 @@ impl Fleet<'_> {
             Event::CoordinatorClockStepped => {
                 self.begin_outage();
                 let step_ms = 1 + random.below(3000) as i64;
-                for offset_ms in [step_ms, -step_ms, 0] {
-                    self.coordinators.serving.clock().set_offset_ms(offset_ms);
-                    self.await_renewals();
-                }
+                self.step_clock(&[step_ms, -step_ms, 0]);
+                end_outage(event, self.loads);
+            }
+            Event::CoordinatorClockLeapt => {
+                self.begin_outage();
+                self.step_clock(&[YEAR_MS, 0]);
+                end_outage(event, self.loads);
+            }
+            Event::StandbyAway => {
+                self.begin_outage();
+                self.lose_the_standby();
                 end_outage(event, self.loads);
             }
         }
@@ -138,6 +164,29 @@ impl Fleet<'_> {
     fn begin_outage(&self) {
         self.loads.iter().for_each(Load::await_ids);
         self.loads.iter().for_each(Load::begin_outage);
+    }
+
+    fn step_clock(&self, offsets_ms: &[i64]) {
+        for offset_ms in offsets_ms {
+            self.coordinators.serving.clock().set_offset_ms(*offset_ms);
+            self.await_renewals();
+        }
+    }
+
+    fn lose_the_standby(&self) {
+        let Coordinators { serving, standby } = &self.coordinators;
+        standby.stop(Stop::Fast);
+        let mut impatient = serving.client();
+        let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+                      WHERE wait_event = 'SyncRep' OR usename = 'deaf' AND query LIKE '%worker_confirm%'";
+        for server in self.servers {
+            let before = Worker::of(&mut server.client()).failures;
+            Worker::await_that(server, "failures", |worker| {
+                execute(&mut impatient, cancel);
+                worker.failures > before + 3
+            });
+        }
+        standby.start_again();
     }
 
     fn await_renewals(&self) {
@@ -168,7 +217,7 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
         if number == 2 { server.fake_clock() } else { server }.start_with_extension()
     };
     let servers: Vec<Cluster> = (0..3).map(start).collect();
-    let loads: Vec<Load> = servers.iter().map(Load::new).collect();
+    let loads: Vec<Load> = servers.iter().zip(FIRST_BY_HAND..).map(|(server, id)| Load::new(server, id)).collect();
     let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new() };
     thread::scope(|scope| {
         let _ends: Vec<_> = loads.iter().map(|load| load.run(scope, 2)).collect();
@@ -182,15 +231,19 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
     });
     let Fleet { coordinators, copies: mut seen, .. } = fleet;
     println!("{} ids of {} copies", seen.iter().map(|copy| copy.ids.len()).sum::<usize>(), seen.len());
+    let mut of_settings = Vec::new();
     for load in loads {
-        let data_dir = load.cluster.data_dir();
+        let (data_dir, by_hand) = (load.cluster.data_dir(), load.by_hand);
         let (ids, errors) = load.into_seen();
         let numbers: BTreeSet<i32> = ids.iter().map(|id| number_of(*id)).collect();
         println!("{} ids under numbers {numbers:?}, errors {errors:?}", ids.len());
+        // No other server has the one that is set by hand, and no pool.
+        let (set, ids): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| number_of(*id) == by_hand);
+        of_settings.extend(set);
         seen.push(Seen { data_dir, ids });
     }
     let granted = rectangles(&mut coordinators.serving.client());
     println!("{} rectangles", granted.len());
     assert_kept(&granted, &seen);
-    assert_distinct(seen.into_iter().flat_map(|server| server.ids).collect());
+    assert_distinct(seen.into_iter().flat_map(|server| server.ids).chain(of_settings).collect());
 }

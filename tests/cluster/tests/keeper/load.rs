@@ -14,6 +14,8 @@ use postgres::{Client, Statement};
 /// The load of one server.
 pub struct Load<'a> {
     pub cluster: &'a Cluster,
+    /// The worker id that it has while it is set by hand.
+    pub by_hand: i32,
     ended: AtomicBool,
     /// How many ids were seen.
     pub count: AtomicUsize,
@@ -44,9 +46,10 @@ impl Drop for End<'_> {
 }
 
 impl<'a> Load<'a> {
-    pub fn new(cluster: &'a Cluster) -> Load<'a> {
+    pub fn new(cluster: &'a Cluster, by_hand: i32) -> Load<'a> {
         Load {
             cluster,
+            by_hand,
             ended: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             highest: AtomicI64::new(0),
