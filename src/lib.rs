@@ -113,7 +113,7 @@ extension_sql_file!(
         worker::renew::worker_renew,
         worker::confirm::worker_confirm,
         worker::history::worker_begin_history,
-        worker::worker_release,
+        worker::release::worker_release_compared,
         worker::moving::worker_move,
         worker::correct::worker_correct,
         stats::reset_stats,

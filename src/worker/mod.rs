@@ -2,9 +2,6 @@
 //! worker id from another server's pool. A worker id is a slot of a lease, and with it goes the interval of id time that its
 //! holder may use.
 
-use crate::encoding::Text;
-use crate::lease::{own, required_token, term};
-use crate::lock::checked_name;
 use crate::{error, timestamp};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -19,7 +16,10 @@ mod libpq;
 pub mod memory;
 pub mod local;
 mod number;
-pub mod place;
+mod place;
+mod preference;
+pub mod release;
+pub mod renew;
 pub mod state;
 pub mod stats;
 

@@ -44,7 +44,7 @@ SELECT worker_renew('p', :t, NULL::timestamptz);
 SELECT worker_renew('p', :t, :'told'::timestamptz, reached => 'infinity');
 \echo :SQLSTATE
 
--- a worker id that is preferred is granted if it is free, also one that was never granted
+-- a worker id that is preferred is granted if it can be used at once, also one that was never granted
 SELECT lease_define('q', 8, '1 min');
 SELECT worker_id, token AS t5 FROM worker_acquire('q', 'a', '1 min', prefer => 5) \gset
 \echo :worker_id
@@ -53,6 +53,9 @@ SELECT worker_id FROM worker_acquire('q', 'c', '1 min', prefer => 8);
 SELECT worker_id FROM worker_acquire('q', 'd', '1 min', prefer => -1);
 SELECT worker_release('q', :t5);
 SELECT worker_id FROM worker_acquire('q', 'e', '1 min', prefer => 5);
+SELECT token AS t6 FROM worker_acquire('q', 'f', '1 min', prefer => 6) \gset
+SELECT worker_release('q', :t6, clock_timestamp());
+SELECT worker_id FROM worker_acquire('q', 'g', '1 min', prefer => 6);
 
 -- nothing is told that a rollback takes back
 \set VERBOSITY terse
@@ -109,7 +112,17 @@ COMMIT;
 SELECT not_after > :'first' AS later, not_after - clock_timestamp() BETWEEN '9 min' AND '10 min' AS ahead,
        expires_at - clock_timestamp() < '1 min' AS expires
 FROM worker_renew('p', :t, interval '10 min');
-SELECT worker_release('p', token) FROM idgen.workers WHERE pool = 'p';
+-- a holder that was told another end does not say up to where the worker id was used
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+SELECT count(*) FROM worker_release('p', :t, clock_timestamp(), '2020-01-01');
+\echo :SQLSTATE
+\set VERBOSITY default
+SELECT state, not_after > clock_timestamp() + '9 min' AS unchanged FROM idgen.workers WHERE pool = 'p' AND owner = 'twins';
+SELECT not_after AS "end" FROM idgen.workers WHERE pool = 'p' AND owner = 'twins' \gset
+SELECT worker_release('p', :t, clock_timestamp(), :'end');
+SELECT state, not_after <= clock_timestamp() AS shortened FROM idgen.workers WHERE pool = 'p' AND worker_id = 2;
+SELECT worker_release('p', token) FROM idgen.workers WHERE pool = 'p' AND state = 'held';
 SELECT worker_release('q', token) FROM idgen.workers WHERE pool = 'q' AND state = 'held';
 SELECT lease_drop('p'), lease_drop('q');
 DELETE FROM idgen.worker_number WHERE pool IN ('p', 'q');
