@@ -125,12 +125,28 @@ impl Coordinator {
         number(&row, 0)
     }
 
-    /// Gives a worker id back, with the last microsecond since 1970 that was used, if it is known.
-    pub fn release(&mut self, pool: &str, token: i64, last_us: Option<i64>) -> Result<(), Trouble> {
-        let last = time("NULLIF($3, '')");
-        let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last})", self.schema);
-        let last_us = last_us.map(|us| us.to_string()).unwrap_or_default();
-        self.query(&sql, &[pool, &token.to_string(), &last_us]).map(|_| ())
+    /// Gives a worker id back. `last_us`: the last microsecond since 1970 that was used, if it is known.
+    ///
+    /// It counts only if the end of the rectangle is the one that was told last. Otherwise a renewal was not answered, or another
+    /// process has the token and may have used later times: then all id times of the rectangle count as used.
+    pub fn release(&mut self, pool: &str, term: &Term, last_us: Option<i64>) -> Result<(), Trouble> {
+        match last_us.map(|last_us| self.release_at(pool, term.token, &last_us.to_string(), &term.told_us.to_string()))
+        {
+            Some(Err(trouble)) if is_loss(&trouble) => self.end(pool, term.token),
+            Some(outcome) => outcome,
+            None => self.end(pool, term.token),
+        }
+    }
+
+    /// Ends a term; all id times of its rectangle count as used.
+    pub fn end(&mut self, pool: &str, token: i64) -> Result<(), Trouble> {
+        self.release_at(pool, token, "", "")
+    }
+
+    fn release_at(&mut self, pool: &str, token: i64, last_us: &str, told_us: &str) -> Result<(), Trouble> {
+        let [last, told] = ["NULLIF($3, '')", "NULLIF($4, '')"].map(time);
+        let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last}, {told})", self.schema);
+        self.query(&sql, &[pool, &token.to_string(), last_us, told_us]).map(|_| ())
     }
 
     fn query(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Trouble> {

@@ -87,7 +87,7 @@ impl Keeper {
             return Ok(());
         };
         if term.coordinator == coordinator.identity {
-            match coordinator.release(&term.pool, term.token, None) {
+            match coordinator.end(&term.pool, term.token) {
                 Err(trouble) if !coordinator::is_loss(&trouble) => return Err(trouble),
                 _ => {}
             }
@@ -132,7 +132,7 @@ impl Keeper {
         if self.former.as_ref().is_some_and(|former| former.name != self.pool_name()) {
             return Ok(());
         }
-        match coordinator.release(self.pool_name(), term.token, None) {
+        match coordinator.end(self.pool_name(), term.token) {
             Err(trouble) if !coordinator::is_loss(&trouble) => return Err(trouble),
             _ => {}
         }
@@ -263,7 +263,7 @@ impl Keeper {
             outcome =
                 Coordinator::connect(pool, &mut self.resolver, self.turn, patience).and_then(|mut coordinator| {
                     match term.coordinator == coordinator.identity {
-                        true => coordinator.release(&pool.name, term.token, last_us),
+                        true => coordinator.release(&pool.name, term, last_us),
                         false => Err(Trouble::new("it is another coordinator's")),
                     }
                 });
