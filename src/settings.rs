@@ -223,7 +223,7 @@ fn define_pool_settings() {
     GucRegistry::define_int_guc(
         c"idgen.worker_max_lead",
         c"How far holders of worker ids may be ahead of this coordinator's clock.",
-        c"Their id times end at most that much beyond a ttl from now. Grants after a failover begin after as long.",
+        c"Their id times end at most that much, or a ttl, beyond a ttl from now. Grants after a failover begin after as long.",
         &WORKER_MAX_LEAD,
         0,
         86_400_000,
@@ -325,9 +325,10 @@ pub fn has_worker_pool() -> bool {
     }
 }
 
-/// How far beyond now and its ttl the lease of a worker id may reach, in microseconds.
-pub fn worker_max_lead_us() -> i64 {
-    i64::from(WORKER_MAX_LEAD.get()) * 1000
+/// How far beyond now and its ttl the lease of a worker id may reach, in microseconds. At least a ttl: a server that has crashed
+/// can go on with the worker id that it had, right after its rectangle.
+pub fn worker_max_lead_us(ttl_us: i64) -> i64 {
+    ttl_us.max(i64::from(WORKER_MAX_LEAD.get()) * 1000)
 }
 
 #[inline]

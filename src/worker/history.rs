@@ -32,7 +32,7 @@ pub fn for_grant(ttl_us: i64) -> Known {
     }
     // One at a time makes or changes it, and those who come later find it as it is then.
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
-    let longest_us = longest_us().max(ttl_us.saturating_add(settings::worker_max_lead_us()));
+    let longest_us = longest_us().max(longest_of(ttl_us));
     let history = match read() {
         Some(history) if is_own(&history, &identity) => return Known { since_us: history.since_us },
         Some(history) => interrupted(&history, identity, longest_us),
@@ -159,7 +159,11 @@ static LONGEST_TTL: Query = Query::new(&WORKER_HISTORY, || {
 /// The longest time from the clock to the end of a rectangle, of any pool.
 fn longest_us() -> i64 {
     let ttl_us: Option<i64> = LONGEST_TTL.look(&[], |row| optional(row, 1)).pop().flatten();
-    ttl_us.unwrap_or(0).saturating_add(settings::worker_max_lead_us())
+    longest_of(ttl_us.unwrap_or(0))
+}
+
+fn longest_of(ttl_us: i64) -> i64 {
+    ttl_us.saturating_add(settings::worker_max_lead_us(ttl_us))
 }
 
 static RESTORED: Query = Query::new(&WORKER_HISTORY, || {

@@ -3,7 +3,7 @@
 //! been granted; sessions wait for it only while there is no worker id yet.
 //!
 //! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it. A server that starts again,
-//! or whose memory was made anew after a crash, ends its last term, which the file `idgen.worker` names, and acquires again.
+//! or whose memory was made anew after a crash, ends its last term, which the file `idgen_worker` names, and acquires again.
 
 use super::handle::NOTHING;
 use super::leasing::LeftTerm;

@@ -1,4 +1,4 @@
-//! The file `idgen.worker` in the data directory: that this server has, or had, a pool of worker ids, and the last term that it
+//! The file `idgen_worker` in the data directory: that this server has, or had, a pool of worker ids, and the last term that it
 //! was granted.
 //!
 //! A worker id that is not set acts as 0 only where there is no such file: the pool may have granted 0 to another server.
@@ -15,9 +15,9 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
-pub const PATH: &str = "idgen.worker";
+pub const PATH: &str = "idgen_worker";
 /// The file while it is being written.
-const UNFINISHED: &str = "idgen.worker.tmp";
+const UNFINISHED: &str = "idgen_worker.tmp";
 
 /// What the file says.
 pub enum Recollection {

@@ -95,14 +95,14 @@ fn a_damaged_memory_counts_as_that_of_a_pool() {
     let server = builder().start_with_extension();
     let mut client = server.client();
     assert_eq!(number_of(draw(&mut client)), 0);
-    let path = server.data_dir().join("idgen.worker");
+    let path = server.data_dir().join("idgen_worker");
     assert!(!path.exists(), "it never had a pool");
     std::fs::write(&path, "idgen worker 1\n").expect("the data directory is writable");
     server.restart();
     let error = refused(&mut server.client(), "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), HAD_A_POOL);
-    assert!(error.detail().is_some_and(|detail| detail.contains("\"idgen.worker\" could not be read")), "{error:?}");
-    server.wait_for(PATIENCE, "the log to say so", || server.log().contains("could not read file \"idgen.worker\""));
+    assert!(error.detail().is_some_and(|detail| detail.contains("\"idgen_worker\" could not be read")), "{error:?}");
+    server.wait_for(PATIENCE, "the log to say so", || server.log().contains("could not read file \"idgen_worker\""));
     assert!(server.log().contains("HINT:  Set idgen.worker_id, or idgen.worker_pool"), "what to do");
     server.set_conf("idgen.worker_id", "5");
     server.restart();
