@@ -198,8 +198,8 @@ fn the_extension_is_dropped_under_the_worker() {
 
 #[test]
 fn without_a_free_process_the_rings_are_served_and_the_error_says_what_to_raise() {
+    // One is the keeper of the worker id, which is always there.
     let cluster =
-        // One is the keeper of the worker id, which is always there.
         start(Cluster::builder().conf("max_worker_processes", "2").conf("max_logical_replication_workers", "0"));
     let mut client = cluster.client();
     create(&mut client, "t", ", step => 100");
