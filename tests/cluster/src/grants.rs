@@ -66,6 +66,23 @@ pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
     rectangles
 }
 
+/// With what a coordinator had granted whose last grants were lost in a failover: their holders have them all the same.
+pub fn with_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangle> {
+    let mut by_token: BTreeMap<i64, Rectangle> =
+        granted.into_iter().map(|rectangle| (rectangle.token, rectangle)).collect();
+    for rectangle in lost {
+        match by_token.get_mut(&rectangle.token) {
+            Some(known) => known.until_us = known.until_us.max(rectangle.until_us),
+            None => {
+                by_token.insert(rectangle.token, rectangle);
+            }
+        }
+    }
+    let mut all: Vec<Rectangle> = by_token.into_values().collect();
+    all.sort_by_key(|rectangle| (rectangle.from_us, rectangle.token));
+    all
+}
+
 /// No two tokens were allowed the same time of a number.
 pub fn assert_apart(rectangles: &[Rectangle]) {
     ByNumber::new(rectangles);

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use idgen_cluster_tests::ids::assert_distinct;
-use idgen_cluster_tests::sql::execute;
-use idgen_cluster_tests::{Cluster, Stop, rounds};
+use idgen_cluster_tests::sql::{PATIENCE, execute, value};
+use idgen_cluster_tests::{Cluster, Stop, pause, rounds};
 
 use crate::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
 use crate::load::Load;
 use crate::random::Random;
 use crate::{Worker, builder, coordinator, one_of, pooled};
-use idgen_cluster_tests::grants::{Seen, assert_kept, number_of, rectangles};
+use idgen_cluster_tests::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, with_lost};
 
 const TTL: &str = "1500 ms";
 
@@ -29,6 +29,8 @@ enum Event {
     /// It is killed, and its standby takes its place.
     Failover,
     CoordinatorClockStepped,
+    /// With two standbys, one of which lacks the last grants and is promoted.
+    LaggardPromoted,
     /// By a year, and back.
     CoordinatorClockLeapt,
     /// Its standby is away for a while, and whatever waits for that is cancelled.
@@ -48,7 +50,7 @@ fn events(random: &mut Random) -> Vec<Event> {
     let in_outage = in_outage.into_iter().map(Event::FaultInOutage);
     let mut events: Vec<Event> = ALL.into_iter().map(Event::Fault).chain(in_outage).collect();
     events.extend([Event::Outage, Event::CoordinatorKilled, Event::Failover, Event::CoordinatorClockStepped]);
-    events.extend([Event::CoordinatorClockLeapt, Event::StandbyAway]);
+    events.extend([Event::CoordinatorClockLeapt, Event::LaggardPromoted, Event::StandbyAway]);
     random.shuffle(&mut events);
     events
 }
@@ -84,16 +86,50 @@ impl Coordinators {
     }
 
     /// The standby takes over, and gets one of its own.
-    fn fail_over(&mut self, servers: &[Cluster], promoted: impl FnOnce()) {
-        self.serving.kill9_postmaster();
+    fn promote(&mut self, servers: &[Cluster], promoted: impl FnOnce()) {
         self.standby.promote();
         promoted();
         let next = self.standby.standby_builder().synchronous().fake_clock().start();
         self.serving = std::mem::replace(&mut self.standby, next);
+        self.tell(servers);
+    }
+
+    /// Where the coordinator is now.
+    fn tell(&self, servers: &[Cluster]) {
         for server in servers {
             server.set_conf("idgen.coordinator", &self.connect_string());
             server.reload();
         }
+    }
+
+    /// A second standby; either of the two is enough for a grant.
+    fn second_standby(&self) -> Cluster {
+        let mut client = self.serving.client();
+        let first: String = value(&mut client, "SHOW synchronous_standby_names");
+        let second = self.serving.standby_builder().fake_clock().start();
+        let name = format!("SELECT min(application_name) FROM pg_stat_replication WHERE application_name <> '{first}'");
+        let mut name_of_second = None::<String>;
+        self.serving.wait_for(PATIENCE, "the second standby", || {
+            name_of_second = value(&mut client, &name);
+            name_of_second.is_some()
+        });
+        let names = format!("ANY 1 ({first}, {})", name_of_second.expect("waited for"));
+        self.serving.set_conf("synchronous_standby_names", &names);
+        self.serving.reload();
+        second
+    }
+
+    /// The old primary is stopped, and all that it had confirmed is on its first standby. That one is lost as well.
+    fn lose_all_but(&mut self, laggard: Cluster) -> Vec<Rectangle> {
+        self.serving.kill9_postmaster();
+        let mut client = self.standby.client();
+        let is_replayed = "SELECT pg_last_wal_replay_lsn() = pg_last_wal_receive_lsn()
+                           AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')";
+        self.standby.wait_for(PATIENCE, "all that was confirmed", || value(&mut client, is_replayed));
+        let granted = rectangles(&mut client);
+        self.standby.kill9_postmaster();
+        self.standby = laggard;
+        granted
     }
 }
 
@@ -103,6 +139,8 @@ struct Fleet<'a> {
     servers: &'a [Cluster],
     loads: &'a [Load<'a>],
     copies: Vec<Seen>,
+    /// What was granted before the last grants were lost.
+    lost: Vec<Rectangle>,
 }
 
 impl Fleet<'_> {
@@ -139,8 +177,10 @@ impl Fleet<'_> {
             }
             Event::Failover => {
                 self.begin_outage();
-                self.coordinators.fail_over(self.servers, || end_outage(event, self.loads));
+                self.coordinators.serving.kill9_postmaster();
+                self.coordinators.promote(self.servers, || end_outage(event, self.loads));
             }
+            Event::LaggardPromoted => self.promote_a_laggard(event, random),
             Event::CoordinatorClockStepped => {
                 self.begin_outage();
                 let step_ms = 1 + random.below(3000) as i64;
@@ -171,6 +211,22 @@ impl Fleet<'_> {
             self.coordinators.serving.clock().set_offset_ms(*offset_ms);
             self.await_renewals();
         }
+    }
+
+    fn promote_a_laggard(&mut self, event: Event, random: &mut Random) {
+        let laggard = self.coordinators.second_standby();
+        let receiver: i32 = value(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
+        let paused = pause(receiver);
+        // It lacks renewals, the end of a lease and the grant of another one.
+        let load = &self.loads[random.below(self.loads.len())];
+        self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
+        self.await_renewals();
+        self.begin_outage();
+        let granted = self.coordinators.lose_all_but(laggard);
+        self.lost = with_lost(std::mem::take(&mut self.lost), granted);
+        paused.resume();
+        self.coordinators.promote(self.servers, || ());
+        end_outage(event, self.loads);
     }
 
     fn lose_the_standby(&self) {
@@ -218,7 +274,7 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
     };
     let servers: Vec<Cluster> = (0..3).map(start).collect();
     let loads: Vec<Load> = servers.iter().zip(FIRST_BY_HAND..).map(|(server, id)| Load::new(server, id)).collect();
-    let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new() };
+    let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new(), lost: Vec::new() };
     thread::scope(|scope| {
         let _ends: Vec<_> = loads.iter().map(|load| load.run(scope, 2)).collect();
         loads.iter().for_each(Load::await_ids);
@@ -229,7 +285,7 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
         }
         loads.iter().for_each(Load::await_ids);
     });
-    let Fleet { coordinators, copies: mut seen, .. } = fleet;
+    let Fleet { coordinators, copies: mut seen, lost, .. } = fleet;
     println!("{} ids of {} copies", seen.iter().map(|copy| copy.ids.len()).sum::<usize>(), seen.len());
     let mut of_settings = Vec::new();
     for load in loads {
@@ -242,7 +298,7 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
         of_settings.extend(set);
         seen.push(Seen { data_dir, ids });
     }
-    let granted = rectangles(&mut coordinators.serving.client());
+    let granted = with_lost(rectangles(&mut coordinators.serving.client()), lost);
     println!("{} rectangles", granted.len());
     assert_kept(&granted, &seen);
     assert_distinct(seen.into_iter().flat_map(|server| server.ids).chain(of_settings).collect());
