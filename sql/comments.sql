@@ -171,8 +171,8 @@ COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
     'deprecated: renews a worker id without comparison, for keepers of idgen 0.7';
 COMMENT ON FUNCTION worker_confirm(text, bigint) IS
     'waits until the synchronous standbys have the rectangle of a token, and returns the end of its id time';
-COMMENT ON FUNCTION worker_release(text, bigint, timestamptz) IS
-    'gives a number back; with the last time in its ids the next holder can begin right after it';
+COMMENT ON FUNCTION worker_release(text, bigint, timestamptz, timestamptz) IS
+    'gives a worker id back; with the last time in its ids the next holder can begin right after it';
 COMMENT ON FUNCTION worker_move(text, text) IS
     'carries the worker ids of a pool over to another one, with their rectangles and leases, and drops the first; returns how many';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS

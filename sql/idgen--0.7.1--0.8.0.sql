@@ -73,3 +73,9 @@ COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERS
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';
+
+DROP FUNCTION worker_release(text, bigint, timestamptz);
+CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL, last_not_after timestamptz DEFAULT NULL)
+RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_release_compared_wrapper';
+COMMENT ON FUNCTION worker_release(text, bigint, timestamptz, timestamptz) IS
+    'gives a worker id back; with the last time in its ids the next holder can begin right after it';

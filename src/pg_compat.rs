@@ -51,3 +51,16 @@ fn wait_event(name: &'static CStr) -> u32 {
     // SAFETY: a C string. PostgreSQL gives the same number for the same name in every process.
     unsafe { pgrx::pg_sys::WaitEventExtensionNew(name.as_ptr()) }
 }
+
+/// What `pg_stat_activity` calls the wait for synchronous standbys in `worker_confirm()`.
+pub fn wait_for_standbys() -> u32 {
+    static EVENT: OnceLock<u32> = OnceLock::new();
+    *EVENT.get_or_init(|| wait_event(c"IdgenWorkerConfirm"))
+}
+
+/// The lock of what PostgreSQL knows of synchronous standbys. Its number is the same in versions 15 to 18.
+pub fn sync_rep_lock() -> *mut pgrx::pg_sys::LWLock {
+    const SYNC_REP_LOCK: usize = 32;
+    // SAFETY: an array in shared memory with all of PostgreSQL's own locks.
+    unsafe { &raw mut (*pgrx::pg_sys::MainLWLockArray.add(SYNC_REP_LOCK)).lock }
+}

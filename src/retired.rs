@@ -2,7 +2,7 @@
 //! run ALTER EXTENSION idgen UPDATE later.
 
 use crate::encoding::Text;
-use crate::lease;
+use crate::{lease, worker};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -10,4 +10,10 @@ use pgrx::prelude::*;
 #[pg_extern(sql = false)]
 fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
     lease::define::define(name, slots, ttl, lock_delay, None);
+}
+
+/// Of 0.7: the end of the rectangle is not compared.
+#[pg_extern(sql = false)]
+fn worker_release(pool: Option<Text>, token: Option<i64>, last_time: Option<TimestampWithTimeZone>) -> bool {
+    worker::release::release(pool, token, last_time, None)
 }

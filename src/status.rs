@@ -156,12 +156,18 @@ fn check_lease(shared: &Shared, is_number: String) -> Value {
         Standing::Leased if lease.falls_short => check(
             "worker",
             false,
-            format!("{is_number}, and its ids are further ahead of the coordinator's clock than idgen.worker_max_lead allows there"),
+            format!(
+                "{is_number}, and its ids are further ahead of the coordinator's clock than idgen.worker_max_lead allows there"
+            ),
         ),
         Standing::Leased => {
             let coordinator = lease.coordinator.text().unwrap_or_default();
             let pool = settings::pool_name();
-            check("worker", true, format!("{is_number}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
+            check(
+                "worker",
+                true,
+                format!("{is_number}, leased from pool \"{pool}\" of the coordinator at {coordinator}"),
+            )
         }
         Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed: {why}")),
         Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended: {why}")),

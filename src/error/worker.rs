@@ -6,8 +6,10 @@ use crate::lease::names::Holder;
 use crate::settings;
 use crate::worker::memory;
 use crate::worker::state::{Lease, State};
-use idgen_core::layout::time_text;
+use idgen_core::layout::{time_text, time_text_us};
+use idgen_core::worker::Bounds;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 

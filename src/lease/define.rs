@@ -59,8 +59,7 @@ pub fn define(
     }
     // Waits for transactions that have acquired the name, so that their slots count. Not through the turnstile, whose head
     // may wait for hours.
-    lock_of_all(Mode::Intent).take(Scope::Transaction);
-    lock(name, Mode::Exclusive).take(Scope::Transaction);
+    lock_for_change(name);
     refuse_foreign_holder(name);
     if !names::define(name, slots, ttl, lock_delay, first_slot) {
         error::lease::not_definer(name).raise();
@@ -93,7 +92,7 @@ fn drop_name(name: &str) {
     // To the end of the transaction: until then acquirers see the rows that are dropped here.
     Turnstile::of(name).enter(Limit::by_lock_timeout());
     // A move from another pool holds this lock, but not the turn.
-    lock(name, Mode::Exclusive).take(Scope::Transaction);
+    lock_for_change(name);
     let terms = lock_rows(name);
     let lease = Lease { terms, ..row::look(name) };
     require_unheld(name, &lease);
@@ -118,6 +117,12 @@ pub fn lock_rows(name: &str) -> Vec<Term> {
 /// The lock of a name's definition. Each transaction that has acquired the name holds it shared until it ends.
 pub fn lock(name: &str, mode: Mode) -> Lock {
     Lock::new(Space::LeaseDefinition, NameHash::of(name).key, mode)
+}
+
+/// Waits for transactions that have acquired the name, and keeps others from it until this one ends.
+pub fn lock_for_change(name: &str) {
+    lock_of_all(Mode::Intent).take(Scope::Transaction);
+    lock(name, Mode::Exclusive).take(Scope::Transaction);
 }
 
 /// The lock of all definitions: a transaction that has acquired many names holds it shared, instead of one lock for each

@@ -25,13 +25,13 @@ enum Deed {
 struct Transaction {
     deeds: Done<Deed>,
     /// A term has begun or was prolonged: that must not be lost after it was told.
-    is_to_be_durable: bool,
+    need: Need,
     /// Whom to wake when the rows are as they stay.
     bells: Vec<&'static Bell>,
 }
 
 static RUNNING: Mutex<Transaction> =
-    Mutex::new(Transaction { deeds: Done::new(), is_to_be_durable: false, bells: Vec::new() });
+    Mutex::new(Transaction { deeds: Done::new(), need: Need::Nothing, bells: Vec::new() });
 
 fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
     static REGISTERED: Once = Once::new();
@@ -46,7 +46,15 @@ fn with<R>(work: impl FnOnce(&mut Transaction) -> R) -> R {
 
 /// A term has begun, or lasts longer than before.
 pub fn is_to_be_durable() {
-    with(|running| running.is_to_be_durable = true);
+    with(|running| running.need = Need::Standbys);
+}
+
+/// What begins or prolongs a term in here needs the standbys only if the caller has not set `synchronous_commit = local`.
+pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
+    let before = RUNNING.lock().need;
+    let result = work();
+    RUNNING.lock().need = before.max(Need::Here);
+    result
 }
 
 /// Who waits for the name is woken when the transaction ends.
@@ -151,8 +159,11 @@ fn unbind(token: i64) {
 #[pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
     match event {
-        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT if RUNNING.lock().is_to_be_durable => durable::make_commit_durable(),
-        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().is_to_be_durable => {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
+            let need = RUNNING.lock().need;
+            durable::make_commit(need);
+        }
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().need > Need::Nothing => {
             error::lease::prepared().raise()
         }
         // Here the rows are as they stay, for all to see.
@@ -178,7 +189,7 @@ fn undo(deed: Deed) -> Option<i64> {
 fn end(to_unbind: fn(Deed) -> Option<i64>) {
     let (deeds, bells) = {
         let mut running = RUNNING.lock();
-        running.is_to_be_durable = false;
+        running.need = Need::Nothing;
         (running.deeds.take(), std::mem::take(&mut running.bells))
     };
     deeds.into_iter().filter_map(to_unbind).for_each(unbind);

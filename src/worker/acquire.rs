@@ -18,7 +18,7 @@ use pgrx::prelude::*;
 /// What the caller says beside the pool.
 struct Request {
     owner: Option<String>,
-    ttl_us: Option<i64>,
+    ttl: Option<Interval>,
     reached_us: Option<i64>,
     prefer: Option<i32>,
 }
@@ -35,7 +35,7 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
         let is_full = (*fcinfo).nargs > 3;
         let request = Request {
             owner: text_arg(fcinfo, 1).map(String::from),
-            ttl_us: ttl_us(pg_getarg::<Interval>(fcinfo, 2)),
+            ttl: pg_getarg::<Interval>(fcinfo, 2),
             reached_us: is_full
                 .then(|| pg_getarg::<TimestampWithTimeZone>(fcinfo, 3))
                 .flatten()
@@ -74,7 +74,13 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
 /// its time.
 fn checked_ttl(pool: &str, request: &Request, known: Known) -> (Option<i64>, i64) {
     let bounds = bounds(pool, known);
-    match (request.ttl_us, request.reached_us) {
+    // The limits are no limits of what was defined before: a pool does not stop by them.
+    let is_the_pools = |ttl: &Interval| ttl.as_micros() == i128::from(bounds.ttl_us);
+    let ttl_us = match request.ttl {
+        Some(ttl) if is_the_pools(&ttl) => Some(bounds.ttl_us),
+        ttl => ttl_us(ttl),
+    };
+    match (ttl_us, request.reached_us) {
         (Some(ttl_us), None) => {
             let (term_us, reached_us) = bounds.split(ttl_us);
             (Some(term_us), reached_us.saturating_sub(bounds.now_us))

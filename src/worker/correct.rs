@@ -4,7 +4,6 @@ use crate::encoding::Text;
 use crate::lease::row::{self, LEASE};
 use crate::lease::{define, term, transaction};
 use crate::lock::checked_name;
-use crate::lock::manager::{Mode, Scope};
 use crate::query::{self, Query, value};
 use crate::{error, timestamp};
 use pgrx::prelude::*;
@@ -29,8 +28,8 @@ fn worker_correct(
     term::refuse_where_nothing_can_be_written(c"worker_correct()");
     // Before the wait, so that no caller waits in vain.
     define::require_definer(pool, &row::look(pool));
-    // Waits for transactions that have acquired from the pool: one of them may have this worker id.
-    define::lock(pool, Mode::Exclusive).take(Scope::Transaction);
+    // A transaction that has acquired from the pool may have this worker id.
+    define::lock_for_change(pool);
     define::require_definer(pool, &row::look(pool));
     let known = query::as_read_committed(|| {
         // Waits for a renewal or a release that is under way.

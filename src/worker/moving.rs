@@ -6,7 +6,6 @@ use crate::lease::row::{self, LEASE};
 use crate::lease::turnstile::Turnstile;
 use crate::lease::{define, names, term, transaction};
 use crate::lock::checked_name;
-use crate::lock::manager::{Mode, Scope};
 use crate::lock::wait::Limit;
 use crate::query::{self, Query, value};
 use pgrx::prelude::*;
@@ -29,10 +28,7 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     Turnstile::of(from).enter(Limit::by_lock_timeout());
     let mut pools = [from, to];
     pools.sort_unstable();
-    for pool in pools {
-        // Waits for transactions that have acquired from the pool, and keeps others from it until this one ends.
-        define::lock(pool, Mode::Exclusive).take(Scope::Transaction);
-    }
+    pools.into_iter().for_each(define::lock_for_change);
     require_pools(from, to);
     // Renewals wait for the rows, and then find no term under the old name.
     let moved = query::as_read_committed(|| {

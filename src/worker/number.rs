@@ -106,14 +106,21 @@ pub struct Renewal<'a> {
 /// For the same holder, who has the row of its lease locked: another renewal under its token has ended.
 pub fn renew(renewal: &Renewal, bounds: &Bounds) -> Interval {
     let Renewal { pool, number, token, .. } = *renewal;
-    let held = own(pool, number, token);
-    if let Some(last_us) = renewal.last_not_after_us.filter(|last_us| *last_us != held.not_after_us) {
-        error::worker::renewed_by_another(pool, number, last_us, held.not_after_us).raise();
+    if let Some(last_us) = renewal.last_not_after_us {
+        require_end(pool, number, token, last_us);
     }
-    set(pool, number, token, held.renewed(renewal.reached_us, renewal.ttl_us, bounds))
+    set(pool, number, token, own(pool, number, token).renewed(renewal.reached_us, renewal.ttl_us, bounds))
 }
 
-/// The holder says the last time that he has used.
+/// An error if another process with the token has moved the end of the rectangle since the caller was told of it.
+pub fn require_end(pool: &str, number: i32, token: i64, last_us: i64) {
+    let not_after_us = own(pool, number, token).not_after_us;
+    if not_after_us != last_us {
+        error::worker::renewed_by_another(pool, number, last_us, not_after_us).raise();
+    }
+}
+
+/// The holder says the last time that it has used.
 pub fn release(pool: &str, number: i32, token: i64, last_us: i64) {
     let held = own(pool, number, token);
     set(pool, number, token, Interval { not_after_us: held.used_until_us(Some(last_us)), ..held });

@@ -16,7 +16,8 @@ pub struct WorkerPreference<'a> {
 impl Preference for WorkerPreference<'_> {
     fn first(&self) -> Vec<i32> {
         let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
-        self.wanted.into_iter().chain(last_of_owner()).collect()
+        let known = self.wanted.into_iter().chain(last_of_owner());
+        known.filter(|worker_id| !is_to_come(self.pool, *worker_id)).collect()
     }
 
     fn last(&self) -> Vec<i32> {
@@ -29,19 +30,26 @@ impl Preference for WorkerPreference<'_> {
 }
 
 static LAST_OF_OWNER: Query = Query::new(&LEASE, || {
-    "SELECT slot FROM (SELECT slot FROM idgen.lease \
-                       WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
-                       ORDER BY acquired_at DESC LIMIT 1) AS last \
-     WHERE NOT EXISTS (SELECT FROM idgen.worker_number \
-                       WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) last.slot \
-                       AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())"
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
+     ORDER BY acquired_at DESC LIMIT 1"
         .to_owned()
 });
 
-/// The worker id that an owner had last, unless another has had it since. `None` while its id times are not over: its
-/// next holder has to wait for their end.
+/// The worker id that an owner had last, unless another has had it since.
 fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
     LAST_OF_OWNER.look(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
+}
+
+static IS_TO_COME: Query = Query::new(&LEASE, || {
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 \
+     AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+        .to_owned()
+});
+
+/// True if id times of a worker id are still to come, so that its next holder begins after them.
+fn is_to_come(pool: &str, worker_id: i32) -> bool {
+    !IS_TO_COME.look(&[pool.into(), worker_id.into()], |_| ()).is_empty()
 }
 
 static TO_COME: Query = Query::new(&LEASE, || {

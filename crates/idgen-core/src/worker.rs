@@ -9,6 +9,7 @@
 //! a time that is known: the time to wait for where rectangles may be forgotten.
 
 pub mod coordinator;
+pub mod history;
 pub mod memory;
 pub mod targets;
 

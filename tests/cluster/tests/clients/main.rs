@@ -259,7 +259,7 @@ fn lost_while_paused(language: Language) {
     let mut client = site.cluster.client();
     let is_over = "SELECT state <> 'held' FROM idgen.workers";
     site.cluster.wait_for(PATIENCE, "the lease to end", || value(&mut client, is_over));
-    let mut next = site.start(Python, "next", "0.1", ENDLESS);
+    let mut next = site.start(Python, "next", "30", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
     let (status, errors) = paused.end(&site.cluster);

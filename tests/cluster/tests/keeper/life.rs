@@ -1,17 +1,16 @@
 //! A server's number over its starts and stops, and those of its keeper.
 
-use std::sync::atomic::AtomicUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_cluster_tests::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
 use idgen_cluster_tests::ids::{assert_distinct, assert_increasing, last};
-use idgen_cluster_tests::sql::{PATIENCE, execute, ids, refused, stream, value};
+use idgen_cluster_tests::sql::{PATIENCE, execute, ids, refused, value};
 use idgen_cluster_tests::{Cluster, Stop, pause, rounds};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::faults::end;
-use crate::{POOL, Worker, builder, coordinator, draw, one_of, pooled};
+use crate::{POOL, Worker, builder, coordinator, draw, pooled};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension()
@@ -118,9 +117,9 @@ fn the_second_of_two_servers_has_the_one_number_when_the_first_has_stopped() {
     assert_kept(&granted(&coordinator), &[of(&first, of_first), of(&second, of_second)]);
 }
 
-/// A statement in the middle of a set goes on under the new number, and what it had reserved before is still the old one's.
+/// A statement in the middle of a set goes on in the next term, and what it had reserved before is still of the last one.
 #[test]
-fn a_number_that_is_taken_away_is_followed_by_another() {
+fn a_term_that_is_taken_away_is_followed_by_another() {
     let coordinator = coordinator(builder(), 4, "6 s");
     // Little is reserved at a time.
     let server = pooled(&coordinator.connect_string("postgres", "postgres")).conf("idgen.max_drift", "5 ms");
@@ -136,7 +135,7 @@ fn a_number_that_is_taken_away_is_followed_by_another() {
         let held = Worker::of(&mut other);
         let number = held.number.expect("it is leased");
         assert!(value::<bool>(&mut coordinator.client(), &format!("SELECT lease_revoke('{POOL}', {number})")));
-        Worker::await_that(&server, "another one", |worker| worker.changes > held.changes);
+        Worker::await_that(&server, "another term", |worker| worker.from_us > held.from_us);
         // After all that any other session was given.
         let new = draw(&mut other);
         assert_eq!(Some(number_of(new)), Worker::of(&mut other).number);
@@ -222,60 +221,4 @@ fn a_copy_has_no_number_until_it_has_leased_one_of_its_own() {
     let copied = draw_some(&mut other);
     assert_distinct([&seen[..], &copied].concat());
     assert_kept(&granted(&coordinator), &[of(&server, seen), of(&copy, copied)]);
-}
-
-/// The commit that a grant is in waits for the standby. Where that is cut short, the coordinator answers, with a warning.
-#[test]
-fn what_the_standby_of_the_coordinator_does_not_have_is_not_granted() {
-    let primary = coordinator(builder(), 24, "5 s");
-    let standby = primary.standby_builder().synchronous().start();
-    let hosts = one_of(&[&primary, &standby].map(|cluster| (cluster.host(), cluster.port().to_owned())));
-    standby.stop(Stop::Fast);
-    let server = pooled(&hosts).start_with_extension();
-    let mut client = server.client();
-    let mut impatient = primary.client();
-    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    let warned = "SELECT coalesce(last_error LIKE '%: canceling wait for synchronous replication%', false)
-                  FROM idgen.stat_worker";
-    server.wait_for(PATIENCE, "the warning", || {
-        execute(&mut impatient, cancel);
-        value(&mut client, warned)
-    });
-    refused(&mut client, "SELECT snowflake_next()", "55000");
-    assert_eq!(Worker::of(&mut client).number, None);
-
-    primary.kill9_postmaster();
-    standby.start_again();
-    assert_eq!(granted(&standby).len(), 0);
-    standby.promote();
-    Worker::await_state(&server, "leased");
-    let mut seen = Vec::new();
-    stream(&mut client, "SELECT snowflake_next_many(10000)", &mut seen, &AtomicUsize::new(0)).unwrap();
-    assert_kept(&granted(&standby), &[of(&server, seen)]);
-}
-
-/// A commit that waits for a standby cannot be ended by whoever asked for it. The tries that follow take no further sessions, and
-/// with them no further numbers.
-#[test]
-fn tries_that_cannot_be_committed_do_not_pile_up() {
-    let primary = coordinator(builder(), 4, "2 s");
-    let standby = primary.standby_builder().synchronous().start();
-    let server = pooled_by(&primary);
-    let mut client = server.client();
-    draw(&mut client);
-    // A number that was never taken would keep the others in the queue up to the commit.
-    let free = format!("FROM generate_series(1, 3) AS n, LATERAL worker_acquire('{POOL}', n::text, '1 min')");
-    primary.execute(&format!("SELECT worker_release('{POOL}', token, '-infinity') {free}"));
-    let failures = Worker::of(&mut client).failures;
-    // Or one of its renewals waits for the standby, and keeps the row.
-    let paused = pause(Worker::of(&mut client).keeper.expect("it has leased"));
-    standby.stop(Stop::Fast);
-    // The lease is lost, so that another number is wanted.
-    primary.execute("SET synchronous_commit = local; UPDATE idgen.lease SET depth = 0");
-    paused.resume();
-    Worker::await_that(&server, "failures", |worker| worker.failures > failures + 5);
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    assert_eq!(value::<i64>(&mut primary.client(), waiting), 1);
-    standby.start_again();
-    Worker::await_that(&server, "another number", |worker| worker.state == "leased" && worker.changes == 2);
 }

@@ -1,6 +1,7 @@
 //! Servers whose numbers are leased: whatever becomes of them, of the coordinator and of the way between them, no id comes
 //! twice, and none is outside of what the coordinator granted.
 
+mod confirm;
 mod cut;
 mod faults;
 mod fleet;
@@ -8,6 +9,7 @@ mod life;
 mod load;
 mod network;
 mod random;
+mod stop;
 mod unset;
 
 use idgen_cluster_tests::sql::{PATIENCE, row, value};
@@ -52,6 +54,7 @@ fn one_of(places: &[(String, String)]) -> String {
 struct Worker {
     state: String,
     number: Option<i32>,
+    from_us: Option<i64>,
     until_us: Option<i64>,
     keeper: Option<i32>,
     renewals: i64,
@@ -61,8 +64,8 @@ struct Worker {
 
 impl Worker {
     fn of(client: &mut Client) -> Worker {
-        let until = grants::micros("not_after");
-        let columns = format!("state, worker_id, {until}, pid, renewals, failures, changes");
+        let (from, until) = (grants::micros("not_before"), grants::micros("not_after"));
+        let columns = format!("state, worker_id, {until}, pid, renewals, failures, changes, {from}");
         let row = row(client, &format!("SELECT {columns} FROM idgen.stat_worker"));
         Worker {
             state: row.get(0),
@@ -72,6 +75,7 @@ impl Worker {
             renewals: row.get(4),
             failures: row.get(5),
             changes: row.get(6),
+            from_us: row.get(7),
         }
     }
 
