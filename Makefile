@@ -79,7 +79,7 @@ demo-stop: ## stop and remove the demo's server
 	@scripts/demo.sh stop
 
 # Ratios bear a machine that does other work meanwhile, up to a point; nothing else does.
-bench: install ## measure the speed against other generators; BENCH=ids, segments, locks or leases, BENCH=--quick
+bench: install ## measure the speed against other generators; BENCH=ids, segments, locks, leases or workers, BENCH=--quick
 	@echo "==> benchmarks of the core"
 	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))
 	@echo "==> benchmarks on a server"

@@ -13,10 +13,9 @@ use postgres::{Client, NoTls};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Barrier, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 const SERVERS: usize = 200;
-const TTL: Duration = Duration::from_secs(30);
 
 const SESSION: &str =
     "SELECT set_config('statement_timeout', '5000', false), set_config('synchronous_commit', 'local', false)
@@ -31,10 +30,12 @@ type Lease = (i64, SystemTime);
 
 pub fn measure(_: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let coordinator = server::builder().conf("max_connections", "300").start_with_extension();
-    coordinator.execute(&format!("SELECT lease_define('fleet', {}, '{} s')", 2 * SERVERS, TTL.as_secs()));
+    // As long as it is watched, so that each server renews three times.
+    let pace = Pace { ttl: scale.fleet };
+    coordinator.execute(&format!("SELECT lease_define('fleet', {}, '{} s')", 2 * SERVERS, pace.ttl.as_secs()));
     let measured = rounds(scale.rounds, &[()], |()| {
         let (restart, leases) = restart(&coordinator);
-        let steady = run(&coordinator, leases, scale.fleet);
+        let steady = run(&coordinator, leases, pace);
         [restart.seconds, restart.cpu, steady.cpu / steady.seconds * 100.0, steady.connections, steady.busiest]
     });
     let part = |index: usize| Samples::new(measured[0].iter().map(|parts| parts[index]));
@@ -44,8 +45,8 @@ pub fn measure(_: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
             "Threads that do what keepers do, with a ttl of {} s: connect, set the session up, acquire or renew, confirm, \
              disconnect. First all at once, then at the pace of keepers for {} s. CPU time is that of the coordinator's \
              processes.",
-            TTL.as_secs(),
-            scale.fleet.as_secs()
+            pace.ttl.as_secs(),
+            pace.ttl.as_secs()
         ),
         columns: [
             "s until the last has a worker id after a common start",
@@ -92,28 +93,29 @@ fn restart(coordinator: &Cluster) -> (Cost, Vec<Lease>) {
     (cost, leases.into_inner().expect("no thread panics"))
 }
 
-/// Each server renews at its own pace.
-fn run(coordinator: &Cluster, leases: Vec<Lease>, how_long: Duration) -> Cost {
+/// Each server renews at its own pace, for as long as a lease lasts.
+fn run(coordinator: &Cluster, leases: Vec<Lease>, pace: Pace) -> Cost {
     let (began, tries) = (Instant::now(), Mutex::new(Vec::new()));
     let cpu = cpu_seconds(coordinator, || {
         thread::scope(|scope| {
             for lease in leases {
                 let tries = &tries;
-                scope.spawn(move || renew_for(coordinator, lease, began + how_long, began, tries));
+                scope.spawn(move || renew_for(coordinator, lease, pace, began, tries));
             }
         });
     });
     let tries: Vec<u64> = tries.into_inner().expect("no thread panics");
     let in_second = |second| tries.iter().filter(|at| **at == second).count();
-    let busiest = (0..how_long.as_secs()).map(in_second).max().unwrap_or(0);
-    let seconds = how_long.as_secs_f64();
+    let busiest = (0..pace.ttl.as_secs()).map(in_second).max().unwrap_or(0);
+    let seconds = pace.ttl.as_secs_f64();
     Cost { seconds, cpu, connections: tries.len() as f64 / seconds, busiest: busiest as f64 }
 }
 
 /// Writes down in which second each try began.
-fn renew_for(coordinator: &Cluster, mut lease: Lease, end: Instant, began: Instant, tries: &Mutex<Vec<u64>>) {
+fn renew_for(coordinator: &Cluster, mut lease: Lease, pace: Pace, began: Instant, tries: &Mutex<Vec<u64>>) {
+    let end = began + pace.ttl;
     loop {
-        let due = Instant::now() + Pace { ttl: TTL }.renew_after(fraction());
+        let due = Instant::now() + pace.renew_after(fraction());
         if due >= end {
             thread::sleep(end.saturating_duration_since(Instant::now()));
             return;
