@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
-        .detail("A pool is a lease that is defined, with as many slots as there are numbers.")
+        .detail("A pool is a lease that is defined, with as many slots as there are worker ids.")
         .hint(format!("Define it with SELECT lease_define({}, slots => 1024);", quoted(pool)))
 }
 
@@ -27,8 +27,8 @@ pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {
     )
     .detail(format!("Not renewed for longest: {}.", holders.join("; ")))
     .hint(format!(
-        "End what is not needed, or give the pool more slots, as far as the worker field of the layout has room. \
-         SELECT lease_revoke({}, <number>) takes one away.",
+        "Release unused worker ids, or raise the pool's slots with lease_define(), as far as the worker field of the layout has \
+         room. SELECT lease_revoke({}, <worker id>) takes one away.",
         quoted(pool)
     ))
 }
@@ -38,7 +38,7 @@ pub fn not_yet(pool: &str, number: i32, wait: Duration) -> Failure {
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
         format!("worker id {number} of worker pool \"{pool}\" can be used in {}", rounded_up(wait)),
     )
-    .detail("Its last holder was allowed id times up to not_before.")
+    .detail("Earlier holders may have used id times up to not_before.")
     .hint("Make no id before your clock is past not_before.")
 }
 
@@ -72,8 +72,8 @@ pub fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) -> Failure {
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
         format!("ttl is longer than that of worker pool \"{pool}\""),
     )
-    .detail(format!("The pool's is {}: no rectangle may be longer than is known.", micros_text(ttl_us)))
-    .hint(format!("Use a shorter one, or raise the pool's with SELECT lease_define({}, ttl => ...);", quoted(pool)))
+    .detail(format!("The pool's is {}, which no interval of its worker ids may exceed.", micros_text(ttl_us)))
+    .hint(format!("Use a shorter ttl, or raise the pool's with SELECT lease_define({}, ttl => ...);", quoted(pool)))
 }
 
 pub fn renewed_by_another(pool: &str, number: i32, last_us: i64, not_after_us: i64) -> Failure {
@@ -133,7 +133,7 @@ pub fn copy_of_the_coordinator() -> Failure {
 
 pub fn no_place(error: &std::io::Error) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
-        .detail("By it this data directory is told from a copy of it.")
+        .detail("The status tells this data directory from a copy of it.")
 }
 
 pub fn not_finite(name: &str) -> Failure {
@@ -144,7 +144,7 @@ fn micros_text(us: i64) -> String {
     rounded_up(Duration::from_micros(us.max(0) as u64))
 }
 
-/// For people. Nobody has waited long enough who has waited for less.
+/// Rounded up, so that a caller that waits for as long has waited long enough.
 fn rounded_up(wait: Duration) -> String {
     let ms = wait.as_micros().div_ceil(1000);
     if ms < 120_000 {
@@ -157,7 +157,7 @@ fn rounded_up(wait: Duration) -> String {
 pub fn bare_lease(pool: &str, number: i32) -> Failure {
     Failure::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("number {number} of worker pool \"{pool}\" was not acquired as a number"),
+        format!("worker id {number} of worker pool \"{pool}\" was not acquired with worker_acquire()"),
     )
     .detail("With lease_acquire() its holder was allowed no id times.")
     .hint("Release it with lease_release(), and use worker_acquire().")
@@ -196,10 +196,10 @@ pub fn used_until_not_finite() -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "used_until must be finite")
 }
 
-/// This server has no number now, or none for this time.
+/// This server has no worker id now, or none for this time.
 pub fn not_leased(worker: &State, lease: &Lease, now_us: i64) -> Failure {
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
-        return no_number(worker.is_memory_unreadable.load(Relaxed));
+        return no_worker_id(worker.is_memory_unreadable.load(Relaxed));
     };
     let keeper = worker.keeper.pid();
     let message = match lease.term {
@@ -218,7 +218,7 @@ pub fn not_leased(worker: &State, lease: &Lease, now_us: i64) -> Failure {
         )
 }
 
-fn no_number(is_memory_unreadable: bool) -> Failure {
+fn no_worker_id(is_memory_unreadable: bool) -> Failure {
     let detail = match is_memory_unreadable {
         false => "It had a pool, which idgen.worker_pool does not name any more, and idgen.worker_id is not set: 0 may be another server's.".to_owned(),
         true => format!("File \"{}\" could not be read when the server started, so it may have had a pool, and idgen.worker_id is not set: 0 may be another server's.", memory::PATH),
