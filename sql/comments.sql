@@ -176,7 +176,7 @@ COMMENT ON FUNCTION worker_release(text, bigint, timestamptz, timestamptz) IS
 COMMENT ON FUNCTION worker_move(text, text) IS
     'carries the worker ids of a pool over to another one, with their rectangles and leases, and drops the first; returns how many';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS
-    'states that no id at or after a time was issued under a worker id that nobody holds; returns the time recorded before';
+    'declares that no id at or after a time was issued under a worker id without a holder; returns the time recorded before';
 COMMENT ON TABLE idgen.worker_number IS 'which id times the last holder of each number of a pool was allowed';
 COMMENT ON COLUMN idgen.worker_number.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease of that name';
@@ -184,13 +184,13 @@ COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of it
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
 COMMENT ON FUNCTION worker_begin_history() IS
-    'lets a copy of the coordinator grant worker ids, whose origin grants no more; returns from when on they begin at once';
-COMMENT ON TABLE idgen.worker_history IS 'what has granted worker ids from this database, and since when that is all that was granted';
+    'lets a copy of the coordinator grant worker ids once its origin grants no more; returns from when on they have no lead';
+COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database, and since when their history is complete';
 COMMENT ON COLUMN idgen.worker_history.one IS 'true: there is at most one row';
 COMMENT ON COLUMN idgen.worker_history.system_identifier IS 'system identifier of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.timeline IS 'timeline of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.database IS 'OID of the database; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy has not';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory: a copy has others';
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';

@@ -43,10 +43,10 @@ COMMENT ON FUNCTION worker_move(text, text) IS
 CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz) RETURNS timestamptz
 VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS
-    'states that no id at or after a time was issued under a worker id that nobody holds; returns the time recorded before';
+    'declares that no id at or after a time was issued under a worker id without a holder; returns the time recorded before';
 
--- Which server, timeline, database and data directory have granted worker ids from this database, so that it notices when
--- another one goes on with its data. At most one row.
+-- At most one row: which server, timeline, database and data directory have granted worker ids. idgen compares it, and so notices
+-- a failover, a restore or a copy.
 CREATE TABLE idgen.worker_history (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     system_identifier bigint NOT NULL,
@@ -56,20 +56,20 @@ CREATE TABLE idgen.worker_history (
     since timestamptz NOT NULL,
     first_token bigint NOT NULL
 );
--- A restored database is another one than that which granted.
+-- Zeros match no database: a restored one notices that it has not granted these worker ids itself.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, 0, 0, 0::oid, place, since, first_token FROM idgen.worker_history$condition$);
 GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
 CREATE FUNCTION worker_begin_history() RETURNS timestamptz VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_begin_history_wrapper';
 REVOKE EXECUTE ON FUNCTION worker_begin_history() FROM PUBLIC;
 COMMENT ON FUNCTION worker_begin_history() IS
-    'lets a copy of the coordinator grant worker ids, whose origin grants no more; returns from when on they begin at once';
-COMMENT ON TABLE idgen.worker_history IS 'what has granted worker ids from this database, and since when that is all that was granted';
+    'lets a copy of the coordinator grant worker ids once its origin grants no more; returns from when on they have no lead';
+COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database, and since when their history is complete';
 COMMENT ON COLUMN idgen.worker_history.one IS 'true: there is at most one row';
 COMMENT ON COLUMN idgen.worker_history.system_identifier IS 'system identifier of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.timeline IS 'timeline of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.database IS 'OID of the database; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy has not';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory: a copy has others';
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';

@@ -16,7 +16,10 @@ use std::time::Duration;
 pub fn unknown_pool(pool: &str) -> Failure {
     Failure::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
         .detail("A pool is a lease that is defined, with as many slots as there are worker ids.")
-        .hint(format!("Define it with SELECT lease_define({}, slots => 1024);", quoted(pool)))
+        .hint(format!(
+            "Check its name: worker_move() may have given it another one. Define a new pool with SELECT lease_define({}, slots => 1024);",
+            quoted(pool)
+        ))
 }
 
 pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Failure {

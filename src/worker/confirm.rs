@@ -77,7 +77,7 @@ fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
     }
 }
 
-/// Nobody wakes a process that is not in PostgreSQL's queue of commits. A standby's answer takes about as long.
+/// PostgreSQL wakes only the processes in its queue of commits. A standby's answer takes about as long.
 const LOOK_EVERY_MS: i64 = 2;
 
 fn has_synchronous_standbys() -> bool {

@@ -15,7 +15,7 @@ pub struct Told {
     pub ttl: Duration,
 }
 
-/// A database that has been asked who it is.
+/// A connection to a database that has identified itself.
 pub struct Coordinator {
     connection: Connection,
     patience: Patience,
@@ -24,9 +24,9 @@ pub struct Coordinator {
     schema: String,
 }
 
-/// Also bounds what is done there: nothing is granted that nobody waits for any more. A commit waits for the disk and for no
-/// standby, since nothing would end that wait: whether the standbys have it is asked with `worker_confirm()`.
-const WHO: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
+/// Identifies the database, and sets up the session. `statement_timeout` ends a statement whose keeper has stopped waiting. A commit
+/// waits for the disk only: nothing would end its wait for a standby, and `worker_confirm()` asks for that.
+const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false), pg_catalog.set_config('synchronous_commit', 'local', false) \
     FROM pg_catalog.pg_control_system() AS control \
     JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
@@ -64,7 +64,7 @@ impl Coordinator {
             return Err(Trouble::new("idgen.coordinator is not set"));
         }
         let mut connection = Connection::open(&pool.coordinator, resolver, turn, patience)?;
-        let row = connection.query(WHO, &[&patience.time.as_millis().to_string()], patience)?;
+        let row = connection.query(IDENTIFY, &[&patience.time.as_millis().to_string()], patience)?;
         let Some(Some(schema)) = row.get(2).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));
         };

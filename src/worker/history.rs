@@ -1,4 +1,4 @@
-//! The row of `idgen.worker_history`, and the trace of it that outlives the extension.
+//! The row of `idgen.worker_history`, and a mark that outlives the extension.
 
 use super::{number, place};
 use crate::clock::label;
@@ -30,7 +30,7 @@ pub fn for_grant(ttl_us: i64) -> Known {
     if let Some(history) = read().filter(|history| is_own(history, &identity)) {
         return Known { since_us: history.since_us };
     }
-    // One at a time makes or changes it, and those who come later find it as it is then.
+    // One transaction at a time makes or changes the row. A later one reads what it has written.
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
     let longest_us = longest_us().max(longest_of(ttl_us));
     let history = match read() {
@@ -180,8 +180,8 @@ fn has_restored_rows() -> bool {
 
 const PROVIDER: &CStr = c"idgen workers";
 
-/// What the mark is written on: a database without a number, as that of the clock is. No dump takes it along, and it outlives
-/// the extension and the database.
+/// What the mark is written on: a database with OID 0, like the mark of the clock. No dump includes it, and it outlives the
+/// extension and the database.
 fn object() -> pg_sys::ObjectAddress {
     pg_sys::ObjectAddress { classId: pg_sys::DatabaseRelationId, objectId: pg_sys::InvalidOid, objectSubId: 0 }
 }

@@ -2,8 +2,8 @@
 //! before it ends. It runs from the start of the server on, and sleeps while no pool is configured. It writes down here what it has
 //! been granted; sessions wait for it only while there is no worker id yet.
 //!
-//! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it. A server that starts again,
-//! or whose memory was made anew after a crash, ends its last term, which the file `idgen_worker` names, and acquires again.
+//! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it. A server that starts
+//! again, also after a crash of a backend, ends its last term, which the file `idgen_worker` names, and acquires again.
 
 use super::handle::NOTHING;
 use super::leasing::LeftTerm;

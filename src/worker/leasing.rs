@@ -181,7 +181,7 @@ impl Keeper {
     }
 
     fn prolong(&mut self, term: Term, reached_ms: i64) {
-        // Before it is noted: whoever waits for it looks at that.
+        // The end first: a waiting session that sees the new lease must see its end too.
         self.shared.with_table(|_| self.shared.clock.mark.end_at(term.interval.end_ms()));
         self.note_lease(term, reached_ms);
         self.shared.worker.renewals.fetch_add(1, Relaxed);

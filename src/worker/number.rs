@@ -103,7 +103,7 @@ pub struct Renewal<'a> {
     pub ttl_us: i64,
 }
 
-/// For the same holder, who has the row of its lease locked: another renewal under its token has ended.
+/// For the same holder. The caller has locked the row of its lease, so no other renewal under its token is under way.
 pub fn renew(renewal: &Renewal, bounds: &Bounds) -> Interval {
     let Renewal { pool, number, token, .. } = *renewal;
     if let Some(last_us) = renewal.last_not_after_us {

@@ -91,7 +91,7 @@ impl Interval {
         Self { not_after_us: self.not_after_us.max(end_us), ..self }
     }
 
-    /// Up to where it has been used, when the holder says the last time in his ids. The next holder begins there.
+    /// Up to where it has been used, when the holder says the last time in its ids. The next holder begins there.
     pub fn used_until_us(self, last_us: Option<i64>) -> i64 {
         last_us
             .map_or(self.not_after_us, |last_us| last_us.saturating_add(1).clamp(self.not_before_us, self.not_after_us))

@@ -21,7 +21,7 @@ pub struct History {
     pub identity: Identity,
     /// When it was interrupted last; `None` if it is complete.
     pub since_us: Option<i64>,
-    /// Rectangles of lower tokens may have been given to others meanwhile.
+    /// Since the interruption, the id times of lower tokens may have been granted to other holders.
     pub first_token: i64,
 }
 
