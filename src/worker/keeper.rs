@@ -201,7 +201,9 @@ impl Keeper {
         state::end_unset(self.shared);
         let pool = settings::worker_pool();
         self.shared.worker.has_pool.store(pool.is_some(), Relaxed);
-        if pool == self.pool {
+        // A keeper before this one may have ended in between, and may have had no lease.
+        let is_left = pool.is_none() && !settings::worker_undecided() && !self.shared.worker.is_set();
+        if pool == self.pool && !is_left {
             return;
         }
         match &pool {
@@ -302,8 +304,12 @@ fn pool_of_lease(name: String) -> Pool {
     configured.unwrap_or_else(|| Pool { name, coordinator: c"".to_owned() })
 }
 
-/// Sleeps until a signal comes. Interrupts of PostgreSQL's own are served.
+/// Sleeps until a signal comes, or not at all if one has come that is not answered yet: whoever waited since may have reset the
+/// latch. Interrupts of PostgreSQL's own are served.
 fn sleep_until_woken() {
+    if is_interrupted() {
+        return;
+    }
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH;
     // SAFETY: every process has its latch, and waits on it alone.
     unsafe {
