@@ -1,5 +1,6 @@
 //! What is asked of the coordinator, as SQL.
 
+use super::keeper::is_stop_requested;
 use super::libpq::{Connection, Patience, Resolver, Trouble};
 use super::state::Term;
 use crate::settings::Pool;
@@ -93,7 +94,7 @@ impl Coordinator {
              FROM {schema}.worker_acquire($1, $2, {TTL}, {reached}, NULLIF($4, '')::pg_catalog.int4) AS granted"
         );
         let prefer = prefer.map(|worker| worker.to_string()).unwrap_or_default();
-        let row = self.query(&sql, &[pool, owner, &micros_of(reached_ms), &prefer])?;
+        let row = self.change(&sql, &[pool, owner, &micros_of(reached_ms), &prefer])?;
         let (not_before_us, told_us) = (number(&row, 2)?, number(&row, 3)?);
         let term = Term {
             number: number(&row, 0)?,
@@ -114,7 +115,7 @@ impl Coordinator {
             "SELECT {until}, {ttl} FROM {schema}.worker_renew($1, $2::pg_catalog.int8, {last}, {reached}) AS renewed"
         );
         let (token, last_us) = (term.token.to_string(), term.told_us.to_string());
-        let row = self.query(&sql, &[pool, &token, &last_us, &micros_of(reached_ms)])?;
+        let row = self.change(&sql, &[pool, &token, &last_us, &micros_of(reached_ms)])?;
         Ok(Told { not_after_us: number(&row, 0)?, ttl: Duration::from_micros(number(&row, 1)?) })
     }
 
@@ -149,9 +150,20 @@ impl Coordinator {
         self.query(&sql, &[pool, &token.to_string(), last_us, told_us]).map(|_| ())
     }
 
+    /// A reload does not end the wait for the answer: what was granted meanwhile would be nobody's, and a term that was renewed
+    /// lost.
+    fn change(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Trouble> {
+        let patience = Patience { is_interrupted: is_stop_requested, ..self.patience };
+        self.query_for(sql, params, patience)
+    }
+
     fn query(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Trouble> {
+        self.query_for(sql, params, self.patience)
+    }
+
+    fn query_for(&mut self, sql: &str, params: &[&str], patience: Patience) -> Result<Vec<Option<String>>, Trouble> {
         let sql = CString::new(sql).expect("a query of ours has no NUL");
-        self.connection.query(&sql, params, self.patience)
+        self.connection.query(&sql, params, patience)
     }
 }
 
