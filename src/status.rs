@@ -151,7 +151,7 @@ fn number() -> Option<Node> {
 
 fn check_lease(shared: &Shared, is_number: String) -> Value {
     let lease = shared.with_worker(|lease| *lease);
-    let why = lease.last_error.text().unwrap_or_default();
+    let why = lease.last_error.text().map_or_else(String::new, |error| format!(": {error}"));
     match standing(shared.worker, &lease) {
         Standing::Leased if lease.falls_short => check(
             "worker",
@@ -169,10 +169,10 @@ fn check_lease(shared: &Shared, is_number: String) -> Value {
                 format!("{is_number}, leased from pool \"{pool}\" of the coordinator at {coordinator}"),
             )
         }
-        Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed: {why}")),
-        Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended: {why}")),
+        Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed{why}")),
+        Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended{why}")),
         Standing::Set | Standing::Waiting => {
-            check("worker", false, format!("{is_number} until the keeper has leased another: {why}"))
+            check("worker", false, format!("{is_number} until the keeper has leased another{why}"))
         }
     }
 }
