@@ -109,19 +109,22 @@ impl Keeper {
             Err(trouble) => return Err(trouble),
         };
         self.pace = Pace { ttl: told.ttl };
-        let has_moved = self.shared.with_worker(|lease| {
-            let has_moved = lease.pool.text().as_deref() != Some(&pool);
-            lease.pool.set(&pool);
-            for term in
-                [&mut lease.term, &mut lease.pending].into_iter().flatten().filter(|held| held.token == term.token)
-            {
-                term.told_us = told.not_after_us;
+        let (is_used, is_known) = self.shared.with_worker(|lease| {
+            for held in [&mut lease.term, &mut lease.pending].into_iter().flatten() {
+                if held.token == term.token {
+                    held.told_us = told.not_after_us;
+                }
             }
-            has_moved
+            let is_used = lease.pending.is_none();
+            (is_used, is_used && lease.pool.text().as_deref() == Some(&pool))
         });
-        self.former = None;
-        if has_moved {
+        // One that is not used yet may not have been remembered.
+        if !is_known {
             self.remember_term(&pool, &term)?;
+        }
+        if is_used {
+            self.former = None;
+            self.shared.with_worker(|lease| lease.pool.set(&pool));
         }
         Ok(true)
     }

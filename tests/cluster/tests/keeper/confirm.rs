@@ -141,3 +141,18 @@ fn a_pool_that_was_moved_goes_on_under_its_new_name_with_the_same_term() {
     let held = "SELECT count(*) FROM idgen.workers WHERE state = 'held'";
     assert_eq!(value::<i64>(&mut coordinator.client(), held), 0);
 }
+
+/// A server that starts again under a worker id set by hand goes by the file: it says whether a pool is in charge.
+#[test]
+fn a_worker_id_that_cannot_be_remembered_is_not_used() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
+    let before = Worker::await_state(&server, "leased");
+    let in_the_way = server.data_dir().join("idgen_worker.tmp");
+    std::fs::create_dir(&in_the_way).expect("nothing is there");
+    coordinator.execute(&format!("SELECT lease_revoke('{POOL}', {})", before.number.expect("leased")));
+    let failing = Worker::await_that(&server, "three tries", |worker| worker.failures >= before.failures + 3);
+    assert_eq!(failing.from_us, before.from_us);
+    std::fs::remove_dir(&in_the_way).expect("it is empty");
+    Worker::await_that(&server, "another lease", |worker| worker.from_us != before.from_us);
+}
