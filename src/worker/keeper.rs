@@ -215,9 +215,13 @@ impl Keeper {
     }
 
     /// The term that the server has may be known there too: the pool was moved, or is only reached another way. Until that is
-    /// known, its ids go on.
+    /// known, its ids go on. One that is not used yet is ended like that of an earlier start, so that it takes no worker id away.
     fn turn_to_another_pool(&mut self) {
-        if self.former.is_none() && self.shared.with_worker(|lease| lease.term.or(lease.pending).is_some()) {
+        if let Some(pending) = self.shared.with_worker(|lease| lease.pending.take()) {
+            self.last_worker = Some(pending.number);
+            self.left = recall().filter(|left| left.term.token == pending.token);
+        }
+        if self.former.is_none() && self.shared.with_worker(|lease| lease.term.is_some()) {
             self.former = self.pool.take();
         }
     }

@@ -98,7 +98,8 @@ fn a_reload_in_the_middle_of_a_renewal_loses_no_term() {
     let mut other = coordinator.client();
     let mut blocking = other.transaction().expect("a transaction");
     blocking.execute("LOCK idgen.worker_number IN EXCLUSIVE MODE", &[]).expect("a lock");
-    let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'idgen.worker_number'::regclass)";
+    let waiting =
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'idgen.worker_number'::regclass)";
     let mut watch = coordinator.client();
     coordinator.wait_for(PATIENCE, "a renewal under way", || value(&mut watch, waiting));
     server.reload();
