@@ -90,15 +90,16 @@ fn check_versions(library: &str, sql: &str) -> Value {
 }
 
 fn check_worker() -> Value {
+    if clock::recovery::is_in_progress() {
+        return check("worker", true, "a standby needs no worker id".to_owned());
+    }
     let Some(node) = number() else {
-        if clock::recovery::is_in_progress() {
-            return check("worker", true, "a standby needs no worker id".to_owned());
-        }
         return check("worker", false, without_worker_id());
     };
     if let Err(e) = layouts::default().space(node) {
         // A datacenter is always a setting.
-        let whence = if settings::has_worker_pool() && e.field == "worker" { "the leased " } else { "idgen." };
+        let is_leased = shmem::shared().is_some_and(|shared| !shared.worker.is_set());
+        let whence = if is_leased && e.field == "worker" { "the leased " } else { "idgen." };
         let message = format!("{whence}{}_id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
         return check("worker", false, message);
     }

@@ -117,7 +117,7 @@ pub(super) struct Keeper {
     /// Which address is asked first.
     pub turn: usize,
     /// Tries that have failed in a row.
-    failures: u32,
+    pub failures: u32,
     pub pace: Pace,
     /// As in `Handle`, until it was asked for.
     pub needed_ms: i64,

@@ -76,8 +76,9 @@ impl Keeper {
     /// Notes durably that this server has a pool, before it has a worker id of it. What is known of an earlier term stays.
     fn remember_the_pool(&self) -> Result<(), Trouble> {
         match memory::recall() {
-            memory::Recollection::Pool(_) => Ok(()),
-            _ => memory::remember(None).map_err(unwritten),
+            memory::Recollection::Nothing => memory::remember(None).map_err(unwritten),
+            // What cannot be read may name a term: it is replaced by the next term only.
+            memory::Recollection::Pool(_) | memory::Recollection::Unreadable(_) => Ok(()),
         }
     }
 
@@ -102,7 +103,10 @@ impl Keeper {
         let told = match coordinator.renew(&pool, &term, reached_ms) {
             Ok(told) => told,
             Err(trouble) if coordinator::is_loss(&trouble) => {
-                log!("worker id {} of pool \"{pool}\" is lost: {}", term.number, trouble.message);
+                // While there is no other one, each try comes here.
+                if self.failures == 0 {
+                    log!("worker id {} of pool \"{pool}\" is lost: {}", term.number, trouble.message);
+                }
                 self.lose(coordinator, term)?;
                 return Ok(false);
             }
