@@ -74,6 +74,20 @@ fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
             pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, LOOK_EVERY_MS, pg_compat::wait_for_standbys());
             pg_sys::ResetLatch(pg_sys::MyLatch);
         }
+        take_new_settings();
+    }
+}
+
+/// PostgreSQL reads them between two statements. A commit that waits for a standby ends as soon as none is asked for any more,
+/// and so does this wait.
+fn take_new_settings() {
+    // SAFETY: reads and writes variables of this process, inside a statement as autovacuum does it. Values from a file belong
+    // to no transaction.
+    unsafe {
+        if pg_sys::ConfigReloadPending != 0 {
+            pg_sys::ConfigReloadPending = 0;
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        }
     }
 }
 

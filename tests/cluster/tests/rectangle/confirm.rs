@@ -95,6 +95,37 @@ fn a_confirmation_waits_without_a_table_lock_where_the_commit_does_not() {
     assert_eq!(confirmed, told.until_us);
 }
 
+/// As the wait of a commit does. The session itself reads its settings between two statements only.
+#[test]
+fn a_confirmation_ends_when_no_standby_is_asked_for_any_more() {
+    let primary = builder().start_with_extension();
+    primary.execute("SELECT lease_define('p', 4, '10 s')");
+    let mut observer = primary.client();
+    deaf(&mut observer);
+    execute(&mut observer, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    execute(&mut observer, "SELECT pg_reload_conf()");
+    let mut client = primary.client();
+    deaf(&mut client);
+    primary.wait_for(PATIENCE, "the setting", || {
+        value(&mut client, "SELECT current_setting('synchronous_standby_names') <> ''")
+    });
+    let told = acquire(&mut client, "clock_timestamp()");
+    execute(&mut client, "SET statement_timeout = '20 s'");
+    let pid = backend_pid(&mut client);
+    let confirmed = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| value::<i64>(&mut client, &confirmation(told.token)));
+        let waits = format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity
+             WHERE pid = {pid} AND wait_event IS NOT NULL AND state = 'active' AND query LIKE '%worker_confirm%'"
+        );
+        primary.wait_for(PATIENCE, "the confirmation to wait", || value(&mut observer, &waits));
+        execute(&mut observer, "ALTER SYSTEM RESET synchronous_standby_names");
+        execute(&mut observer, "SELECT pg_reload_conf()");
+        asked.join().unwrap()
+    });
+    assert_eq!(confirmed, told.until_us);
+}
+
 /// Warnings of others, as of a trigger, decide nothing.
 #[test]
 fn a_trigger_that_warns_does_no_harm() {
