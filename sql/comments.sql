@@ -183,7 +183,7 @@ COMMENT ON COLUMN idgen.worker_number.number IS 'the number, a slot of the lease
 COMMENT ON COLUMN idgen.worker_number.not_before IS 'begin of the id times of its holder, or its last one';
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of its holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease that they were allowed with';
-COMMENT ON FUNCTION worker_begin_history() IS
+COMMENT ON FUNCTION worker_begin_history(timestamptz) IS
     'lets a copy of the coordinator grant worker ids once its origin grants no more; returns from when on they have no lead';
 COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database, and since when their history is complete';
 COMMENT ON COLUMN idgen.worker_history.one IS 'true: there is at most one row';
@@ -194,6 +194,7 @@ COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERS
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';
+COMMENT ON COLUMN idgen.worker_history.longest IS 'longest time from the clock to the end of id times that was ever possible';
 COMMENT ON VIEW idgen.workers IS 'numbers of pools that were ever taken, and who holds them';
 COMMENT ON VIEW idgen.stat_worker IS 'the worker id of this server, and how its lease stands';
 COMMENT ON FUNCTION idgen.stat_get_worker() IS 'what the view idgen.stat_worker reads';

@@ -13,6 +13,6 @@ REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_worker, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int) FROM PUBLIC;
 -- The caller declares that the origin of a copy grants no more. Grant it to administrators only.
-REVOKE EXECUTE ON FUNCTION worker_begin_history() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION worker_begin_history(timestamptz) FROM PUBLIC;
 -- What a dump by the owner of the database reads, and its restore writes. Rows that are there change through the functions only.
 GRANT SELECT, INSERT ON idgen.segment, idgen.lease_definition, idgen.worker_number, idgen.worker_history TO pg_database_owner;

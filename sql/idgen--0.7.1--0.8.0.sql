@@ -54,15 +54,16 @@ CREATE TABLE idgen.worker_history (
     database oid NOT NULL,
     place text NOT NULL,
     since timestamptz NOT NULL,
-    first_token bigint NOT NULL
+    first_token bigint NOT NULL,
+    longest interval NOT NULL
 );
 -- Zeros match no database: a restored one notices that it has not granted these worker ids itself.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
-    SELECT one, 0, 0, 0::oid, place, since, first_token FROM idgen.worker_history$condition$);
+    SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);
 GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
-CREATE FUNCTION worker_begin_history() RETURNS timestamptz VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_begin_history_wrapper';
-REVOKE EXECUTE ON FUNCTION worker_begin_history() FROM PUBLIC;
-COMMENT ON FUNCTION worker_begin_history() IS
+CREATE FUNCTION worker_begin_history(since timestamptz DEFAULT NULL) RETURNS timestamptz VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'worker_begin_history_wrapper';
+REVOKE EXECUTE ON FUNCTION worker_begin_history(timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION worker_begin_history(timestamptz) IS
     'lets a copy of the coordinator grant worker ids once its origin grants no more; returns from when on they have no lead';
 COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database, and since when their history is complete';
 COMMENT ON COLUMN idgen.worker_history.one IS 'true: there is at most one row';
@@ -73,6 +74,7 @@ COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERS
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new beginning was noticed last; -infinity if everything is known that was granted';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'tokens below it are from before that, and cannot be renewed';
+COMMENT ON COLUMN idgen.worker_history.longest IS 'longest time from the clock to the end of id times that was ever possible';
 
 DROP FUNCTION worker_release(text, bigint, timestamptz);
 CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL, last_not_after timestamptz DEFAULT NULL)

@@ -105,8 +105,9 @@ CREATE TABLE idgen.worker_history (
     database oid NOT NULL,
     place text NOT NULL,
     since timestamptz NOT NULL,
-    first_token bigint NOT NULL
+    first_token bigint NOT NULL,
+    longest interval NOT NULL
 );
 -- A restored database is another one than that which granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
-    SELECT one, 0, 0, 0::oid, place, since, first_token FROM idgen.worker_history$condition$);
+    SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);

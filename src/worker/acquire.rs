@@ -119,8 +119,10 @@ fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>, known: Known) -
         let slots = row::look(pool).definition.slots;
         error::worker::exhausted(pool, slots, &names::idle_holders(pool)).raise()
     };
-    // Again: the pool may have been moved, dropped or changed while the caller waited in the queue.
-    (granted, bounds(pool, known))
+    // Again: the pool may have been moved, dropped or changed while the caller waited in the queue, and the history interrupted.
+    let known = history::for_holder(pool, granted.token);
+    let bounds = bounds(pool, known);
+    (granted, bounds)
 }
 
 /// For a pool that is defined: otherwise nothing is granted, and the history is none of a coordinator.

@@ -28,7 +28,8 @@ pub struct Coordinator {
 /// Identifies the database, and sets up the session. `statement_timeout` ends a statement whose keeper has stopped waiting. A commit
 /// waits for the disk only: nothing would end its wait for a standby, and `worker_confirm()` asks for that.
 const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
-    pg_catalog.set_config('statement_timeout', $1, false), pg_catalog.set_config('synchronous_commit', 'local', false) \
+    pg_catalog.set_config('statement_timeout', $1, false), pg_catalog.set_config('synchronous_commit', 'local', false), \
+    pg_catalog.set_config('default_transaction_isolation', 'read committed', false) \
     FROM pg_catalog.pg_control_system() AS control \
     JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \

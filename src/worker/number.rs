@@ -57,7 +57,13 @@ fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
 
 /// What bounds the rectangles of a pool whose holders have at most this ttl.
 pub fn bounds(ttl_us: i64, known: Known) -> Bounds {
-    Bounds { now_us: now_us(), ttl_us, max_lead_us: settings::worker_max_lead_us(ttl_us), since_us: known.since_us }
+    Bounds {
+        now_us: now_us(),
+        ttl_us,
+        max_lead_us: settings::worker_max_lead_us(ttl_us),
+        since_us: known.since_us,
+        longest_forgotten_us: known.longest_us,
+    }
 }
 
 /// Up to where id times of a worker id were allowed; `None` if it was never granted.

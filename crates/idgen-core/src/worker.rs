@@ -24,6 +24,8 @@ pub struct Bounds {
     pub max_lead_us: i64,
     /// When the coordinator's history was interrupted: rectangles granted before may be forgotten. `None` if it is complete.
     pub since_us: Option<i64>,
+    /// The longest time from the coordinator's clock to the end of a rectangle that may be forgotten.
+    pub longest_forgotten_us: i64,
 }
 
 impl Bounds {
@@ -34,7 +36,8 @@ impl Bounds {
 
     /// All rectangles that may be forgotten end here at the latest.
     pub fn floor_us(&self) -> Option<i64> {
-        self.since_us.map(|since_us| since_us.saturating_add(self.longest_us()))
+        let longest_us = self.longest_us().max(self.longest_forgotten_us);
+        self.since_us.map(|since_us| since_us.saturating_add(longest_us))
     }
 
     fn reference_us(&self) -> i64 {

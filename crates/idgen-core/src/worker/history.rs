@@ -23,6 +23,8 @@ pub struct History {
     pub since_us: Option<i64>,
     /// Since the interruption, the id times of lower tokens may have been granted to other holders.
     pub first_token: i64,
+    /// The longest time from the clock to the end of a rectangle that was ever possible.
+    pub longest_us: i64,
 }
 
 /// What has become of a history.
@@ -48,10 +50,10 @@ impl History {
         }
     }
 
-    /// When it is interrupted if that is noticed now. `longest_us` is the longest time from the clock to the end of a
-    /// rectangle. An earlier interruption counts as well: grants after it began later than the clock.
-    pub fn interrupted_us(&self, now_us: i64, longest_us: i64) -> i64 {
-        self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(longest_us)))
+    /// When it is interrupted if that is noticed now. An earlier interruption counts as well: grants after it began later than the
+    /// clock.
+    pub fn interrupted_us(&self, now_us: i64) -> i64 {
+        self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(self.longest_us)))
     }
 }
 
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_history_is_interrupted_by_another_server_timeline_or_database_and_copied_by_another_directory() {
-        let history = History { identity: identity(), since_us: None, first_token: 0 };
+        let history = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
         let copied = Identity { place: "6-7".to_owned(), ..identity() };
         assert_eq!(history.state(&identity()), State::Own);
         assert_eq!(history.state(&copied), State::Copied);
@@ -81,12 +83,12 @@ mod tests {
 
     #[test]
     fn an_interruption_soon_after_another_one_counts_from_where_grants_began() {
-        let complete = History { identity: identity(), since_us: None, first_token: 0 };
-        assert_eq!(complete.interrupted_us(1000, 90), 1000);
+        let complete = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
+        assert_eq!(complete.interrupted_us(1000), 1000);
         let interrupted = History { since_us: Some(990), ..complete };
-        assert_eq!(interrupted.interrupted_us(1000, 90), 1080);
-        assert_eq!(interrupted.interrupted_us(5000, 90), 5000);
+        assert_eq!(interrupted.interrupted_us(1000), 1080);
+        assert_eq!(interrupted.interrupted_us(5000), 5000);
         // The clock went back.
-        assert_eq!(interrupted.interrupted_us(0, 90), 1080);
+        assert_eq!(interrupted.interrupted_us(0), 1080);
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const BOUNDS: Bounds = Bounds { now_us: 1000, ttl_us: 30, max_lead_us: 60, since_us: None };
+const BOUNDS: Bounds = Bounds { now_us: 1000, ttl_us: 30, max_lead_us: 60, since_us: None, longest_forgotten_us: 0 };
 
 fn at(now_us: i64) -> Bounds {
     Bounds { now_us, ..BOUNDS }
@@ -47,6 +47,8 @@ fn a_rectangle_far_ahead_of_the_coordinators_clock_is_refused() {
 #[test]
 fn grants_begin_after_the_longest_time_that_an_interrupted_history_may_have_granted() {
     let interrupted = Bounds { since_us: Some(1000), ..BOUNDS };
+    let longer = Bounds { longest_forgotten_us: 500, ..interrupted };
+    assert_eq!(longer.floor_us(), Some(1500), "rectangles were longer before the pool was redefined");
     assert_eq!(interrupted.floor_us(), Some(1090));
     let first = Interval::grant(None, 1000, 30, &interrupted).unwrap();
     assert_eq!(first, Interval { not_before_us: 1090, not_after_us: 1120 });
@@ -156,7 +158,7 @@ proptest! {
         // What each term's holder may have used, by worker id.
         let mut used: Vec<(usize, Interval)> = Vec::new();
         for event in events {
-            let bounds = Bounds { now_us, ttl_us: TTL_US, max_lead_us: 150, since_us: coordinator.since_us };
+            let bounds = Bounds { since_us: coordinator.since_us, now_us, ttl_us: TTL_US, max_lead_us: 150, ..BOUNDS };
             match event {
                 Event::Acquire { ttl_us, ahead_us } => {
                     let reached_us = now_us + ahead_us;

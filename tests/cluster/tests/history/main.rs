@@ -10,7 +10,7 @@ use idgen_cluster_tests::sql::{execute, value};
 use idgen_cluster_tests::{Builder, Cluster};
 use postgres::Client;
 
-/// A coordinator with a pool. All that a holder is told ends within the pool's ttl and the lead, which is 15 s.
+/// A coordinator with a pool. All that a holder is told ends within twice the pool's ttl, as the lead is shorter: 20 s.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min").conf("idgen.worker_max_lead", "5s")
 }
