@@ -32,10 +32,14 @@ tests=(
   crash::no_token_that_was_seen_comes_again
   snapshots::a_fence_goes_by_what_is_there_now
   start::after_a_crash_bound_terms_begin_anew
-  the_coordinator_is_found_by_service_password_file_and_several_hosts
-  a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop
+  connection::the_coordinator_is_found_by_service_password_file_and_several_hosts
+  connection::a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop
   life::a_keeper_that_is_ended_is_followed_by_one_that_goes_on_with_its_lease
   life::a_promoted_standby_leases_a_number_of_its_own
+  stop::a_server_that_is_stopped_in_the_middle_of_a_renewal_gives_its_worker_id_back
+  network::the_second_host_is_used_while_the_name_of_the_first_hangs
+  confirm::a_grant_that_no_standby_has_is_not_confirmed_whatever_the_role_hears
+  interrupted::a_lagging_standby_that_is_promoted_grants_no_id_time_again
   an_upgraded_database_equals_a_fresh_one
   a_planted_table_is_not_written_to
   the_refill_worker_takes_nothing_from_a_planted_table
@@ -47,7 +51,8 @@ tests=(
   stale::a_running_statement_draws_nothing_of_a_dropped_segment
   dump::a_dropped_role_leaves_its_segments_to_no_stranger
 )
-targets=(snowflake clock file segment segment_life lock lease lease_life server_number keeper upgrade impostor encodings)
+targets=(snowflake clock file segment segment_life lock lease lease_life server_number keeper rectangle history upgrade impostor
+  encodings)
 run() { cargo test -q -p idgen-cluster-tests "${targets[@]/#/--test=}" -- "$@"; }
 
 # A name that no test has is no error to cargo.
