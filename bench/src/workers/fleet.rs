@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime};
 const SERVERS: usize = 200;
 
 const SESSION: &str =
-    "SELECT set_config('statement_timeout', '5000', false), set_config('synchronous_commit', 'local', false)
+    "SELECT set_config('statement_timeout', '1min', false), set_config('synchronous_commit', 'local', false)
                        FROM pg_control_system()";
 const ACQUIRE: &str = "SELECT token, not_after FROM worker_acquire('fleet', $1, NULL, clock_timestamp())";
 const RENEW: &str = "SELECT token, not_after
