@@ -34,9 +34,13 @@ fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT segment_create('t', step => 20);
          SELECT segment_grant('t', 'drawer');
          SELECT segment_grant('t', 'keeper');
-         SELECT lease_define('job', slots => 3);
-         SELECT worker_id FROM worker_acquire('job', ttl => '1 hour');
-         RESET ROLE;
+         SELECT lease_define('job', slots => 3)",
+    );
+    // In a transaction of its own.
+    execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");
+    execute(
+        &mut dba,
+        "RESET ROLE;
          REVOKE EXECUTE ON FUNCTION segment_create, lease_define FROM maker;
          CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
          ALTER TABLE drawn OWNER TO keeper;
@@ -82,7 +86,7 @@ fn the_owner_of_a_database_does_not_change_rows() {
     let (cluster, _shop) = with_database_of_an_ordinary_role();
     let mut keeper = cluster.client_as("shop", "keeper");
     let mut drawer = cluster.client_as("shop", "drawer");
-    for table in ["segment", "lease_definition", "worker_number"] {
+    for table in ["segment", "lease_definition", "worker_number", "worker_history"] {
         assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), 1);
         for (privilege, keeper_may) in [
             ("SELECT", true),
