@@ -20,7 +20,8 @@ const SERVERS: usize = 200;
 const SESSION: &str =
     "SELECT set_config('statement_timeout', '1min', false), set_config('synchronous_commit', 'local', false)
                        FROM pg_control_system()";
-const ACQUIRE: &str = "SELECT token, not_after FROM worker_acquire('fleet', $1, NULL, clock_timestamp())";
+const ACQUIRE: &str =
+    "SELECT token, not_after FROM worker_acquire('fleet', $1, $2 * interval '1 s', clock_timestamp())";
 const RENEW: &str = "SELECT token, not_after
                      FROM (SELECT $1::bigint AS token) AS own, worker_renew('fleet', token, $2, clock_timestamp())";
 const CONFIRM: &str = "SELECT worker_confirm('fleet', $1)";
@@ -34,7 +35,7 @@ pub fn measure(_: &Server, scale: &Scale) -> (Vec<Figure>, Vec<Table>) {
     let pace = Pace { ttl: scale.fleet };
     coordinator.execute(&format!("SELECT lease_define('fleet', {}, '{} s')", 2 * SERVERS, pace.ttl.as_secs()));
     let measured = rounds(scale.rounds, &[()], |()| {
-        let (restart, leases) = restart(&coordinator);
+        let (restart, leases) = restart(&coordinator, pace);
         let steady = run(&coordinator, leases, pace);
         [restart.seconds, restart.cpu, steady.cpu / steady.seconds * 100.0, steady.connections, steady.busiest]
     });
@@ -73,7 +74,7 @@ struct Cost {
 }
 
 /// All servers start at the same moment.
-fn restart(coordinator: &Cluster) -> (Cost, Vec<Lease>) {
+fn restart(coordinator: &Cluster, pace: Pace) -> (Cost, Vec<Lease>) {
     let barrier = Barrier::new(SERVERS);
     let (leases, began) = (Mutex::new(Vec::new()), Instant::now());
     let cpu = cpu_seconds(coordinator, || {
@@ -82,7 +83,7 @@ fn restart(coordinator: &Cluster) -> (Cost, Vec<Lease>) {
                 let (barrier, leases) = (&barrier, &leases);
                 scope.spawn(move || {
                     barrier.wait();
-                    let lease = ask(coordinator, ACQUIRE, &[&format!("server {server}")]);
+                    let lease = ask(coordinator, ACQUIRE, &[&format!("server {server}"), &pace.ttl.as_secs_f64()]);
                     leases.lock().expect("no thread panics").push(lease);
                 });
             }
