@@ -55,8 +55,12 @@ pub fn execute(client: &mut Client, sql: &str) {
 }
 
 /// The error that a statement must end with, when its SQLSTATE is this one.
+///
+/// The server sends an error before it rolls back. The empty statement waits until the locks of the transaction are
+/// released. It fails only if the error ended the session.
 pub fn refused(client: &mut Client, sql: &str, code: &str) -> DbError {
     let error = client.simple_query(sql).expect_err(sql);
+    let _ = client.simple_query("");
     let error = error.as_db_error().unwrap_or_else(|| panic!("{sql}: {error:?}")).clone();
     assert_eq!(error.code().code(), code, "{sql}: {error:?}");
     error
