@@ -1,7 +1,7 @@
 //! C functions that the SQL of earlier releases calls and that of this one does not. Users replace the library first, and
 //! run ALTER EXTENSION idgen UPDATE later.
 
-use crate::encoding::Text;
+use crate::pg::encoding::Text;
 use crate::{lease, worker};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;

@@ -2,7 +2,7 @@
 //!
 //! An ordinary role cannot change what uniqueness rests on.
 
-use crate::error;
+use crate::pg::ereport::Report;
 use idgen_core::layout::{Layout, Node};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
@@ -278,7 +278,14 @@ fn refuse_unless_taken(name: &CStr, number: Option<GucFlags>, configured: Option
         }
     };
     if !is_taken {
-        error::configured_wrongly(&name.to_string_lossy(), &text.to_string_lossy()).raise();
+        let (name, text) = (name.to_string_lossy(), text.to_string_lossy());
+        Report::new(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("invalid value for parameter \"{name}\": \"{text}\""),
+        )
+        .detail("Uniqueness depends on this setting, so the server does not start with its default instead.")
+        .hint("Set a valid value, or remove the line.")
+        .raise();
     }
 }
 
@@ -286,6 +293,13 @@ fn refuse_unless_taken(name: &CStr, number: Option<GucFlags>, configured: Option
 pub fn layout() -> String {
     let text = LAYOUT.get().unwrap_or_default();
     text.into_string().unwrap_or_default()
+}
+
+/// `idgen.layout` in the canonical form, the same for two spellings of one layout.
+pub fn canonical_layout() -> String {
+    let text = layout();
+    // The check hook refuses what does not parse.
+    Layout::parse(&text).map_or(text, |layout| layout.to_string())
 }
 
 /// What `idgen.worker_id` and `idgen.datacenter_id` say, with an undecided worker as 0.

@@ -1,29 +1,38 @@
-//! The high-water file, `idgen/clock` in the data directory: reading, making and writing it, and nothing else.
+//! The high-water file, `idgen/clock` in the data directory: reading, creating and writing it.
 //!
 //! Paths are relative: every process of a server has the data directory as its working directory.
 
+use crate::pg::recovery;
 use idgen_core::clock::record::{FILE, Found, Record};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub const PATH: &str = "idgen/clock";
 const DIRECTORY: &str = "idgen";
-/// The directory while it is being made: it gets its name when the file in it is whole, so that a directory without a
-/// file is never the trace of a crash.
+/// The directory under construction. It gets its name when the file in it is complete, so that a crash never leaves a
+/// directory without a file.
 const UNFINISHED: &str = "idgen.tmp";
+
+/// What this server has written. Behind the lock of the file.
+#[derive(Default)]
+pub struct Written {
+    /// The number of the newest durable record.
+    pub turn: u64,
+    /// The data directory was synced with the file in it since the server started. A server that starts does not know: an
+    /// earlier one may have failed right before that.
+    is_name_durable: bool,
+}
 
 /// Why the file cannot be used.
 pub enum FileError {
-    /// The directory is there and the file is not.
+    /// The directory exists and the file does not.
     Missing,
-    /// No record is whole.
+    /// No record is complete.
     Damaged,
     /// It was written by the server with this system identifier.
     Foreign(u64),
-    /// What the system said.
     Io(io::Error),
 }
 
@@ -33,7 +42,7 @@ impl From<io::Error> for FileError {
     }
 }
 
-/// What the file says; `None` when this server has never had one.
+/// The newest record; `None` if this server never had a file.
 pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
     match read_any()? {
         Some(found) if found.record.system_identifier != system_identifier => {
@@ -43,7 +52,7 @@ pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
     }
 }
 
-/// What the file says, whose ever it is. The one way to read it before the server knows its own identifier.
+/// The newest record of whichever server. The only way to read it before the server knows its own identifier.
 pub fn read_any() -> Result<Option<Found>, FileError> {
     if !fs::exists(DIRECTORY)? {
         return Ok(None);
@@ -55,57 +64,55 @@ pub fn read_any() -> Result<Option<Found>, FileError> {
     Record::newest(&bytes).map(Some).ok_or(FileError::Damaged)
 }
 
-/// Was the newest record written in recovery, and has the server not issued since? Then it went down right after it was
-/// promoted, and the files that asked for recovery are gone.
-pub fn says_in_recovery() -> bool {
+/// True if the newest record was written in recovery and the server has not issued since: it went down right after its
+/// promotion, and the files that requested recovery are gone.
+pub fn is_of_recovery() -> bool {
     read_any().is_ok_and(|found| found.is_some_and(|found| found.record.in_recovery))
 }
 
-/// Makes the file with its first record, durably. `directory_mode` is that of the data directory.
-fn create(record: &Record, directory_mode: u32) -> io::Result<()> {
+/// Creates the file with its first record, durably.
+fn create(record: &Record) -> io::Result<()> {
+    let directory_mode = recovery::data_directory_mode();
     if fs::exists(UNFINISHED)? {
         fs::remove_dir_all(UNFINISHED)?;
     }
     DirBuilder::new().mode(directory_mode).create(UNFINISHED)?;
     let path = Path::new(UNFINISHED).join("clock");
     let file = OpenOptions::new().write(true).create_new(true).mode(directory_mode & 0o666).open(path)?;
-    // All blocks are there from now on: no later record finds the disk full.
+    // Allocate all blocks now: no later record can find the disk full.
     file.write_all_at(&[0; FILE], 0)?;
-    put(&file, record)?;
+    write_record(&file, record)?;
     sync_directory(UNFINISHED)?;
     fs::rename(UNFINISHED, DIRECTORY)
 }
 
-/// Writes a record at its places, durably; makes the file anew if it has gone while the server runs and knows what was in
-/// it. After an error the caller writes the same places again: what a failed fsync has left of it is unknown, and a second
-/// fsync alone would say that all is well.
-///
-/// `is_name_durable` says whether the data directory was synced with the file in it, and is kept up to date. A server that
-/// starts does not know: an earlier one may have failed right before that.
-pub fn write(record: &Record, directory_mode: u32, is_name_durable: &AtomicBool) -> io::Result<()> {
+/// Writes a record at its places, durably. Creates the file again if it vanished while the server runs. After an error the
+/// caller writes the same places again: a failed fsync leaves their content unknown, and a second fsync alone would succeed.
+pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
     match OpenOptions::new().write(true).open(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            is_name_durable.store(false, Relaxed);
-            create(record, directory_mode)?;
+            written.is_name_durable = false;
+            create(record)?;
         }
-        opened => put(&opened?, record)?,
+        opened => write_record(&opened?, record)?,
     }
-    if !is_name_durable.load(Relaxed) {
+    if !written.is_name_durable {
         sync_directory(".")?;
-        is_name_durable.store(true, Relaxed);
+        written.is_name_durable = true;
     }
+    written.turn = record.turn;
     Ok(())
 }
 
 pub fn sync_directory(path: &str) -> io::Result<()> {
     match File::open(path)?.sync_all() {
-        // A file system that cannot do that. PostgreSQL goes on as well.
+        // A file system that cannot sync directories. PostgreSQL ignores that, too.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
         outcome => outcome,
     }
 }
 
-fn put(file: &File, record: &Record) -> io::Result<()> {
+fn write_record(file: &File, record: &Record) -> io::Result<()> {
     for place in record.places() {
         file.write_all_at(&record.encode(), place)?;
     }

@@ -1,39 +1,25 @@
-//! What has been replayed from another server, and by which clock.
+//! What was replayed from another server, on that server's clock.
 //!
 //! PostgreSQL forgets the time of the last replayed commit when it restarts, also when it crashes right after a promotion.
-//! So a worker keeps the file's mark past that time while the server is in recovery; when recovery has ended it makes the
-//! mark known, and is done.
+//! So a worker keeps the file's mark past that time during recovery. When recovery has ended, it makes the mark known, and
+//! ends.
 
-use super::{State, file, label, mark, wall_ms};
-use crate::pg_compat::set_signal_handler;
-use crate::{error, read_only, settings, shmem, timestamp};
+use super::{STATE, State, errors, file, label, mark};
+use crate::pg::bgworker::{self, Worker};
+use crate::pg::{latch, recovery, session, spi, system_clock, timestamp};
+use crate::settings;
 use idgen_core::clock::start::Evidence;
-use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, SignalWakeFlags};
+use pgrx::bgworkers::{BackgroundWorker, BgWorkerStartTime};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Is the server in archive or standby recovery, or about to be? As its files say, so before recovery has begun.
-pub fn is_requested() -> bool {
-    ["standby.signal", "recovery.signal"].into_iter().any(|name| std::fs::exists(name).unwrap_or(false))
-}
-
-pub fn is_in_progress() -> bool {
-    // SAFETY: reads a flag.
-    unsafe { pg_sys::RecoveryInProgress() }
-}
-
-/// Was the server shut down with all that belongs to it?
-pub fn is_shut_down() -> bool {
-    control_file(|control| control.state == pg_sys::DBState::DB_SHUTDOWNED)
-}
-
-/// What is known about the time before this start, without what only a catalog or a query tells.
+/// What is known about the time before this start, without the sources that need a catalog or a query.
 pub fn evidence() -> Evidence {
     Evidence {
-        wall_ms: wall_ms(),
-        checkpoint_ms: control_file(|control| control.checkPointCopy.time * 1000),
+        wall_ms: system_clock::wall_ms(),
+        checkpoint_ms: recovery::checkpoint_ms(),
         recovered: false,
         replayed_ms: replayed_ms(),
         prepared_ms: None,
@@ -46,9 +32,9 @@ pub fn evidence() -> Evidence {
 /// All that is known about the time before this start. After a recovery this runs a query.
 pub fn whole_evidence(state: &State) -> Evidence {
     let label = label::read();
-    // A label of an earlier timeline says so too, where nothing else does: the server crashed right after its promotion.
-    let is_promoted = label.is_some_and(|label| label.timeline != label::timeline());
-    let recovered = is_promoted || state.recovered.load(Relaxed) || file::says_in_recovery();
+    // A label of an earlier timeline tells it where nothing else does: the server crashed right after its promotion.
+    let is_promoted = label.is_some_and(|label| label.timeline != recovery::timeline());
+    let recovered = is_promoted || state.is_recovered.load(Relaxed) || file::is_of_recovery();
     Evidence {
         recovered,
         prepared_ms: recovered.then(prepared_ms).flatten(),
@@ -57,18 +43,7 @@ pub fn whole_evidence(state: &State) -> Evidence {
     }
 }
 
-fn control_file<R>(look: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {
-    let mut whole = false;
-    // SAFETY: the directory's name is set when the server starts; the result is a copy in this process's own memory.
-    unsafe {
-        let control = pg_sys::get_controlfile(pg_sys::DataDir, &mut whole);
-        let seen = look(&*control);
-        pg_sys::pfree(control.cast());
-        seen
-    }
-}
-
-/// The time of the last commit that was replayed since the server started, by its primary's clock.
+/// The time of the last commit that was replayed since the server started, on its primary's clock.
 fn replayed_ms() -> Option<i64> {
     // SAFETY: reads shared memory, under PostgreSQL's own lock.
     match unsafe { pg_sys::GetLatestXTime() } {
@@ -77,92 +52,73 @@ fn replayed_ms() -> Option<i64> {
     }
 }
 
-/// When the newest transaction was prepared that can still be committed, with ids that nobody here has seen.
+/// When the newest prepared transaction was prepared. Its commit can still bring ids that no one here has seen.
 fn prepared_ms() -> Option<i64> {
     let query = "SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts";
-    read_only::get_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
+    spi::read_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
 }
 
-/// How often the worker looks at what has been replayed. Often, for what is replayed last before a promotion.
+/// How often the worker reads what was replayed. Often, because of what is replayed last before a promotion.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
-/// Called while the postmaster preloads libraries.
+const WORKER: Worker = Worker { name: "idgen mark in recovery", function: "idgen_mark_in_recovery", connects: true };
+
+/// While the postmaster preloads libraries.
 pub fn register_worker() {
-    if is_requested() || file::says_in_recovery() {
-        BackgroundWorkerBuilder::new("idgen mark in recovery")
-            .set_library("idgen")
-            .set_function("idgen_mark_in_recovery")
-            .enable_spi_access()
-            // After the line above, which says otherwise: the worker connects when recovery has ended.
-            .set_start_time(BgWorkerStartTime::ConsistentState)
-            .set_restart_time(Some(Duration::from_secs(5)))
-            .load();
+    if recovery::is_requested() || file::is_of_recovery() {
+        WORKER.register(BgWorkerStartTime::ConsistentState, Duration::from_secs(5));
     }
 }
 
-unsafe extern "C-unwind" {
-    /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    pub(super) fn die(signal: std::ffi::c_int);
-}
-
-/// Where to look for prepared transactions, which is a query and needs some database: any will do. By name, because a
-/// database that was dropped and made again has another number. First the one that nobody copies: `CREATE DATABASE` would
-/// wait for the worker to leave its template.
+/// The databases in which the worker can look for prepared transactions: any will do. By name, because a database that was
+/// dropped and created again has another OID. First the one that is no template: CREATE DATABASE would wait for the worker
+/// to leave its template.
 const DATABASES: [&CStr; 2] = [c"postgres", c"template1"];
 
-/// Connects to the first of the databases that is there; false if none is. A connection that fails ends the process, so the
+/// Connects to the first of the databases that exists; false if none does. A failed connection ends the process, and the
 /// next one tries the next database.
 fn connect(state: &State) -> bool {
-    let tried = state.databases_missing.load(Relaxed);
-    let Some(name) = DATABASES.get(tried) else {
+    let missing = state.databases_missing.load(Relaxed);
+    let Some(name) = DATABASES.get(missing) else {
         return false;
     };
-    state.databases_missing.store(tried + 1, Relaxed);
-    let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
-    // SAFETY: once, in a background worker; null: as the bootstrap superuser.
-    unsafe { pg_sys::BackgroundWorkerInitializeConnection(name.as_ptr(), std::ptr::null(), flags) };
-    // Should the worker fail later, it connects here again.
-    state.databases_missing.store(tried, Relaxed);
+    state.databases_missing.store(missing + 1, Relaxed);
+    bgworker::connect_by_name(name);
+    // Should the worker fail later, it connects to this one again.
+    state.databases_missing.store(missing, Relaxed);
     true
 }
 
-/// The worker. If it fails, the first generation makes the mark known as well.
+/// The worker. If it fails, the first generation makes the mark known.
 #[pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn idgen_mark_in_recovery(_arg: pg_sys::Datum) {
-    // SAFETY: as the first thing of a background worker. PostgreSQL's own handler, so that a stop ends it at once.
-    unsafe { set_signal_handler(libc::SIGTERM, Some(die)) };
-    BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
-    let Some(shared) = shmem::shared() else {
+pub extern "C-unwind" fn idgen_mark_in_recovery(_argument: pg_sys::Datum) {
+    bgworker::handle_signals(None, None);
+    let Some(state) = STATE.get() else {
         return;
     };
-    let mut told = false;
-    while is_in_progress() {
-        if BackgroundWorker::sighup_received() {
-            // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
-            unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+    let mut has_warned = false;
+    while recovery::is_in_progress() {
+        if session::is_reload_pending() {
+            session::reload_configuration();
         }
-        match mark::follow(shared) {
-            Err(e) if !told => {
-                error::high_water(e).warn();
-                told = true;
+        match mark::follow(state) {
+            Err(e) if !has_warned => {
+                errors::high_water(e).warn();
+                has_warned = true;
             }
             _ => {}
         }
-        super::sleep(FOLLOW_EVERY);
+        latch::sleep(FOLLOW_EVERY);
         check_for_interrupts!();
     }
-    if !connect(shared.clock) {
-        // An end without an error: PostgreSQL starts the worker no more.
+    if !connect(state) {
+        // Without an error: PostgreSQL does not start the worker again.
         log!(
             "there is no database \"postgres\" or \"template1\" to look for prepared transactions in; the first id after recovery makes the high-water mark known"
         );
         return;
     }
-    // No id is issued here, so the mark is moved to where ids begin and no further.
-    BackgroundWorker::transaction(|| {
-        if let Some(shared) = shmem::shared() {
-            mark::ensure_begun(shared, None);
-        }
-    });
+    // No id is issued here, so the mark moves to where ids begin and no further.
+    BackgroundWorker::transaction(|| mark::ensure_begun(None));
 }

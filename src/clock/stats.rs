@@ -1,14 +1,13 @@
-//! What operators see of the clock.
+//! The view `idgen.stat_clock`, and what `idgen.status()` reads of the clock. All times are 0 or `None` without preload.
 
-use super::{NS_PER_MS, State, read, wall_ms};
-use crate::shmem::{self, Shared};
-use crate::timestamp;
+use super::{GENERATORS, NS_PER_MS, STATE, file, read};
+use crate::pg::{system_clock, timestamp};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One row when the library is preloaded, else none: what `idgen.stat_clock` shows.
+/// The row of `idgen.stat_clock`; none without preload.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_clock(OUT mark timestamptz, OUT lead interval, OUT backward_steps bigint, \
            OUT largest_step interval, OUT mark_writes bigint, OUT mark_write_time interval) RETURNS SETOF record \
@@ -26,12 +25,11 @@ fn stat_get_clock() -> TableIterator<
         name!(mark_write_time, Option<Interval>),
     ),
 > {
-    let rows = shmem::shared().map(|shared| {
-        let state = shared.clock;
+    let rows = STATE.get().map(|state| {
         let (steps, largest_ns) = state.effective.steps();
         (
-            mark_ms(state).and_then(timestamp::from_ms),
-            timestamp::interval_of_us(lead_ms(shared).saturating_mul(1000)),
+            mark_ms().and_then(timestamp::from_ms),
+            timestamp::interval_of_us(lead_ms().saturating_mul(1000)),
             steps as i64,
             timestamp::interval_of_us(largest_ns / 1000),
             state.writes.load(Relaxed) as i64,
@@ -42,42 +40,59 @@ fn stat_get_clock() -> TableIterator<
 }
 
 /// The mark; `None` before the first generation since the server started.
-pub fn mark_ms(state: &State) -> Option<i64> {
-    state.mark.is_known().then(|| state.mark.mark_ms())
+pub fn mark_ms() -> Option<i64> {
+    STATE.get().filter(|state| state.mark.is_known()).map(|state| state.mark.mark_ms())
 }
 
 /// How far ids are ahead of the wall clock: the latest one, or where they begin after a crash, a promotion or an observed id.
-pub fn lead_ms(shared: &Shared) -> i64 {
-    let reached_ms = shared.with_table(|table| table.reached_ms());
-    reached_ms.saturating_sub(wall_ms()).max(0)
+fn lead_ms() -> i64 {
+    let reached_ms = GENERATORS.shared(|table| table.reached_ms());
+    reached_ms.saturating_sub(system_clock::wall_ms()).max(0)
 }
 
-/// How far the wall clock is behind the time by which ids are issued. That is not lowered while none is, so ids count too.
-pub fn behind_ms(shared: &Shared) -> i64 {
+/// How far the wall clock is behind the times of ids. The effective clock counts only as far as ids have reached it: it is
+/// not lowered while no id is issued.
+pub fn behind_ms() -> i64 {
+    let Some(state) = STATE.get() else {
+        return 0;
+    };
     let reading = read();
-    let behind_ms = (shared.clock.effective.now_ns(reading) - reading.wall_ns) / NS_PER_MS;
-    behind_ms.min(lead_ms(shared))
+    let behind_ms = (state.effective.now_ns(reading) - reading.wall_ns) / NS_PER_MS;
+    behind_ms.min(lead_ms())
 }
 
-/// The steps far forward that the wall clock has made and not taken back: how many, and by how many days in all.
-pub fn far_forward(state: &State) -> Option<(u64, i64)> {
-    state.effective.far_forward(read()).map(|forward| (forward.steps, days(forward.by_ns)))
+/// The steps far forward that the wall clock has not taken back: how many, and by how many days in all.
+pub fn far_forward() -> Option<(u64, i64)> {
+    let forward = STATE.get()?.effective.far_forward(read())?;
+    Some((forward.steps, days(forward.by_ns)))
 }
 
 pub fn days(ns: i64) -> i64 {
     ns / NS_PER_MS / 86_400_000
 }
 
-/// What the system said when the mark was last written, if that went wrong.
-pub fn write_error(state: &State) -> Option<io::Error> {
-    match state.last_error.load(Relaxed) {
+/// The error of the last write of the mark, with the file's path.
+pub fn write_error() -> Option<(&'static str, io::Error)> {
+    match STATE.get()?.last_error.load(Relaxed) {
         0 => None,
-        number => Some(io::Error::from_raw_os_error(number)),
+        errno => Some((file::PATH, io::Error::from_raw_os_error(errno))),
     }
 }
 
-pub fn reset(state: &State) {
-    state.effective.reset_steps();
-    state.writes.store(0, Relaxed);
-    state.write_us.store(0, Relaxed);
+/// True if a standby does not know how far ids may go.
+pub fn is_label_passed() -> bool {
+    STATE.get().is_some_and(|state| state.label.is_passed())
+}
+
+/// True if `idgen.layout` has changed since the file was written by an earlier start.
+pub fn is_layout_changed() -> bool {
+    STATE.get().is_some_and(|state| state.is_layout_changed.load(Relaxed))
+}
+
+pub fn reset() {
+    if let Some(state) = STATE.get() {
+        state.effective.reset_steps();
+        state.writes.store(0, Relaxed);
+        state.write_us.store(0, Relaxed);
+    }
 }

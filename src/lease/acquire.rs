@@ -1,14 +1,14 @@
 //! Acquiring: through the turnstile, at its head, to a row.
 
+use super::errors;
 use super::precedence::Precedence;
 use super::row::{self, Granted, Lease, Wish};
 use super::turnstile::Turnstile;
-use super::{define, machine, stats, tokens, transaction, versions};
-use crate::error;
+use super::{define, machine, pending, stats, tokens, versions};
 use crate::lock::acquire::in_transaction;
 use crate::lock::manager::{Lock, Mode, Scope};
 use crate::lock::wait::{self, Limit};
-use crate::subtransaction;
+use crate::pg::xact;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_outside, to_end_before};
 use pgrx::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -63,7 +63,7 @@ pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
 fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Granted> {
     let mut precedence = None;
     let granted = loop {
-        let rings = turnstile.rings();
+        let broadcasts = turnstile.broadcasts();
         let until_us = match attempt(wish, limit, turnstile) {
             Attempt::Granted(granted) => break Some(granted),
             Attempt::Refused => break None,
@@ -81,7 +81,7 @@ fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Grant
         let until = until_us.map(|until_us| until_us.saturating_sub(machine::now(false).now_us).max(0) as u64);
         if until != Some(0) {
             let sleep = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            turnstile.sleep(rings, sleep);
+            turnstile.sleep(broadcasts, sleep);
         }
         check_for_interrupts!();
     };
@@ -108,13 +108,13 @@ const MANY_TERMS: usize = 64;
 
 fn definition_lock(name: &str) -> Lock {
     let of_all = define::lock_of_all(Mode::Shared);
-    if of_all.is_held() || transaction::terms() >= MANY_TERMS { of_all } else { define::lock(name, Mode::Shared) }
+    if of_all.is_held() || pending::term_count() >= MANY_TERMS { of_all } else { define::lock(name, Mode::Shared) }
 }
 
 fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
     stats::count(|counters| &counters.probes);
     // Hold no table lock while sleeping: a queued ALTER TABLE would block renewals.
-    let (lease, preferred) = subtransaction::undone(|| (look(wish), wish.preference.first()));
+    let (lease, preferred) = xact::rolled_back(|| (look(wish), wish.preference.first()));
     let now = machine::now(lease.needs_the_beginning());
     let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
     let (mut slots, all) = match choose(&lease.terms, &lease.definition, &preferred, now) {
@@ -123,11 +123,11 @@ fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
         Choice::Wait { .. } if wish.only_if_free => return Attempt::Refused,
         Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
     };
-    let last = subtransaction::undone(|| wish.preference.last());
+    let last = xact::rolled_back(|| wish.preference.last());
     let last: HashMap<i32, usize> = last.into_iter().filter(|slot| !preferred.contains(slot)).zip(0..).collect();
     slots.sort_by_key(|slot| last.get(slot));
     let at_once = |slot: &i32| {
-        let taken = subtransaction::run(|| take(wish, *slot, &lease, now, ttl_us));
+        let taken = xact::in_subtransaction(|| take(wish, *slot, &lease, now, ttl_us));
         taken.unwrap_or_else(|cause| cause.rethrow())
     };
     if let Some(granted) = slots.iter().find_map(at_once) {
@@ -164,18 +164,18 @@ fn as_known(term: &Term, ended: &HashSet<i32>) -> Term {
 
 /// What the transaction has to remember of a grant.
 fn granted_to(wish: &Wish, granted: Granted, lease: &Lease) -> Attempt {
-    transaction::is_to_be_durable();
-    transaction::locked(granted.token);
-    transaction::wake_at_end(wish.name);
+    pending::require_durability();
+    pending::locked(granted.token);
+    pending::wake_at_end(wish.name);
     if let Some(key) = granted.session_key {
-        transaction::bind(wish.name, granted.token, key, lease.definition.lock_delay_us);
+        pending::bind(wish.name, granted.token, key, lease.definition.lock_delay_us);
     }
     Attempt::Granted(granted)
 }
 
 /// What to wait for, when one of these rows was locked, or its term renewed.
 fn locked_among(wish: &Wish, mut slots: Vec<i32>, waits_for: WaitsFor) -> Attempt {
-    slots.retain(|slot| subtransaction::undone(|| row::lock(wish.name, *slot).is_none()));
+    slots.retain(|slot| xact::rolled_back(|| row::lock(wish.name, *slot).is_none()));
     if slots.is_empty() { Attempt::Again } else { Attempt::Locked { slots, waits_for } }
 }
 
@@ -188,7 +188,7 @@ fn make(wish: &Wish, slot: i32, lease: &Lease, now: Now, ttl_us: i64) -> Attempt
     let granted = if ends.is_empty() {
         make()
     } else {
-        let made = subtransaction::run(|| end_terms(wish, &ends, lease, now).and_then(|()| make()));
+        let made = xact::in_subtransaction(|| end_terms(wish, &ends, lease, now).and_then(|()| make()));
         made.unwrap_or_else(|cause| cause.rethrow())
     };
     match granted {
@@ -285,6 +285,6 @@ fn wait_for_rows(
 /// written. It is not if he has released the slot before; of one who has not, nobody knows when he wrote last.
 fn refuse_an_older_snapshot(wish: &Wish, shows_all: impl FnOnce() -> bool) {
     if wish.has_one_snapshot && !shows_all() {
-        error::lease::snapshot_too_old(wish.name).raise();
+        errors::snapshot_too_old(wish.name).raise();
     }
 }

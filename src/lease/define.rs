@@ -1,13 +1,15 @@
 //! Laying down what holds for a name, and what only its definer or a DBA may do: dropping it, and taking it from a holder.
 
+use super::errors;
 use super::precedence::Precedence;
 use super::row::{self, Lease};
 use super::turnstile::Turnstile;
-use super::{machine, names, term, transaction};
-use crate::encoding::Text;
+use super::{machine, names, pending, term};
+use crate::args;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
 use crate::lock::{checked_name, wait::Limit};
-use crate::{error, settings};
+use crate::pg::encoding::Text;
+use crate::settings;
 use idgen_core::lease::{MAX_SLOTS, Term};
 use idgen_core::lock::NameHash;
 use pgrx::datum::Interval;
@@ -25,7 +27,7 @@ fn lease_define_range(
     lock_delay: Option<Interval>,
     first_slot: Option<i32>,
 ) {
-    let first_slot = first_slot.unwrap_or_else(|| error::null_argument("first_slot").raise());
+    let first_slot = args::required(first_slot, "first_slot");
     define(name, slots, ttl, lock_delay, Some(first_slot));
 }
 
@@ -38,19 +40,19 @@ pub fn define(
     first_slot: Option<i32>,
 ) {
     let name = checked_name(name.as_deref());
-    let slots = slots.unwrap_or_else(|| error::null_argument("slots").raise());
-    let ttl = ttl.unwrap_or_else(|| error::null_argument("ttl").raise());
-    let lock_delay = lock_delay.unwrap_or_else(|| error::null_argument("lock_delay").raise());
+    let slots = args::required(slots, "slots");
+    let ttl = args::required(ttl, "ttl");
+    let lock_delay = args::required(lock_delay, "lock_delay");
     if !(1..=MAX_SLOTS).contains(&slots) {
-        error::lease::slots_out_of_range(slots).raise();
+        errors::slots_out_of_range(slots).raise();
     }
     if let Some(first_slot) = first_slot.filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
-        error::lease::first_slot_out_of_range(first_slot, slots).raise();
+        errors::first_slot_out_of_range(first_slot, slots).raise();
     }
     super::ttl_us(Some(ttl));
     let longest = settings::lease_ttl_limits_us().end().to_owned();
     if !(0..=i128::from(longest)).contains(&lock_delay.as_micros()) {
-        error::lease::lock_delay_out_of_range(longest).raise();
+        errors::lock_delay_out_of_range(longest).raise();
     }
     term::refuse_where_nothing_can_be_written(c"lease_define()");
     // Before the wait, so that nobody waits in vain.
@@ -62,10 +64,10 @@ pub fn define(
     lock_for_change(name);
     refuse_foreign_holder(name);
     if !names::define(name, slots, ttl, lock_delay, first_slot) {
-        error::lease::not_definer(name).raise();
+        errors::not_definer(name).raise();
     }
     // There may be more slots now.
-    transaction::wake_at_end(name);
+    pending::wake_at_end(name);
 }
 
 /// Forgets a name, unless somebody holds it. Waits for its turn, and for transactions that have fenced.
@@ -97,9 +99,9 @@ fn drop_name(name: &str) {
     let lease = Lease { terms, ..row::look(name) };
     require_unheld(name, &lease);
     if !names::drop_all(name) {
-        error::lease::unknown(name).raise();
+        errors::unknown(name).raise();
     }
-    lease.terms.iter().for_each(|term| transaction::released(term.token));
+    lease.terms.iter().for_each(|term| pending::released(term.token));
 }
 
 /// Locks all rows of a name until the transaction ends, and returns them. Waits for transactions that have fenced, and later
@@ -142,7 +144,7 @@ fn refuse_foreign_holder(name: &str) {
     let is_held = |slot| lease.terms.iter().any(|term| term.slot == slot && term.is_held(now));
     let foreign = names::foreign_holders(name).into_iter().find(|(slot, _)| is_held(*slot));
     if let Some((slot, role)) = foreign {
-        error::lease::held_by_another_role(name, slot, &role).raise();
+        errors::held_by_another_role(name, slot, &role).raise();
     }
 }
 
@@ -150,7 +152,7 @@ fn require_unheld(name: &str, lease: &Lease) {
     require_definer(name, lease);
     let now = machine::now(lease.needs_the_beginning());
     if let Some(held) = lease.terms.iter().find(|term| term.is_held(now)) {
-        error::lease::in_use(name, held.slot).raise();
+        errors::in_use(name, held.slot).raise();
     }
 }
 
@@ -159,15 +161,15 @@ fn require_unheld(name: &str, lease: &Lease) {
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let name = checked_name(name.as_deref());
-    let slot = slot.unwrap_or_else(|| error::null_argument("slot").raise());
+    let slot = args::required(slot, "slot");
     term::refuse_where_nothing_can_be_written(c"lease_revoke()");
     require_definer(name, &row::look(name));
     let revoked = row::revoke(name, slot);
     if let Some(token) = revoked {
-        transaction::released(token);
+        pending::released(token);
         // What the holder was promised ends here, and that must not be undone by a crash.
-        transaction::is_to_be_durable();
-        transaction::wake_at_end(name);
+        pending::require_durability();
+        pending::wake_at_end(name);
     }
     revoked.is_some()
 }
@@ -177,13 +179,13 @@ pub fn require_definer(name: &str, lease: &Lease) {
         Some(definer) => require_membership(name, definer),
         // SAFETY: looks into the system's caches.
         None if unsafe { pg_sys::superuser() } => {}
-        None => error::lease::not_definer(name).raise(),
+        None => errors::not_definer(name).raise(),
     }
 }
 
 fn require_membership(name: &str, definer: pg_sys::Oid) {
     // SAFETY: as above.
     if !unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), definer) } {
-        error::lease::not_definer(name).raise();
+        errors::not_definer(name).raise();
     }
 }

@@ -1,8 +1,9 @@
 //! lease_guard: refuses writes to a table by transactions that have not fenced.
 
-use super::transaction;
-use crate::encoding::{self, decoded};
-use crate::{error, trigger};
+use super::errors;
+use super::pending;
+use crate::pg::encoding::{self, decoded};
+use crate::pg::trigger;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -16,22 +17,22 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> trigger::Row {
     let call = unsafe {
         let context = (*fcinfo).context;
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-            error::lease::guard_usage("It was called as a function.").raise();
+            errors::guard_usage("It was called as a function.").raise();
         }
         &*context.cast::<pg_sys::TriggerData>()
     };
     // SAFETY: the trigger is there for the call.
     let [name] = trigger::arguments(unsafe { &*call.tg_trigger })[..] else {
-        error::lease::guard_usage("It takes the name of one lease.").raise();
+        errors::guard_usage("It takes the name of one lease.").raise();
     };
     let name = decoded(name.to_bytes());
     if call.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
-        error::lease::guard_usage("It is for BEFORE, so that nothing is written.").raise();
+        errors::guard_usage("It is for BEFORE, so that nothing is written.").raise();
     }
-    if !transaction::has_fenced(&name) {
+    if !pending::has_fenced(&name) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        error::lease::not_fenced(&name, &encoding::name(table)).raise();
+        errors::not_fenced(&name, &encoding::name(table)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.

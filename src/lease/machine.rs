@@ -1,7 +1,8 @@
 //! The clock that leases go by, and since when this server writes by it.
 
-use crate::query::{Query, value};
-use crate::{clock, error};
+use super::errors;
+use crate::pg::spi::{Query, value};
+use crate::pg::system_clock;
 use idgen_core::lease::Now;
 use pgrx::prelude::*;
 use std::fs::read_to_string;
@@ -13,7 +14,7 @@ pub fn clock_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let boot = read_to_string("/proc/sys/kernel/random/boot_id");
-        let boot = boot.unwrap_or_else(|e| error::lease::no_boot_id(&e).raise());
+        let boot = boot.unwrap_or_else(|e| errors::no_boot_id(&e).raise());
         // A kernel without time namespaces has no such file.
         let offsets = read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         let offset = offsets.lines().find_map(|line| line.strip_prefix("boottime")).unwrap_or("0 0");
@@ -30,7 +31,7 @@ pub fn server_start() -> i64 {
 
 /// Now; `began` only where it matters, for it costs a look at other processes the first time.
 pub fn now(began_matters: bool) -> Now {
-    let now_us = clock::boot_us();
+    let now_us = system_clock::boot_us();
     Now { now_us, began_us: if began_matters { began_us().unwrap_or(now_us) } else { now_us } }
 }
 
@@ -45,8 +46,8 @@ fn began_us() -> Option<i64> {
     if let Some(began_us) = BEGAN_US.get() {
         return Some(*began_us);
     }
-    let pid: i32 = WAL_WRITER.look(&[], |row| value(row, 1)).pop()?;
-    Some(*BEGAN_US.get_or_init(|| started_us(pid).unwrap_or_else(clock::boot_us)))
+    let pid: i32 = WAL_WRITER.read_latest(&[], |row| value(row, 1)).pop()?;
+    Some(*BEGAN_US.get_or_init(|| started_us(pid).unwrap_or_else(system_clock::boot_us)))
 }
 
 /// When a process was started, by CLOCK_BOOTTIME as seen from here, rounded up to the kernel's tick.

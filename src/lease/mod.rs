@@ -1,10 +1,12 @@
 //! Leases: the SQL functions of holders.
 
-use crate::call_site::text_arg;
-use crate::encoding::Text;
-use crate::lock::{checked_name, duration, wait::Limit};
-use crate::record::{self, Record};
-use crate::{error, settings};
+use crate::args;
+use crate::lock::{checked_name, wait::Limit};
+use crate::pg::call_site::text_arg;
+use crate::pg::composite::{self, Composite};
+use crate::pg::encoding::Text;
+use crate::pg::process_utility;
+use crate::{settings, shmem};
 use pgrx::datum::{Array, Interval};
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
@@ -13,10 +15,12 @@ use row::{Granted, Wish};
 
 pub mod acquire;
 pub mod define;
+pub mod errors;
 pub mod guard;
 mod machine;
 pub mod names;
 pub mod own;
+pub mod pending;
 mod precedence;
 pub mod preference;
 pub mod row;
@@ -24,7 +28,6 @@ mod session;
 pub mod stats;
 pub mod term;
 pub mod tokens;
-pub mod transaction;
 pub mod turnstile;
 mod versions;
 pub mod view;
@@ -36,7 +39,7 @@ pub mod view;
            OUT name text, OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, \
            OUT expires_at timestamptz, OUT depth int) \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let granted = unsafe { acquired(fcinfo, 1, Limit::by_lock_timeout()) };
     let (name, granted) = granted.expect("without an answer it is an error");
@@ -52,7 +55,7 @@ fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
         depth.into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { record::form(fcinfo, columns) }
+    unsafe { composite::form(fcinfo, columns) }
 }
 
 /// Acquires a lease if it is to be had in time; else no row. Errors as `lease_acquire`, but for the time.
@@ -81,7 +84,7 @@ fn lease_try_acquire(
 > {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let granted = unsafe {
-        let timeout = duration(pg_getarg::<Interval>(fcinfo, 1));
+        let timeout = args::timeout(pg_getarg::<Interval>(fcinfo, 1));
         acquired(fcinfo, 2, Limit::answer(timeout))
     };
     TableIterator::new(granted.map(|(name, granted)| {
@@ -110,10 +113,10 @@ unsafe fn acquired(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit)
         ttl_us: ttl_us(ttl),
         owner: owner.as_deref(),
         data,
-        bind_session: bind_session.unwrap_or_else(|| error::null_argument("bind_session").raise()),
+        bind_session: args::required(bind_session, "bind_session"),
         only_if_free: false,
         preference: &AnySlot,
-        has_one_snapshot: transaction::has_one_snapshot(),
+        has_one_snapshot: pending::has_one_snapshot(),
     };
     term::refuse_where_nothing_can_be_written(c"lease_acquire()");
     let granted = match token {
@@ -149,10 +152,10 @@ fn lease_renew_many(
     'static,
     (name!(name, Text<'static>), name!(token, i64), name!(expires_at, Option<TimestampWithTimeZone>)),
 > {
-    let names = names.unwrap_or_else(|| error::null_argument("names").raise());
-    let tokens = tokens.unwrap_or_else(|| error::null_argument("tokens").raise());
+    let names = args::required(names, "names");
+    let tokens = args::required(tokens, "tokens");
     if names.len() != tokens.len() {
-        error::lease::lengths_differ(names.len(), tokens.len()).raise();
+        errors::lengths_differ(names.len(), tokens.len()).raise();
     }
     let names: Vec<Option<Text>> = names.iter().collect();
     let names: Vec<&str> = names.iter().map(|name| checked_name(name.as_deref())).collect();
@@ -182,7 +185,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 }
 
 pub fn required_token(token: Option<i64>) -> i64 {
-    token.unwrap_or_else(|| error::null_argument("token").raise())
+    args::required(token, "token")
 }
 
 /// Within the limits that are set; `None` is what is laid down for the name.
@@ -190,6 +193,16 @@ pub fn ttl_us(ttl: Option<Interval>) -> Option<i64> {
     ttl.map(|ttl| {
         let limits = settings::lease_ttl_limits_us();
         let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));
-        given.unwrap_or_else(|| error::lease::ttl_out_of_range(limits).raise())
+        given.unwrap_or_else(|| errors::ttl_out_of_range(limits).raise())
     })
+}
+
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&session::ENDS, &stats::COUNTERS, &turnstile::CONDITIONS]);
+    process_utility::follow_owners_of(process_utility::OwnedRows {
+        exist: || row::LEASE.find().is_some(),
+        reassign: define::reassign,
+        drop: define::drop_owned,
+    });
 }

@@ -1,7 +1,7 @@
 //! Names of leases: what is laid down for them, and who holds them, for people.
 
 use super::row::{LEASE, user};
-use crate::query::{self, Query, text, value};
+use crate::pg::spi::{self, Query, text, value};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 
@@ -24,7 +24,7 @@ pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first
     let query = if first_slot.is_some() { &DEFINE } else { &DEFINE_FROM_0 };
     let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
     args.extend(first_slot.map(DatumWithOid::from));
-    !query.write(&args, |_| ()).is_empty()
+    !query.write_latest(&args, |_| ()).is_empty()
 }
 
 static RENAME: Query = Query::new(&LEASE, || {
@@ -33,8 +33,8 @@ static RENAME: Query = Query::new(&LEASE, || {
 
 /// Gives all terms of a name, whose rows are locked, to another one, and drops its definition.
 pub fn rename(from: &str, to: &str) {
-    RENAME.write(&[from.into(), to.into()], |_| ());
-    DROP_DEFINITION.write(&[from.into()], |_| ());
+    RENAME.write_latest(&[from.into(), to.into()], |_| ());
+    DROP_DEFINITION.write_latest(&[from.into()], |_| ());
 }
 
 static DROP_ROWS: Query =
@@ -45,8 +45,8 @@ static DROP_DEFINITION: Query = Query::new(&LEASE, || {
 
 /// Forgets all about a name. False if there was nothing. Waits for transactions that have fenced.
 pub fn drop_all(name: &str) -> bool {
-    let rows = DROP_ROWS.write(&[name.into()], |_| ()).len();
-    rows + DROP_DEFINITION.write(&[name.into()], |_| ()).len() > 0
+    let rows = DROP_ROWS.write_latest(&[name.into()], |_| ()).len();
+    rows + DROP_DEFINITION.write_latest(&[name.into()], |_| ()).len() > 0
 }
 
 static REASSIGN: Query = Query::new(&LEASE, || {
@@ -57,7 +57,7 @@ static REASSIGN: Query = Query::new(&LEASE, || {
 
 /// Gives all definitions of these roles to another one.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    query::as_read_committed(|| REASSIGN.write(&[owners.to_vec().into(), heir.into()], |_| ()));
+    spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()));
 }
 
 static OWNED: Query = Query::new(&LEASE, || {
@@ -67,14 +67,14 @@ static OWNED: Query = Query::new(&LEASE, || {
 
 /// The names that these roles have defined.
 pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
-    OWNED.look(&[owners.to_vec().into()], |row| text(row, 1))
+    OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
 }
 
 static NAMES: Query = Query::new(&LEASE, || "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
 
 /// The names of which a slot was ever taken.
 pub fn names() -> Vec<String> {
-    NAMES.look(&[], |row| text(row, 1))
+    NAMES.read_latest(&[], |row| text(row, 1))
 }
 
 /// Who holds a slot, as a text for people.
@@ -93,7 +93,7 @@ const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
 static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot"));
 
 pub fn holders(name: &str) -> Vec<Holder> {
-    HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
+    HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
 
 static FOREIGN_HOLDERS: Query = Query::new(&LEASE, || {
@@ -104,7 +104,7 @@ static FOREIGN_HOLDERS: Query = Query::new(&LEASE, || {
 
 /// Slots with terms, expired ones too, of roles that the caller may not act as, and these roles.
 pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {
-    FOREIGN_HOLDERS.look(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
+    FOREIGN_HOLDERS.read_latest(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
 }
 
 static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
@@ -113,5 +113,5 @@ static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
 
 /// Those whose last renewal is longest ago, the first five.
 pub fn idle_holders(name: &str) -> Vec<Holder> {
-    IDLE_HOLDERS.look(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
+    IDLE_HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }

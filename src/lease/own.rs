@@ -2,7 +2,7 @@
 
 use super::machine;
 use super::row::{GRANTED, Granted, LEASE, Wish, granted, user};
-use crate::query::{Query, optional, text, value};
+use crate::pg::spi::{Query, optional, text, value};
 use pgrx::datum::DatumWithOid;
 
 /// The term that a token stands for, if its holder's role is one that the caller may act as.
@@ -21,7 +21,7 @@ static RENEW: Query = Query::new(&LEASE, || {
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
     let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
     let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    RENEW.write(&args, granted).pop()
+    RENEW.write_latest(&args, granted).pop()
 }
 
 static RENEW_MANY: Query = Query::new(&LEASE, || {
@@ -50,7 +50,7 @@ pub struct Renewed {
 pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
     let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
     let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    let mut renewed = RENEW_MANY.write(&args, |row| Renewed {
+    let mut renewed = RENEW_MANY.write_latest(&args, |row| Renewed {
         name: text(row, 1),
         slot: value(row, 2),
         token: value(row, 3),
@@ -69,7 +69,7 @@ static UNBIND: Query = Query::new(&LEASE, || {
 
 /// The term is bound to no session any more, and lasts its time.
 pub fn unbind(name: &str, token: i64) {
-    UNBIND.write(&[name.into(), token.into()], |_| ());
+    UNBIND.write_latest(&[name.into(), token.into()], |_| ());
 }
 
 static DEEPEN: Query = Query::new(&LEASE, || {
@@ -85,7 +85,7 @@ static DEEPEN: Query = Query::new(&LEASE, || {
 pub fn deepen(wish: &Wish, token: i64) -> Option<Granted> {
     let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
     let args = [wish.name.into(), token.into(), user().into(), wish.ttl_us.into(), now_us.into(), clock.into()];
-    DEEPEN.write(&args, granted).pop()
+    DEEPEN.write_latest(&args, granted).pop()
 }
 
 static REMOVE: Query = Query::new(&LEASE, || {
@@ -112,12 +112,12 @@ static RELEASE: Query = Query::new(&LEASE, || {
 /// left, so that names made for one job each do not pile up; unless somebody has fenced.
 pub fn release(name: &str, token: i64) -> Option<i32> {
     let own: [DatumWithOid; 3] = [name.into(), token.into(), user().into()];
-    if !REMOVE.write(&own, |_| ()).is_empty() {
+    if !REMOVE.write_latest(&own, |_| ()).is_empty() {
         return Some(0);
     }
     let (now_us, clock) = (machine::now(false).now_us, machine::clock_name());
     let [name, token, user] = own;
-    RELEASE.write(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
+    RELEASE.write_latest(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
 }
 
 static FENCE: Query =
@@ -126,7 +126,7 @@ static FENCE: Query =
 /// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. False if the token
 /// stands for no term.
 pub fn fence(name: &str, token: i64) -> bool {
-    !FENCE.write(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
+    !FENCE.write_latest(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
 }
 
 static IS_CURRENT: Query = Query::new(&LEASE, || {
@@ -137,7 +137,7 @@ static IS_CURRENT: Query = Query::new(&LEASE, || {
 
 /// Does a token stand for a term, whoever's?
 pub fn is_current(name: &str, token: i64) -> bool {
-    !IS_CURRENT.look(&[name.into(), token.into()], |_| ()).is_empty()
+    !IS_CURRENT.read_latest(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
 static NAME_OF: Query = Query::new(&LEASE, || {
@@ -146,7 +146,7 @@ static NAME_OF: Query = Query::new(&LEASE, || {
 
 /// The name that a token is of now. Reads the table from end to end: tokens are in the index after their name.
 pub fn name_of(token: i64) -> Option<String> {
-    NAME_OF.look(&[token.into()], |row| text(row, 1)).pop()
+    NAME_OF.read_latest(&[token.into()], |row| text(row, 1)).pop()
 }
 
 static SLOT_OF: Query = Query::new(&LEASE, || {
@@ -155,7 +155,7 @@ static SLOT_OF: Query = Query::new(&LEASE, || {
 
 /// The slot that a token is of.
 pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    SLOT_OF.look(&[name.into(), token.into()], |row| value(row, 1)).pop()
+    SLOT_OF.read_latest(&[name.into(), token.into()], |row| value(row, 1)).pop()
 }
 
 static FOREIGN_ROLE: Query = Query::new(&LEASE, || {
@@ -167,5 +167,5 @@ static FOREIGN_ROLE: Query = Query::new(&LEASE, || {
 
 /// The role that acquired the term, if the caller may not act as it.
 pub fn foreign_role(name: &str, token: i64) -> Option<String> {
-    FOREIGN_ROLE.look(&[name.into(), token.into(), user().into()], |row| text(row, 1)).pop()
+    FOREIGN_ROLE.read_latest(&[name.into(), token.into(), user().into()], |row| text(row, 1)).pop()
 }

@@ -2,11 +2,12 @@
 
 use super::machine;
 use super::preference::Preference;
-use super::session;
-use crate::encoding::Text;
-use crate::owner::Table;
-use crate::query::{Query, optional, value};
-use crate::{random, settings};
+use super::session as bound_session;
+use crate::pg::encoding::Text;
+use crate::pg::owner::ExtensionTable;
+use crate::pg::session;
+use crate::pg::spi::{Query, optional, value};
+use crate::settings;
 use idgen_core::lease::{Definition, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -14,7 +15,7 @@ use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashSet;
 
 /// The slots of names, and their terms. The definitions of names belong to it.
-pub static LEASE: Table = Table::new(c"lease");
+pub static LEASE: ExtensionTable = ExtensionTable::new(c"idgen", c"lease");
 
 /// A name as it is now.
 pub struct Lease {
@@ -100,7 +101,7 @@ pub fn look_to_take(name: &str) -> Lease {
 }
 
 fn look_and(name: &str, wants_slot: bool) -> Lease {
-    let rows = LOOK.look(&[name.into(), machine::clock_name().into()], |row| {
+    let rows = LOOK.read_latest(&[name.into(), machine::clock_name().into()], |row| {
         let definition: Option<Definition> = optional(row, 10).map(|slots| Definition {
             first_slot: value(row, 13),
             slots,
@@ -135,7 +136,7 @@ fn term(row: &SpiHeapTupleData, rest_us: Option<i64>) -> Term {
         ttl_us: value(row, 5),
         revoked: value(row, 6),
         by_this_clock: value(row, 7),
-        session: session.map_or(Session::None, |(server_start, key)| session::state(server_start, key, rest_us)),
+        session: session.map_or(Session::None, |(server_start, key)| bound_session::state(server_start, key, rest_us)),
     }
 }
 
@@ -146,7 +147,7 @@ static SEE: Query = Query::new(&LEASE, || {
 
 /// What the transaction's own snapshot shows of a slot: token, depth and end.
 pub fn see(name: &str, slot: i32) -> Option<(i64, i32, i64)> {
-    SEE.see(&[name.into(), slot.into()], |row| (value(row, 1), value(row, 2), value(row, 3))).pop()
+    SEE.read_snapshot(&[name.into(), slot.into()], |row| (value(row, 1), value(row, 2), value(row, 3))).pop()
 }
 
 static SEE_TOKEN: Query = Query::new(&LEASE, || {
@@ -155,7 +156,7 @@ static SEE_TOKEN: Query = Query::new(&LEASE, || {
 
 /// Does the transaction's own snapshot show the term?
 pub fn sees_token(name: &str, token: i64) -> bool {
-    !SEE_TOKEN.see(&[name.into(), token.into()], |_| ()).is_empty()
+    !SEE_TOKEN.read_snapshot(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
 static LOCK_ALL: Query = Query::new(&LEASE, || {
@@ -164,7 +165,7 @@ static LOCK_ALL: Query = Query::new(&LEASE, || {
 
 /// All rows of a name, as they are once nobody else has changed or fenced them.
 pub fn lock_all(name: &str) -> Vec<Term> {
-    LOCK_ALL.write(&[name.into(), machine::clock_name().into()], |row| term(row, None))
+    LOCK_ALL.write_latest(&[name.into(), machine::clock_name().into()], |row| term(row, None))
 }
 
 static LOCK: Query = Query::new(&LEASE, || lock_text("SKIP LOCKED"));
@@ -179,12 +180,12 @@ fn lock_text(wait: &str) -> String {
 
 /// A slot's row, locked for a take-over: against fences and all writers. `None` if it is locked, or gone.
 pub fn lock(name: &str, slot: i32) -> Option<Term> {
-    LOCK.write(&[name.into(), machine::clock_name().into(), slot.into()], |row| term(row, None)).pop()
+    LOCK.write_latest(&[name.into(), machine::clock_name().into(), slot.into()], |row| term(row, None)).pop()
 }
 
 /// The same, after waiting for those who have locked it.
 pub fn lock_waiting(name: &str, slot: i32) {
-    LOCK_WAITING.write(&[name.into(), machine::clock_name().into(), slot.into()], |_| ());
+    LOCK_WAITING.write_latest(&[name.into(), machine::clock_name().into(), slot.into()], |_| ());
 }
 
 static TAKE: Query = Query::new(&LEASE, || {
@@ -218,7 +219,7 @@ fn grant(query: &Query, wish: &Wish, slot: i32, ttl_us: i64) -> Option<Granted> 
     // SAFETY: a datum of the type said, of the running call.
     let data = unsafe { DatumWithOid::new(wish.data, pg_sys::JSONBOID) };
     let ends_us = machine::now(false).now_us.saturating_add(ttl_us);
-    let session = wish.bind_session.then(|| (machine::server_start(), random::number())).unzip();
+    let session = wish.bind_session.then(|| (machine::server_start(), session::random_i64())).unzip();
     let args = [
         wish.name.into(),
         slot.into(),
@@ -231,7 +232,7 @@ fn grant(query: &Query, wish: &Wish, slot: i32, ttl_us: i64) -> Option<Granted> 
         session.0.into(),
         session.1.into(),
     ];
-    query.write(&args, granted).pop()
+    query.write_latest(&args, granted).pop()
 }
 
 pub fn granted(row: &SpiHeapTupleData) -> Granted {
@@ -256,7 +257,7 @@ static END: Query = Query::new(&LEASE, || {
 /// Ends the term in a slot whose row is locked. The slot has rested already: it is free from now on.
 pub fn end(name: &str, slot: i32) {
     let now_us = machine::now(false).now_us;
-    END.write(&[name.into(), slot.into(), now_us.into(), machine::clock_name().into()], |_| ());
+    END.write_latest(&[name.into(), slot.into(), now_us.into(), machine::clock_name().into()], |_| ());
 }
 
 static REVOKE: Query = Query::new(&LEASE, || {
@@ -270,7 +271,7 @@ static REVOKE: Query = Query::new(&LEASE, || {
 pub fn revoke(name: &str, slot: i32) -> Option<i64> {
     let now_us = machine::now(false).now_us;
     let args = [name.into(), slot.into(), now_us.into(), machine::clock_name().into()];
-    REVOKE.write(&args, |row| value(row, 1)).pop()
+    REVOKE.write_latest(&args, |row| value(row, 1)).pop()
 }
 
 pub fn user() -> pg_sys::Oid {

@@ -4,10 +4,14 @@
 
 use super::machine;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
-use crate::{clock, shmem};
+use crate::pg::system_clock;
+use crate::shmem::{self, Locked};
 use idgen_core::lease::{Ends, Session};
 use parking_lot::Mutex;
 use std::sync::LazyLock;
+
+/// Sessions that have ended, and since when.
+pub static ENDS: Locked<Ends> = Locked::new(c"idgen ended sessions", 60, |_| Ends::new());
 
 /// The lock that the session holds.
 pub fn lock(key: i64) -> Lock {
@@ -43,9 +47,9 @@ pub fn state(server_start: i64, key: i64, rest_us: Option<i64>) -> Session {
 /// known. With a time that the slot rests after it, it is remembered. Without shared memory each process knows for itself.
 pub fn known_end_us(key: i64, rest_us: Option<i64>) -> i64 {
     static OWN: LazyLock<Mutex<Ends>> = LazyLock::new(|| Mutex::new(Ends::new()));
-    let now_us = clock::boot_us();
-    match shmem::shared() {
-        Some(shared) => shared.with_lease_ends(|ends| ends.since_us(key, now_us, rest_us)),
-        None => OWN.lock().since_us(key, now_us, rest_us),
+    let now_us = system_clock::boot_us();
+    match shmem::is_preloaded() {
+        true => ENDS.exclusive(|ends| ends.since_us(key, now_us, rest_us)),
+        false => OWN.lock().since_us(key, now_us, rest_us),
     }
 }

@@ -1,12 +1,14 @@
 //! What `idgen.stat_lease` counts, over all databases. Statistics: nothing depends on their order, so every access is relaxed.
 
-use crate::{shmem, timestamp};
+use crate::pg::timestamp;
+use crate::shmem::Part;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// In shared memory.
+pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
+
 #[repr(align(64))]
 #[derive(Default)]
 pub struct Counters {
@@ -25,7 +27,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn reset(&self) {
+    fn reset(&self) {
         let Self { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = self;
         for counter in [grants, take_overs, renewals, releases, fences, refused, probes, wait_us] {
             counter.store(0, Relaxed);
@@ -34,15 +36,15 @@ impl Counters {
 }
 
 pub fn count(counter: impl FnOnce(&Counters) -> &AtomicU64) {
-    if let Some(shared) = shmem::shared() {
-        counter(shared.lease_counters).fetch_add(1, Relaxed);
+    if let Some(counters) = COUNTERS.get() {
+        counter(counters).fetch_add(1, Relaxed);
     }
 }
 
 /// Time from the wish to its answer.
 pub fn waited(time: Duration) {
-    if let Some(shared) = shmem::shared() {
-        shared.lease_counters.wait_us.fetch_add(time.as_micros() as u64, Relaxed);
+    if let Some(counters) = COUNTERS.get() {
+        counters.wait_us.fetch_add(time.as_micros() as u64, Relaxed);
     }
 }
 
@@ -66,8 +68,8 @@ fn stat_get_lease() -> TableIterator<
         name!(wait_time, Option<Interval>),
     ),
 > {
-    let row = shmem::shared().map(|shared| {
-        let of = |counter: fn(&Counters) -> &AtomicU64| counter(shared.lease_counters).load(Relaxed) as i64;
+    let row = COUNTERS.get().map(|counters| {
+        let of = |counter: fn(&Counters) -> &AtomicU64| counter(counters).load(Relaxed) as i64;
         (
             of(|c| &c.grants),
             of(|c| &c.take_overs),
@@ -80,4 +82,9 @@ fn stat_get_lease() -> TableIterator<
         )
     });
     TableIterator::new(row)
+}
+
+/// Sets the counters to zero.
+pub fn reset() {
+    COUNTERS.get().into_iter().for_each(Counters::reset);
 }

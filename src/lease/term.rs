@@ -1,9 +1,9 @@
 //! What the holder of a token does with its term. None of this queues.
 
+use super::errors;
 use super::own::{self, Renewed};
 use super::row::{self, Granted, Wish};
-use super::{machine, precedence, session, stats, transaction, view};
-use crate::error;
+use super::{machine, pending, precedence, session, stats, view};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -21,7 +21,7 @@ pub fn refuse_where_nothing_can_be_written(function: &CStr) {
 pub fn warn_in_block(name: &str) {
     // SAFETY: reads this process's own state.
     if unsafe { pg_sys::IsTransactionBlock() } {
-        error::lease::nobodys_until_commit(name).warn();
+        errors::nobodys_until_commit(name).warn();
     }
 }
 
@@ -30,18 +30,18 @@ pub fn deepen(wish: &Wish, token: i64) -> Granted {
     let granted = own::deepen(wish, token).unwrap_or_else(|| stale(wish.name, token));
     let session_key = keep_bound(wish.name, token, granted.session_key);
     if wish.bind_session && !session_key.is_some_and(|key| session::lock(key).is_held()) {
-        error::lease::bound_too_late(wish.name).raise();
+        errors::bound_too_late(wish.name).raise();
     }
-    transaction::is_to_be_durable();
-    transaction::locked(token);
+    pending::require_durability();
+    pending::locked(token);
     Granted { session_key, ..granted }
 }
 
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
     let renewed = own::renew(name, token, ttl_us).unwrap_or_else(|| stale(name, token));
     let session_key = keep_bound(name, token, renewed.session_key);
-    transaction::is_to_be_durable();
-    transaction::locked(token);
+    pending::require_durability();
+    pending::locked(token);
     stats::count(|counters| &counters.renewals);
     Granted { session_key, ..renewed }
 }
@@ -53,11 +53,11 @@ pub fn renew_many(
 ) -> Vec<(String, i64, Option<TimestampWithTimeZone>)> {
     let renewed = own::renew_many(names, tokens, ttl_us);
     if !renewed.is_empty() {
-        transaction::is_to_be_durable();
+        pending::require_durability();
     }
     let told = |Renewed { name, token, ends_us, session_key, .. }: Renewed| {
         let session_key = keep_bound(&name, token, session_key);
-        transaction::locked(token);
+        pending::locked(token);
         stats::count(|counters| &counters.renewals);
         (name, token, expires_at(session_key, ends_us))
     };
@@ -76,29 +76,29 @@ fn keep_bound(name: &str, token: i64, session_key: Option<i64>) -> Option<i64> {
 pub fn release(name: &str, token: i64) -> bool {
     let depth = own::release(name, token).unwrap_or_else(|| stale(name, token));
     if depth > 0 {
-        transaction::locked(token);
+        pending::locked(token);
         return false;
     }
-    transaction::released(token);
-    transaction::wake_at_end(name);
+    pending::released(token);
+    pending::wake_at_end(name);
     stats::count(|counters| &counters.releases);
     true
 }
 
 pub fn fence(name: &str, token: i64) {
-    if !transaction::has_locked(token) {
+    if !pending::has_locked(token) {
         precedence::let_pass(name, slot_of(name, token));
     }
     if !own::fence(name, token) {
         stale(name, token);
     }
-    if transaction::has_one_snapshot() && !row::sees_token(name, token) {
+    if pending::has_one_snapshot() && !row::sees_token(name, token) {
         // The snapshot is older than the term, and may lack what the holder before has written.
-        error::lease::snapshot_too_old(name).raise();
+        errors::snapshot_too_old(name).raise();
     }
-    transaction::fenced(name, token);
+    pending::fenced(name, token);
     // Who waits for the end of this transaction to take the lease over.
-    transaction::wake_at_end(name);
+    pending::wake_at_end(name);
     stats::count(|counters| &counters.fences);
 }
 
@@ -116,12 +116,12 @@ fn slot_of(name: &str, token: i64) -> i32 {
 pub fn stale(name: &str, token: i64) -> ! {
     stats::count(|counters| &counters.refused);
     refuse_foreign_role(name, token);
-    error::lease::stale(name, token, view::states_of(name)).raise()
+    errors::stale(name, token, view::states_of(name)).raise()
 }
 
 fn refuse_foreign_role(name: &str, token: i64) {
     if let Some(role) = own::foreign_role(name, token) {
-        error::lease::not_the_holders_role(name, &role).raise();
+        errors::not_the_holders_role(name, &role).raise();
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::row::LEASE;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
-use crate::query::{Query, value};
+use crate::pg::spi::{Query, value};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static RAISE: Query = Query::new(&LEASE, || {
@@ -22,7 +22,7 @@ static IS_RAISED: AtomicBool = AtomicBool::new(false);
 /// setting, it could set the sequence back below what others have drawn meanwhile.
 pub fn draw<R>(work: impl FnOnce() -> R) -> R {
     if !IS_RAISED.load(Relaxed) {
-        with_lock(Mode::Exclusive, || RAISE.write(&[], |_| ()));
+        with_lock(Mode::Exclusive, || RAISE.write_latest(&[], |_| ()));
         IS_RAISED.store(true, Relaxed);
     }
     with_lock(Mode::Shared, work)
@@ -33,7 +33,7 @@ static NEXT: Query =
 
 /// A token that nobody gets: all that are drawn later are greater.
 pub fn next() -> i64 {
-    draw(|| NEXT.write(&[], |row| value(row, 1)).pop().expect("a sequence has a next value"))
+    draw(|| NEXT.write_latest(&[], |row| value(row, 1)).pop().expect("a sequence has a next value"))
 }
 
 /// The transaction's lock: an error lets go of it.

@@ -2,18 +2,21 @@
 //! the same however many wait, and nobody overtakes.
 
 use super::define;
-use crate::bell::Bell;
-use crate::clock;
 use crate::lock::acquire::in_transaction;
 use crate::lock::manager::{Lock, Mode, Scope, Space};
 use crate::lock::wait::Limit;
-use crate::{pg_compat, shmem};
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::latch;
+use crate::pg::wait_event::WaitEvent;
+use crate::shmem::Part;
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
 use std::time::Duration;
 
-/// How many bells there are. Names share them; a ring for another name costs a look at the rows.
-pub const BELLS: usize = 256;
+/// Names share condition variables; a broadcast for another name costs a read of the rows.
+pub static CONDITIONS: Part<&'static [ConditionVariable]> =
+    Part::new(c"idgen lease conditions", |room| room.array(CONDITION_COUNT, ConditionVariable::new));
+const CONDITION_COUNT: usize = 256;
 
 /// How long the head sleeps at the most, when it is woken by whoever ends a term. Some ends are silent: DISCARD ALL in a
 /// bound session, the COMMIT of a prepared transaction.
@@ -22,25 +25,28 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long without shared memory, where nobody wakes it.
 const LOOK_EVERY_UNPRELOADED: Duration = Duration::from_millis(100);
 
+/// As `pg_stat_activity` shows the head of a queue.
+const LEASE_WAIT: WaitEvent = WaitEvent::named(c"IdgenLease");
+
 pub struct Turnstile {
     lock: Lock,
-    bell: Option<&'static Bell>,
+    condition: Option<&'static ConditionVariable>,
     /// This transaction has defined the name: until it ends nobody else is granted a slot, and the head of the queue may wait for
     /// its end.
     is_alone: bool,
 }
 
-/// The bell of a name, by its place; `None` without preload.
-pub fn bell(name: &str) -> Option<&'static Bell> {
-    let place = NameHash::of(name).check as usize % BELLS;
-    shmem::shared().map(|shared| &shared.lease_bells[place])
+/// The condition variable of a name; `None` without preload.
+pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
+    let place = NameHash::of(name).check as usize % CONDITION_COUNT;
+    CONDITIONS.get().map(|conditions| &conditions[place])
 }
 
 impl Turnstile {
     pub fn of(name: &str) -> Self {
         Self {
             lock: Lock::new(Space::LeaseQueue, NameHash::of(name).key, Mode::Exclusive),
-            bell: bell(name),
+            condition: condition(name),
             is_alone: define::lock(name, Mode::Exclusive).is_held(),
         }
     }
@@ -61,16 +67,16 @@ impl Turnstile {
     }
 
     /// How often something has happened. To be read before each look at the rows, for the sleep after it.
-    pub fn rings(&self) -> u64 {
-        self.bell.map_or(0, Bell::rings)
+    pub fn broadcasts(&self) -> u64 {
+        self.condition.map_or(0, ConditionVariable::broadcasts)
     }
 
     /// Sleeps until something happens, for at most so long; not if it has happened since that count was read.
-    pub fn sleep(&self, rings: u64, left: Duration) {
-        match self.bell {
-            Some(bell) => bell.sleep_unless_rung(rings, left.min(LOOK_EVERY), pg_compat::wait_for_lease()),
+    pub fn sleep(&self, broadcasts: u64, left: Duration) {
+        match self.condition {
+            Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, left.min(LOOK_EVERY), LEASE_WAIT),
             None => {
-                clock::sleep(left.min(LOOK_EVERY_UNPRELOADED));
+                latch::sleep(left.min(LOOK_EVERY_UNPRELOADED));
                 check_for_interrupts!();
             }
         }

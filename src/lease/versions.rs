@@ -1,7 +1,7 @@
 //! What a snapshot misses of a slot: versions of its row that others have written since, also when the row is gone.
 
 use super::row::LEASE;
-use crate::encoding::Text;
+use crate::pg::encoding::Text;
 use pgrx::prelude::*;
 
 /// Was the row of a slot inserted, changed or deleted by a transaction that has committed, and that the transaction's own

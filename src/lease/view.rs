@@ -1,7 +1,7 @@
 //! How leases stand, for the view `idgen.leases` and for errors.
 
 use super::{machine, names, row, term};
-use crate::encoding::Text;
+use crate::pg::encoding::Text;
 use idgen_core::lease::{Availability, Definition, Now, Session, Term};
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;

@@ -1,9 +1,10 @@
 //! Taking and letting go of named locks, one or several.
 
+use super::errors;
 use super::manager::{Lock, Mode, Scope, Space, Taken};
 use super::registry;
 use super::wait::{self, Limit};
-use crate::{error, subtransaction};
+use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 
@@ -71,7 +72,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             lock.release(Scope::Session);
         }
     };
-    let outcome = subtransaction::run(|| {
+    let outcome = xact::in_subtransaction(|| {
         let all_are_there = names.iter().all(|(hash, name)| {
             let named = Named { hash: *hash, name: &|| name.clone() };
             let lock = Lock::new(Space::Name, hash.key, mode);
@@ -118,7 +119,7 @@ pub fn release(named: &Named, mode: Option<Mode>) -> bool {
         }
         None => {
             let is_transactions = modes.iter().any(|mode| lock(mode).is_held());
-            error::lock::not_held(&(named.name)(), is_transactions).warn();
+            errors::not_held(&(named.name)(), is_transactions).warn();
             false
         }
     }

@@ -1,6 +1,6 @@
 //! PostgreSQL's lock manager, as far as named locks use it: the queue, the deadlock detector and the freeing are its.
 
-use crate::pg_compat;
+use crate::pg::compat;
 use pgrx::prelude::*;
 
 /// Where a lock of idgen is among the advisory locks: a fourth field that PostgreSQL's own functions never use (two letters
@@ -117,7 +117,7 @@ impl Lock {
     /// Does this process hold it, in whatever scope?
     pub fn is_held(&self) -> bool {
         // SAFETY: as in `acquire`; looks into this process's own memory.
-        unsafe { pg_compat::lock_held_by_me(&self.tag, self.mode.number()) }
+        unsafe { compat::lock_held_by_me(&self.tag, self.mode.number()) }
     }
 }
 

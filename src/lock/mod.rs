@@ -1,18 +1,19 @@
 //! Named advisory locks: the SQL functions. The waiting, the order and the freeing are PostgreSQL's own.
 
-use crate::call_site::CallSite;
-use crate::encoding::Text;
-use crate::error;
+use crate::args;
+use crate::pg::call_site::CallSite;
+use crate::pg::encoding::Text;
+use crate::shmem;
 use acquire::Named;
 use idgen_core::lock::{NameHash, in_order, is_name};
 use manager::{Mode, Scope};
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::prelude::*;
-use std::time::Duration;
 use wait::Limit;
 
 pub mod acquire;
+mod errors;
 pub mod manager;
 pub mod registry;
 pub mod row_version;
@@ -90,7 +91,7 @@ fn lock_acquire_many_xact(names: Option<Array<Text>>, shared: Option<bool>) {
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
 fn lock_try_acquire_many(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
-    acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(duration(timeout)))
+    acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(args::timeout(timeout)))
 }
 
 /// Takes several locks for the transaction, if all are to be had in time, or none.
@@ -98,7 +99,7 @@ fn lock_try_acquire_many(names: Option<Array<Text>>, timeout: Option<Interval>, 
            shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_try_acquire_many_xact(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
-    acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(duration(timeout)))
+    acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(args::timeout(timeout)))
 }
 
 /// Lets go of several of a session's locks, each once. False if one of them was not held.
@@ -128,7 +129,7 @@ unsafe fn try_acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) -> boo
         let shared = pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 2);
         (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<Interval>(fcinfo, 1), shared)
     };
-    take(&site, mode(shared), scope, Limit::answer(duration(timeout)))
+    take(&site, mode(shared), scope, Limit::answer(args::timeout(timeout)))
 }
 
 #[inline]
@@ -147,9 +148,9 @@ fn checked(name: &str) -> NameHash {
 
 /// A name that is one: not NULL, not empty, not too long.
 pub fn checked_name(name: Option<&str>) -> &str {
-    let name = name.unwrap_or_else(|| error::null_argument("name").raise());
+    let name = args::required(name, "name");
     if !is_name(name) {
-        error::lock::name_length(name).raise();
+        errors::name_length(name).raise();
     }
     name
 }
@@ -166,22 +167,19 @@ fn hash(name: &str) -> NameHash {
 }
 
 fn ordered(names: Option<Array<Text>>) -> Vec<(NameHash, String)> {
-    let names = names.unwrap_or_else(|| error::null_argument("names").raise());
+    let names = args::required(names, "names");
     let hashed = names.iter().map(|name| {
-        let name = name.unwrap_or_else(|| error::null_argument("a name").raise());
+        let name = args::required(name, "a name");
         (checked(&name), name.into())
     });
     in_order(hashed.collect())
 }
 
 fn mode(shared: Option<bool>) -> Mode {
-    Mode::of(shared.unwrap_or_else(|| error::null_argument("shared").raise()))
+    Mode::of(args::required(shared, "shared"))
 }
 
-/// Not NULL, not negative, and no longer than PostgreSQL can wait.
-pub fn duration(timeout: Option<Interval>) -> Duration {
-    let timeout = timeout.unwrap_or_else(|| error::null_argument("timeout").raise());
-    let longest = Duration::from_millis(i32::MAX as u64);
-    let given = u64::try_from(timeout.as_micros()).map(Duration::from_micros);
-    given.ok().filter(|given| *given <= longest).unwrap_or_else(|| error::lock::timeout_out_of_range().raise())
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&registry::BACKENDS, &registry::NAMES, &registry::NAME_TEXTS]);
 }

@@ -4,10 +4,12 @@
 //! and is not held there, as after `pg_advisory_unlock_all()`, is not shown, and forgotten when the transaction ends.
 
 use super::acquire::Named;
+use super::errors;
 use super::manager::{Lock, Mode, Scope, Space, Taken};
-use crate::encoding::Text;
-use crate::shmem::Shared;
-use crate::{clock, error, shmem};
+use crate::pg::encoding::Text;
+use crate::pg::{session::database, system_clock, timestamp, xact};
+use crate::settings;
+use crate::shmem::{Locked, Part};
 use idgen_core::lock::names::{self, Entry, Place};
 use idgen_core::lock::{MAX_NAME_BYTES, NameHash};
 use parking_lot::Mutex;
@@ -107,6 +109,18 @@ impl Hold {
     }
 }
 
+/// One for each process that can take a lock.
+pub static BACKENDS: Part<&'static [Backend]> = Part::new(c"idgen lock holders", |room| {
+    // SAFETY: fixed by the time PostgreSQL asks how much memory is wanted.
+    room.array(unsafe { pg_sys::MaxBackends } as usize, Backend::new)
+});
+
+/// The names of locks: which, and their texts.
+pub static NAMES: Part<&'static [NameSlot]> =
+    Part::new(c"idgen lock names", |room| room.array(settings::max_lock_names(), NameSlot::new));
+pub static NAME_TEXTS: Locked<&'static mut [NameText]> =
+    Locked::new(c"idgen lock name texts", 50, |room| room.array(settings::max_lock_names(), NameText::new));
+
 /// Whose name is at a place of the registry. Looked at without the lock; changed by the holder of the locks' lock.
 pub struct NameSlot {
     /// 0: nobody's.
@@ -172,50 +186,45 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 
 /// This process's place; `None` without preload.
 #[inline]
-fn own() -> Option<(&'static Shared, &'static Backend)> {
-    let shared = shmem::shared()?;
+fn own() -> Option<&'static Backend> {
+    let backends = BACKENDS.get()?;
     let own = match OWN.load(Relaxed) {
-        0 => claim(shared)?,
+        0 => claim(backends)?,
         own => own,
     };
-    Some((shared, &shared.backends[own - 1]))
+    Some(&backends[own - 1])
 }
 
 /// This process's place, if it has one. A process that ends in a transaction gives its place back first, and then ends
 /// the transaction: it must not claim another one, which nobody would give back.
 fn claimed() -> Option<&'static Backend> {
     let own = OWN.load(Relaxed).checked_sub(1)?;
-    shmem::shared().map(|shared| &shared.backends[own])
+    BACKENDS.get().map(|backends| &backends[own])
 }
 
 #[cold]
-fn claim(shared: &'static Shared) -> Option<usize> {
+fn claim(backends: &'static [Backend]) -> Option<usize> {
     // SAFETY: set when the process starts, and never again.
     let pid = unsafe { pg_sys::MyProcPid };
     let is_taken = |backend: &Backend| backend.pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok();
     // There are as many places as processes.
-    let own = shared.backends.iter().position(is_taken)? + 1;
-    shared.backends[own - 1].database.store(database(), Relaxed);
+    let own = backends.iter().position(is_taken)? + 1;
+    backends[own - 1].database.store(database(), Relaxed);
     OWN.store(own, Relaxed);
     static REGISTERED: Once = Once::new();
     // SAFETY: the callbacks have the signatures asked for, and live as long as the library, which is never unloaded.
     REGISTERED.call_once(|| unsafe {
-        pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null());
-        pg_sys::RegisterXactCallback(Some(at_transaction_end), std::ptr::null_mut());
+        xact::before_exit(at_exit);
+        xact::on_xact_event(at_transaction_end);
         pg_sys::RegisterSubXactCallback(Some(at_subtransaction_end), std::ptr::null_mut());
     });
     Some(own)
 }
 
-fn database() -> u32 {
-    // SAFETY: set when the process connects, and never again.
-    unsafe { pg_sys::MyDatabaseId }.to_u32()
-}
-
 /// A lock was taken.
 #[inline]
 pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
-    let Some((shared, own)) = own() else {
+    let Some(own) = own() else {
         return;
     };
     if scope == Scope::Transaction {
@@ -235,11 +244,11 @@ pub fn taken(named: &Named, mode: Mode, scope: Scope, taken: Taken) {
     if let Some(hold) = known.or_else(|| own.free()) {
         hold.key.store(named.hash.key, Relaxed);
         hold.shared.store(u8::from(mode == Mode::Shared), Relaxed);
-        hold.since_ms.store(clock::coarse_ms(), Relaxed);
+        hold.since_ms.store(system_clock::coarse_wall_ms(), Relaxed);
         hold.clear();
         hold.depth(scope).store(1, Release);
     }
-    register(shared, named);
+    register(named);
 }
 
 /// A session's lock was let go of once.
@@ -262,12 +271,12 @@ impl Drop for Waiting {
 }
 
 pub fn waiting(named: &Named, mode: Mode, scope: Scope) -> Waiting {
-    let own = own().map(|(shared, own)| {
+    let own = own().map(|own| {
         own.waiting_key.store(named.hash.key, Relaxed);
         let bits =
             if mode == Mode::Shared { SHARED } else { 0 } | if scope == Scope::Transaction { TRANSACTION } else { 0 };
         own.waiting.store(1 | bits, Release);
-        register(shared, named);
+        register(named);
         own
     });
     Waiting(own)
@@ -275,25 +284,26 @@ pub fn waiting(named: &Named, mode: Mode, scope: Scope) -> Waiting {
 
 /// Makes the name known, if it is not.
 #[inline]
-fn register(shared: &Shared, named: &Named) {
+fn register(named: &Named) {
+    let names = NAMES.require();
     let entry = Entry { database: database(), hash: named.hash };
-    let mut places = names::places(shared.names.len(), entry.database, entry.hash.key);
-    if !places.any(|index| shared.names[index].entry() == Some(entry)) {
-        register_new(shared, entry, named);
+    let mut places = names::places(names.len(), entry.database, entry.hash.key);
+    if !places.any(|index| names[index].entry() == Some(entry)) {
+        register_new(names, entry, named);
     }
 }
 
 #[cold]
-fn register_new(shared: &Shared, entry: Entry, named: &Named) {
+fn register_new(names: &[NameSlot], entry: Entry, named: &Named) {
     // Before the lock is taken: nothing may allocate under it.
     let name = (named.name)();
     let mut other = NameText::new();
-    let collides = shared.with_lock_names(|texts| {
-        let at = |index: usize| shared.names[index].entry();
-        match names::place(shared.names.len(), entry, at, |entry| is_in_use(shared, entry)) {
+    let collides = NAME_TEXTS.exclusive(|texts| {
+        let at = |index: usize| names[index].entry();
+        match names::place(names.len(), entry, at, is_in_use) {
             Place::Take(index) => {
                 texts[index].set(&name);
-                shared.names[index].set(entry);
+                names[index].set(entry);
                 false
             }
             Place::Collides(index) => {
@@ -304,14 +314,14 @@ fn register_new(shared: &Shared, entry: Entry, named: &Named) {
         }
     });
     if collides {
-        error::lock::collision(&name, &other.text()).warn();
+        errors::collision(&name, &other.text()).warn();
     }
 }
 
 /// Does anybody hold the lock, or wait for it?
-fn is_in_use(shared: &Shared, entry: &Entry) -> bool {
+fn is_in_use(entry: &Entry) -> bool {
     let key = entry.hash.key;
-    shared.backends.iter().any(|backend| {
+    BACKENDS.require().iter().any(|backend| {
         let is_there = backend.pid.load(Relaxed) != 0 && backend.database.load(Relaxed) == entry.database;
         let waits = || backend.waiting.load(Relaxed) != 0 && backend.waiting_key.load(Relaxed) == key;
         let holds = || backend.holds.iter().any(|hold| hold.is_held() && hold.key.load(Relaxed) == key);
@@ -319,8 +329,7 @@ fn is_in_use(shared: &Shared, entry: &Entry) -> bool {
     })
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
+fn at_exit(_code: i32) {
     if let Some(own) = claimed() {
         own.holds.iter().for_each(Hold::clear);
         own.waiting.store(0, Relaxed);
@@ -329,8 +338,7 @@ unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
     }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
+fn at_transaction_end(event: pg_sys::XactEvent::Type) {
     use pg_sys::XactEvent::*;
     if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(own)) = (event, claimed()) {
         IN_TRANSACTION.lock().clear();
@@ -372,14 +380,14 @@ unsafe extern "C-unwind" fn at_subtransaction_end(
 #[pg_extern(sql = "CREATE FUNCTION idgen.lock_get_names(OUT key bigint, OUT name text) RETURNS SETOF record \
            VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, Text<'static>))> {
-    let Some(shared) = shmem::shared() else {
-        error::lock::names_unknown().warn();
+    let Some(names) = NAMES.get() else {
+        errors::names_unknown().warn();
         return TableIterator::new(Vec::new());
     };
     // Before the lock is taken: nothing may allocate under it.
-    let mut found = Vec::with_capacity(shared.names.len());
-    shared.with_lock_names(|texts| {
-        for (slot, text) in shared.names.iter().zip(texts.iter()) {
+    let mut found = Vec::with_capacity(names.len());
+    NAME_TEXTS.shared(|texts| {
+        for (slot, text) in names.iter().zip(texts.iter()) {
             if let Some(entry) = slot.entry().filter(|entry| entry.database == database()) {
                 found.push((entry.hash.key, *text));
             }
@@ -408,14 +416,14 @@ fn lock_get_holds() -> TableIterator<
     ),
 > {
     let mut rows = Vec::new();
-    for backend in shmem::shared().map_or(&[][..], |shared| shared.backends) {
+    for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
         let pid = backend.pid.load(Acquire);
         if pid == 0 || backend.database.load(Relaxed) != database() {
             continue;
         }
         for hold in backend.holds.iter().filter(|hold| hold.is_held()) {
             let depth = |scope| Some(hold.depth(scope).load(Relaxed) as i32);
-            let since = crate::timestamp::from_ms(hold.since_ms.load(Relaxed));
+            let since = timestamp::from_ms(hold.since_ms.load(Relaxed));
             let (session, transaction) = (depth(Scope::Session), depth(Scope::Transaction));
             rows.push((pid, hold.key.load(Relaxed), hold.mode() == Mode::Shared, session, transaction, since, None));
         }

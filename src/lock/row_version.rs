@@ -1,8 +1,8 @@
 //! row_version: optimistic locking of rows, as a trigger.
 
-use crate::encoding;
-use crate::error;
-use crate::trigger::{self, Row, Tuple};
+use super::errors;
+use crate::pg::encoding;
+use crate::pg::trigger::{self, Row, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
@@ -15,9 +15,9 @@ use std::num::NonZeroUsize;
 fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }
-        .unwrap_or_else(|| error::lock::row_version_usage("It was not called by a trigger.").raise());
+        .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());
     let [column] = trigger::arguments(trigger.trigger())[..] else {
-        error::lock::row_version_usage("It takes the name of one column.").raise();
+        errors::row_version_usage("It takes the name of one column.").raise();
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
@@ -25,13 +25,13 @@ fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::err
         (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
             Ok(Some(counted(column, &old, new)?).into())
         }
-        _ => error::lock::row_version_usage("It is for BEFORE UPDATE, FOR EACH ROW.").raise(),
+        _ => errors::row_version_usage("It is for BEFORE UPDATE, FOR EACH ROW.").raise(),
     }
 }
 
 fn counted<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
     let Some((number, is_int)) = find(column, old) else {
-        error::lock::row_version_usage("The column must be there, and be int or bigint.").raise();
+        errors::row_version_usage("The column must be there, and be int or bigint.").raise();
     };
     // An int column's numbers fit a bigint, and back, but for the greatest.
     let read = |tuple: &Tuple| match is_int {
@@ -40,12 +40,12 @@ fn counted<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'
     };
     let (before, given) = (read(old)?, read(&new)?);
     if before != given {
-        error::lock::stale_row(&encoding::name(column), before, given).raise();
+        errors::stale_row(&encoding::name(column), before, given).raise();
     }
     match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
         (false, Some(next)) => new.set_by_index(number, next)?,
         (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_index(number, next as i32)?,
-        _ => error::lock::row_version_ended(&encoding::name(column)).raise(),
+        _ => errors::row_version_ended(&encoding::name(column)).raise(),
     }
     Ok(new)
 }

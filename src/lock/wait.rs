@@ -5,8 +5,9 @@
 //! PostgreSQL can even report the timeout, or a cancel, some time after the grant, at the next check for interrupts. So that
 //! check is part of the wait.
 
+use super::errors;
 use super::manager::{Lock, Scope, Taken};
-use crate::{error, subtransaction};
+use crate::pg::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::panic::AssertUnwindSafe;
@@ -79,7 +80,7 @@ pub fn in_session(lock: &Lock, limit: Limit) -> Option<Taken> {
 /// Works in a subtransaction with this as PostgreSQL's own limit of each wait for a lock; `None` is what is set. A limit or a
 /// cancel that ends none of these waits any more ends the work.
 pub fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
-    subtransaction::run(|| {
+    xact::in_subtransaction(|| {
         // SAFETY: a variable of this process. While a lock is waited for, PostgreSQL reads it once.
         let before = unsafe { pg_sys::LockTimeout };
         // SAFETY: as above.
@@ -99,7 +100,7 @@ pub fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<O
 pub fn time_is_over<R>(limit: Limit) -> Option<R> {
     match limit {
         Limit::Answer(_) => None,
-        Limit::Error(_) | Limit::Setting => error::lock::timed_out().raise(),
+        Limit::Error(_) | Limit::Setting => errors::timed_out().raise(),
     }
 }
 

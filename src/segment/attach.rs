@@ -4,10 +4,13 @@
 //! invalidations: the trigger of `idgen.segment` sends one for the table with each change, and PostgreSQL delivers it
 //! when the change commits, also by COMMIT PREPARED. What was remembered before is looked up again then.
 
+use super::errors;
+use super::slot::{SEGMENTS, Segments, ring, slot, slots};
 use super::{private, row};
-use crate::call_site::CallSite;
-use crate::shmem::{Segments, Shared};
-use crate::{encoding, error, shmem, snowflake};
+use crate::args;
+use crate::pg::call_site::CallSite;
+use crate::pg::{session, system_clock};
+use crate::{error, shmem};
 use idgen_core::segment::table::{Key, Place};
 use idgen_core::segment::{Handle, Ring};
 use parking_lot::Mutex;
@@ -29,16 +32,9 @@ pub struct Attached {
 #[derive(Clone, Copy)]
 pub enum Source {
     /// The ring in shared memory.
-    Shared { shared: &'static Shared, ring: &'static Ring, handle: Handle, index: usize },
+    Shared { ring: &'static Ring, handle: Handle, index: usize },
     /// The row itself: it was made in the transaction that runs, and nobody else sees it.
     Private,
-}
-
-unsafe extern "C-unwind" {
-    /// PostgreSQL's own. Linked without pgrx's guard, which costs more than the function: it returns a variable and
-    /// cannot fail.
-    #[link_name = "GetUserId"]
-    safe fn current_user() -> pg_sys::Oid;
 }
 
 /// How often something has changed on which an `Attached` rests.
@@ -63,13 +59,13 @@ impl Attached {
     /// Does it still hold, and for this user?
     #[inline]
     pub fn is_good(&self) -> bool {
-        self.changes == CHANGES.load(Relaxed) && self.user == current_user()
+        self.changes == CHANGES.load(Relaxed) && self.user == session::user()
     }
 }
 
 /// What a call draws from: the tag that its argument says.
 pub fn of_call(site: &CallSite) -> Attached {
-    let tag = site.text().unwrap_or_else(|| error::null_argument("tag").raise());
+    let tag = args::required(site.text(), "tag");
     // A statement in a transaction that goes on may take no lock, and then PostgreSQL does not look for what has changed.
     // SAFETY: in a transaction; what it calls only takes notes.
     unsafe { pg_sys::AcceptInvalidationMessages() };
@@ -79,30 +75,29 @@ pub fn of_call(site: &CallSite) -> Attached {
 
 /// Looks at the row, whatever is remembered, and remembers what it says.
 pub fn look_up(tag: &str) -> Attached {
-    snowflake::space::refuse_on_standby();
-    let shared = shmem::shared().unwrap_or_else(|| error::not_preloaded().raise());
+    error::refuse_on_standby();
+    shmem::require();
     listen();
     TABLE.store(row::SEGMENT.find().map_or(0, pg_sys::Oid::to_u32), Relaxed);
     // Before the row is looked at: what changes during the look is looked at again.
     let changes = CHANGES.load(Relaxed);
-    let row = row::find(tag).unwrap_or_else(|| error::segment::unknown(tag).raise());
+    let row = row::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
     if !row.may_draw {
-        error::segment::may_not_draw(tag, &user_name()).raise();
+        errors::may_not_draw(tag, &session::user_name()).raise();
     }
     let source = if row.made_here {
-        // SAFETY: reads a variable of this process.
-        if unsafe { pg_sys::ParallelWorkerNumber } >= 0 {
-            error::segment::in_parallel_worker(tag).raise();
+        if session::is_parallel_worker() {
+            errors::in_parallel_worker(tag).raise();
         }
         private::adopt(row.key.creation, row.allocation);
         Source::Private
     } else if row.changed_here {
-        error::segment::changed_here(tag).raise()
+        errors::changed_here(tag).raise()
     } else {
-        let Place { index, handle, .. } = place(shared, &row);
-        Source::Shared { shared, ring: &shared.rings[index], handle, index }
+        let Place { index, handle, .. } = place(&row);
+        Source::Shared { ring: ring(index), handle, index }
     };
-    let attached = Attached { source, creation: row.key.creation, user: current_user(), changes };
+    let attached = Attached { source, creation: row.key.creation, user: session::user(), changes };
     remember(tag, attached);
     attached
 }
@@ -117,36 +112,36 @@ fn remember(tag: &str, attached: Attached) {
 }
 
 /// The ring of a row, which is made if there is none.
-fn place(shared: &'static Shared, row: &Row) -> Place {
+fn place(row: &Row) -> Place {
     let is_new = |segments: &mut Segments| segments.table.find(row.key).is_none() && segments.table.is_full();
     // Before the lock: this looks at catalogs and other rows.
-    let gone = if shared.with_segments(is_new) { gone(shared) } else { Vec::new() };
-    attach(shared, row.key, row.version, row.allocation.stride, &gone)
+    let gone = if SEGMENTS.exclusive(is_new) { gone() } else { Vec::new() };
+    attach(row.key, row.version, row.allocation.stride, &gone)
 }
 
 /// Finds or makes the ring of a row in a certain state.
-pub fn attach(shared: &Shared, key: Key, version: i64, stride: i64, gone: &[Key]) -> Place {
-    shared.with_segments(|segments| {
+pub fn attach(key: Key, version: i64, stride: i64, gone: &[Key]) -> Place {
+    SEGMENTS.exclusive(|segments| {
         let place = segments.table.attach(key, version, stride, now_us(), gone);
         if place.new {
-            begin(shared, segments, place.index);
+            begin(segments, place.index);
         }
         place
     })
 }
 
 /// A tenancy begins in a ring: nothing is wanted, known or counted of it yet.
-pub fn begin(shared: &Shared, segments: &mut Segments, index: usize) {
-    shared.slots[index].begin(shared.rings[index].position());
+pub fn begin(segments: &mut Segments, index: usize) {
+    slot(index).begin(ring(index).position());
     segments.errors[index].clear();
 }
 
 /// Tags in the table whose row or database is no more.
-fn gone(shared: &Shared) -> Vec<Key> {
-    let mut keys = Vec::with_capacity(shared.rings.len());
-    shared.with_segments(|segments| keys.extend(segments.table.tenants.iter().flatten().map(|tenant| tenant.key)));
+fn gone() -> Vec<Key> {
+    let mut keys = Vec::with_capacity(slots().len());
+    SEGMENTS.exclusive(|segments| keys.extend(segments.table.tenants.iter().flatten().map(|tenant| tenant.key)));
     let here = row::creations();
-    let is_here = |key: &Key| match key.database == row::database() {
+    let is_here = |key: &Key| match key.database == session::database() {
         true => here.contains(&key.creation),
         false => database_exists(key.database),
     };
@@ -163,15 +158,7 @@ fn database_exists(database: u32) -> bool {
 
 /// Microseconds on a clock that never steps.
 pub fn now_us() -> i64 {
-    crate::clock::boot_us()
-}
-
-fn user_name() -> String {
-    // SAFETY: the name of the current user, copied at once.
-    unsafe {
-        let name = pg_sys::GetUserNameFromId(current_user(), true);
-        if name.is_null() { String::new() } else { encoding::name(std::ffi::CStr::from_ptr(name)) }
-    }
+    system_clock::boot_us()
 }
 
 /// Makes PostgreSQL tell this process of changes.

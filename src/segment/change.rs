@@ -1,12 +1,13 @@
-//! Changes of segments in the transaction that runs. Its commit ends the rings of the old rows, so that a statement which
-//! goes on drawing looks the tag up again. A prepared transaction is committed without this process: there a statement that
-//! runs draws on from the ring, and the next statement of each session looks the tag up.
+//! Changes of segments in the running transaction. Its commit ends the rings of the old rows, so that a statement that goes
+//! on drawing looks the tag up again. A prepared transaction commits without this process: a running statement then draws
+//! on from the ring, and the next statement of each session looks the tag up.
 
-use super::{attach, row};
+use super::attach;
+use super::slot::{SEGMENTS, slot};
+use crate::pg::xact::{self, SubxactList};
+use crate::pg::{session, system_clock};
 use crate::shmem;
-use crate::subtransaction::Done;
 use idgen_core::segment::table::{DROPPED, Key};
-use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::Once;
 
@@ -18,78 +19,55 @@ struct Change {
     stride: i64,
 }
 
-static CHANGES: Mutex<Done<Change>> = Mutex::new(Done::new());
+static CHANGES: SubxactList<Change> = SubxactList::new(drop);
 
-/// The numbers of a row have changed.
+/// The row was altered.
 pub fn altered(creation: i64, version: i64, stride: i64) {
-    note(Change { creation, version, stride });
+    push(Change { creation, version, stride });
 }
 
-/// The row is deleted.
+/// The row was deleted.
 pub fn dropped(creation: i64) {
-    note(Change { creation, version: DROPPED, stride: 1 });
+    push(Change { creation, version: DROPPED, stride: 1 });
 }
 
-fn note(change: Change) {
+fn push(change: Change) {
     static REGISTERED: Once = Once::new();
-    // SAFETY: the callbacks have the signatures asked for, and live as long as the library, which is never unloaded.
-    REGISTERED.call_once(|| unsafe {
-        pg_sys::RegisterXactCallback(Some(at_end), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(at_subtransaction_end), std::ptr::null_mut());
+    REGISTERED.call_once(|| {
+        xact::on_xact_event(at_xact_event);
+        CHANGES.follow();
     });
-    CHANGES.lock().push(change);
+    CHANGES.push(change);
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
+fn at_xact_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_COMMIT => {
-            let changes = CHANGES.lock().take();
-            if !changes.is_empty() {
+            let changes = CHANGES.take();
+            if !changes.is_empty() && shmem::is_preloaded() {
                 end_rings(&changes);
             }
         }
-        pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_PREPARE => {
-            CHANGES.lock().take();
-        }
+        pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_PREPARE => drop(CHANGES.take()),
         _ => {}
     }
 }
 
 /// Other sessions see the new rows already: a session that finds its ring ended finds the new row.
 fn end_rings(changes: &[Change]) {
-    let Some(shared) = shmem::shared() else {
-        return;
-    };
-    let database = row::database();
-    // Before the lock is taken: nothing may allocate under it.
+    let database = session::database();
+    // Allocated before the lock is acquired.
     let mut ended = Vec::with_capacity(changes.len());
-    shared.with_segments(|segments| {
+    SEGMENTS.exclusive(|segments| {
         for Change { creation, version, stride } in changes {
             let key = Key { database, creation: *creation };
-            let place = segments.table.supersede(key, *version, *stride, attach::now_us());
+            let place = segments.table.supersede(key, *version, *stride, system_clock::boot_us());
             if let Some(place) = place.filter(|place| place.new) {
-                attach::begin(shared, segments, place.index);
+                attach::begin(segments, place.index);
                 ended.push(place.index);
             }
         }
     });
-    // Sessions that wait for a refill wait at another ring from here on, or learn that the tag is gone.
-    ended.into_iter().for_each(|index| shared.slots[index].refilled.ring());
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn at_subtransaction_end(
-    event: pg_sys::SubXactEvent::Type,
-    own: pg_sys::SubTransactionId,
-    parent: pg_sys::SubTransactionId,
-    _arg: *mut std::ffi::c_void,
-) {
-    match event {
-        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => CHANGES.lock().committed(own, parent),
-        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-            CHANGES.lock().undone(own);
-        }
-        _ => {}
-    }
+    // Sessions that wait for a refill now wait at another ring, or learn that the tag is dropped.
+    ended.into_iter().for_each(|index| slot(index).refilled.broadcast());
 }

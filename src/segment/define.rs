@@ -1,8 +1,9 @@
 //! Making, changing and giving away tags. Who is who is checked here; the table itself is nobody's to write.
 
+use super::errors;
 use super::row::{self, Row};
-use crate::encoding::{Text, c_string};
-use crate::error;
+use crate::args;
+use crate::pg::encoding::{Text, c_string};
 use idgen_core::segment::definition::{Definition, MAX_TAG_BYTES};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -29,22 +30,22 @@ fn segment_create(
     upper_bound: Option<i64>,
 ) {
     let tag = checked_tag(tag.as_deref());
-    let step = required(step, "step");
-    let target_duration = required(target_duration, "target_duration");
+    let step = args::required(step, "step");
+    let target_duration = args::required(target_duration, "target_duration");
     let definition = Definition {
         // Of the least bigint there is none below; the check says so.
-        max_id: required(start, "start").saturating_sub(1),
+        max_id: args::required(start, "start").saturating_sub(1),
         step,
         min_step: min_step.unwrap_or(step),
         max_step: max_step.unwrap_or(step.max(MAX_STEP)),
         target_us: micros(&target_duration),
-        stride: required(stride, "stride"),
-        residue: required(residue, "residue"),
-        upper_bound: required(upper_bound, "upper_bound"),
+        stride: args::required(stride, "stride"),
+        residue: args::required(residue, "residue"),
+        upper_bound: args::required(upper_bound, "upper_bound"),
     };
-    definition.check_new().unwrap_or_else(|e| error::segment::definition(e).raise());
+    definition.check_new().unwrap_or_else(|e| errors::definition(e).raise());
     if !row::insert(tag, row::user(), &definition, target_duration) {
-        error::segment::exists(tag).raise();
+        errors::exists(tag).raise();
     }
 }
 
@@ -67,10 +68,10 @@ fn segment_alter(
     upper_bound: Option<i64>,
     owner: Option<Text>,
 ) {
-    let tag = required(tag.as_deref(), "tag");
+    let tag = args::required(tag.as_deref(), "tag");
     let now = lock_own(tag).definition;
     if let Some(wish) = max_id.filter(|wish| *wish < now.max_id) {
-        error::segment::lowered(tag, now.max_id, wish).raise();
+        errors::lowered(tag, now.max_id, wish).raise();
     }
     let (least, most) = (min_step.unwrap_or(now.min_step), max_step.unwrap_or(now.max_step));
     let definition = Definition {
@@ -84,7 +85,7 @@ fn segment_alter(
         residue: residue.unwrap_or(now.residue),
         upper_bound: upper_bound.unwrap_or(now.upper_bound),
     };
-    definition.check().unwrap_or_else(|e| error::segment::definition(e).raise());
+    definition.check().unwrap_or_else(|e| errors::definition(e).raise());
     let owner = owner.as_deref().map(new_owner);
     row::update(tag, owner, &definition, target_duration);
 }
@@ -93,7 +94,7 @@ fn segment_alter(
 #[pg_extern(sql = "CREATE FUNCTION segment_drop(tag text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_drop(tag: Option<Text>) {
-    let tag = required(tag.as_deref(), "tag");
+    let tag = args::required(tag.as_deref(), "tag");
     lock_own(tag);
     row::delete(tag);
 }
@@ -113,7 +114,7 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 }
 
 fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
-    let (tag, role) = (required(tag.as_deref(), "tag"), required(role.as_deref(), "role"));
+    let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     lock_own(tag);
     row::set_drawer(tag, role_or_public(role), may_draw);
 }
@@ -122,7 +123,7 @@ fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
 fn lock_own(tag: &str) -> Row {
     loop {
         // A role that is not the owner neither waits for the lock nor holds it.
-        require_owner(tag, &row::find(tag).unwrap_or_else(|| error::segment::unknown(tag).raise()));
+        require_owner(tag, &row::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
         if let Some(row) = row::find_and_lock(tag) {
             require_owner(tag, &row);
             return row;
@@ -133,20 +134,16 @@ fn lock_own(tag: &str) -> Row {
 
 fn require_owner(tag: &str, row: &Row) {
     if !row.may_alter {
-        error::segment::not_owner(tag).raise();
+        errors::not_owner(tag).raise();
     }
 }
 
 fn checked_tag(tag: Option<&str>) -> &str {
-    let tag = required(tag, "tag");
+    let tag = args::required(tag, "tag");
     if !(1..=MAX_TAG_BYTES).contains(&tag.len()) {
-        error::segment::tag_length(tag).raise();
+        errors::tag_length(tag).raise();
     }
     tag
-}
-
-fn required<T>(value: Option<T>, name: &str) -> T {
-    value.unwrap_or_else(|| error::null_argument(name).raise())
 }
 
 /// A role by its name; 0 is everybody.
@@ -159,7 +156,7 @@ fn role(name: &str) -> pg_sys::Oid {
     // SAFETY: a C string; looks into the system's caches.
     let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
     if role == pg_sys::InvalidOid {
-        error::segment::no_role(name).raise();
+        errors::no_role(name).raise();
     }
     role
 }
@@ -169,7 +166,7 @@ fn new_owner(name: &str) -> pg_sys::Oid {
     let role = role(name);
     // SAFETY: as above.
     if !unsafe { pg_sys::is_member_of_role(pg_sys::GetUserId(), role) } {
-        error::segment::not_member(name).raise();
+        errors::not_member(name).raise();
     }
     role
 }

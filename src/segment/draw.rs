@@ -1,10 +1,14 @@
 //! Drawing: from the ring of a tag, waiting for a refill where it is dry.
 
 use super::attach::{self, Attached, Source};
+use super::errors;
+use super::slot::{SEGMENTS, slot};
 use super::{private, refill, row, slot};
-use crate::call_site::CallSite;
-use crate::shmem::Shared;
-use crate::{bell, error, pg_compat, settings};
+use crate::args;
+use crate::pg::call_site::CallSite;
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::wait_event::WaitEvent;
+use crate::settings;
 use idgen_core::segment::{Answer, Ended, Run};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,11 +21,11 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 #[inline]
 pub fn one(attached: &mut Attached, site: &CallSite) -> i64 {
     if attached.is_good()
-        && let Source::Shared { shared, ring, handle, index } = *attached.source()
+        && let Source::Shared { ring, handle, index } = *attached.source()
         && let Ok(Answer::Drawn { run, ask }) = ring.draw(handle, 1)
     {
         if ask {
-            prefetch(shared, index);
+            prefetch(index);
         }
         return run.first;
     }
@@ -30,8 +34,8 @@ pub fn one(attached: &mut Attached, site: &CallSite) -> i64 {
 
 /// Asks for a refill while there still is something. That goes on being served, with or without a worker.
 #[cold]
-fn prefetch(shared: &Shared, index: usize) {
-    let _ = refill::ask(shared, index);
+fn prefetch(index: usize) {
+    let _ = refill::ask(index);
 }
 
 /// The next run of values, at least 1 and at most `want`.
@@ -61,14 +65,14 @@ impl Drawing<'_> {
             if !self.attached.is_good() {
                 self.attach_again(waiting.take());
             }
-            let Source::Shared { shared, ring, handle, index } = *self.attached.source() else {
+            let Source::Shared { ring, handle, index } = *self.attached.source() else {
                 return self.draw_private();
             };
             let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
             match answer {
                 Ok(Answer::Drawn { run, ask }) => {
                     if ask {
-                        prefetch(shared, index);
+                        prefetch(index);
                     }
                     if let Some(waiting) = waiting {
                         waiting.end();
@@ -78,7 +82,7 @@ impl Drawing<'_> {
                 Ok(Answer::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
                     dry_since.get_or_insert_with(Instant::now);
-                    waiting.get_or_insert_with(|| Waiting::begin(shared, index, self.want)).go_on(&self, waited);
+                    waiting.get_or_insert_with(|| Waiting::begin(index, self.want)).go_on(&self, waited);
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
             }
@@ -103,17 +107,19 @@ impl Drawing<'_> {
 
     fn exhausted(&self) -> ! {
         let bound = row::find(&self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
-        error::segment::exhausted(&self.tag(), bound).raise()
+        errors::exhausted(&self.tag(), bound).raise()
     }
 
     fn tag(&self) -> Cow<'_, str> {
-        self.site.text().unwrap_or_else(|| error::null_argument("tag").raise())
+        args::required(self.site.text(), "tag")
     }
 }
 
 /// A wait for the refill of one ring.
+/// As `pg_stat_activity` shows the wait for a refill.
+const REFILL_WAIT: WaitEvent = WaitEvent::named(c"IdgenSegmentRefill");
+
 struct Waiting {
-    shared: &'static Shared,
     index: usize,
     began: Instant,
     want: u64,
@@ -124,7 +130,7 @@ struct Waiting {
 /// However the wait ends: what was asked for and has not come is no longer wanted by this call. A refill still is.
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let slot = &self.shared.slots[self.index];
+        let slot = slot(self.index);
         if self.asked_at == Some(slot.refills.load(Relaxed)) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
             // `Err` says that the worker has taken it.
@@ -134,23 +140,23 @@ impl Drop for Waiting {
 }
 
 impl Waiting {
-    fn begin(shared: &'static Shared, index: usize, want: u64) -> Self {
-        let slot = &shared.slots[index];
+    fn begin(index: usize, want: u64) -> Self {
+        let slot = slot(index);
         // Counted before the wait, so that a wait which is cancelled shows too.
         slot.waits.fetch_add(1, Relaxed);
-        slot.refilled.listen();
-        Self { shared, index, began: Instant::now(), want, asked_at: None }
+        slot.refilled.prepare_to_sleep();
+        Self { index, began: Instant::now(), want, asked_at: None }
     }
 
     /// Asks for a refill, or if that is done, sleeps until there is news. After each the ring is looked at again: it may
     /// have been refilled before this process was on the list of those to be woken. `waited` is the time since the call
     /// first found a ring dry, be it this one or one that the tag has had to leave.
     fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
-        let slot = &self.shared.slots[self.index];
+        let slot = slot(self.index);
         let refills = slot.refills.load(Relaxed);
         let is_asked = self.asked_at == Some(refills);
         if is_asked && slot.exhausted.load(Relaxed) {
-            bell::stop_listening();
+            ConditionVariable::cancel_sleep();
             drawing.exhausted();
         }
         let timeout = settings::segment_timeout();
@@ -160,28 +166,25 @@ impl Waiting {
         if !is_asked {
             self.asked_at = Some(refills);
             slot.demand.fetch_add(self.want, Relaxed);
-        } else if slot
-            .refilled
-            .sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), pg_compat::wait_for_refill())
-        {
+        } else if slot.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), REFILL_WAIT) {
             return;
         }
         // Asked for the first time, or the worker may be gone.
-        refill::summon(self.shared).unwrap_or_else(|failure| {
-            bell::stop_listening();
+        refill::summon().unwrap_or_else(|failure| {
+            ConditionVariable::cancel_sleep();
             failure.raise()
         });
     }
 
     fn time_out(&self, drawing: &Drawing) -> ! {
-        bell::stop_listening();
+        ConditionVariable::cancel_sleep();
         let mut last = slot::LastError::default();
-        self.shared.with_segments(|segments| last = segments.errors[self.index]);
-        error::segment::timed_out(&drawing.tag(), last.text()).raise()
+        SEGMENTS.exclusive(|segments| last = segments.errors[self.index]);
+        errors::timed_out(&drawing.tag(), last.text()).raise()
     }
 
     fn end(self) {
-        bell::stop_listening();
-        self.shared.slots[self.index].wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+        ConditionVariable::cancel_sleep();
+        slot(self.index).wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
     }
 }

@@ -2,8 +2,9 @@
 
 use super::attach::{self, Attached};
 use super::draw;
-use crate::call_site::CallSite;
-use crate::set;
+use crate::args;
+use crate::pg::call_site::CallSite;
+use crate::pg::srf;
 use idgen_core::segment::Run;
 use pgrx::prelude::*;
 
@@ -25,7 +26,7 @@ fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the site is used for its text only.
     unsafe {
         let site = CallSite::new(fcinfo, Some(0));
-        set::next_row(fcinfo, || Drawing::begin(fcinfo, &site), |drawing| drawing.next(&site))
+        srf::next_row(fcinfo, || Drawing::begin(fcinfo, &site), |drawing| drawing.next(&site))
     }
 }
 
@@ -35,7 +36,7 @@ impl Drawing {
     unsafe fn begin(fcinfo: pg_sys::FunctionCallInfo, site: &CallSite) -> Self {
         // SAFETY: by the above.
         let count = unsafe { pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 1) };
-        let wanted = set::count(count);
+        let wanted = args::count(count);
         Self { attached: attach::of_call(site), run: Run { first: 0, count: 0, stride: 1 }, wanted }
     }
 

@@ -1,7 +1,7 @@
 //! The rows of `idgen.segment`: every query on them, in one place.
 
-use crate::owner::{Table, as_owner_of};
-use crate::query::{self, Query, unexpected, value};
+use crate::pg::owner::{ExtensionTable, as_owner_of};
+use crate::pg::spi::{self, Query, unexpected, value};
 use idgen_core::segment::allocation::Allocation;
 use idgen_core::segment::definition::Definition;
 use idgen_core::segment::table::Key;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// One row for each tag.
-pub static SEGMENT: Table = Table::new(c"segment");
+pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"idgen", c"segment");
 
 /// A tag as a query found it, in the eyes of the current user.
 #[derive(Clone, Debug)]
@@ -77,13 +77,13 @@ fn by_tag(locking: &str) -> String {
 /// The tag's row as it is now. Not by the transaction's snapshot, which may be old: values are everybody's, and a tag that
 /// was dropped meanwhile must not be drawn from.
 pub fn find(tag: &str) -> Option<Row> {
-    FIND.look(&[tag.into(), user().into()], row).pop()
+    FIND.read_latest(&[tag.into(), user().into()], row).pop()
 }
 
 /// The same row, locked against changes and refills until the transaction ends. Waits for a transaction that has changed it.
 pub fn find_and_lock(tag: &str) -> Option<Row> {
     refuse_during_recovery();
-    query::as_read_committed(|| LOCK.write(&[tag.into(), user().into()], row)).pop()
+    spi::as_read_committed(|| LOCK.write_latest(&[tag.into(), user().into()], row)).pop()
 }
 
 fn row(row: &SpiHeapTupleData) -> Row {
@@ -135,7 +135,7 @@ static CREATIONS: Query = Query::new(&SEGMENT, || "SELECT creation FROM idgen.se
 
 /// The tags that are there, by their creation.
 pub fn creations() -> Vec<i64> {
-    CREATIONS.look(&[], |row| value(row, 1))
+    CREATIONS.read_latest(&[], |row| value(row, 1))
 }
 
 static VISIBLE: Query = Query::new(&SEGMENT, || {
@@ -148,7 +148,7 @@ static VISIBLE: Query = Query::new(&SEGMENT, || {
 
 /// The tags whose figures the current user may see, by their creation.
 pub fn visible_creations() -> HashSet<i64> {
-    HashSet::from_iter(VISIBLE.look(&[user().into()], |row| value(row, 1)))
+    HashSet::from_iter(VISIBLE.read_latest(&[user().into()], |row| value(row, 1)))
 }
 
 /// The row gives out values up to this one, by a refill or in the transaction that made it: no change of the tag.
@@ -259,12 +259,12 @@ static REMOVE_DRAWERS: Query = Query::new(&SEGMENT, || {
 
 /// Gives all segments of these roles to another one.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    query::as_read_committed(|| write(&REASSIGN, &[owners.to_vec().into(), heir.into()]));
+    spi::as_read_committed(|| write(&REASSIGN, &[owners.to_vec().into(), heir.into()]));
 }
 
 /// Drops all segments of these roles, and all that was granted to them.
 pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    query::as_read_committed(|| {
+    spi::as_read_committed(|| {
         write(&DELETE_OWNED, &[owners.to_vec().into()]);
         write(&REMOVE_DRAWERS, &[owners.to_vec().into()]);
     });
@@ -273,7 +273,7 @@ pub fn drop_owned(owners: &[pg_sys::Oid]) {
 /// Changes rows as they are now.
 fn write(query: &Query, args: &[DatumWithOid]) -> Vec<()> {
     refuse_during_recovery();
-    query.write(args, |_| ())
+    query.write_latest(args, |_| ())
 }
 
 fn refuse_during_recovery() {

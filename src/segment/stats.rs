@@ -1,9 +1,10 @@
 //! What `idgen.stat_segment` shows of the rings of this database.
 
+use super::row;
 use super::slot::LastError;
-use super::{Slot, row};
-use crate::encoding::Text;
-use crate::shmem::{self, Shared};
+use super::slot::{RINGS, SEGMENTS, SLOTS, Slot, ring, slot, slots};
+use crate::pg::encoding::Text;
+use crate::shmem;
 use idgen_core::segment::table::Tenant;
 use idgen_core::segment::{Rest, Run};
 use pgrx::prelude::*;
@@ -43,11 +44,11 @@ fn stat_get_segment() -> TableIterator<
         name!(last_error, Option<Text<'static>>),
     ),
 > {
-    let rows = shmem::shared().into_iter().flat_map(|shared| {
+    let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {
         let visible = row::visible_creations();
-        let rings = rings(shared).into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
+        let rings = rings().into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
         rings.map(|ring| {
-            let slot = &shared.slots[ring.index];
+            let slot = slot(ring.index);
             let of = |counter: fn(&Slot) -> &AtomicU64| counter(slot).load(Relaxed) as i64;
             let Rest { current, next } = ring.rest;
             let remaining = [current, next].into_iter().flatten().map(|run| run.count as i64).sum();
@@ -70,13 +71,13 @@ fn stat_get_segment() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-fn rings(shared: &Shared) -> Vec<Ring> {
+fn rings() -> Vec<Ring> {
     // Before the lock is taken: nothing may allocate under it.
-    let mut found = Vec::with_capacity(shared.rings.len());
-    shared.with_segments(|segments| {
+    let mut found = Vec::with_capacity(slots().len());
+    SEGMENTS.exclusive(|segments| {
         for (index, tenant) in segments.table.tenants.iter().enumerate() {
             if let Some(tenant) = tenant.filter(|tenant| tenant.key.database == row::database()) {
-                let ring = &shared.rings[index];
+                let ring = ring(index);
                 let (rest, position) = (ring.rest(tenant.handle), ring.position());
                 found.push(Ring { index, tenant, rest, position, error: segments.errors[index] });
             }
@@ -86,8 +87,8 @@ fn rings(shared: &Shared) -> Vec<Ring> {
 }
 
 /// Sets the counters of every database to zero.
-pub fn reset(shared: &Shared) {
-    for (slot, ring) in shared.slots.iter().zip(shared.rings) {
+pub fn reset() {
+    for (slot, ring) in SLOTS.get().into_iter().flat_map(|slots| slots.iter()).zip(RINGS.require().iter()) {
         slot.reset(ring.position());
     }
 }

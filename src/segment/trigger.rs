@@ -1,9 +1,10 @@
 //! The trigger on `idgen.segment`: keeps what a hand could get wrong, and tells every process of a change.
 
+use super::errors;
 use super::{change, row};
-use crate::encoding::Text;
-use crate::trigger::{self, Row, Tuple};
-use crate::{error, random};
+use crate::pg::encoding::Text;
+use crate::pg::session;
+use crate::pg::trigger::{self, Row, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
@@ -16,7 +17,7 @@ use pgrx::trigger_support::PgTriggerOperation;
 )]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| error::segment::row_trigger_only().raise());
+    let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::row_trigger_only().raise());
     if !row::is_allocation() {
         // SAFETY: the table the trigger is on. Sent to all when the transaction commits.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };
@@ -40,7 +41,7 @@ const NUMBERS: [&str; 4] = ["max_id", "stride", "residue", "upper_bound"];
 
 fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     let transaction = own_transaction();
-    new.set_by_name("creation", random::number())?;
+    new.set_by_name("creation", session::random_i64())?;
     new.set_by_name("version", 1i64)?;
     new.set_by_name("created_in", transaction)?;
     new.set_by_name("changed_in", transaction)?;
@@ -51,7 +52,7 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     let (max_id, wish) = (number(old, "max_id")?, number(&new, "max_id")?);
     if wish < max_id {
         let tag = old.get_by_name::<Text>("tag")?.map(String::from).unwrap_or_default();
-        error::segment::lowered(&tag, max_id, wish).raise();
+        errors::lowered(&tag, max_id, wish).raise();
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;

@@ -3,11 +3,11 @@
 //! With a layout they are IMMUTABLE. Without one they depend on `idgen.layout`, which changes only when the server
 //! starts, and are STABLE. All are STRICT: NULL in, NULL out.
 
+use super::errors;
 use super::layouts;
-use crate::encoding::Text;
-use crate::error;
-use crate::record::{self, Record};
-use crate::timestamp;
+use crate::pg::composite::{self, Composite};
+use crate::pg::encoding::Text;
+use crate::pg::timestamp;
 use idgen_core::layout::{Layout, Node};
 use pgrx::prelude::*;
 
@@ -16,19 +16,19 @@ use pgrx::prelude::*;
            OUT tag int, OUT sequence bigint) STABLE STRICT PARALLEL SAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     parts(id, &layouts::default(), fcinfo)
 }
 
 #[pg_extern(sql = "CREATE FUNCTION snowflake_parts(id bigint, layout text, OUT ts timestamptz, OUT datacenter int, \
            OUT worker int, OUT tag int, OUT sequence bigint) IMMUTABLE STRICT PARALLEL SAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     parts(id, &layouts::parsed(&layout), fcinfo)
 }
 
-fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
-    let parts = layout.unpack(id).unwrap_or_else(|e| error::id(e, id, layout).raise());
+fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+    let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let int = |field: Option<u32>| field.map(|value| value as i32).into_datum();
     let datums = [
         time_of(id, parts.time_ms).into_datum(),
@@ -38,7 +38,7 @@ fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
         (parts.sequence as i64).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { record::form(fcinfo, datums) }
+    unsafe { composite::form(fcinfo, datums) }
 }
 
 #[pg_extern(stable, strict, parallel_safe)]
@@ -52,12 +52,12 @@ fn snowflake_time_in(id: i64, layout: Text) -> TimestampWithTimeZone {
 }
 
 fn time(id: i64, layout: &Layout) -> TimestampWithTimeZone {
-    let parts = layout.unpack(id).unwrap_or_else(|e| error::id(e, id, layout).raise());
+    let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     time_of(id, parts.time_ms)
 }
 
 fn time_of(id: i64, time_ms: i64) -> TimestampWithTimeZone {
-    timestamp::from_ms(time_ms).unwrap_or_else(|| error::time_out_of_range(id).raise())
+    timestamp::from_ms(time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise())
 }
 
 #[pg_extern(stable, strict, parallel_safe)]
@@ -104,13 +104,13 @@ fn snowflake_make_with_datacenter_in(
 fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, layout: &Layout) -> i64 {
     let time_ms = timestamp::to_ms(ts);
     if matches!(time_ms, i64::MIN | i64::MAX) {
-        error::ts_not_finite().raise();
+        errors::ts_not_finite().raise();
     }
     let unsigned =
-        |name, value: i32| u32::try_from(value).unwrap_or_else(|_| error::negative_part(name, value.into()).raise());
+        |name, value: i32| u32::try_from(value).unwrap_or_else(|_| errors::negative_part(name, value.into()).raise());
     let node = Node { datacenter: unsigned("datacenter", datacenter), worker: unsigned("worker", worker) };
-    let wanted = u64::try_from(sequence).unwrap_or_else(|_| error::negative_part("sequence", sequence).raise());
-    layout.pack(time_ms, node, wanted).unwrap_or_else(|e| error::id(e, sequence, layout).raise())
+    let wanted = u64::try_from(sequence).unwrap_or_else(|_| errors::negative_part("sequence", sequence).raise());
+    layout.pack(time_ms, node, wanted).unwrap_or_else(|e| errors::id(e, sequence, layout).raise())
 }
 
 #[pg_extern(
@@ -118,18 +118,18 @@ fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, 
            OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) STABLE STRICT PARALLEL SAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     describe(&layouts::default(), fcinfo)
 }
 
 #[pg_extern(sql = "CREATE FUNCTION snowflake_layout(layout text, OUT spec text, OUT bits int, OUT unit interval, \
            OUT epoch timestamptz, OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) \
            IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_layout_in(layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn snowflake_layout_in(layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     describe(&layouts::parsed(&layout), fcinfo)
 }
 
-fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let datums = [
         layout.to_string().into_datum(),
         (layout.bits() as i32).into_datum(),
@@ -140,5 +140,5 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Record {
         timestamp::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { record::form(fcinfo, datums) }
+    unsafe { composite::form(fcinfo, datums) }
 }

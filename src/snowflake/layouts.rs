@@ -1,13 +1,14 @@
-//! The layouts this process has met, by their text: parsed once, attached once.
+//! The layouts that this process has used, by their text: parsed once, attached once.
 
-use super::space::{self, Attached};
-use crate::call_site::CallSite;
-use crate::{error, settings, shmem, worker};
+use super::issue::{self, Attached};
+use super::{errors, node};
+use crate::pg::call_site::CallSite;
+use crate::{error, settings};
 use idgen_core::layout::Layout;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// More texts than a schema uses. A session that makes up new ones starts over, and parses again.
+/// More texts than a schema uses. A session that exceeds it starts over, and parses again.
 const MOST: usize = 256;
 
 struct Known {
@@ -17,11 +18,11 @@ struct Known {
 
 static KNOWN: Mutex<Option<HashMap<String, Known>>> = Mutex::new(None);
 
-/// The layout that a text says.
+/// The layout of a text. Raises 22023.
 pub fn parsed(text: &str) -> Layout {
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).map(|known| known.layout));
     known.unwrap_or_else(|| {
-        let layout = Layout::parse(text).unwrap_or_else(|e| error::layout(text, &e).raise());
+        let layout = Layout::parse(text).unwrap_or_else(|e| errors::layout(text, &e).raise());
         remember(text, Known { layout, attached: None });
         layout
     })
@@ -32,7 +33,7 @@ pub fn default() -> Layout {
     parsed(&settings::layout())
 }
 
-/// The space that a call draws from: in the layout it names, else in that of `idgen.layout`.
+/// What a call draws from: the layout that it names, or that of `idgen.layout`.
 pub fn of_call(site: &CallSite) -> Attached {
     match site.text() {
         Some(text) => attached(&text),
@@ -41,16 +42,13 @@ pub fn of_call(site: &CallSite) -> Attached {
     }
 }
 
-/// The space that this server draws from in the layout that a text says.
 fn attached(text: &str) -> Attached {
-    // Also where it is known: the session may have read that there is a pool before the keeper has.
-    if let Some(shared) = shmem::shared() {
-        worker::state::end_unset(shared);
-    }
+    // Also if the text is known: this session may have read the settings before other processes have.
+    node::follow_settings();
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
     known.filter(Attached::is_current).unwrap_or_else(|| {
         let layout = parsed(text);
-        let attached = space::attach(layout);
+        let attached = issue::attach(layout);
         remember(text, Known { layout, attached: Some(attached) });
         attached
     })

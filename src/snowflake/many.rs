@@ -1,18 +1,19 @@
-//! snowflake_next_many: a set of ids, drawn as few reservations as the bounds allow and streamed.
+//! `snowflake_next_many`: a set of ids, reserved in as few runs as the bounds allow, and streamed.
 
+use super::issue::{self, Attached};
 use super::layouts;
-use super::space::{self, Attached};
-use crate::call_site::CallSite;
-use crate::set;
+use crate::args;
+use crate::pg::call_site::CallSite;
+use crate::pg::srf;
 use idgen_core::snowflake::Run;
 use pgrx::prelude::*;
 
-/// A set in the middle of being returned.
-struct Drawing {
+/// A set that is being returned.
+struct IdSet {
     attached: Attached,
-    /// What is reserved and not yet returned.
+    /// Reserved and not returned yet.
     run: Run,
-    /// What is not yet reserved.
+    /// Not reserved yet.
     wanted: u64,
 }
 
@@ -38,16 +39,16 @@ fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 /// `fcinfo` is that of a running call whose arguments are a count and, at `layout_arg`, a text.
 unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) -> Option<i64> {
     // SAFETY: the caller vouches for the arguments; the functions return sets, and keep nothing else.
-    unsafe { set::next_row(fcinfo, || Drawing::begin(fcinfo, layout_arg), Drawing::next) }
+    unsafe { srf::next_row(fcinfo, || IdSet::begin(fcinfo, layout_arg), IdSet::next) }
 }
 
-impl Drawing {
+impl IdSet {
     /// # Safety
     /// See `next_row`.
     unsafe fn begin(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) -> Self {
         // SAFETY: the first argument is an int, and the caller vouches for the layout's.
         let (count, site) = unsafe { (pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 0), CallSite::new(fcinfo, layout_arg)) };
-        let wanted = set::count(count);
+        let wanted = args::count(count);
         Self { attached: layouts::of_call(&site), run: Run { first: 0, count: 0, borrowed: 0 }, wanted }
     }
 
@@ -57,7 +58,7 @@ impl Drawing {
             if self.wanted == 0 {
                 return None;
             }
-            self.run = space::next_run(&mut self.attached, self.wanted);
+            self.run = issue::next_run(&mut self.attached, self.wanted);
             self.wanted -= self.run.count;
         }
         let id = self.attached.id(self.run.first);

@@ -1,13 +1,14 @@
-//! snowflake_observe: what `setval` is to a sequence.
+//! `snowflake_observe`: what `setval` is to a sequence.
 
-use super::layouts;
-use crate::clock::{mark, wall_ms};
-use crate::encoding::Text;
-use crate::{error, shmem, timestamp};
+use super::{errors, layouts};
+use crate::clock;
+use crate::error;
+use crate::pg::encoding::Text;
+use crate::pg::{system_clock, timestamp};
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
 
-/// Further ahead of the clock than this, an id is more likely wrong than made by a server.
+/// An id that is further ahead of the clock is more likely wrong than made by a server.
 const NEEDS_FORCE_MS: i64 = 86_400_000;
 
 #[pg_extern(sql = "CREATE FUNCTION snowflake_observe(id bigint, force boolean DEFAULT false) RETURNS timestamptz \
@@ -25,15 +26,15 @@ fn snowflake_observe_in(id: i64, layout: Text, force: bool) -> TimestampWithTime
 }
 
 fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
-    let shared = shmem::shared().unwrap_or_else(|| error::not_preloaded().raise());
-    super::space::refuse_on_standby();
-    let parts = layout.unpack(id).unwrap_or_else(|e| error::id(e, id, layout).raise());
+    clock::STATE.require();
+    error::refuse_on_standby();
+    let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
-    let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| error::time_out_of_range(id).raise());
-    if !force && floor_ms > wall_ms() + NEEDS_FORCE_MS {
-        error::observed_too_far_ahead(id, parts.time_ms).raise();
+    let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
+    if !force && floor_ms > system_clock::wall_ms() + NEEDS_FORCE_MS {
+        errors::observed_too_far_ahead(id, parts.time_ms).raise();
     }
-    mark::ensure_begun(shared, None);
-    mark::raise_to(shared, floor_ms);
+    clock::ensure_begun(None);
+    clock::raise_to(floor_ms);
     floor
 }

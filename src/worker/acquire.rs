@@ -1,15 +1,15 @@
 //! Acquiring a worker id of a pool, and the rectangle of id times that goes with it.
 
+use super::errors;
 use super::history::{self, Known};
 use super::number::{self, Grant};
 use super::preference::WorkerPreference;
 use super::{finite_us, refuse_in_block};
-use crate::call_site::text_arg;
-use crate::error;
 use crate::lease::row::{self, Wish};
-use crate::lease::{acquire, names, term, transaction, ttl_us};
+use crate::lease::{acquire, names, pending, term, ttl_us};
 use crate::lock::{checked_name, wait::Limit};
-use crate::record::{self, Record};
+use crate::pg::call_site::text_arg;
+use crate::pg::composite::{self, Composite};
 use idgen_core::worker::Bounds;
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
@@ -29,7 +29,7 @@ struct Request {
            reached timestamptz DEFAULT NULL, prefer int DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
+fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the SQL of 0.7 declares three.
     let (pool, request) = unsafe {
         let is_full = (*fcinfo).nargs > 3;
@@ -67,7 +67,7 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Record {
         term::expires_at(granted.session_key, granted.ends_us).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { record::form(fcinfo, columns) }
+    unsafe { composite::form(fcinfo, columns) }
 }
 
 /// How long the term lasts, `None` with its session, and how far the caller is ahead of the clock here if it does not say
@@ -85,12 +85,10 @@ fn checked_ttl(pool: &str, request: &Request, known: Known) -> (Option<i64>, i64
             let (term_us, reached_us) = bounds.split(ttl_us);
             (Some(term_us), reached_us.saturating_sub(bounds.now_us))
         }
-        (Some(ttl_us), Some(_)) if ttl_us > bounds.ttl_us => {
-            error::worker::ttl_beyond_the_pools(pool, bounds.ttl_us).raise()
-        }
+        (Some(ttl_us), Some(_)) if ttl_us > bounds.ttl_us => errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise(),
         (ttl_us, reached_us) => {
             if let Some(excess_us) = reached_us.and_then(|reached_us| bounds.excess_us(reached_us)) {
-                error::worker::too_far_ahead(excess_us, bounds.max_lead_us).raise();
+                errors::too_far_ahead(excess_us, bounds.max_lead_us).raise();
             }
             (ttl_us, 0)
         }
@@ -114,10 +112,10 @@ fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>, known: Known) -
     };
     let take = || acquire::slot(&wish, Limit::by_lock_timeout());
     // Callers of 0.7 do not confirm.
-    let granted = if request.reached_us.is_some() { transaction::confirmed_apart(take) } else { take() };
+    let granted = if request.reached_us.is_some() { pending::confirmed_apart(take) } else { take() };
     let Some(granted) = granted else {
         let slots = row::look(pool).definition.slots;
-        error::worker::exhausted(pool, slots, &names::idle_holders(pool)).raise()
+        errors::exhausted(pool, slots, &names::idle_holders(pool)).raise()
     };
     // Again: the pool may have been moved, dropped or changed while the caller waited in the queue, and the history interrupted.
     let known = history::for_holder(pool, granted.token);
@@ -137,7 +135,7 @@ fn bounds(pool: &str, known: Known) -> Bounds {
 fn pool_ttl_us(pool: &str) -> i64 {
     let defined = row::look(pool);
     if defined.definer.is_none() {
-        error::worker::unknown_pool(pool).raise();
+        errors::unknown_pool(pool).raise();
     }
     defined.definition.ttl_us
 }

@@ -3,15 +3,20 @@
 //! A commit that was cancelled while it waited for a standby succeeds, with a warning that the caller may never see. So a
 //! caller that must know asks here, after the commit, and PostgreSQL's own record of what the standbys have decides.
 
+use super::errors;
 use super::history;
-use crate::encoding::Text;
 use crate::lease::row::{LEASE, user};
 use crate::lease::{required_token, term};
 use crate::lock::checked_name;
-use crate::query::{Query, optional, value};
-use crate::{error, pg_compat, subtransaction};
+use crate::pg::encoding::Text;
+use crate::pg::latch;
+use crate::pg::session;
+use crate::pg::spi::{Query, optional, value};
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::{compat, xact};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+use std::time::Duration;
 
 /// What a token stands for.
 struct Confirmable {
@@ -47,17 +52,17 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
         is_uncommitted: value(row, 3),
     };
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
-    let found = subtransaction::undone(|| {
-        let found = FIND.look(&[pool.into(), token.into(), user().into()], read).pop();
+    let found = xact::rolled_back(|| {
+        let found = FIND.read_latest(&[pool.into(), token.into(), user().into()], read).pop();
         if found.is_some() {
             history::for_holder(pool, token);
         }
         found
     });
     let found = found.unwrap_or_else(|| term::stale(pool, token));
-    let not_after = found.not_after.unwrap_or_else(|| error::worker::bare_lease(pool, found.slot).raise());
+    let not_after = found.not_after.unwrap_or_else(|| errors::bare_lease(pool, found.slot).raise());
     if found.is_uncommitted {
-        error::worker::confirmed_too_early(pool, found.slot).raise();
+        errors::confirmed_too_early(pool, found.slot).raise();
     }
     // SAFETY: not in recovery. What was read above is committed, and worker ids are committed durably: it is flushed.
     wait_for_standbys(unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) });
@@ -68,12 +73,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
 fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
     while has_synchronous_standbys() && flushed_by_standbys() < until {
         check_for_interrupts!();
-        let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-        // SAFETY: every backend has its latch, and waits on it alone.
-        unsafe {
-            pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, LOOK_EVERY_MS, pg_compat::wait_for_standbys());
-            pg_sys::ResetLatch(pg_sys::MyLatch);
-        }
+        latch::wait(Some(READ_EVERY), STANDBY_WAIT);
         take_new_settings();
     }
 }
@@ -81,18 +81,16 @@ fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
 /// PostgreSQL reads them between two statements. A commit that waits for a standby ends as soon as none is asked for any more,
 /// and so does this wait.
 fn take_new_settings() {
-    // SAFETY: reads and writes variables of this process, inside a statement as autovacuum does it. Values from a file belong
-    // to no transaction.
-    unsafe {
-        if pg_sys::ConfigReloadPending != 0 {
-            pg_sys::ConfigReloadPending = 0;
-            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-        }
+    if session::is_reload_pending() {
+        session::reload_configuration();
     }
 }
 
 /// PostgreSQL wakes only the processes in its queue of commits. A standby's answer takes about as long.
-const LOOK_EVERY_MS: i64 = 2;
+const READ_EVERY: Duration = Duration::from_millis(2);
+
+/// As `pg_stat_activity` shows the wait for synchronous standbys.
+const STANDBY_WAIT: WaitEvent = WaitEvent::named(c"IdgenWorkerConfirm");
 
 fn has_synchronous_standbys() -> bool {
     // SAFETY: settings of this process; the text is null or a C string.
@@ -105,7 +103,7 @@ fn has_synchronous_standbys() -> bool {
 fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
     // SAFETY: shared memory that is there from the start; the lock guards it.
     unsafe {
-        let lock = pg_compat::sync_rep_lock();
+        let lock = compat::sync_rep_lock();
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
         let flushed = (*pg_sys::WalSndCtl).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize];
         pg_sys::LWLockRelease(lock);

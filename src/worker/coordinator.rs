@@ -1,8 +1,8 @@
 //! What is asked of the coordinator, as SQL.
 
 use super::keeper::is_stop_requested;
-use super::libpq::{Connection, Patience, Resolver, Trouble};
 use super::state::Term;
+use crate::pg::libpq::{Connection, Patience, Resolver, Trouble};
 use crate::settings::Pool;
 use idgen_core::worker::Interval;
 use idgen_core::worker::memory::Identity;
@@ -65,7 +65,7 @@ impl Coordinator {
         if pool.coordinator.is_empty() {
             return Err(Trouble::new("idgen.coordinator is not set"));
         }
-        let mut connection = Connection::open(&pool.coordinator, resolver, turn, patience)?;
+        let mut connection = Connection::open(&pool.coordinator, c"idgen keeper", resolver, turn, patience)?;
         let row = connection.query(IDENTIFY, &[&patience.time.as_millis().to_string()], patience)?;
         let Some(Some(schema)) = row.get(2).cloned() else {
             return Err(Trouble::new(format!("{}: the database has no extension idgen", connection.host())));

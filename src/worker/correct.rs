@@ -1,11 +1,13 @@
 //! Correcting what is recorded of a worker id after a clock was wrong.
 
-use crate::encoding::Text;
+use super::errors;
+use crate::args;
 use crate::lease::row::{self, LEASE};
-use crate::lease::{define, term, transaction};
+use crate::lease::{define, pending, term};
 use crate::lock::checked_name;
-use crate::query::{self, Query, value};
-use crate::{error, timestamp};
+use crate::pg::encoding::Text;
+use crate::pg::spi::{self, Query, value};
+use crate::pg::timestamp;
 use pgrx::prelude::*;
 
 /// States that no id at or after a time was issued under a worker id that nobody holds. Returns what was recorded.
@@ -18,12 +20,12 @@ fn worker_correct(
     worker_id: Option<i32>,
     used_until: Option<TimestampWithTimeZone>,
 ) -> TimestampWithTimeZone {
-    let pool = pool.as_deref().unwrap_or_else(|| error::null_argument("pool").raise());
+    let pool = args::required(pool.as_deref(), "pool");
     let pool = checked_name(Some(pool));
-    let worker_id = worker_id.unwrap_or_else(|| error::null_argument("worker_id").raise());
-    let used_until = used_until.unwrap_or_else(|| error::null_argument("used_until").raise());
+    let worker_id = args::required(worker_id, "worker_id");
+    let used_until = args::required(used_until, "used_until");
     if timestamp::from_us(timestamp::to_us(used_until)).is_none() {
-        error::worker::used_until_not_finite().raise();
+        errors::used_until_not_finite().raise();
     }
     term::refuse_where_nothing_can_be_written(c"worker_correct()");
     // Before the wait, so that no caller waits in vain.
@@ -31,17 +33,17 @@ fn worker_correct(
     // A transaction that has acquired from the pool may have this worker id.
     define::lock_for_change(pool);
     define::require_definer(pool, &row::look(pool));
-    let known = query::as_read_committed(|| {
+    let known = spi::as_read_committed(|| {
         // Waits for a renewal or a release that is under way.
         row::lock_waiting(pool, worker_id);
         // The holder of an expired term may renew it.
         if row::look(pool).terms.iter().any(|term| term.slot == worker_id && term.depth > 0) {
-            error::worker::held(pool, worker_id).raise();
+            errors::held(pool, worker_id).raise();
         }
-        CORRECT.write(&[pool.into(), worker_id.into(), used_until.into()], |row| value(row, 1)).pop()
+        CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| value(row, 1)).pop()
     });
-    let known = known.unwrap_or_else(|| error::worker::never_granted(pool, worker_id).raise());
-    transaction::is_to_be_durable();
+    let known = known.unwrap_or_else(|| errors::never_granted(pool, worker_id).raise());
+    pending::require_durability();
     known
 }
 

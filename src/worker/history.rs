@@ -1,18 +1,20 @@
 //! The row of `idgen.worker_history`, and a mark that outlives the extension.
 
+use super::errors;
 use super::{number, place};
-use crate::clock::label;
-use crate::lease::{term, tokens, transaction};
-use crate::owner::Table;
-use crate::query::{Query, optional, text, value};
-use crate::{error, settings, timestamp};
+use crate::lease::{pending, term, tokens};
+use crate::pg::owner::ExtensionTable;
+use crate::pg::recovery;
+use crate::pg::spi::{Query, optional, text, value};
+use crate::pg::timestamp;
+use crate::settings;
 use idgen_core::worker::history::{History, Identity, State};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::ffi::{CStr, CString};
 
 /// At most one row. The SQL of 0.7 does not have it.
-static WORKER_HISTORY: Table = Table::new(c"worker_history");
+static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"idgen", c"worker_history");
 
 /// What a grant or a renewal has to know of the history.
 #[derive(Clone, Copy, Default)]
@@ -60,7 +62,7 @@ pub fn for_holder(pool: &str, token: i64) -> Known {
         return Known::default();
     };
     if !is_own(&history, &identity()) || token < history.first_token {
-        error::worker::token_before_interruption(pool).raise();
+        errors::token_before_interruption(pool).raise();
     }
     Known::from(&history)
 }
@@ -83,7 +85,7 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
         unmark();
     }
     write(&begun);
-    transaction::is_to_be_durable();
+    pending::require_durability();
     let since_us = begun.since_us.expect("it was interrupted");
     number::time(since_us.saturating_add(begun.longest_us))
 }
@@ -93,7 +95,7 @@ fn is_own(history: &History, identity: &Identity) -> bool {
     match history.state(identity) {
         State::Own => true,
         State::Interrupted => false,
-        State::Copied => error::worker::copy_of_the_coordinator().raise(),
+        State::Copied => errors::copy_of_the_coordinator().raise(),
     }
 }
 
@@ -126,10 +128,10 @@ fn identity() -> Identity {
     Identity {
         // SAFETY: reads shared memory.
         system_identifier: unsafe { pg_sys::GetSystemIdentifier() } as i64,
-        timeline: label::timeline() as i32,
+        timeline: recovery::timeline() as i32,
         // SAFETY: a variable of this process.
         database: unsafe { pg_sys::MyDatabaseId }.to_u32(),
-        place: place::of_data_directory().unwrap_or_else(|e| error::worker::no_place(&e).raise()),
+        place: place::of_data_directory().unwrap_or_else(|e| errors::no_place(&e).raise()),
     }
 }
 
@@ -151,7 +153,7 @@ fn read() -> Option<History> {
         first_token: value(row, 6),
         longest_us: value(row, 7),
     };
-    READ.look(&[], read).pop()
+    READ.read_latest(&[], read).pop()
 }
 
 static WRITE: Query = Query::new(&WORKER_HISTORY, || {
@@ -177,7 +179,7 @@ fn write(history: &History) {
         history.first_token.into(),
         history.longest_us.into(),
     ];
-    WRITE.write(&args, |_| ());
+    WRITE.write_latest(&args, |_| ());
 }
 
 static LONGEST_TTL: Query = Query::new(&WORKER_HISTORY, || {
@@ -189,7 +191,7 @@ static LONGEST_TTL: Query = Query::new(&WORKER_HISTORY, || {
 
 /// The longest time from the clock to the end of a rectangle, of any pool.
 fn longest_us() -> i64 {
-    let ttl_us: Option<i64> = LONGEST_TTL.look(&[], |row| optional(row, 1)).pop().flatten();
+    let ttl_us: Option<i64> = LONGEST_TTL.read_latest(&[], |row| optional(row, 1)).pop().flatten();
     longest_of(ttl_us.unwrap_or(0))
 }
 
@@ -206,7 +208,7 @@ static RESTORED: Query = Query::new(&WORKER_HISTORY, || {
 
 /// A dump has rectangles, and no leases.
 fn has_restored_rows() -> bool {
-    !RESTORED.look(&[], |_| ()).is_empty()
+    !RESTORED.read_latest(&[], |_| ()).is_empty()
 }
 
 const PROVIDER: &CStr = c"idgen workers";

@@ -5,106 +5,68 @@
 //! A lease is known by its token, which is in shared memory: a keeper that was ended goes on with it. A server that starts
 //! again, also after a crash of a backend, ends its last term, which the file `idgen_worker` names, and acquires again.
 
+use super::errors;
 use super::handle::NOTHING;
 use super::leasing::LeftTerm;
-use super::libpq::{Resolver, Trouble};
 use super::memory::{self, Recollection};
-use super::state::{self, Lease};
-use crate::clock::{self, boot_us, wall_ms};
-use crate::pg_compat::set_signal_handler;
+use super::state::{self, LEASE, Lease, STATE};
+use crate::clock;
+use crate::pg::bgworker::{self, Worker};
+use crate::pg::libpq::{Resolver, Trouble};
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::{latch, session, system_clock, xact};
 use crate::settings::{self, Pool};
-use crate::shmem::{self, Shared};
-use crate::{error, random};
+use crate::snowflake::node;
 use idgen_core::worker::coordinator::Pace;
-use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
+use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Called while the postmaster preloads libraries. Always: a pool can be configured by a reload.
+const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
+
+/// While the postmaster preloads libraries. Always: a reload can configure a pool.
 pub fn register() {
     // SAFETY: a flag that is set before. A server that is upgraded makes no ids.
     if !unsafe { pg_sys::IsBinaryUpgrade } {
-        BackgroundWorkerBuilder::new("idgen keeper")
-            .set_library("idgen")
-            .set_function("idgen_keeper")
-            .set_start_time(BgWorkerStartTime::RecoveryFinished)
-            .set_restart_time(Some(Duration::from_secs(1)))
-            .load();
+        WORKER.register(BgWorkerStartTime::RecoveryFinished, Duration::from_secs(1));
     }
-}
-
-unsafe extern "C-unwind" {
-    /// PostgreSQL's handler of SIGHUP. Declared here, because pgrx's wrapper of it is no C function.
-    fn SignalHandlerForConfigReload(signal: c_int);
 }
 
 /// SIGTERM has come. Not PostgreSQL's own handler: what is under way is to end in order.
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C-unwind" fn on_stop(_signal: c_int) {
-    // SAFETY: as in PostgreSQL's own handlers: SetLatch may be called in one, and errno stays as it was.
-    unsafe {
-        let errno = *libc::__errno_location();
-        IS_STOP_REQUESTED.store(true, Relaxed);
-        pg_sys::SetLatch(pg_sys::MyLatch);
-        *libc::__errno_location() = errno;
-    }
+    // SAFETY: in a signal handler.
+    unsafe { bgworker::in_signal_handler(|| IS_STOP_REQUESTED.store(true, Relaxed)) };
 }
 
 pub(super) fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Relaxed)
 }
 
-fn is_reload_requested() -> bool {
-    // SAFETY: a flag of this process.
-    unsafe { pg_sys::ConfigReloadPending != 0 }
-}
-
 /// Does what is asked of the coordinator have to end? A reload may have taken the pool away.
 pub(super) fn is_interrupted() -> bool {
-    is_stop_requested() || is_reload_requested()
+    is_stop_requested() || session::is_reload_pending()
 }
 
 /// The worker.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
-    // SAFETY: as the first thing of a background worker.
-    unsafe {
-        set_signal_handler(libc::SIGTERM, Some(on_stop));
-        set_signal_handler(libc::SIGHUP, Some(SignalHandlerForConfigReload));
-        pg_sys::BackgroundWorkerUnblockSignals();
-    }
-    let Some(shared) = shmem::shared() else {
+    bgworker::handle_signals(Some(on_stop), None);
+    let Some(state) = STATE.get() else {
         return;
     };
-    shared.worker.keeper.enter();
-    // SAFETY: the callback has the signature of one.
-    unsafe { pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null()) };
-    // A reload before the handler was there would be missed.
-    reload();
-    Keeper::new(shared).run();
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn at_exit(_code: i32, _arg: pg_sys::Datum) {
-    if let Some(shared) = shmem::shared() {
-        shared.worker.keeper.leave();
-    }
-}
-
-fn reload() {
-    // SAFETY: in the main loop of a process, as PostgreSQL's own do it.
-    unsafe {
-        pg_sys::ConfigReloadPending = 0;
-        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-    }
+    state.keeper.enter();
+    xact::before_exit(|_| STATE.require().keeper.leave());
+    // A reload before the handler was installed would be missed.
+    session::reload_configuration();
+    Keeper::new().run();
 }
 
 pub(super) struct Keeper {
-    pub shared: &'static Shared,
     /// As configured; `None` while there is none.
     pub pool: Option<Pool>,
     /// What was configured when the term was granted that the server still has, if that was something else.
@@ -132,12 +94,11 @@ pub(super) const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 
 impl Keeper {
     /// Goes on with what an earlier keeper of this server has leased.
-    fn new(shared: &'static Shared) -> Self {
-        let lease = shared.with_worker(|lease| *lease);
+    fn new() -> Self {
+        let lease = LEASE.exclusive(|lease| *lease);
         let is_leased = lease.term.or(lease.pending).is_some();
         let left = if is_leased { None } else { recall() };
         Self {
-            shared,
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
             last_worker: left.as_ref().map(|left| left.term.worker),
@@ -158,8 +119,8 @@ impl Keeper {
             if is_stop_requested() {
                 self.stop();
             }
-            if is_reload_requested() {
-                reload();
+            if session::is_reload_pending() {
+                session::reload_configuration();
             }
             self.follow_settings();
             if self.pool.is_none() {
@@ -167,8 +128,8 @@ impl Keeper {
                 continue;
             }
             // Before it is looked what is needed: what was asked for before this is answered by what is asked now.
-            self.asked_us = boot_us();
-            self.needed_ms = self.shared.worker.keeper.take_needed_ms().max(self.needed_ms);
+            self.asked_us = system_clock::boot_us();
+            self.needed_ms = STATE.require().keeper.take_needed_ms().max(self.needed_ms);
             // After a failure at the pace of failures, however many need more.
             let is_asked = self.needed_ms != NOTHING && self.failures == 0;
             if is_asked || self.due <= Instant::now() {
@@ -177,7 +138,7 @@ impl Keeper {
             }
             if !is_interrupted() {
                 // Rounded up: the latch counts in milliseconds.
-                clock::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+                latch::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             }
             check_for_interrupts!();
         }
@@ -198,11 +159,11 @@ impl Keeper {
 
     /// Goes by the settings as they are now.
     fn follow_settings(&mut self) {
-        state::end_unset(self.shared);
+        state::follow_settings();
         let pool = settings::worker_pool();
-        self.shared.worker.has_pool.store(pool.is_some(), Relaxed);
+        STATE.require().has_pool.store(pool.is_some(), Relaxed);
         // A keeper before this one may have ended in between, and may have had no lease.
-        let is_left = pool.is_none() && !settings::worker_undecided() && !self.shared.worker.is_set();
+        let is_left = pool.is_none() && !settings::worker_undecided() && !node::CURRENT.require().is_setting();
         if pool == self.pool && !is_left {
             return;
         }
@@ -217,11 +178,11 @@ impl Keeper {
     /// The term that the server has may be known there too: the pool was moved, or is only reached another way. Until that is
     /// known, its ids go on. One that is not used yet is ended like that of an earlier start, so that it takes no worker id away.
     fn turn_to_another_pool(&mut self) {
-        if let Some(pending) = self.shared.with_worker(|lease| lease.pending.take()) {
+        if let Some(pending) = LEASE.exclusive(|lease| lease.pending.take()) {
             self.last_worker = Some(pending.number);
             self.left = recall().filter(|left| left.term.token == pending.token);
         }
-        if self.former.is_none() && self.shared.with_worker(|lease| lease.term.is_some()) {
+        if self.former.is_none() && LEASE.exclusive(|lease| lease.term.is_some()) {
             self.former = self.pool.take();
         }
     }
@@ -230,15 +191,15 @@ impl Keeper {
     fn leave_pool(&mut self) {
         self.give_back(is_stop_requested);
         if !settings::worker_undecided() {
-            clock::confine(self.shared, i64::MIN, i64::MAX, || self.shared.worker.set_by_setting());
+            clock::confine(i64::MIN, i64::MAX, || node::CURRENT.require().set_to_setting());
             // The worker id is set by hand: no pool is in charge of it.
             if let Err(error) = memory::remember(None) {
-                error::worker::memory_not_written(&error).warn();
+                errors::memory_not_written(&error).warn();
             }
         }
         (self.former, self.left, self.last_worker) = (None, None, None);
-        self.shared.with_worker(|lease| *lease = Lease::default());
-        self.shared.worker.changed.ring();
+        LEASE.exclusive(|lease| *lease = Lease::default());
+        STATE.require().changed.broadcast();
     }
 
     /// Asks the coordinator once, and tells how it went. Returns when to ask again.
@@ -246,7 +207,7 @@ impl Keeper {
         let pause = match self.ask() {
             Ok(()) => {
                 (self.failures, self.needed_ms) = (0, NOTHING);
-                let failed = self.shared.with_worker(|lease| {
+                let failed = LEASE.exclusive(|lease| {
                     lease.last_error.clear();
                     lease.failing_since_ms.take()
                 });
@@ -265,16 +226,16 @@ impl Keeper {
                 pause
             }
         };
-        self.shared.worker.changed.ring();
+        STATE.require().changed.broadcast();
         pause
     }
 
     /// Keeps what went wrong for the view, and for errors of sessions; the first time in a row the server's log has it too.
     fn note(&self, trouble: &Trouble) {
         let message = &trouble.message;
-        self.shared.worker.failures.fetch_add(1, Relaxed);
-        let now_ms = wall_ms();
-        let is_first = self.shared.with_worker(|lease| {
+        STATE.require().failures.fetch_add(1, Relaxed);
+        let now_ms = system_clock::wall_ms();
+        let is_first = LEASE.exclusive(|lease| {
             let is_first = lease.failing_since_ms.is_none();
             lease.failing_since_ms.get_or_insert(now_ms);
             lease.last_error.set(message);
@@ -296,7 +257,7 @@ fn recall() -> Option<LeftTerm> {
         Recollection::Nothing => None,
         Recollection::Pool(memory) => LeftTerm::of(memory),
         Recollection::Unreadable(why) => {
-            error::worker::memory_unreadable(&why).warn();
+            errors::memory_unreadable(&why).warn();
             None
         }
     }
@@ -314,18 +275,13 @@ fn sleep_until_woken() {
     if is_interrupted() {
         return;
     }
-    let events = pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH;
-    // SAFETY: every process has its latch, and waits on it alone.
-    unsafe {
-        pg_sys::WaitLatch(pg_sys::MyLatch, events as i32, -1, pg_sys::PG_WAIT_EXTENSION);
-        pg_sys::ResetLatch(pg_sys::MyLatch);
-    }
+    latch::wait(None, WaitEvent::EXTENSION);
     check_for_interrupts!();
 }
 
 /// Random in [0, 1).
 fn jitter() -> f64 {
-    (random::number() as u64 >> 11) as f64 / (1u64 << 53) as f64
+    (session::random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Is it the server that is stopping, and not only this process? As the postmaster's own file says, in its last line.

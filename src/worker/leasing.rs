@@ -5,12 +5,15 @@
 
 use super::coordinator::{self, Coordinator};
 use super::keeper::{FIRST_PACE, Keeper, is_interrupted, is_stop_requested};
-use super::libpq::{Patience, Trouble};
 use super::memory;
 use super::place;
 use super::state::Term;
-use crate::clock::{self, wall_ms};
+use super::state::{LEASE, STATE};
+use crate::clock;
+use crate::pg::libpq::{Patience, Trouble};
+use crate::pg::system_clock;
 use crate::settings::{self, Pool};
+use crate::snowflake::node;
 use idgen_core::worker::coordinator::Pace;
 use idgen_core::worker::memory::{Memory, Remembered};
 use pgrx::prelude::*;
@@ -52,7 +55,7 @@ impl Keeper {
         }
         self.confirm(&mut coordinator, reached_ms)?;
         let host = coordinator.host();
-        self.shared.with_worker(|lease| lease.coordinator.set(&host));
+        LEASE.exclusive(|lease| lease.coordinator.set(&host));
         Ok(())
     }
 
@@ -64,13 +67,13 @@ impl Keeper {
     /// The time that ids or clocks of this server have come to, in milliseconds since 1970. A lease is to last from there on, so
     /// that it stops no server that is ahead of the coordinator's clock.
     fn reached_ms(&self) -> i64 {
-        let next_ms = self.shared.with_table(|table| table.next_ms());
-        next_ms.max(self.needed_ms).max(wall_ms())
+        let next_ms = clock::next_ms();
+        next_ms.max(self.needed_ms).max(system_clock::wall_ms())
     }
 
     /// The term to go on with: one that is not confirmed yet, else the one that is used.
     fn held(&self) -> Option<Term> {
-        self.shared.with_worker(|lease| lease.pending.or(lease.term))
+        LEASE.exclusive(|lease| lease.pending.or(lease.term))
     }
 
     /// Notes durably that this server has a pool, before it has a worker id of it. What is known of an earlier term stays.
@@ -113,7 +116,7 @@ impl Keeper {
             Err(trouble) => return Err(trouble),
         };
         self.pace = Pace { ttl: told.ttl };
-        let (is_used, is_known) = self.shared.with_worker(|lease| {
+        let (is_used, is_known) = LEASE.exclusive(|lease| {
             for held in [&mut lease.term, &mut lease.pending].into_iter().flatten() {
                 if held.token == term.token {
                     held.told_us = told.not_after_us;
@@ -128,7 +131,7 @@ impl Keeper {
         }
         if is_used {
             self.former = None;
-            self.shared.with_worker(|lease| lease.pool.set(&pool));
+            LEASE.exclusive(|lease| lease.pool.set(&pool));
         }
         Ok(true)
     }
@@ -143,14 +146,14 @@ impl Keeper {
             Err(trouble) if !coordinator::is_loss(&trouble) => return Err(trouble),
             _ => {}
         }
-        self.shared.with_worker(|lease| lease.pending = None);
+        LEASE.exclusive(|lease| lease.pending = None);
         self.last_worker = Some(term.number);
         Ok(())
     }
 
     /// The worker id to ask for: the one that the server issues under, else the one that it had last.
     fn preferred(&self) -> Option<u32> {
-        match self.shared.worker.is_set() {
+        match node::CURRENT.require().is_setting() {
             true => Some(settings::node().worker),
             false => self.held().map(|term| term.number).or(self.last_worker),
         }
@@ -160,7 +163,7 @@ impl Keeper {
         let pool = self.pool_name().to_owned();
         let (term, ttl) = coordinator.acquire(&pool, &label(), reached_ms, self.preferred())?;
         self.pace = Pace { ttl };
-        self.shared.with_worker(|lease| lease.pending = Some(term));
+        LEASE.exclusive(|lease| lease.pending = Some(term));
         // Before it is used: a server that starts again ends it.
         self.remember_term(&pool, &term)
     }
@@ -180,7 +183,7 @@ impl Keeper {
         let confirmed = coordinator.confirm(self.pool_name(), term.token).map_err(unconfirmed);
         let certain_us = confirmed?.min(term.told_us);
         term.interval.not_after_us = certain_us.max(term.interval.not_after_us);
-        match self.shared.with_worker(|lease| lease.pending.is_some()) {
+        match LEASE.exclusive(|lease| lease.pending.is_some()) {
             true => self.begin(term, reached_ms),
             false => self.prolong(term, reached_ms),
         }
@@ -189,17 +192,17 @@ impl Keeper {
 
     fn prolong(&mut self, term: Term, reached_ms: i64) {
         // The end first: a waiting session that sees the new lease must see its end too.
-        self.shared.with_table(|_| self.shared.clock.mark.end_at(term.interval.end_ms()));
+        clock::extend_to(term.interval.end_ms());
         self.note_lease(term, reached_ms);
-        self.shared.worker.renewals.fetch_add(1, Relaxed);
+        STATE.require().renewals.fetch_add(1, Relaxed);
     }
 
     /// From now on ids are issued in this term.
     fn begin(&mut self, term: Term, reached_ms: i64) {
-        let worker = &self.shared.worker;
-        let by_hand = worker.is_set().then(|| settings::node().worker);
-        let before = clock::confine(self.shared, term.interval.first_ms(), term.interval.end_ms(), || {
-            worker.set_number(term.number);
+        let node = node::CURRENT.require();
+        let by_hand = node.is_setting().then(|| settings::node().worker);
+        let before = clock::confine(term.interval.first_ms(), term.interval.end_ms(), || {
+            node.set_leased(term.number);
             self.note_lease(term, reached_ms)
         });
         self.last_worker = Some(term.number);
@@ -210,11 +213,11 @@ impl Keeper {
             );
         }
         if before.is_none_or(|before| before.number != term.number) {
-            worker.changes.fetch_add(1, Relaxed);
+            STATE.require().changes.fetch_add(1, Relaxed);
             log!("this server is worker {} of pool \"{pool}\" from now on", term.number);
         }
         let former = self.former.take();
-        self.shared.with_worker(|lease| lease.pool.set(&pool));
+        LEASE.exclusive(|lease| lease.pool.set(&pool));
         if let (Some(former), Some(before)) = (former, before) {
             self.release(&former, &before, Some(self.last_used_us()), Instant::now() + LONGEST_STOP, is_stop_requested);
         }
@@ -223,7 +226,7 @@ impl Keeper {
     /// Writes down what is certain; returns what was before.
     fn note_lease(&self, term: Term, reached_ms: i64) -> Option<Term> {
         let (ttl, asked_us) = (self.pace.ttl, self.asked_us);
-        self.shared.with_worker(|lease| {
+        LEASE.exclusive(|lease| {
             (lease.ttl, lease.renewed_us, lease.pending) = (ttl, asked_us, None);
             // It was asked for to last its ttl from there on.
             lease.falls_short = term.interval.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
@@ -233,18 +236,18 @@ impl Keeper {
 
     /// Nothing is issued at this microsecond since 1970 or later, by any layout.
     fn last_used_us(&self) -> i64 {
-        let settled_ms = self.shared.with_table(|table| table.settled_ms());
+        let settled_ms = clock::settled_ms();
         settled_ms.saturating_mul(1000).saturating_sub(1)
     }
 
     /// Gives the worker id back, and says up to where it was used: so the next holder, which may be this server after its
     /// restart, begins right there. Nothing is issued any more when it does.
     pub fn give_back(&mut self, is_interrupted: fn() -> bool) {
-        let (term, pending) = self.shared.with_worker(|lease| (lease.term.take(), lease.pending.take()));
+        let (term, pending) = LEASE.exclusive(|lease| (lease.term.take(), lease.pending.take()));
         let (former, pool) = (self.former.take(), self.pool.take());
         let until = Instant::now() + LONGEST_STOP;
         if let (Some(term), Some(pool)) = (term, former.as_ref().or(pool.as_ref())) {
-            clock::confine(self.shared, i64::MIN, i64::MIN, || self.shared.worker.set_none());
+            clock::confine(i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
             self.release(pool, &term, Some(self.last_used_us()), until, is_interrupted);
         }
         // No id was issued in it. But a copy of this server's memory may have it too.

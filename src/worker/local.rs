@@ -1,7 +1,7 @@
 //! What this database, as a coordinator, grants itself: for the check of a worker id that is no lease.
 
 use super::number::WORKER_NUMBER;
-use crate::query::{Query, text};
+use crate::pg::spi::{Query, text};
 
 /// Pools that have granted something, and whose worker ids these are. `first_slot` is the table's, or 0 where the SQL objects are
 /// of 0.7 and it has none.
@@ -21,5 +21,5 @@ static POOLS: Query = Query::new(&WORKER_NUMBER, || {
 pub fn pool_that_grants(worker: u32) -> Option<String> {
     let worker = i32::try_from(worker).ok()?;
     WORKER_NUMBER.find()?;
-    POOLS.look(&[worker.into()], |row| text(row, 1)).pop()
+    POOLS.read_latest(&[worker.into()], |row| text(row, 1)).pop()
 }

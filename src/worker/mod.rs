@@ -2,7 +2,10 @@
 //! worker id from another server's pool. A worker id is a slot of a lease, and with it goes the interval of id time that its
 //! holder may use.
 
-use crate::{error, timestamp};
+use crate::clock;
+use crate::pg::timestamp;
+use crate::shmem;
+use crate::snowflake::node;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -10,11 +13,11 @@ pub mod acquire;
 pub mod confirm;
 mod coordinator;
 pub mod correct;
+mod errors;
 mod handle;
 pub mod history;
 pub mod keeper;
 mod leasing;
-mod libpq;
 pub mod local;
 pub mod memory;
 pub mod moving;
@@ -34,7 +37,7 @@ fn refuse_in_block(function: &CStr) {
     unsafe {
         let is_behind_another = pg_sys::MyXactFlags & pg_sys::XACT_FLAGS_PIPELINING as i32 != 0;
         if pg_sys::IsTransactionBlock() || pg_sys::IsSubTransaction() || is_behind_another {
-            error::worker::in_transaction_block(function).raise();
+            errors::in_transaction_block(function).raise();
         }
         pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32;
     }
@@ -43,7 +46,16 @@ fn refuse_in_block(function: &CStr) {
 /// The time that a caller's ids and clock have come to, in microseconds since 1970.
 fn finite_us(name: &str, time: TimestampWithTimeZone) -> i64 {
     match timestamp::to_us(time) {
-        i64::MIN | i64::MAX => error::worker::not_finite(name).raise(),
+        i64::MIN | i64::MAX => errors::not_finite(name).raise(),
         us => us,
     }
+}
+
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&state::STATE, &state::LEASE]);
+    shmem::at_startup(state::begin);
+    node::lease_from(node::Source { follow_settings: state::follow_settings, wait: state::wait_for_node });
+    clock::on_end_reached(state::wait_for_renewal);
+    keeper::register();
 }

@@ -1,13 +1,14 @@
 //! Moving worker ids from one pool to another: rectangles and live leases go along, so that no worker id starts again.
 
-use crate::encoding::Text;
-use crate::error;
+use super::errors;
+use crate::args;
 use crate::lease::row::{self, LEASE};
 use crate::lease::turnstile::Turnstile;
-use crate::lease::{define, names, term, transaction};
+use crate::lease::{define, names, pending, term};
 use crate::lock::checked_name;
 use crate::lock::wait::Limit;
-use crate::query::{self, Query, value};
+use crate::pg::encoding::Text;
+use crate::pg::spi::{self, Query, value};
 use pgrx::prelude::*;
 
 /// Carries the rectangles and the leases of a pool over to another one, and drops its definition. Returns how many worker
@@ -15,11 +16,11 @@ use pgrx::prelude::*;
 #[pg_extern(sql = "CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
-    let from = from_pool.as_deref().unwrap_or_else(|| error::null_argument("from_pool").raise());
-    let to = to_pool.as_deref().unwrap_or_else(|| error::null_argument("to_pool").raise());
+    let from = args::required(from_pool.as_deref(), "from_pool");
+    let to = args::required(to_pool.as_deref(), "to_pool");
     let (from, to) = (checked_name(Some(from)), checked_name(Some(to)));
     if from == to {
-        error::worker::same_pool(from).raise();
+        errors::same_pool(from).raise();
     }
     term::refuse_where_nothing_can_be_written(c"worker_move()");
     // Before the wait, so that no caller waits in vain, and after it, when the pools may be gone.
@@ -31,16 +32,16 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     pools.into_iter().for_each(define::lock_for_change);
     require_pools(from, to);
     // Renewals wait for the rows, and then find no term under the old name.
-    let moved = query::as_read_committed(|| {
+    let moved = spi::as_read_committed(|| {
         define::lock_rows(from);
         if let Some(number) = granted_from_both(from, to) {
-            error::worker::granted_from_both(number, from, to).raise();
+            errors::granted_from_both(number, from, to).raise();
         }
         names::rename(from, to);
-        MOVE.write(&[from.into(), to.into()], |_| ()).len()
+        MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
     });
-    transaction::is_to_be_durable();
-    pools.into_iter().for_each(transaction::wake_at_end);
+    pending::require_durability();
+    pools.into_iter().for_each(pending::wake_at_end);
     moved as i32
 }
 
@@ -48,7 +49,7 @@ fn require_pools(from: &str, to: &str) {
     for pool in [from, to] {
         let lease = row::look(pool);
         if lease.definer.is_none() {
-            error::worker::unknown_pool(pool).raise();
+            errors::unknown_pool(pool).raise();
         }
         define::require_definer(pool, &lease);
     }
@@ -66,7 +67,7 @@ static GRANTED_FROM_BOTH: Query = Query::new(&LEASE, || {
 
 /// The lowest worker id that both pools have granted.
 fn granted_from_both(from: &str, to: &str) -> Option<i32> {
-    GRANTED_FROM_BOTH.look(&[from.into(), to.into()], |row| value(row, 1)).pop()
+    GRANTED_FROM_BOTH.read_latest(&[from.into(), to.into()], |row| value(row, 1)).pop()
 }
 
 static MOVE: Query = Query::new(&LEASE, || {

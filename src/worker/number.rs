@@ -1,16 +1,18 @@
 //! The rows of `idgen.worker_number`: which id times the last holder of each number was allowed.
 
+use super::errors;
 use super::history::Known;
-use crate::owner::Table;
-use crate::query::{Query, value};
-use crate::{error, settings, timestamp};
+use crate::pg::owner::ExtensionTable;
+use crate::pg::spi::{Query, value};
+use crate::pg::timestamp;
+use crate::settings;
 use idgen_core::worker::{Bounds, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
 
 /// One row for each worker id of a pool that was ever granted.
-pub static WORKER_NUMBER: Table = Table::new(c"worker_number");
+pub static WORKER_NUMBER: ExtensionTable = ExtensionTable::new(c"idgen", c"worker_number");
 
 /// What the last holder was allowed, and by which token he is known.
 struct Last {
@@ -33,13 +35,13 @@ fn find(pool: &str, number: i32) -> Option<Last> {
         },
         token: value(row, 3),
     };
-    FIND.look(&[pool.into(), number.into()], read).pop()
+    FIND.read_latest(&[pool.into(), number.into()], read).pop()
 }
 
 /// Of this holder. Whoever acquired the slot as a bare lease was allowed no times: what stands there was another's.
 fn own(pool: &str, number: i32, token: i64) -> Interval {
     let last = find(pool, number).filter(|last| last.token == token);
-    last.unwrap_or_else(|| error::worker::bare_lease(pool, number).raise()).interval
+    last.unwrap_or_else(|| errors::bare_lease(pool, number).raise()).interval
 }
 
 static SET: Query = Query::new(&WORKER_NUMBER, || {
@@ -51,7 +53,7 @@ static SET: Query = Query::new(&WORKER_NUMBER, || {
 
 fn set(pool: &str, number: i32, token: i64, interval: Interval) -> Interval {
     let (not_before, not_after) = (time(interval.not_before_us), time(interval.not_after_us));
-    SET.write(&[pool.into(), number.into(), token.into(), not_before.into(), not_after.into()], |_| ());
+    SET.write_latest(&[pool.into(), number.into(), token.into(), not_before.into(), not_after.into()], |_| ());
     interval
 }
 
@@ -85,8 +87,7 @@ pub struct Grant<'a> {
 pub fn grant(grant: &Grant, bounds: &Bounds) -> Interval {
     let used_until_us = used_until_us(grant.pool, grant.number);
     let granted = Interval::grant(used_until_us, grant.reached_us, grant.ttl_us, bounds);
-    let too_far =
-        |not_before_us| error::worker::begins_too_far(grant.pool, grant.number, not_before_us, bounds).raise();
+    let too_far = |not_before_us| errors::begins_too_far(grant.pool, grant.number, not_before_us, bounds).raise();
     set(grant.pool, grant.number, grant.token, granted.unwrap_or_else(too_far))
 }
 
@@ -94,7 +95,7 @@ pub fn grant(grant: &Grant, bounds: &Bounds) -> Interval {
 pub fn tell_of_a_wait(grant: &Grant, interval: Interval) {
     let wait_us = interval.not_before_us.saturating_sub(grant.reached_us.max(now_us()));
     if wait_us > 0 {
-        error::worker::not_yet(grant.pool, grant.number, Duration::from_micros(wait_us as u64)).notice();
+        errors::not_yet(grant.pool, grant.number, Duration::from_micros(wait_us as u64)).notice();
     }
 }
 
@@ -122,7 +123,7 @@ pub fn renew(renewal: &Renewal, bounds: &Bounds) -> Interval {
 pub fn require_end(pool: &str, number: i32, token: i64, last_us: i64) {
     let not_after_us = own(pool, number, token).not_after_us;
     if not_after_us != last_us {
-        error::worker::renewed_by_another(pool, number, last_us, not_after_us).raise();
+        errors::renewed_by_another(pool, number, last_us, not_after_us).raise();
     }
 }
 

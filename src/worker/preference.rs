@@ -2,7 +2,7 @@
 
 use crate::lease::preference::Preference;
 use crate::lease::row::LEASE;
-use crate::query::{Query, value};
+use crate::pg::spi::{Query, value};
 use std::collections::HashSet;
 
 /// The preference of a caller that acquires a worker id.
@@ -37,7 +37,7 @@ static LAST_OF_OWNER: Query = Query::new(&LEASE, || {
 
 /// The worker id that an owner had last, unless another has had it since.
 fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
-    LAST_OF_OWNER.look(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
+    LAST_OF_OWNER.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
 }
 
 static IS_TO_COME: Query = Query::new(&LEASE, || {
@@ -49,7 +49,7 @@ static IS_TO_COME: Query = Query::new(&LEASE, || {
 
 /// True if id times of a worker id are still to come, so that its next holder begins after them.
 fn is_to_come(pool: &str, worker_id: i32) -> bool {
-    !IS_TO_COME.look(&[pool.into(), worker_id.into()], |_| ()).is_empty()
+    !IS_TO_COME.read_latest(&[pool.into(), worker_id.into()], |_| ()).is_empty()
 }
 
 static TO_COME: Query = Query::new(&LEASE, || {
@@ -61,7 +61,7 @@ static TO_COME: Query = Query::new(&LEASE, || {
 
 /// Worker ids whose id times are not over, those first that are over first: none of them can be used at once.
 fn to_come(pool: &str) -> Vec<i32> {
-    TO_COME.look(&[pool.into()], |row| value(row, 1))
+    TO_COME.read_latest(&[pool.into()], |row| value(row, 1))
 }
 
 static OVER: Query = Query::new(&LEASE, || {
@@ -72,5 +72,5 @@ static OVER: Query = Query::new(&LEASE, || {
 
 /// Worker ids whose id times are over: the holder can issue nothing more under one of them.
 fn over(pool: &str) -> HashSet<i32> {
-    OVER.look(&[pool.into()], |row| value(row, 1)).into_iter().collect()
+    OVER.read_latest(&[pool.into()], |row| value(row, 1)).into_iter().collect()
 }

@@ -1,10 +1,10 @@
 //! Giving a worker id back.
 
 use super::number;
-use crate::encoding::Text;
 use crate::lease::{own, required_token, term};
 use crate::lock::checked_name;
-use crate::timestamp;
+use crate::pg::encoding::Text;
+use crate::pg::timestamp;
 use pgrx::prelude::*;
 
 /// Gives a worker id back. With the last time in its ids, the next holder can begin right after it. That time counts only if

@@ -2,12 +2,13 @@
 
 use super::number::{self, Renewal};
 use super::{finite_us, history, refuse_in_block};
-use crate::encoding::Text;
+use crate::args;
 use crate::lease::row::{self, Granted};
-use crate::lease::{required_token, term, transaction, ttl_us};
+use crate::lease::{pending, required_token, term, ttl_us};
 use crate::lock::checked_name;
-use crate::record::{self, Record};
-use crate::{error, timestamp};
+use crate::pg::composite::{self, Composite};
+use crate::pg::encoding::Text;
+use crate::pg::timestamp;
 use idgen_core::worker::{Bounds, Interval};
 use pgrx::datum;
 use pgrx::prelude::*;
@@ -23,12 +24,12 @@ fn worker_renew_compared(
     last_not_after: Option<TimestampWithTimeZone>,
     reached: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
-) -> Record {
+) -> Composite {
     let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
-    let last = last_not_after.unwrap_or_else(|| error::null_argument("last_not_after").raise());
+    let last = args::required(last_not_after, "last_not_after");
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     let bounds = checked_bounds(pool, token);
-    let renewed = transaction::confirmed_apart(|| term::renew(pool, token, Some(bounds.ttl_us)));
+    let renewed = pending::confirmed_apart(|| term::renew(pool, token, Some(bounds.ttl_us)));
     let renewal = Renewal {
         pool,
         number: renewed.slot,
@@ -50,7 +51,7 @@ fn worker_renew(
     token: Option<i64>,
     ttl: Option<datum::Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
-) -> Record {
+) -> Composite {
     let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
     let ttl_us = ttl_us(ttl);
     let bounds = checked_bounds(pool, token);
@@ -76,8 +77,8 @@ fn checked_bounds(pool: &str, token: i64) -> Bounds {
 
 /// # Safety
 /// `fcinfo` is that of the running call of a `worker_renew`.
-unsafe fn answer(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, interval: Interval) -> Record {
+unsafe fn answer(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, interval: Interval) -> Composite {
     let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
     // SAFETY: by the above; the types are those of the OUT parameters.
-    unsafe { record::form(fcinfo, [number::time(interval.not_after_us).into_datum(), expires_at.into_datum()]) }
+    unsafe { composite::form(fcinfo, [number::time(interval.not_after_us).into_datum(), expires_at.into_datum()]) }
 }

@@ -1,24 +1,28 @@
-//! This server's number, as all its processes know it: a setting, or leased from a pool by the keeper.
+//! The lease of this server's worker id, as all its processes know it.
 
+use super::errors;
 use super::handle::Handle;
-use super::memory::Recollection;
-use crate::bell::{self, Bell};
-use crate::clock::{self, boot_us, wall_ms};
-use crate::fixed_text::FixedText;
-use crate::shmem::Shared;
-use crate::{error, settings};
+use super::memory::{self, Recollection};
+use crate::clock;
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
+use crate::pg::wait_event::WaitEvent;
+use crate::settings;
+use crate::shmem::{FixedText, Locked, Part};
+use crate::snowflake::node;
 use idgen_core::layout::Node;
 use idgen_core::worker::Interval;
 use idgen_core::worker::memory::Identity;
-use pgrx::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// In shared memory.
+pub static STATE: Part<State> = Part::new(c"idgen worker", |_| State::new());
+
+/// The keeper writes it; sessions read it for their errors. Acquired under the generators' lock where a worker id and its
+/// lease become known together.
+pub static LEASE: Locked<Lease> = Locked::new(c"idgen worker lease", 30, |_| Lease::default());
+
 pub struct State {
-    /// A leased number, or one of the two below. Written under the table's lock, so that whoever attaches a space under
-    /// that lock knows whose it is.
-    number: AtomicI64,
     /// The memory file could not be read when the server started: the server may have had a pool.
     pub is_memory_unreadable: AtomicBool,
     /// The worker id comes from a pool, by the settings as the keeper has read them. A long statement has older ones.
@@ -26,18 +30,13 @@ pub struct State {
     pub keeper: Handle,
     pub renewals: AtomicU64,
     pub failures: AtomicU64,
-    /// How often the number became another.
+    /// How often the worker id has changed.
     pub changes: AtomicU64,
-    /// Who waits for a number, or for more time, sleeps here.
-    pub changed: Bell,
+    /// Signalled when the worker id or its lease has changed, and after each try of the keeper.
+    pub changed: ConditionVariable,
 }
 
-/// The number is that of `idgen.worker_id`.
-const SETTING: i64 = -1;
-/// There is none: it is to be leased and has not been yet, or the server had a pool and no worker id is set.
-const NONE: i64 = -2;
-
-/// What the keeper has from the coordinator. Under the worker's lock; for the keeper to write, and for people to read.
+/// What the keeper has from the coordinator.
 #[derive(Clone, Copy, Default)]
 pub struct Lease {
     /// The pool of the term.
@@ -82,131 +81,115 @@ impl Lease {
 }
 
 impl State {
-    /// As the server starts, with what it remembers. A worker id that was set by hand is good until the first lease: from then on
-    /// a pool is in charge of it, and may have given it to another server.
-    pub fn new(memory: &Recollection) -> Self {
-        let is_good = match (settings::has_worker_pool(), settings::worker_undecided()) {
-            (true, true) => false,
-            (true, false) => !memory.is_of_term(),
-            (false, true) => !memory.is_of_pool(),
-            (false, false) => true,
-        };
+    fn new() -> Self {
         Self {
-            number: AtomicI64::new(if is_good { SETTING } else { NONE }),
-            is_memory_unreadable: AtomicBool::new(matches!(memory, Recollection::Unreadable(_))),
+            is_memory_unreadable: AtomicBool::new(false),
             has_pool: AtomicBool::new(settings::has_worker_pool()),
             keeper: Handle::new(),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             changes: AtomicU64::new(0),
-            changed: Bell::new(),
+            changed: ConditionVariable::new(),
         }
     }
 
-    /// This server's number now; `None` while there is none.
-    pub fn node(&self) -> Option<Node> {
-        match self.number.load(Acquire) {
-            SETTING => Some(settings::node()),
-            NONE => None,
-            // Written from a `u32`.
-            number => Some(Node { worker: number as u32, ..settings::node() }),
-        }
-    }
-
-    pub fn is(&self, node: Node) -> bool {
-        self.node() == Some(node)
-    }
-
-    /// Is the number a setting, as long as no lease has taken its place?
-    pub fn is_set(&self) -> bool {
-        self.number.load(Acquire) == SETTING
-    }
-
-    /// For the holder of the table's lock, as the three of them.
-    pub fn set_number(&self, number: u32) {
-        self.number.store(i64::from(number), Release);
-    }
-
-    pub fn set_none(&self) {
-        self.number.store(NONE, Release);
-    }
-
-    pub fn set_by_setting(&self) {
-        self.number.store(SETTING, Release);
-    }
-
-    pub fn reset(&self) {
+    fn reset(&self) {
         for counter in [&self.renewals, &self.failures, &self.changes] {
             counter.store(0, Relaxed);
         }
     }
 }
 
-/// A server with a pool issues no id under a worker id that is not set. The keeper looks at each reload; a session that has read
-/// the settings before the keeper does not wait for it.
-pub fn end_unset(shared: &Shared) {
-    let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && shared.worker.is_set();
+/// Sets the counters to zero.
+pub fn reset() {
+    STATE.get().into_iter().for_each(State::reset);
+}
+
+/// In the postmaster at the start, by what the server remembers. A worker id set by hand is good until the first lease: from
+/// then on a pool is in charge of it, and may have given it to another server.
+pub fn begin() {
+    let memory = memory::recall();
+    let is_good = match (settings::has_worker_pool(), settings::worker_undecided()) {
+        (true, true) => false,
+        (true, false) => !memory.is_of_term(),
+        (false, true) => !memory.is_of_pool(),
+        (false, false) => true,
+    };
+    STATE.require().is_memory_unreadable.store(matches!(memory, Recollection::Unreadable(_)), Relaxed);
+    if !is_good {
+        // Nothing is leased yet, so nothing is allowed.
+        node::CURRENT.require().set_none();
+        clock::confine_to_nothing_at_start();
+    }
+}
+
+/// A server with a pool issues no id under a worker id that is not set. The keeper reads the settings at each reload; a session
+/// that has read them before the keeper does not wait for it.
+pub fn follow_settings() {
+    let (state, node) = (STATE.require(), node::CURRENT.require());
+    let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && node.is_setting();
     if is_unset() {
-        // Looked at again under the lock: the keeper may have leased one.
-        clock::confine_if(shared, is_unset, i64::MIN, i64::MIN, || {
-            shared.worker.has_pool.store(true, Relaxed);
-            shared.worker.set_none();
+        // Tested again under the lock: the keeper may have leased one.
+        clock::confine_if(is_unset, i64::MIN, i64::MIN, || {
+            state.has_pool.store(true, Relaxed);
+            node.set_none();
         });
     }
 }
 
-/// How long to wait for the first answer of a coordinator. One that is there answers within milliseconds.
+/// How long to wait for the first answer of a coordinator, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to sleep at most: a lease ends without a ring.
+/// How long to sleep at most: a lease ends without a signal.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// This server's number. Waits while the keeper is at its first try to lease it; an error, 55000, when that went wrong.
-pub fn node(shared: &Shared) -> Node {
+/// This server's worker id. Waits while the keeper is at its first try to lease one; raises 55000 if that has failed.
+pub fn wait_for_node() -> Node {
+    let state = STATE.require();
     let began = Instant::now();
     loop {
-        // Before looking, so that a ring in between is not lost.
-        shared.worker.changed.listen();
-        let node = shared.worker.node();
-        let is_failing = shared.with_worker(|lease| lease.failing_since_ms.is_some());
-        let is_to_come = shared.worker.has_pool.load(Relaxed) && !is_failing && began.elapsed() < PATIENCE;
-        if node.is_none() && is_to_come {
-            shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
+        state.changed.prepare_to_sleep();
+        let node = node::CURRENT.require().get();
+        let is_failing = LEASE.shared(|lease| lease.failing_since_ms.is_some());
+        let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < PATIENCE;
+        if node.is_none() && is_pending {
+            state.changed.sleep(PAUSE, WaitEvent::EXTENSION);
             continue;
         }
-        bell::stop_listening();
-        return node.unwrap_or_else(|| refuse(shared));
+        ConditionVariable::cancel_sleep();
+        return node.unwrap_or_else(|| refuse(state));
     }
 }
 
-/// Ids have come to the end of the lease, the next one to this time: asks the keeper for more, and waits while it asks the
-/// coordinator. An error, 55000, when the clock is at the end too and nobody answers, or the keeper does not ask.
-pub fn wait_for_renewal(shared: &Shared, time_ms: i64) {
-    if !shared.with_worker(|lease| lease.falls_short) {
-        shared.worker.keeper.ask_beyond(time_ms);
+/// Ids have reached the end of the lease, the next one has this time: asks the keeper for more, and waits while it asks the
+/// coordinator. Raises 55000 if the clock is at the end too and the coordinator does not answer, or the keeper does not ask.
+pub fn wait_for_renewal(time_ms: i64) {
+    let (state, clock) = (STATE.require(), clock::STATE.require());
+    if !LEASE.shared(|lease| lease.falls_short) {
+        state.keeper.ask_beyond(time_ms);
     }
-    // After the wish, as the keeper takes its time before it looks for wishes.
-    let asked_us = boot_us();
+    // After the request, as the keeper reads the clock before it looks for requests.
+    let asked_us = system_clock::boot_us();
     loop {
-        // Before looking, so that a ring in between is not lost.
-        shared.worker.changed.listen();
-        let (lease, end_ms) = (shared.with_worker(|lease| *lease), shared.clock.mark.end_ms());
-        let is_failing = lease.failing_since_ms.is_some() && wall_ms() >= end_ms;
-        // What was asked for after this was for more than this time.
-        let is_vain = lease.falls_short || lease.renewed_us > asked_us || lease.is_overdue(boot_us()) || is_failing;
-        // A number that was given back has ended: whoever attaches anew waits for the next one.
-        let is_done = end_ms > time_ms || shared.worker.node().is_none();
+        state.changed.prepare_to_sleep();
+        let (lease, end_ms) = (LEASE.shared(|lease| *lease), clock.end_ms());
+        let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
+        // A renewal that was asked for after the request asked for more than this time.
+        let is_overdue = lease.is_overdue(system_clock::boot_us());
+        let is_vain = lease.falls_short || lease.renewed_us > asked_us || is_overdue || is_failing;
+        // A worker id that was released has ended: a session that attaches again waits for the next one.
+        let is_done = end_ms > time_ms || node::CURRENT.require().get().is_none();
         if is_done || is_vain {
-            bell::stop_listening();
+            ConditionVariable::cancel_sleep();
             if is_done {
                 return;
             }
-            refuse(shared);
+            refuse(state);
         }
-        shared.worker.changed.sleep(PAUSE, pg_sys::PG_WAIT_EXTENSION);
+        state.changed.sleep(PAUSE, WaitEvent::EXTENSION);
     }
 }
 
-fn refuse(shared: &Shared) -> ! {
-    let lease = shared.with_worker(|lease| *lease);
-    error::worker::not_leased(shared.worker, &lease, boot_us()).raise()
+fn refuse(state: &State) -> ! {
+    let lease = LEASE.shared(|lease| *lease);
+    errors::not_leased(state, &lease, system_clock::boot_us()).raise()
 }

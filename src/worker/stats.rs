@@ -1,10 +1,11 @@
 //! What `idgen.stat_worker` shows: this server's number, and how its lease stands.
 
 use super::number::time;
-use super::state::{Lease, State};
-use crate::clock::wall_ms;
-use crate::encoding::Text;
-use crate::{settings, shmem, timestamp};
+use super::state::{LEASE, Lease, STATE};
+use crate::pg::encoding::Text;
+use crate::pg::{system_clock, timestamp};
+use crate::settings;
+use crate::snowflake::node;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,12 +36,13 @@ fn stat_get_worker() -> TableIterator<
         name!(changes, i64),
     ),
 > {
-    let row = shmem::shared().map(|shared| {
-        let (worker, lease) = (shared.worker, shared.with_worker(|lease| *lease));
-        let node = worker.node();
+    let row = STATE.get().map(|worker| {
+        let lease = LEASE.shared(|lease| *lease);
+        let current = node::CURRENT.require();
+        let node = current.get();
         (
-            if worker.is_set() { "setting" } else { "pool" },
-            standing(worker, &lease).name(),
+            if current.is_setting() { "setting" } else { "pool" },
+            standing(&lease).name(),
             node.map(|node| node.worker as i32),
             node.map(|node| node.datacenter as i32),
             lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)).map(Text::from),
@@ -85,10 +87,10 @@ impl Standing {
     }
 }
 
-pub fn standing(worker: &State, lease: &Lease) -> Standing {
+pub fn standing(lease: &Lease) -> Standing {
     match lease.interval() {
-        _ if worker.is_set() => Standing::Set,
-        Some(interval) if interval.end_ms() <= wall_ms() => Standing::Ended,
+        _ if node::CURRENT.require().is_setting() => Standing::Set,
+        Some(interval) if interval.end_ms() <= system_clock::wall_ms() => Standing::Ended,
         Some(_) if lease.failing_since_ms.is_some() => Standing::Failing,
         Some(_) => Standing::Leased,
         None => Standing::Waiting,

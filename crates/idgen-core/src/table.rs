@@ -50,10 +50,15 @@ pub struct Table<'a> {
     /// For each space, by its hash: what left the table issued nothing at or after this time (milliseconds since 1970).
     /// A new tenancy begins at its floor, so a space that comes back cannot repeat itself. The ids of one that was taken
     /// ahead of the clock push only those ahead that share its floor, and by no more than it was itself.
-    pub floors_ms: &'a mut [i64; FLOORS],
+    floors_ms: [i64; FLOORS],
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    /// Nothing was issued by what is not in the table: the file says what was, once it is read.
+    pub fn new(generators: &'a [Generator], tenants: &'a mut [Option<Tenant>]) -> Self {
+        Self { generators, tenants, floors_ms: [i64::MIN; FLOORS] }
+    }
+
     /// Finds the generator of a space, or gives it one: a free one, else the one that has been still for longest. There
     /// always is one, so nobody can fill the table. `kept` is the space of the default layout.
     pub fn attach(&mut self, space: IdSpace, (layout, node): (Layout, Node), kept: Option<IdSpace>) -> Place {

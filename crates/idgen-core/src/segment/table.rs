@@ -44,7 +44,11 @@ pub struct Table<'a> {
     pub tenants: &'a mut [Option<Tenant>],
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    pub fn new(rings: &'a [Ring], tenants: &'a mut [Option<Tenant>]) -> Self {
+        Self { rings, tenants }
+    }
+
     pub fn find(&self, key: Key) -> Option<(usize, Tenant)> {
         let at = |(index, tenant): (usize, &Option<Tenant>)| {
             tenant.filter(|tenant| tenant.key == key).map(|tenant| (index, tenant))

@@ -1,0 +1,129 @@
+//! The errors of leases.
+
+use crate::pg::ereport::{Report, quoted};
+use idgen_core::lease::MAX_SLOTS;
+use pgrx::prelude::*;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+pub fn ttl_out_of_range(limits: RangeInclusive<i64>) -> Report {
+    let text = |us: &i64| format!("{:?}", Duration::from_micros(*us as u64));
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "ttl is out of range")
+        .detail(format!("It must be {} to {}.", text(limits.start()), text(limits.end())))
+        .hint("The limits are idgen.lease_min_ttl and idgen.lease_max_ttl.")
+}
+
+pub fn lock_delay_out_of_range(longest_us: i64) -> Report {
+    let longest = Duration::from_micros(longest_us as u64);
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "lock_delay is out of range")
+        .detail(format!("It must be 0 to {longest:?}, which is idgen.lease_max_ttl."))
+}
+
+pub fn slots_out_of_range(slots: i32) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid number of slots \"{slots}\""))
+        .detail(format!("It must be 1 to {MAX_SLOTS}."))
+}
+
+pub fn first_slot_out_of_range(first_slot: i32, slots: i32) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid first slot \"{first_slot}\"")).detail(
+        format!("With {slots} slots it must be 0 to {}: the highest slot is {}.", MAX_SLOTS - slots, MAX_SLOTS - 1),
+    )
+}
+
+pub fn lengths_differ(names: usize, tokens: usize) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "names and tokens differ in length")
+        .detail(format!("There are {names} names and {tokens} tokens."))
+}
+
+pub fn nobodys_until_commit(name: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lease \"{name}\" is nobody's until this transaction commits"))
+        .detail("Before, a rollback or a crash takes it back, and renewals in other sessions do not see it.")
+        .hint("Acquire it in a transaction of its own, and commit before the work begins.")
+}
+
+pub fn stale(name: &str, token: i64, state: String) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("lease \"{name}\" is not held under token {token}"),
+    )
+    .detail(state)
+    .hint("Stop the work that the lease protects; to go on, acquire it anew.")
+}
+
+pub fn not_the_holders_role(name: &str, role: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied for lease \"{name}\""))
+        .detail(format!("It was acquired by role \"{role}\"."))
+}
+
+pub fn snapshot_too_old(name: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        format!("could not serialize access: lease \"{name}\" may have been another's since this transaction began"),
+    )
+    .detail("The transaction does not see what that holder has written since.")
+    .hint("Acquire the lease in a transaction of its own, before the one that works under it.")
+}
+
+pub fn no_boot_id(error: &std::io::Error) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
+        .detail("By it a lease's time is told from that of another start of the machine.")
+}
+
+pub fn prepared() -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        "cannot PREPARE a transaction that has acquired or renewed a lease",
+    )
+    .hint("Acquire leases in a transaction of their own.")
+}
+
+pub fn bound_too_late(name: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        format!("lease \"{name}\" is held already, and not bound to this session"),
+    )
+    .detail("A lease is bound when it is first acquired.")
+    .hint("Leave out bind_session, or release the lease and acquire it without the token.")
+}
+
+pub fn in_use(name: &str, slot: i32) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("lease \"{name}\" is held"))
+        .detail(format!("Its slot {slot} has a holder."))
+        .hint(format!("Wait for its release, or SELECT lease_revoke({}, {slot});", quoted(name)))
+}
+
+pub fn unknown(name: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("lease \"{name}\" does not exist"))
+}
+
+pub fn not_definer(name: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be definer of lease \"{name}\""))
+        .detail("Who has defined it may do this; with a name that is not defined, a superuser.")
+}
+
+pub fn held_by_another_role(name: &str, slot: i32, role: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied to define lease \"{name}\""))
+        .detail(format!("Its slot {slot} is held by role \"{role}\", of which the current role is not a member."))
+        .hint("Define a name before it is used. Wait for its release, or have a superuser define it.")
+}
+
+pub fn guard_usage(detail: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+        "lease_guard is used in a way that it is not made for",
+    )
+    .detail(detail)
+    .hint(
+        "CREATE TRIGGER ... BEFORE INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION lease_guard('name'); \
+         and another one BEFORE TRUNCATE ON ... FOR EACH STATEMENT.",
+    )
+}
+
+pub fn not_fenced(name: &str, table: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("table \"{table}\" can be written only under lease \"{name}\""),
+    )
+    .detail("This transaction has not fenced by it, or has rolled the fence back or released the lease since.")
+    .hint(format!("In this transaction, before the write: SELECT lease_fence({}, <token>);", quoted(name)))
+}

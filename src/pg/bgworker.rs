@@ -1,0 +1,106 @@
+//! Background workers: starting them, and the signals they handle.
+
+use super::compat::set_signal_handler;
+use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
+use pgrx::prelude::*;
+use std::ffi::{CStr, c_int};
+use std::time::Duration;
+
+unsafe extern "C-unwind" {
+    /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
+    fn die(signal: c_int);
+    /// PostgreSQL's handler of SIGHUP, likewise.
+    fn SignalHandlerForConfigReload(signal: c_int);
+}
+
+pub type SignalHandler = unsafe extern "C-unwind" fn(c_int);
+
+/// The shared library of this crate.
+const LIBRARY: &str = env!("CARGO_PKG_NAME");
+
+/// A worker of this library: a C function without an argument, or with one.
+pub struct Worker {
+    /// As `pg_stat_activity.backend_type` shows it.
+    pub name: &'static str,
+    pub function: &'static str,
+    /// It connects to a database, by a call of [`connect`] or [`connect_by_name`].
+    pub connects: bool,
+}
+
+impl Worker {
+    fn builder(&self, name: &str) -> BackgroundWorkerBuilder {
+        let builder = BackgroundWorkerBuilder::new(name).set_type(self.name).set_library(LIBRARY);
+        let builder = builder.set_function(self.function);
+        if self.connects { builder.enable_spi_access() } else { builder }
+    }
+
+    /// Registers a worker that runs from `start` on, and again this long after its end. While the postmaster preloads
+    /// libraries.
+    pub fn register(&self, start: BgWorkerStartTime, restart: Duration) {
+        // After `builder`, where a connection sets another start time.
+        self.builder(self.name).set_start_time(start).set_restart_time(Some(restart)).load();
+    }
+
+    /// Starts a worker for a database, once. False if PostgreSQL has no slot for it.
+    pub fn start_for_database(&self, database: u32) -> bool {
+        let builder = self.builder(&format!("{} {database}", self.name));
+        let argument = i32::from_ne_bytes(database.to_ne_bytes()).into_datum();
+        builder.set_argument(argument).set_restart_time(None).load_dynamic().is_ok()
+    }
+}
+
+/// The database of a worker that [`Worker::start_for_database`] started.
+pub fn database_argument(argument: pg_sys::Datum) -> u32 {
+    argument.value() as u32
+}
+
+/// Installs the signal handlers: the given one or PostgreSQL's own for SIGTERM, PostgreSQL's own for SIGHUP, and for
+/// SIGINT what is given. The first thing that a worker does.
+pub fn handle_signals(terminate: Option<SignalHandler>, interrupt: Option<SignalHandler>) {
+    // SAFETY: in the main function of a background worker, before it unblocks signals.
+    unsafe {
+        set_signal_handler(libc::SIGTERM, terminate.or(Some(die)));
+        set_signal_handler(libc::SIGHUP, Some(SignalHandlerForConfigReload));
+        if interrupt.is_some() {
+            set_signal_handler(libc::SIGINT, interrupt);
+        }
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+/// Connects to a database as the bootstrap superuser, once. If `to_any`, also to one that allows no connections.
+pub fn connect(database: u32, to_any: bool) {
+    let flags = if to_any { pg_sys::BGWORKER_BYPASS_ALLOWCONN } else { 0 };
+    // SAFETY: once, in a background worker.
+    unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database.into(), pg_sys::InvalidOid, flags) };
+}
+
+/// Connects to a database by its name as the bootstrap superuser, once. A failure ends the process.
+pub fn connect_by_name(database: &CStr) {
+    let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+    // SAFETY: once, in a background worker; null: as the bootstrap superuser.
+    unsafe { pg_sys::BackgroundWorkerInitializeConnection(database.as_ptr(), std::ptr::null(), flags) };
+}
+
+/// Sets a variable of this process, whatever is configured for the database.
+pub fn set_variable(name: &CStr, value: &CStr) {
+    // SAFETY: the name of a setting of PostgreSQL and a value that it takes.
+    unsafe {
+        let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_OVERRIDE);
+        pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), context, source);
+    }
+}
+
+/// What a signal handler of our own does: runs `note`, which stores atomics, and sets the latch.
+///
+/// # Safety
+/// In a signal handler of this process.
+pub unsafe fn in_signal_handler(note: impl FnOnce()) {
+    // SAFETY: as in PostgreSQL's own handlers: SetLatch may be called in one, and errno is restored.
+    unsafe {
+        let errno = *libc::__errno_location();
+        note();
+        pg_sys::SetLatch(pg_sys::MyLatch);
+        *libc::__errno_location() = errno;
+    }
+}

@@ -1,0 +1,59 @@
+//! Reports to the client and the server's log.
+
+use super::encoding::for_message;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+/// An error, a warning or a notice: SQLSTATE, message, DETAIL and HINT.
+pub struct Report {
+    code: PgSqlErrorCode,
+    message: String,
+    detail: Option<String>,
+    hint: Option<String>,
+}
+
+impl Report {
+    pub fn new(code: PgSqlErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None, hint: None }
+    }
+
+    pub fn detail(self, detail: impl Into<String>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Ends the statement with it.
+    pub fn raise(self) -> ! {
+        self.send(PgLogLevel::ERROR);
+        unreachable!("an error report of level ERROR does not return")
+    }
+
+    /// Sends it as a WARNING.
+    pub fn warn(self) {
+        self.send(PgLogLevel::WARNING);
+    }
+
+    /// Sends it as a NOTICE.
+    pub fn notice(self) {
+        self.send(PgLogLevel::NOTICE);
+    }
+
+    fn send(self, level: PgLogLevel) {
+        let mut report = ErrorReport::new(self.code, for_message(self.message), "idgen");
+        if let Some(detail) = self.detail {
+            report = report.set_detail(for_message(detail));
+        }
+        if let Some(hint) = self.hint {
+            report = report.set_hint(for_message(hint));
+        }
+        report.report(level);
+    }
+}
+
+/// A text as a literal in SQL, for a HINT.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

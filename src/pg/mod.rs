@@ -1,0 +1,23 @@
+//! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows idgen: the modules would serve any extension.
+
+pub mod bgworker;
+pub mod call_site;
+pub mod compat;
+pub mod composite;
+pub mod condition_variable;
+pub mod encoding;
+pub mod ereport;
+pub mod latch;
+pub mod libpq;
+pub mod owner;
+pub mod process_utility;
+pub mod recovery;
+pub mod session;
+pub mod spi;
+pub mod srf;
+pub mod sync_commit;
+pub mod system_clock;
+pub mod timestamp;
+pub mod trigger;
+pub mod wait_event;
+pub mod xact;

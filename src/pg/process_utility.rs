@@ -1,0 +1,104 @@
+//! Following REASSIGN OWNED and DROP OWNED, for what roles own in tables of an extension.
+//!
+//! PostgreSQL knows no dependency on the roles in these rows, and REASSIGN OWNED fires no event trigger. So a hook looks at
+//! every utility command. PostgreSQL runs the command first, and checks the caller's privileges with it.
+
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::ffi::c_char;
+
+/// Does to the rows of this database what a command does to objects of these roles.
+pub struct OwnedRows {
+    /// False if the tables do not exist here: no extension, an older one, or the command has dropped them.
+    pub exist: fn() -> bool,
+    pub reassign: fn(owners: &[pg_sys::Oid], heir: pg_sys::Oid),
+    pub drop: fn(owners: &[pg_sys::Oid]),
+}
+
+static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
+
+/// The hook that another library installed before.
+static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
+
+unsafe extern "C-unwind" {
+    /// Declared here, because pgrx's wrapper would strip names of constraints and positions in the query text from the
+    /// errors of all commands.
+    fn standard_ProcessUtility(
+        statement: *mut pg_sys::PlannedStmt,
+        query: *const c_char,
+        is_read_only_tree: bool,
+        context: pg_sys::ProcessUtilityContext::Type,
+        params: pg_sys::ParamListInfo,
+        environment: *mut pg_sys::QueryEnvironment,
+        receiver: *mut pg_sys::DestReceiver,
+        completion: *mut pg_sys::QueryCompletion,
+    );
+}
+
+/// While the postmaster preloads libraries.
+pub fn follow_owners_of(rows: OwnedRows) {
+    let mut all = OWNED_ROWS.lock();
+    if all.is_empty() {
+        // SAFETY: in the postmaster, which has one thread, and before anything calls the hook.
+        unsafe {
+            *PREVIOUS.lock() = pg_sys::ProcessUtility_hook;
+            pg_sys::ProcessUtility_hook = Some(process_utility);
+        }
+    }
+    all.push(rows);
+}
+
+/// Not guarded: errors of PostgreSQL pass through this frame, which has nothing to drop.
+unsafe extern "C-unwind" fn process_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    query: *const c_char,
+    is_read_only_tree: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    environment: *mut pg_sys::QueryEnvironment,
+    receiver: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    let previous = *PREVIOUS.lock();
+    let run = previous.unwrap_or(standard_ProcessUtility);
+    // SAFETY: PostgreSQL passes a statement whose command is a node. Other commands may free it.
+    unsafe {
+        let command = (*statement).utilityStmt;
+        let tag = (*command).type_;
+        run(statement, query, is_read_only_tree, context, params, environment, receiver, completion);
+        if matches!(tag, pg_sys::NodeTag::T_ReassignOwnedStmt | pg_sys::NodeTag::T_DropOwnedStmt) {
+            follow(command);
+        }
+    }
+}
+
+/// # Safety
+/// The command is a `ReassignOwnedStmt` or a `DropOwnedStmt`, and has succeeded.
+#[pg_guard]
+unsafe extern "C-unwind" fn follow(command: *mut pg_sys::Node) {
+    // SAFETY: by the above.
+    let (owners, heir) = unsafe {
+        if (*command).type_ == pg_sys::NodeTag::T_ReassignOwnedStmt {
+            let command = &*command.cast::<pg_sys::ReassignOwnedStmt>();
+            (roles(command.roles), Some(pg_sys::get_rolespec_oid(command.newrole, false)))
+        } else {
+            (roles((*command.cast::<pg_sys::DropOwnedStmt>()).roles), None)
+        }
+    };
+    for rows in OWNED_ROWS.lock().iter().filter(|rows| (rows.exist)()) {
+        match heir {
+            Some(heir) => (rows.reassign)(&owners, heir),
+            None => (rows.drop)(&owners),
+        }
+    }
+}
+
+/// # Safety
+/// A list of `RoleSpec`.
+unsafe fn roles(list: *mut pg_sys::List) -> Vec<pg_sys::Oid> {
+    // SAFETY: by the above. The command has found all of these roles.
+    unsafe {
+        let specs = pgrx::PgList::<pg_sys::RoleSpec>::from_pg(list);
+        specs.iter_ptr().map(|spec| pg_sys::get_rolespec_oid(spec, false)).collect()
+    }
+}

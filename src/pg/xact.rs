@@ -1,0 +1,140 @@
+//! Transactions: callbacks at their end, subtransactions, and lists that follow savepoints.
+
+use parking_lot::Mutex;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::*;
+use std::ffi::c_void;
+use std::panic::AssertUnwindSafe;
+
+/// Runs the function at each later event of a transaction of this process. Register once.
+pub fn on_xact_event(callback: fn(pg_sys::XactEvent::Type)) {
+    // SAFETY: the trampoline has the signature of a callback, and gets the function that it casts back.
+    unsafe { pg_sys::RegisterXactCallback(Some(xact_event), callback as *mut c_void) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn xact_event(event: pg_sys::XactEvent::Type, callback: *mut c_void) {
+    // SAFETY: registered by `on_xact_event`, with a function of this type.
+    let callback = unsafe { std::mem::transmute::<*mut c_void, fn(pg_sys::XactEvent::Type)>(callback) };
+    callback(event);
+}
+
+/// Runs the function when this process exits in order, while it still has its transaction and its database.
+pub fn before_exit(callback: fn(code: i32)) {
+    // SAFETY: as in `on_xact_event`.
+    unsafe { pg_sys::before_shmem_exit(Some(exit), pg_sys::Datum::from(callback as usize)) };
+}
+
+/// Runs the function when this process gives up shared memory. PostgreSQL has released its locks by then.
+pub fn at_exit(callback: fn(code: i32)) {
+    // SAFETY: as in `on_xact_event`.
+    unsafe { pg_sys::on_shmem_exit(Some(exit), pg_sys::Datum::from(callback as usize)) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn exit(code: i32, callback: pg_sys::Datum) {
+    // SAFETY: registered above, with a function of this type.
+    let callback = unsafe { std::mem::transmute::<usize, fn(i32)>(callback.value()) };
+    callback(code);
+}
+
+/// Works in a subtransaction, so that an error can be caught and the transaction goes on. `None` rolls back, as an error
+/// does. Session locks stay: they belong to no transaction.
+pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
+    // SAFETY: as PL/pgSQL runs a block with an exception clause: memory context and resource owner are restored.
+    unsafe {
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let work = AssertUnwindSafe(work);
+        let outcome =
+            PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(|cause| Err(Box::new(cause))).execute();
+        match outcome {
+            Ok(Some(_)) => pg_sys::ReleaseCurrentSubTransaction(),
+            Ok(None) | Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        }
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        outcome
+    }
+}
+
+/// Reads in a subtransaction and rolls it back, which releases the locks that the read took.
+pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
+    let mut result = None;
+    let outcome = in_subtransaction(|| {
+        result = Some(read());
+        None::<()>
+    });
+    if let Err(cause) = outcome {
+        cause.rethrow();
+    }
+    result.expect("the read has returned")
+}
+
+/// Effects of the running transaction, each with the subtransaction that it belongs to.
+pub struct SubxactList<T: 'static> {
+    effects: Mutex<Vec<(pg_sys::SubTransactionId, T)>>,
+    /// Runs for each effect of a subtransaction that is rolled back.
+    undo: fn(T),
+}
+
+impl<T: Send> SubxactList<T> {
+    pub const fn new(undo: fn(T)) -> Self {
+        Self { effects: Mutex::new(Vec::new()), undo }
+    }
+
+    /// Makes the list follow savepoints. Call once, before the first `push`.
+    pub fn follow(&'static self) {
+        // SAFETY: the trampoline has the signature of a callback, and gets the list that it casts back.
+        unsafe { pg_sys::RegisterSubXactCallback(Some(subxact_event::<T>), (&raw const *self).cast_mut().cast()) };
+    }
+
+    /// Adds an effect of the running subtransaction.
+    pub fn push(&self, effect: T) {
+        // SAFETY: reads this process's own state.
+        self.effects.lock().push((unsafe { pg_sys::GetCurrentSubTransactionId() }, effect));
+    }
+
+    /// True if there is such an effect. Tests the newest first.
+    pub fn any(&self, mut is_match: impl FnMut(&T) -> bool) -> bool {
+        self.effects.lock().iter().rev().any(|(_, effect)| is_match(effect))
+    }
+
+    pub fn count(&self, is_match: impl Fn(&T) -> bool) -> usize {
+        self.effects.lock().iter().filter(|(_, effect)| is_match(effect)).count()
+    }
+
+    /// Empties the list, at the end of the transaction.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.effects.lock()).into_iter().map(|(_, effect)| effect).collect()
+    }
+
+    fn subxact_event(&self, event: pg_sys::SubXactEvent::Type, own: u32, parent: u32) {
+        let mut effects = self.effects.lock();
+        match event {
+            // The effects become the parent's.
+            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
+                effects.iter_mut().filter(|(xact, _)| *xact == own).for_each(|(xact, _)| *xact = parent);
+            }
+            pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
+                let (undone, kept) = std::mem::take(&mut *effects).into_iter().partition(|(xact, _)| *xact == own);
+                *effects = kept;
+                drop(effects);
+                Vec::into_iter(undone).for_each(|(_, effect)| (self.undo)(effect));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn subxact_event<T: Send + 'static>(
+    event: pg_sys::SubXactEvent::Type,
+    own: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    list: *mut c_void,
+) {
+    // SAFETY: registered by `follow`, with a static list of this type.
+    unsafe { &*list.cast::<SubxactList<T>>() }.subxact_event(event, own, parent);
+}

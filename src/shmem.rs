@@ -1,0 +1,312 @@
+//! Shared memory and its locks. Each capability declares its state as statics of these types, next to the state itself,
+//! and registers them when the library is preloaded. Nothing else touches shared memory by address.
+//!
+//! - [`Part`]: a value that any backend reads and writes, by atomics.
+//! - [`Locked`]: a value behind an LWLock.
+//!
+//! A process that holds one of the locks acquires another one only if that is of a higher order; [`Locked`] checks it.
+//! Under a lock, code allocates nothing, logs nothing and raises nothing, except where its declaration says otherwise.
+//!
+//! `pg_shmem_allocations` lists every part by its name, and `tests/cluster/operations/shared_memory.rs` has the table.
+//!
+//! When a backend crashes, PostgreSQL ends all others and initialises shared memory again, as at a start.
+
+use crate::error;
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+
+mod fixed_text;
+
+pub use fixed_text::FixedText;
+
+/// Where a value initialises the arrays that belong to it.
+pub struct Room {
+    /// Null while the size is measured.
+    base: *mut u8,
+    used: usize,
+}
+
+impl Room {
+    /// An array in shared memory. Empty while the size is measured.
+    pub fn array<T>(&mut self, count: usize, value: impl Fn() -> T) -> &'static mut [T] {
+        let begin = self.used.next_multiple_of(align_of::<T>());
+        self.used = begin + count * size_of::<T>();
+        if self.base.is_null() {
+            return &mut [];
+        }
+        // SAFETY: the block was measured by the same calls, so the array is inside it, aligned, and overlaps nothing.
+        unsafe {
+            let first = self.base.add(begin).cast::<T>();
+            (0..count).for_each(|index| first.add(index).write(value()));
+            std::slice::from_raw_parts_mut(first, count)
+        }
+    }
+
+    /// The bytes that a value and its arrays need.
+    fn measure<T>(init: fn(&mut Room) -> T) -> usize {
+        let mut room = Room { base: std::ptr::null_mut(), used: size_of::<T>() };
+        std::mem::forget(init(&mut room));
+        room.used
+    }
+
+    /// Initialises a value in a block of shared memory with this name.
+    fn place<T>(name: &CStr, init: fn(&mut Room) -> T) -> *mut T {
+        let mut found = false;
+        // SAFETY: the postmaster calls this in the startup hook. The block is aligned to PostgreSQL's cache lines, 128
+        // bytes, which is the largest alignment in use.
+        unsafe {
+            let base = pg_sys::ShmemInitStruct(name.as_ptr(), Self::measure(init), &mut found).cast::<u8>();
+            let value = init(&mut Room { base, used: size_of::<T>() });
+            base.cast::<T>().write(value);
+            base.cast::<T>()
+        }
+    }
+}
+
+/// A value in shared memory that all processes read and write without a lock.
+pub struct Part<T> {
+    name: &'static CStr,
+    init: fn(&mut Room) -> T,
+    /// Null unless the library was preloaded. Set by the postmaster, inherited by every process that it forks.
+    place: AtomicPtr<T>,
+}
+
+impl<T: Sync> Part<T> {
+    /// `init` runs twice: once to measure, with empty arrays.
+    pub const fn new(name: &'static CStr, init: fn(&mut Room) -> T) -> Self {
+        Self { name, init, place: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// `None` unless the library was preloaded.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a value that lives as long as the process and that is only shared from then on.
+        unsafe { self.place.load(Relaxed).as_ref() }
+    }
+
+    /// Raises 55000 unless the library was preloaded.
+    #[inline]
+    pub fn require(&self) -> &'static T {
+        self.get().unwrap_or_else(|| error::not_preloaded().raise())
+    }
+}
+
+/// A value in shared memory behind an LWLock.
+pub struct Locked<T> {
+    name: &'static CStr,
+    /// Locks are acquired in ascending order.
+    order: u32,
+    init: fn(&mut Room) -> T,
+    place: AtomicPtr<T>,
+    lock: AtomicPtr<pg_sys::LWLock>,
+}
+
+// SAFETY: the value is reached under the lock only, which works between processes and so between threads.
+unsafe impl<T: Send> Sync for Locked<T> {}
+
+/// The highest order of the locks that this process holds.
+static HELD: AtomicU32 = AtomicU32::new(0);
+
+/// Sets [`HELD`] back, also if the work under the lock panics. PostgreSQL then releases the lock itself.
+struct Order(u32);
+
+impl Order {
+    fn rise(order: u32) -> Self {
+        let before = HELD.load(Relaxed);
+        assert!(before < order, "lock {order} acquired under lock {before}");
+        HELD.store(order, Relaxed);
+        Self(before)
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        HELD.store(self.0, Relaxed);
+    }
+}
+
+impl<T: Send> Locked<T> {
+    /// `init` runs twice, as for a [`Part`].
+    pub const fn new(name: &'static CStr, order: u32, init: fn(&mut Room) -> T) -> Self {
+        let (place, lock) = (AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut()));
+        Self { name, order, init, place, lock }
+    }
+
+    /// Works on the value, alone. Raises 55000 unless the library was preloaded.
+    pub fn exclusive<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: the lock is held exclusively, so this is the only reference.
+        self.holding(pg_sys::LWLockMode::LW_EXCLUSIVE, |value| work(unsafe { &mut *value }))
+    }
+
+    /// Reads the value while no process changes it. Raises 55000 unless the library was preloaded.
+    pub fn shared<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        // SAFETY: a process that changes the value holds the lock exclusively, so there is none.
+        self.holding(pg_sys::LWLockMode::LW_SHARED, |value| read(unsafe { &*value }))
+    }
+
+    /// As [`Locked::exclusive`]; `None` if another process holds the lock.
+    pub fn try_exclusive<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let (value, lock) = self.placed();
+        let _order = Order::rise(self.order);
+        // SAFETY: a lock of our own tranche.
+        if !unsafe { pg_sys::LWLockConditionalAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE) } {
+            return None;
+        }
+        // SAFETY: the lock is held exclusively, so this is the only reference.
+        let result = work(unsafe { &mut *value });
+        // SAFETY: acquired above.
+        unsafe { pg_sys::LWLockRelease(lock) };
+        Some(result)
+    }
+
+    /// Works on the value without its lock. For the postmaster after all its children have ended: none can hold it.
+    pub fn after_all_processes<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: this process is the only one, and holds no other reference.
+        work(unsafe { &mut *self.placed().0 })
+    }
+
+    fn holding<R>(&self, mode: pg_sys::LWLockMode::Type, work: impl FnOnce(*mut T) -> R) -> R {
+        let (value, lock) = self.placed();
+        let _order = Order::rise(self.order);
+        // SAFETY: a lock of our own tranche, which this process does not hold: orders rise.
+        unsafe { pg_sys::LWLockAcquire(lock, mode) };
+        let result = work(value);
+        // SAFETY: acquired above.
+        unsafe { pg_sys::LWLockRelease(lock) };
+        result
+    }
+
+    fn placed(&self) -> (*mut T, *mut pg_sys::LWLock) {
+        let value = self.place.load(Relaxed);
+        if value.is_null() {
+            error::not_preloaded().raise();
+        }
+        (value, self.lock.load(Relaxed))
+    }
+}
+
+/// A static of a capability, as it is registered.
+pub trait Registered: Sync {
+    /// The bytes of the value and its arrays.
+    fn size(&self) -> usize;
+    /// How many locks it needs.
+    fn lock_count(&self) -> i32;
+    /// Initialises the value, with the next locks of the tranche.
+    fn place(&self, locks: &mut *mut pg_sys::LWLockPadded);
+}
+
+impl<T: Sync> Registered for Part<T> {
+    fn size(&self) -> usize {
+        Room::measure(self.init)
+    }
+
+    fn lock_count(&self) -> i32 {
+        0
+    }
+
+    fn place(&self, _locks: &mut *mut pg_sys::LWLockPadded) {
+        self.place.store(Room::place(self.name, self.init), Relaxed);
+    }
+}
+
+impl<T: Send> Registered for Locked<T> {
+    fn size(&self) -> usize {
+        Room::measure(self.init)
+    }
+
+    fn lock_count(&self) -> i32 {
+        1
+    }
+
+    fn place(&self, locks: &mut *mut pg_sys::LWLockPadded) {
+        // SAFETY: the tranche has as many locks as the registered values need.
+        unsafe {
+            self.lock.store(&raw mut (**locks).lock, Relaxed);
+            *locks = locks.add(1);
+        }
+        self.place.store(Room::place(self.name, self.init), Relaxed);
+    }
+}
+
+/// The tranche of the locks, as `pg_stat_activity` shows waits for them.
+const TRANCHE: &CStr = c"idgen";
+
+/// Set by the postmaster, inherited by every process that it forks.
+static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// True if the library was preloaded, so that all parts have their memory.
+pub fn is_preloaded() -> bool {
+    IS_PRELOADED.load(Relaxed)
+}
+
+/// Raises 55000 unless the library was preloaded.
+pub fn require() {
+    if !is_preloaded() {
+        error::not_preloaded().raise();
+    }
+}
+
+static REGISTERED: Mutex<Vec<&'static dyn Registered>> = Mutex::new(Vec::new());
+/// Called when all parts are initialised.
+static AT_STARTUP: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Registers state of a capability. While the postmaster preloads libraries.
+pub fn register(parts: &[&'static dyn Registered]) {
+    REGISTERED.lock().extend(parts);
+}
+
+/// Calls the function in the postmaster whenever shared memory has been initialised.
+pub fn at_startup(function: fn()) {
+    AT_STARTUP.lock().push(function);
+}
+
+type Hook = Option<unsafe extern "C-unwind" fn()>;
+
+/// The hooks of libraries that were loaded before.
+static PREVIOUS_REQUEST: Mutex<Hook> = Mutex::new(None);
+static PREVIOUS_STARTUP: Mutex<Hook> = Mutex::new(None);
+
+/// While the postmaster preloads libraries.
+pub fn install_hooks() {
+    // SAFETY: hooks are set here in the postmaster, which has one thread, and before anything calls them.
+    unsafe {
+        *PREVIOUS_REQUEST.lock() = pg_sys::shmem_request_hook;
+        pg_sys::shmem_request_hook = Some(request);
+        *PREVIOUS_STARTUP.lock() = pg_sys::shmem_startup_hook;
+        pg_sys::shmem_startup_hook = Some(startup);
+    }
+}
+
+fn call(previous: &Mutex<Hook>) {
+    let hook = *previous.lock();
+    if let Some(hook) = hook {
+        // SAFETY: another library installed it as this hook, and PostgreSQL calls the hook now.
+        unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| hook()) };
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn request() {
+    call(&PREVIOUS_REQUEST);
+    let parts = REGISTERED.lock();
+    // PostgreSQL aligns each allocation to a cache line.
+    let size: usize = parts.iter().map(|part| part.size().next_multiple_of(pg_sys::PG_CACHE_LINE_SIZE as usize)).sum();
+    // SAFETY: PostgreSQL calls this hook at the one time when memory and locks can be requested.
+    unsafe {
+        pg_sys::RequestAddinShmemSpace(size);
+        pg_sys::RequestNamedLWLockTranche(TRANCHE.as_ptr(), parts.iter().map(|part| part.lock_count()).sum());
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn startup() {
+    call(&PREVIOUS_STARTUP);
+    // SAFETY: requested above, under this name.
+    let mut locks = unsafe { pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()) };
+    REGISTERED.lock().iter().for_each(|part| part.place(&mut locks));
+    IS_PRELOADED.store(true, Relaxed);
+    let functions = AT_STARTUP.lock().clone();
+    functions.into_iter().for_each(|function| function());
+}

@@ -1,0 +1,120 @@
+//! The errors of snowflake ids.
+
+use crate::pg::ereport::Report;
+use crate::settings;
+use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
+use idgen_core::layout::{Layout, PRESETS, time_text};
+use idgen_core::snowflake::IdSpace;
+use idgen_core::text::FORMATS;
+use pgrx::prelude::*;
+
+pub fn layout(text: &str, error: &LayoutError) -> Report {
+    let presets: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid layout \"{text}\""))
+        .detail(error.to_string())
+        .hint(format!(
+            "Use a preset ({}) or a spec such as \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
+            presets.join(", ")
+        ))
+}
+
+/// The worker id or datacenter of this server does not fit the layout.
+pub fn node_too_large(layout: &Layout, error: NodeError) -> Report {
+    let NodeError { field, value, max } = error;
+    let failure = Report::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        format!("{field} id {value} of this server does not fit layout \"{layout}\""),
+    )
+    .detail(room(field, max));
+    match settings::has_worker_pool() && field == "worker" {
+        true => failure.hint("Use a layout with more bits for it, or a pool with fewer slots."),
+        false => failure.hint(format!(
+            "Set idgen.{field}_id to a number that fits and restart, or use a layout with more bits for it."
+        )),
+    }
+}
+
+fn room(field: &str, max: u64) -> String {
+    match max {
+        0 => format!("The layout has no field \"{field}\", so only number 0 can be in it."),
+        _ => format!("The layout has room for {field} 0 to {max}."),
+    }
+}
+
+pub fn observed_too_far_ahead(id: i64, time_ms: i64) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        format!("id \"{id}\" is more than a day ahead of the clock"),
+    )
+    .detail(format!("Its time is {}, and all ids of this server would begin there.", time_text(time_ms)))
+    .hint("Check the id and its layout; if it is right, say force => true.")
+}
+
+pub fn before_epoch(space: &IdSpace, now_ms: i64) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the clock is before the epoch of the layout")
+        .detail(format!("The server's clock says {}, the epoch is {}.", time_text(now_ms), time_text(space.epoch_ms())))
+        .hint("Use an epoch in the past, or set the server's clock.")
+}
+
+pub fn exhausted(space: &IdSpace) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        "the time bits of the layout have come to their end",
+    )
+    .detail(format!("The layout has no ids from {} on.", time_text(space.ends_at_ms())))
+    .hint("Use a layout with more time bits, a longer unit or a later epoch.")
+}
+
+/// An id that cannot be taken apart, or an argument of snowflake_make that does not fit.
+pub fn id(error: IdError, value: i64, layout: &Layout) -> Report {
+    let failure = |message| Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, message);
+    match error {
+        IdError::Negative => {
+            failure(format!("\"{value}\" is no snowflake id")).detail("An id is never negative.".to_owned())
+        }
+        IdError::TooManyBits { bits } => failure(format!("\"{value}\" is no id of layout \"{layout}\""))
+            .detail(format!("An id of the layout has {bits} bits at most.")),
+        IdError::BeforeEpoch => failure("ts is before the epoch of the layout".to_owned())
+            .detail(format!("The layout begins at {}.", time_text(layout.epoch_ms()))),
+        IdError::AfterEnd => failure("ts is after the end of the layout".to_owned())
+            .detail(format!("The layout has no ids from {} on.", time_text(layout.ends_at_ms()))),
+        IdError::Sequence { max } => failure(format!("sequence \"{value}\" does not fit layout \"{layout}\""))
+            .detail(format!("The layout has room for sequence 0 to {max}.")),
+        IdError::Node(NodeError { field, value, max }) => {
+            failure(format!("{field} \"{value}\" does not fit layout \"{layout}\"")).detail(room(field, max))
+        }
+    }
+}
+
+pub fn negative_part(name: &str, value: i64) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("{name} must not be negative: \"{value}\""))
+}
+
+pub fn time_out_of_range(value: i64) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW,
+        format!("the time of id \"{value}\" is out of range for a timestamp"),
+    )
+}
+
+pub fn ts_not_finite() -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, "ts must be finite")
+}
+
+pub fn unknown_format(format: &str) -> Report {
+    let formats: Vec<&str> = FORMATS.iter().map(|(name, _)| *name).collect();
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("unknown text format \"{format}\""))
+        .hint(format!("Use one of {}.", formats.join(", ")))
+}
+
+/// A text that is no id in this format, or a number that is no id.
+pub fn text(value: &str, format: &str, error: TextError) -> Report {
+    let (code, what) = match error {
+        TextError::Negative => (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "is no snowflake id".to_owned()),
+        TextError::Overflow => {
+            (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("is no id in {format}: it is too large"))
+        }
+        _ => (PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("is no id in {format}")),
+    };
+    Report::new(code, format!("\"{value}\" {what}")).detail(error.to_string())
+}
