@@ -65,7 +65,7 @@ test-core: setup ## the tests that need no PostgreSQL
 
 test: test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"
-	@$(CARGO) test -p idgen-cluster-tests -p idgen-bench
+	@$(CARGO) test -p idgen-testkit -p idgen-cluster-tests -p idgen-bench
 	@echo "==> all tests passed"
 
 smoke: install ## the quickest of the cluster tests that say whether a PostgreSQL will do
@@ -93,7 +93,7 @@ soak: install ## the same tests in big figures; ROUNDS=n for more
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
-	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-cluster-tests --release
+	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
 
 fuzz: setup ## made-up texts for the parsers (needs nightly Rust); SECONDS=n for more
 	@scripts/fuzz.sh $(SECONDS)

@@ -6,7 +6,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, seconds, wal_bytes};
-use idgen_cluster_tests::sql::backend_pid;
+use idgen_testkit::sql::backend_pid;
 
 /// What an id costs in a loop, by contender.
 pub struct Calls {

@@ -2,7 +2,7 @@
 
 use crate::beside::Beside;
 use crate::server::Server;
-use idgen_cluster_tests::sql::PATIENCE;
+use idgen_testkit::sql::PATIENCE;
 use messages::{LeaseGrant, LeaseGranted};
 use prost::Message;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, seconds, wal_bytes};
-use idgen_cluster_tests::sql::{execute, row};
+use idgen_testkit::sql::{execute, row};
 use postgres::Client;
 
 const MB: f64 = 1e6;

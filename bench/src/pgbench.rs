@@ -2,7 +2,7 @@
 
 use crate::server::Server;
 use hdrhistogram::Histogram;
-use idgen_cluster_tests::sql::{PATIENCE, value};
+use idgen_testkit::sql::{PATIENCE, value};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;

@@ -4,7 +4,7 @@ use crate::report::Section;
 use crate::scale::Scale;
 use crate::server::Server;
 use crate::subject::{Part, section};
-use idgen_cluster_tests::sql::execute;
+use idgen_testkit::sql::execute;
 use postgres::Client;
 
 mod calls;

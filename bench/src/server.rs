@@ -1,8 +1,8 @@
 //! The server that everything is measured on.
 
 use crate::machine::Machine;
-use idgen_cluster_tests::sql::{execute, value};
-use idgen_cluster_tests::{Builder, Cluster};
+use idgen_testkit::sql::{execute, value};
+use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
-use idgen_cluster_tests::sql::{execute, row};
+use idgen_testkit::sql::{execute, row};
 use postgres::Client;
 use std::thread::sleep;
 use std::time::Duration;

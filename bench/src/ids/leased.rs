@@ -7,8 +7,8 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{self, Server, seconds};
-use idgen_cluster_tests::Cluster;
-use idgen_cluster_tests::sql::{PATIENCE, backend_pid, value};
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{PATIENCE, backend_pid, value};
 use postgres::Client;
 use std::cell::RefCell;
 

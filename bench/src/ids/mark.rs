@@ -5,7 +5,7 @@ use crate::report::{Figure, Row, Table};
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, seconds};
-use idgen_cluster_tests::sql::row;
+use idgen_testkit::sql::row;
 use postgres::Client;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -5,7 +5,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
-use idgen_cluster_tests::sql::execute;
+use idgen_testkit::sql::execute;
 use postgres::{Client, SimpleQueryMessage};
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, wal_bytes};
-use idgen_cluster_tests::sql::value;
+use idgen_testkit::sql::value;
 
 /// The server itself writes a few bytes now and then.
 const NOTHING: f64 = 0.1;

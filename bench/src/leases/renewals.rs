@@ -7,7 +7,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::{Server, wal_bytes};
-use idgen_cluster_tests::sql::column;
+use idgen_testkit::sql::column;
 use postgres::Client;
 use std::time::Instant;
 

@@ -5,7 +5,7 @@ use crate::rounds::rounds;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
-use idgen_cluster_tests::sql::{PATIENCE, execute, value};
+use idgen_testkit::sql::{PATIENCE, execute, value};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::sync::mpsc;

@@ -10,7 +10,7 @@ use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
 use hdrhistogram::Histogram;
-use idgen_cluster_tests::sql::value;
+use idgen_testkit::sql::value;
 
 const SQL: [&str; 2] = ["SELECT noop()", "SELECT segment_next('bench')"];
 /// Each alone, and then both at once, so that they meet the same machine.

@@ -1,0 +1,110 @@
+//! Statements, and what they return. Each panics with the statement when it does not go as said.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postgres::error::DbError;
+use postgres::fallible_iterator::FallibleIterator;
+use postgres::types::FromSqlOwned;
+use postgres::{Client, Row, ToStatement};
+
+use crate::cluster::Cluster;
+
+/// How long anything may take that a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The one row that a query returns.
+pub fn row(client: &mut Client, sql: &str) -> Row {
+    client.query_one(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+}
+
+/// The one value that a query returns.
+pub fn value<T: FromSqlOwned>(client: &mut Client, sql: &str) -> T {
+    row(client, sql).get(0)
+}
+
+/// The first column of what a query returns.
+pub fn column<T: FromSqlOwned>(client: &mut Client, sql: &str) -> Vec<T> {
+    let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// The ids in the first column of what a query returns.
+pub fn ids(client: &mut Client, sql: &str) -> Vec<i64> {
+    column(client, sql)
+}
+
+/// Reads what a statement returns row by row, until it ends or the connection does. What came is there in either case.
+pub fn stream(
+    client: &mut Client,
+    sql: &(impl ToStatement + ?Sized),
+    seen: &mut Vec<i64>,
+    count: &AtomicUsize,
+) -> Result<(), postgres::Error> {
+    let mut rows = client.query_raw(sql, std::iter::empty::<i32>())?;
+    while let Some(row) = rows.next()? {
+        seen.push(row.get(0));
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Runs statements in a session.
+pub fn execute(client: &mut Client, sql: &str) {
+    client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+}
+
+/// The error that a statement must end with, when its SQLSTATE is this one.
+///
+/// The server sends an error before it rolls back. The empty statement waits until the locks of the transaction are
+/// released. It fails only if the error ended the session.
+pub fn refused(client: &mut Client, sql: &str, code: &str) -> DbError {
+    let error = client.simple_query(sql).expect_err(sql);
+    let _ = client.simple_query("");
+    let error = error.as_db_error().unwrap_or_else(|| panic!("{sql}: {error:?}")).clone();
+    assert_eq!(error.code().code(), code, "{sql}: {error:?}");
+    error
+}
+
+/// The HINT of an error that must have one.
+pub fn hint(error: &DbError) -> &str {
+    error.hint().unwrap_or_else(|| panic!("a HINT in {error:?}"))
+}
+
+pub fn backend_pid(client: &mut Client) -> i32 {
+    value(client, "SELECT pg_backend_pid()")
+}
+
+/// What one check of `idgen.status()` says: whether all is well, and its message.
+pub fn check(client: &mut Client, name: &str) -> (bool, String) {
+    let checks = "jsonb_array_elements(idgen.status()->'checks') AS c";
+    let sql = format!("SELECT (c->>'ok')::bool, c->>'message' FROM {checks} WHERE c->>'check' = '{name}'");
+    let row = row(client, &sql);
+    (row.get(0), row.get(1))
+}
+
+/// Waits until a session that draws ids waits: for the clock, the mark or a refill.
+pub fn await_wait(cluster: &Cluster, pid: i32) {
+    let mut client = cluster.client();
+    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query ~ 'snowflake_next|segment_'";
+    let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
+    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
+}
+
+/// Waits until a session waits for this: a `wait_event` such as `SyncRep` or `transactionid`, or a `wait_event_type` such
+/// as `Extension`.
+pub fn await_event(cluster: &Cluster, pid: i32, event: &str) {
+    let mut client = cluster.client();
+    let sql = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND '{event}' IN (wait_event, wait_event_type)"
+    );
+    cluster.wait_for(PATIENCE, &format!("session {pid} to wait for {event}"), || value(&mut client, &sql));
+}
+
+/// A session of the superuser in a new database with the extension.
+pub fn in_new_database(cluster: &Cluster, name: &str) -> Client {
+    cluster.execute(&format!("CREATE DATABASE {name}"));
+    let mut client = cluster.client_in(name);
+    execute(&mut client, "CREATE EXTENSION idgen");
+    client
+}

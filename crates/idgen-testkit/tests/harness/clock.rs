@@ -1,0 +1,116 @@
+//! Clocks that step under a running server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use idgen_testkit::FakeClock;
+use idgen_testkit::sql::backend_pid;
+use nix::time::{ClockId, clock_gettime};
+use postgres::Client;
+
+use crate::{builder, number};
+
+/// What the server's clock shows, which must be `offset_ms` from a reading of the true clock made meanwhile.
+fn assert_offset(client: &mut Client, offset_ms: i64) {
+    let true_us = || i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
+    let before = true_us();
+    let shown = number(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+    let after = true_us();
+    let expected = before + offset_ms * 1000..=after + offset_ms * 1000;
+    assert!(expected.contains(&shown), "offset {offset_ms} ms: {shown} is not in {expected:?}");
+}
+
+#[test]
+fn the_clock_of_a_running_server_steps_both_ways() {
+    let cluster = builder().fake_clock().start();
+    let mut client = cluster.client();
+    assert_offset(&mut client, 0);
+    for offset_ms in [3_600_000, -3_600_000, 500, -1, 86_400_000, 0] {
+        cluster.clock().set_offset_ms(offset_ms);
+        assert_offset(&mut client, offset_ms);
+        assert_offset(&mut cluster.client(), offset_ms);
+    }
+}
+
+#[test]
+fn the_clock_keeps_its_offset_over_crash_and_restart() {
+    let cluster = builder().fake_clock().start();
+    cluster.clock().set_offset_ms(-7_200_000);
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    assert_offset(&mut cluster.client(), -7_200_000);
+    cluster.kill9(backend_pid(&mut cluster.client()));
+    cluster.wait_until_ready();
+    assert_offset(&mut cluster.client(), -7_200_000);
+    cluster.clock().set_offset_ms(7_200_000);
+    cluster.restart();
+    assert_offset(&mut cluster.client(), 7_200_000);
+}
+
+#[test]
+fn a_standby_has_a_clock_of_its_own() {
+    let primary = builder().fake_clock().start();
+    let standby = primary.standby_builder().fake_clock().start();
+    primary.clock().set_offset_ms(60_000);
+    standby.clock().set_offset_ms(-60_000);
+    assert_offset(&mut primary.client(), 60_000);
+    assert_offset(&mut standby.client(), -60_000);
+    standby.promote();
+    assert_offset(&mut standby.client(), -60_000);
+}
+
+/// A process under the clock of a server, which tells what the clocks show to it.
+struct Observer {
+    process: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Observer {
+    fn new(clock: &FakeClock) -> Observer {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clocks"));
+        clock.apply_to(&mut command);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Observer { process, answers }
+    }
+
+    /// CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME in nanoseconds.
+    fn look(&mut self) -> [i64; 3] {
+        writeln!(self.process.stdin.as_ref().unwrap()).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        let clocks: Vec<i64> = answer.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+        clocks.try_into().unwrap()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+    }
+}
+
+fn true_clocks() -> [i64; 3] {
+    [ClockId::CLOCK_REALTIME, ClockId::CLOCK_MONOTONIC, ClockId::CLOCK_BOOTTIME].map(|clock| {
+        let time = clock_gettime(clock).unwrap();
+        time.tv_sec() * 1_000_000_000 + time.tv_nsec()
+    })
+}
+
+#[test]
+fn a_step_moves_the_wall_clock_and_no_other() {
+    let cluster = builder().fake_clock().start();
+    let mut observer = Observer::new(cluster.clock());
+    for offset_ms in [0, 3_600_000, -3_600_000, 500, -86_400_000] {
+        cluster.clock().set_offset_ms(offset_ms);
+        let before = true_clocks();
+        let seen = observer.look();
+        let after = true_clocks();
+        for (clock, offset) in [offset_ms * 1_000_000, 0, 0].into_iter().enumerate() {
+            let expected = before[clock] + offset..=after[clock] + offset;
+            assert!(expected.contains(&seen[clock]), "{offset_ms} ms: {seen:?}, truly {before:?} to {after:?}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Processes that are killed or paused.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use idgen_testkit::pause;
+use idgen_testkit::sql::backend_pid;
+
+use crate::{builder, is_process, number, recoveries, text};
+
+#[test]
+fn the_server_recovers_from_the_death_of_one_backend() {
+    let cluster = builder().start();
+    let mut bystander = cluster.client();
+    let mut victim = cluster.client();
+    bystander.batch_execute("CREATE TABLE t AS SELECT 7 AS x").unwrap();
+    let postmaster = cluster.pid_of_postmaster();
+
+    cluster.kill9(backend_pid(&mut victim));
+    cluster.wait_until_ready();
+
+    assert_eq!(cluster.pid_of_postmaster(), postmaster, "the postmaster is the same");
+    assert_eq!(recoveries(&cluster), 1);
+    assert!(bystander.simple_query("SELECT 1").is_err(), "every session was ended");
+    assert_eq!(text(&mut cluster.client(), "SELECT x::text FROM t"), "7");
+}
+
+#[test]
+fn kills_only_its_own_processes() {
+    let (ours, other) = (builder().start(), builder().start());
+    let stranger = backend_pid(&mut other.client());
+    for pid in [stranger, other.pid_of_postmaster(), std::process::id() as i32] {
+        let refusal = catch_unwind(AssertUnwindSafe(|| ours.kill9(pid))).expect_err("not ours");
+        let refusal = refusal.downcast_ref::<String>().unwrap();
+        assert!(refusal.contains("is no child of postmaster"), "{refusal}");
+    }
+    assert_eq!(recoveries(&other), 0);
+    // The refusal left nothing locked.
+    ours.restart();
+}
+
+#[test]
+fn the_server_starts_again_after_the_death_of_the_postmaster() {
+    let cluster = builder().start();
+    cluster.execute("CREATE TABLE t AS SELECT 7 AS x");
+    // One session that sleeps and one that waits for its client: each has to notice by itself.
+    let mut idle = cluster.client();
+    let mut asleep = cluster.client();
+    let asleep_pid = backend_pid(&mut asleep);
+    std::thread::scope(|scope| {
+        let sleep = scope.spawn(|| asleep.simple_query("SELECT pg_sleep(100)").map(drop));
+        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {asleep_pid} AND wait_event = 'PgSleep'");
+        cluster.wait_for(Duration::from_secs(30), "the session to sleep", || number(&mut idle, &sql) == 1);
+        cluster.kill9_postmaster();
+        assert!(!is_process(asleep_pid));
+        assert!(sleep.join().unwrap().is_err());
+    });
+    assert!(idle.simple_query("SELECT 1").is_err());
+    assert!(cluster.try_client().is_err());
+
+    cluster.start_again();
+    assert_eq!(recoveries(&cluster), 1);
+    assert_eq!(text(&mut cluster.client(), "SELECT x::text FROM t"), "7");
+}
+
+#[test]
+fn a_paused_process_goes_on_when_the_guard_is_dropped() {
+    let cluster = builder().start();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    let stopped = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap().contains("State:\tT");
+
+    let guard = pause(pid);
+    assert!(stopped());
+    drop(guard);
+    assert_eq!(backend_pid(&mut client), pid);
+
+    let guard = pause(pid);
+    assert!(stopped());
+    guard.resume();
+    assert_eq!(backend_pid(&mut client), pid);
+}
+
+#[test]
+fn a_paused_backend_does_not_outlive_its_cluster() {
+    let cluster = builder().start();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    let _paused = pause(pid);
+    drop(cluster);
+    assert!(!is_process(pid));
+}
+
+#[test]
+fn a_server_that_does_not_answer_does_not_outlive_its_cluster() {
+    let cluster = builder().start();
+    let mut client = cluster.client();
+    let (dir, pid) = (cluster.data_dir(), backend_pid(&mut client));
+    let postmaster = cluster.pid_of_postmaster();
+    let _paused = pause(postmaster);
+    drop(cluster);
+    assert!(!is_process(postmaster));
+    assert!(!is_process(pid));
+    assert!(!dir.exists());
+}
+
+#[test]
+fn a_killed_server_leaves_no_shared_memory_behind() {
+    let cluster = builder().start();
+    // The last but one line of the lock file: the key and the id of the segment.
+    let lock = std::fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
+    let id = lock.lines().nth(6).unwrap().split_ascii_whitespace().nth(1).unwrap().to_owned();
+    let segments = || std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let exists = || segments().lines().any(|line| line.split_ascii_whitespace().nth(1) == Some(&id));
+
+    cluster.kill9_postmaster();
+    assert!(exists(), "segment {id} is there until the next start");
+    drop(cluster);
+    assert!(!exists(), "segment {id} is left");
+}

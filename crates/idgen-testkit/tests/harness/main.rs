@@ -1,0 +1,34 @@
+//! The harness itself, against servers without the extension: what the other tests rest on.
+
+mod clock;
+mod crash;
+mod lifecycle;
+mod proxy;
+mod standby;
+
+use std::path::Path;
+
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+
+/// Without the extension, which need not be installed for these tests.
+fn builder() -> Builder {
+    Cluster::builder().preload(false)
+}
+
+fn text(client: &mut Client, sql: &str) -> String {
+    client.query_one(sql, &[]).unwrap().get(0)
+}
+
+fn number(client: &mut Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).unwrap().get(0)
+}
+
+fn is_process(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// How often the server had to recover since it was made, by its log.
+fn recoveries(cluster: &Cluster) -> usize {
+    cluster.log().matches("automatic recovery in progress").count()
+}

@@ -1,0 +1,284 @@
+//! Crashes and restarts, with the clock left alone or set back: what a client has seen never comes again.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, stream, value};
+use idgen_testkit::{Cluster, Stop, rounds};
+use postgres::Client;
+
+use crate::{await_clock_past_checkpoint, builder, draw_not_above, draw_one, ms, set_clock, time_of};
+
+/// Two id spaces.
+const LAYOUTS: [&str; 2] = ["snowflake", "js53"];
+const DATABASES: [&str; 2] = ["postgres", "other"];
+
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Immediate,
+    Postmaster,
+    Backend,
+}
+
+fn two_databases() -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE DATABASE other");
+    execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
+    cluster
+}
+
+/// Draws in open transactions until the server dies under them: in both layouts, by single calls and in batches, in two
+/// databases. Returns what the clients saw, in order, per layout. Nothing of it was committed.
+fn see_until_death(cluster: &Cluster, death: Death) -> [Vec<i64>; 2] {
+    const ENOUGH: usize = 50_000;
+    let counts: [AtomicUsize; 4] = Default::default();
+    let mut clients: Vec<Client> = (0..4).map(|n| cluster.client_in(DATABASES[(n + n / 2) % 2])).collect();
+    let victim = backend_pid(&mut clients[3]);
+    let seen: Vec<Vec<i64>> = std::thread::scope(|scope| {
+        let counts = &counts;
+        let draw = |(n, mut client): (usize, Client)| {
+            let layout = LAYOUTS[n / 2];
+            let sql = match n % 2 {
+                0 => format!("SELECT snowflake_next('{layout}') FROM generate_series(1, 10000)"),
+                _ => format!("SELECT snowflake_next_many(10000, '{layout}')"),
+            };
+            let mut seen = Vec::new();
+            execute(&mut client, "BEGIN");
+            while stream(&mut client, &sql, &mut seen, &counts[n]).is_ok() {}
+            seen
+        };
+        let sessions: Vec<_> =
+            clients.into_iter().enumerate().map(|session| scope.spawn(move || draw(session))).collect();
+        let enough = || counts.iter().all(|count| count.load(Ordering::Relaxed) > ENOUGH);
+        cluster.wait_for(PATIENCE, "the sessions to have seen enough", enough);
+        match death {
+            Death::Immediate => cluster.stop(Stop::Immediate),
+            Death::Postmaster => cluster.kill9_postmaster(),
+            Death::Backend => cluster.kill9(victim),
+        }
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    seen.iter().for_each(|ids| assert_increasing(ids));
+    std::array::from_fn(|layout| assert_distinct(seen[2 * layout..2 * layout + 2].concat()))
+}
+
+fn come_back(cluster: &Cluster, death: Death) {
+    match death {
+        Death::Backend => cluster.wait_until_ready(),
+        Death::Immediate | Death::Postmaster => cluster.start_again(),
+    }
+}
+
+/// More ids than were seen, by single calls and in a batch: each above all that was seen.
+fn assert_goes_on(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
+    for (n, (layout, seen)) in LAYOUTS.into_iter().zip(seen).enumerate() {
+        let mut client = cluster.client_in(DATABASES[n]);
+        let sql = format!("SELECT array_agg(snowflake_next('{layout}')) FROM generate_series(1, 2000)");
+        let singles: Vec<i64> = value(&mut client, &sql);
+        assert_increasing(&singles);
+        let below = draw_not_above(&mut client, layout, seen.len(), last(seen));
+        let repeats = repeated(seen, &singles) + repeated(seen, &below);
+        assert_eq!(repeats, 0, "{layout}: of {} seen ids came again", seen.len());
+        assert!(singles[0] > last(seen), "{layout}: {} after {} had been seen", singles[0], last(seen));
+        assert_eq!(below.len(), 0, "{layout}: ids below one that had been seen");
+    }
+}
+
+#[test]
+fn nothing_seen_comes_again_after_a_crash() {
+    let cluster = two_databases();
+    for _ in 0..rounds(2, 20) {
+        for death in [Death::Immediate, Death::Postmaster, Death::Backend] {
+            let seen = see_until_death(&cluster, death);
+            come_back(&cluster, death);
+            assert_goes_on(&cluster, &seen);
+        }
+    }
+}
+
+#[test]
+fn nothing_seen_comes_again_when_the_clock_is_set_back_meanwhile() {
+    for round in 0..rounds(1, 10) {
+        for (n, back_ms) in [10_000, 3_600_000].into_iter().enumerate() {
+            let cluster = two_databases();
+            let death = [Death::Immediate, Death::Postmaster][(round + n) % 2];
+            let seen = see_until_death(&cluster, death);
+            cluster.clock().set_offset_ms(-back_ms);
+            come_back(&cluster, death);
+            assert_goes_on(&cluster, &seen);
+            // Once more, now that the ids are ahead of the clock.
+            let seen = see_until_death(&cluster, death);
+            cluster.clock().set_offset_ms(-2 * back_ms);
+            come_back(&cluster, death);
+            assert_goes_on(&cluster, &seen);
+        }
+        // With one process killed, the clock is set back under the server while it recovers. Back to the true time: the
+        // postmaster of PostgreSQL 15 recovers in a signal handler, where libfaketime is out of force.
+        let cluster = two_databases();
+        cluster.clock().set_offset_ms(3_600_000);
+        let seen = see_until_death(&cluster, Death::Backend);
+        cluster.clock().set_offset_ms(0);
+        come_back(&cluster, Death::Backend);
+        assert_goes_on(&cluster, &seen);
+    }
+}
+
+/// A hundred thousand ids of each layout, a crash, and a clock that then goes through the same instants once more. Returns
+/// per layout how many ids were seen and how many of them came again.
+fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
+    const SEEN: usize = 100_000;
+    let cluster = builder().start_with_extension();
+    await_clock_past_checkpoint(&cluster);
+    let mut client = cluster.client();
+    let seen = LAYOUTS.map(|layout| -> Vec<i64> {
+        value(&mut client, &format!("SELECT array_agg(id) FROM snowflake_next_many({SEEN}, '{layout}') AS id"))
+    });
+    let spans: [(i64, i64); 2] = std::array::from_fn(|n| {
+        let (layout, ids) = (LAYOUTS[n], &seen[n]);
+        (time_of(&mut client, ids[0], layout), time_of(&mut client, last(ids), layout))
+    });
+    let begin_ms = spans[0].0.min(spans[1].0);
+    match death {
+        Death::Immediate => cluster.stop(Stop::Immediate),
+        Death::Postmaster => cluster.kill9_postmaster(),
+        Death::Backend => unreachable!("the server has to be down for its files to be changed"),
+    }
+    if !with_the_mark {
+        std::fs::remove_dir_all(cluster.data_dir().join("idgen")).expect("the mark's directory");
+    }
+    // Recovery ends with a checkpoint, which must be earlier than the ids.
+    set_clock(&cluster, begin_ms - 10_000);
+    cluster.start_again();
+    let mut client = cluster.client();
+    let checkpoint_ms = ms(&mut client, "(SELECT checkpoint_time FROM pg_control_checkpoint())");
+    assert!(checkpoint_ms + 1000 < begin_ms, "checkpoint at {checkpoint_ms}, first id at {begin_ms}");
+    std::array::from_fn(|n| {
+        // From a second before the first of them to beyond the last of them, in ids without a gap.
+        let ((begin_ms, end_ms), per_ms) = (spans[n], [4096, 512][n]);
+        set_clock(&cluster, begin_ms - 1000);
+        let count = usize::try_from((end_ms - begin_ms + 1100) * per_ms).expect("a count");
+        let again = draw_not_above(&mut client, LAYOUTS[n], count.max(2 * SEEN), last(&seen[n]));
+        (SEEN, repeated(&seen[n], &again))
+    })
+}
+
+#[test]
+fn the_same_instants_bring_no_id_back_smoke() {
+    for round in 0..rounds(2, 20) {
+        let death = [Death::Immediate, Death::Postmaster][round % 2];
+        for (layout, (seen, again)) in LAYOUTS.into_iter().zip(live_through_the_same_instants(death, true)) {
+            assert_eq!(again, 0, "{layout}: of {seen} ids");
+        }
+    }
+}
+
+/// The control: the same test without the mark, as on a first start. It is the mark that does the work, and these tests
+/// would see it if it did not.
+#[test]
+fn without_the_mark_the_same_instants_bring_ids_back() {
+    for (layout, (seen, again)) in LAYOUTS.into_iter().zip(live_through_the_same_instants(Death::Postmaster, false)) {
+        assert!(again > seen / 4, "{layout}: {again} of {seen} ids came again");
+    }
+}
+
+/// What each layout issues in a second, and its tick in milliseconds; of the last, far less than it could.
+const BORROWERS: [(&str, i64, i64); 4] =
+    [("snowflake", 4_096_000, 1), ("sonyflake", 25_600, 10), ("js53", 512_000, 1), ("seconds", 1_000_000, 1000)];
+
+#[test]
+fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
+    let cluster = builder().conf("idgen.max_drift", "1s").start_with_extension();
+    // The coarsest of them last: a restart begins everything after the tick of all of them.
+    for (layout, per_second, tick_ms) in BORROWERS {
+        for _ in 0..rounds(2, 10) {
+            let mut client = cluster.client();
+            let sql = format!("SELECT max(id), count(*) FROM snowflake_next_many({per_second}, '{layout}') AS id");
+            let drawn = row(&mut client, &sql);
+            let highest: i64 = drawn.get(0);
+            assert_eq!(drawn.get::<_, i64>(1), per_second);
+            let end_ms = time_of(&mut client, highest, layout) + tick_ms;
+            let lead = "(extract(epoch FROM lead) * 1000)::float8";
+            let lead_ms: f64 = value(&mut client, &format!("SELECT {lead} FROM idgen.stat_clock"));
+            let borrowed = format!("SELECT sum(borrowed)::bigint FROM idgen.stat_snowflake WHERE last_id = {highest}");
+            let borrowed: i64 = value(&mut client, &borrowed);
+            assert!(layout == "seconds" || borrowed >= per_second / 2, "{layout}: {borrowed} borrowed");
+            cluster.restart();
+
+            let mut client = cluster.client();
+            let first = draw_one(&mut client, layout);
+            assert!(first.id > highest, "{layout}: {} after {highest}", first.id);
+            // Exactly there, or at the clock if that is later by now.
+            let expected_ms = first.clock_ms.max(end_ms as f64);
+            assert!(first.time_ms as f64 <= expected_ms, "{layout}: {} after {end_ms}", first.time_ms);
+            let most_ms = lead_ms + tick_ms as f64;
+            assert!(first.lead_ms <= most_ms, "{layout}: {} ms ahead, was {lead_ms}", first.lead_ms);
+            for other in LAYOUTS {
+                let other = draw_one(&mut client, other);
+                assert!(other.lead_ms <= most_ms + tick_ms as f64, "{} ms ahead, was {lead_ms}", other.lead_ms);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
+    const PROMISED_MS: f64 = 91_000.0;
+    let cluster = builder().conf("idgen.max_drift", "1s").conf("idgen.clock_window", "60s").start_with_extension();
+    await_clock_past_checkpoint(&cluster);
+    let draw = || draw_one(&mut cluster.client(), "snowflake");
+    let mut before = draw();
+    for _ in 0..rounds(3, 20) {
+        cluster.restart();
+        let first = draw();
+        assert!(first.id > before.id);
+        assert!(first.lead_ms <= 0.0, "{} ms ahead after a clean restart", first.lead_ms);
+        before = first;
+    }
+    for crash in 1..=rounds(2, 10) {
+        cluster.kill9_postmaster();
+        cluster.start_again();
+        let first = draw();
+        assert!(first.id > before.id);
+        // The mark was written just before the crash, a whole window and half of it ahead.
+        let most_ms = before.lead_ms.max(0.0) + PROMISED_MS;
+        assert!(first.lead_ms <= most_ms, "crash {crash}: {} ms ahead, may be {most_ms}", first.lead_ms);
+        let least_ms = 60_000.0;
+        assert!(first.lead_ms > before.lead_ms + least_ms / 2.0, "crash {crash}: {} ms ahead", first.lead_ms);
+        before = first;
+        // What a crash has added, a clean restart does not add to.
+        for _ in 0..2 {
+            cluster.restart();
+            let first = draw();
+            assert!(first.id > before.id);
+            assert!(first.lead_ms <= before.lead_ms + 1.0, "{} ms ahead after {}", first.lead_ms, before.lead_ms);
+            before = first;
+        }
+    }
+}
+
+#[test]
+fn an_evicted_layout_repeats_nothing() {
+    // The layout of idgen.layout has one place, and all others share the other.
+    let cluster = builder().conf("idgen.max_generators", "2").start_with_extension();
+    for round in 0..rounds(2, 20) {
+        let mut client = cluster.client();
+        // Ahead of the clock, so that the clock alone would bring them back.
+        let drawn = row(&mut client, "SELECT min(id), max(id) FROM snowflake_next_many(400000, 'js53') AS id");
+        let (first, highest): (i64, i64) = (drawn.get(0), drawn.get(1));
+        let begin_ms = time_of(&mut client, first, "js53");
+        let others = ["pgedge", "instagram"].map(|layout| draw_one(&mut client, layout).id);
+        let left = "SELECT count(*) FROM idgen.stat_snowflake WHERE last_id BETWEEN $1 AND $2";
+        assert_eq!(client.query_one(left, &[&first, &highest]).unwrap().get::<_, i64>(0), 0, "js53 was evicted");
+        match round % 2 {
+            0 => cluster.kill9_postmaster(),
+            _ => cluster.stop(Stop::Fast),
+        }
+        set_clock(&cluster, begin_ms);
+        cluster.start_again();
+        let mut client = cluster.client();
+        assert!(draw_one(&mut client, "js53").id > highest);
+        assert_eq!(draw_not_above(&mut client, "js53", 500_000, highest), Vec::<i64>::new());
+        assert!(draw_one(&mut client, "pgedge").id > others[0]);
+        assert!(draw_one(&mut client, "instagram").id > others[1]);
+    }
+}

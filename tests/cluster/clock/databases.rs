@@ -1,0 +1,67 @@
+//! The worker after recovery needs some database to look for prepared transactions in.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{PATIENCE, execute, value};
+
+use crate::recovery::{insert, primary};
+
+/// A promoted standby of a primary whose databases were changed by these statements; the test's own database is `other`.
+fn promoted(changes: &[&str]) -> Cluster {
+    let primary = primary();
+    insert(&mut primary.client(), 1);
+    primary.execute("CREATE DATABASE other");
+    let mut client = primary.client_in("other");
+    execute(&mut client, "CREATE EXTENSION idgen");
+    let standby = primary.standby_builder().conf("max_worker_processes", "8").start();
+    for change in changes {
+        execute(&mut client, change);
+    }
+    let written: String = value(&mut client, "SELECT pg_current_wal_lsn()::text");
+    let mut client = standby.client_in("other");
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn");
+    standby.wait_for(PATIENCE, "the changes to be replayed", || value(&mut client, &replayed));
+    assert!(value::<bool>(&mut client, "SELECT pg_promote(true, 60)"));
+    standby
+}
+
+const DROP_POSTGRES: &str = "DROP DATABASE postgres WITH (FORCE)";
+const DROP_TEMPLATE1: [&str; 2] = ["ALTER DATABASE template1 IS_TEMPLATE false", "DROP DATABASE template1"];
+const MAKE_TEMPLATE1: &str = "CREATE DATABASE template1 TEMPLATE template0 IS_TEMPLATE true";
+
+fn await_mark(standby: &Cluster) {
+    let mut client = standby.client_in("other");
+    let known = "SELECT mark IS NOT NULL FROM idgen.stat_clock";
+    standby.wait_for(PATIENCE, "the mark after recovery", || value(&mut client, known));
+}
+
+fn await_end_of_worker(standby: &Cluster) {
+    let mut client = standby.client_in("other");
+    let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
+    standby.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, workers) == 0);
+}
+
+#[test]
+fn the_mark_is_known_after_recovery_where_template1_was_made_again() {
+    let [change, drop] = DROP_TEMPLATE1;
+    await_mark(&promoted(&[change, drop, MAKE_TEMPLATE1]));
+}
+
+#[test]
+fn the_mark_is_known_after_recovery_where_only_another_template1_is_left() {
+    let [change, drop] = DROP_TEMPLATE1;
+    await_mark(&promoted(&[change, drop, MAKE_TEMPLATE1, DROP_POSTGRES]));
+}
+
+/// The first generation looks for itself.
+#[test]
+fn the_worker_after_recovery_ends_where_it_finds_no_database() {
+    let [change, drop] = DROP_TEMPLATE1;
+    let standby = promoted(&[change, drop, DROP_POSTGRES]);
+    standby.wait_for(PATIENCE, "the worker to give up", || standby.log().contains("the first id after recovery"));
+    await_end_of_worker(&standby);
+    let log = standby.log();
+    let failures = log.lines().filter(|line| line.contains("FATAL") && line.contains("does not exist"));
+    assert_eq!(failures.count(), 2, "each database is tried once");
+    assert!(value::<i64>(&mut standby.client_in("other"), "SELECT snowflake_next()") > 0);
+    await_mark(&standby);
+}

@@ -1,0 +1,120 @@
+//! How far ahead of the wall clock ids can be: the drift, and beyond it only what a crash or a step of the clock has left,
+//! which is paid back once and for all.
+
+use idgen_testkit::sql::{PATIENCE, execute, value};
+use idgen_testkit::{Cluster, rounds};
+use postgres::Client;
+
+use crate::{await_clock_past_checkpoint, builder, draw_one};
+
+/// 256 ids in a tick of 10 ms.
+const LAYOUT: &str = "sonyflake";
+const PER_SECOND: i64 = 25_600;
+const DRIFT_MS: f64 = 1000.0;
+const WINDOW_MS: f64 = 3000.0;
+/// A tick, and what others may issue before the clock is looked at again: ids that have been ahead of the clock may stay
+/// so far ahead of it.
+const GRAIN_MS: f64 = 10.0 + 20.0;
+
+fn cluster(max_drift: &str) -> Cluster {
+    let builder = builder().conf("idgen.clock_window", &format!("{WINDOW_MS}ms"));
+    let cluster = builder.conf("idgen.max_drift", max_drift).start_with_extension();
+    await_clock_past_checkpoint(&cluster);
+    cluster
+}
+
+fn lead_ms(client: &mut Client) -> f64 {
+    draw_one(client, LAYOUT).lead_ms
+}
+
+/// Kills the server, and returns how far its first id is ahead then.
+fn lead_after_crash_ms(cluster: &Cluster, drift_ms: f64) -> f64 {
+    let before_ms = lead_ms(&mut cluster.client());
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    let lead_ms = lead_ms(&mut cluster.client());
+    let most_ms = before_ms.max(0.0) + drift_ms + 1.5 * WINDOW_MS + GRAIN_MS;
+    assert!(lead_ms <= most_ms, "{lead_ms} ms ahead after a crash, may be {most_ms}");
+    lead_ms
+}
+
+/// Draws slowly until the clock has caught up.
+fn pay_back(cluster: &Cluster, client: &mut Client) {
+    cluster.wait_for(PATIENCE, "the clock to catch up with the ids", || lead_ms(client) <= 0.0);
+}
+
+/// Draws as fast as can be what takes three seconds by the clock, and asserts that it ends at the drift. Were it not for
+/// the drift, it would end nearly three seconds ahead.
+fn assert_burst_ends_at_the_drift(client: &mut Client, when: &str) {
+    let sum = "SELECT coalesce(sum(borrowed), 0)::bigint FROM idgen.stat_snowflake";
+    let before: i64 = value(client, sum);
+    execute(client, &format!("SELECT count(*) FROM snowflake_next_many({}, '{LAYOUT}')", 3 * PER_SECOND));
+    let lead_ms = lead_ms(client);
+    assert!(lead_ms <= DRIFT_MS + GRAIN_MS, "{lead_ms} ms ahead after a burst {when}");
+    let borrowed = value::<i64>(client, sum) - before;
+    assert!(borrowed > PER_SECOND / 4, "{borrowed} borrowed: no burst {when}");
+}
+
+#[test]
+fn what_a_crash_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
+    for _ in 0..rounds(1, 10) {
+        let cluster = cluster("1s");
+        let lead_ms = lead_after_crash_ms(&cluster, DRIFT_MS);
+        assert!(lead_ms > WINDOW_MS / 2.0, "{lead_ms} ms ahead: nothing to pay back");
+        let mut client = cluster.client();
+        pay_back(&cluster, &mut client);
+        assert_burst_ends_at_the_drift(&mut client, "after a crash");
+    }
+}
+
+#[test]
+fn what_a_step_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
+    const BACK_MS: i64 = 10_000;
+    for _ in 0..rounds(1, 10) {
+        let cluster = cluster("1s");
+        let mut client = cluster.client();
+        lead_ms(&mut client);
+        cluster.clock().set_offset_ms(-BACK_MS);
+        let lead_ms = lead_ms(&mut client);
+        assert!(lead_ms <= BACK_MS as f64 + GRAIN_MS, "{lead_ms} ms ahead after a step");
+        assert!(lead_ms > BACK_MS as f64 / 2.0, "{lead_ms} ms ahead: nothing to pay back");
+        pay_back(&cluster, &mut client);
+        assert_burst_ends_at_the_drift(&mut client, "after a step");
+    }
+}
+
+#[test]
+fn bursts_with_clean_restarts_between_them_do_not_add_up() {
+    let cluster = cluster("1s");
+    for restarts in 0..=rounds(5, 50) {
+        let mut client = cluster.client();
+        assert_burst_ends_at_the_drift(&mut client, &format!("after {restarts} restarts"));
+        cluster.restart();
+    }
+}
+
+#[test]
+fn without_a_drift_the_lead_after_a_crash_only_shrinks() {
+    for _ in 0..rounds(1, 10) {
+        let cluster = cluster("0");
+        let mut least_ms = lead_after_crash_ms(&cluster, 0.0);
+        assert!(least_ms > WINDOW_MS / 2.0, "{least_ms} ms ahead: nothing to shrink");
+        let mut client = cluster.client();
+        // A quarter of a second's ids at once, and then none for some while.
+        let burst = format!("SELECT count(*) FROM snowflake_next_many({}, '{LAYOUT}')", PER_SECOND / 4);
+        let mut draws = 0;
+        cluster.wait_for(PATIENCE, "the clock to catch up with the ids", || {
+            if draws % 100 == 0 {
+                execute(&mut client, &burst);
+            }
+            draws += 1;
+            let lead_ms = lead_ms(&mut client);
+            assert!(lead_ms <= least_ms + GRAIN_MS, "{lead_ms} ms ahead, was {least_ms}");
+            least_ms = least_ms.min(lead_ms);
+            lead_ms <= 0.0
+        });
+        execute(&mut client, &burst);
+        let lead_ms = lead_ms(&mut client);
+        assert!(lead_ms <= GRAIN_MS, "{lead_ms} ms ahead, and no drift");
+    }
+}

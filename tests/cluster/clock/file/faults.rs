@@ -1,0 +1,228 @@
+//! A disk that fails while the mark is written: generation stops before the durable mark, and goes on by itself.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::high_water::{directory, mark_ms};
+use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::sql::{check, ids, refused, value};
+
+use super::shim::{Call, Shim, WINDOW_MS, with_shim};
+use super::{
+    NEXT, assert_after, assert_decoding_works, assert_names_file_and_way_out, assert_no_generation, assert_no_repeats,
+    clock_ms, draw_until, draw_until_refused, last_time_ms, next, time_ms,
+};
+
+/// Under each fault in turn: stops before the mark, goes on when the fault is lifted, stops again, and is killed.
+fn fails_and_recovers(faults: &[(&str, &str)]) {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut seen = vec![next(&mut cluster.client())];
+    for (fault, words) in faults {
+        // Shown when an assertion fails.
+        println!("{fault}");
+        stops_goes_on_and_stops(&cluster, &shim, fault, words, &mut seen);
+        cluster.kill9_postmaster();
+        shim.order("none");
+        cluster.start_again();
+        let mut client = cluster.client();
+        let after = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 1000)");
+        assert_no_repeats(&seen, &after);
+        assert_after(&seen, &after);
+        assert!(check(&mut client, "mark").0);
+        assert!(last_time_ms(&after) < mark_ms(&cluster));
+        seen.extend(after);
+    }
+}
+
+fn stops_goes_on_and_stops(cluster: &Cluster, shim: &Shim, fault: &str, words: &str, seen: &mut Vec<i64>) {
+    let mut client = cluster.client();
+    let mut other = cluster.client();
+    seen.extend([next(&mut client), next(&mut other)]);
+    let since = shim.calls().len();
+    shim.order(fault);
+    let (drawn, error) = draw_until_refused(cluster, &mut client, "58030");
+    assert_names_file_and_way_out(&error);
+    assert!(error.message().contains(words), "{error:?}");
+    let durable_ms = shim.durable_mark_ms();
+    assert!(last_time_ms(&drawn) < durable_ms, "{} is past {durable_ms}", last_time_ms(&drawn));
+    // It went on while the mark was not in the way yet, though it was due.
+    let due_ms = durable_ms - WINDOW_MS / 2;
+    assert!(last_time_ms(&drawn) >= due_ms, "it ended at {}, and {due_ms} is not reached", last_time_ms(&drawn));
+    seen.extend(drawn);
+
+    // Nobody else gets past it, by no way, and reading goes on.
+    assert_no_generation(&mut other, "58030");
+    assert_no_generation(&mut cluster.client(), "58030");
+    assert_decoding_works(&mut client);
+    let (ok, message) = check(&mut client, "mark");
+    assert!(!ok && message.contains("idgen/clock") && message.contains(words), "{message}");
+    assert_eq!(shim.durable_mark_ms(), durable_ms);
+    let shown: i64 = value(&mut client, "SELECT round(extract(epoch FROM mark) * 1000)::bigint FROM idgen.stat_clock");
+    assert_eq!(shown, durable_ms, "the mark that is shown is the durable one");
+
+    // One that works is enough, in the session that was refused and in others.
+    shim.order("none");
+    let after = [next(&mut client), next(&mut other), next(&mut cluster.client())];
+    assert_after(seen, &after);
+    seen.extend(after);
+    let (ok, message) = check(&mut client, "mark");
+    assert!(ok, "{message}");
+    // And stops again.
+    shim.order(fault);
+    seen.extend(draw_until_refused(cluster, &mut client, "58030").0);
+    assert!(last_time_ms(seen) < shim.durable_mark_ms());
+    if fault.starts_with("fsync") {
+        shim.assert_rewritten_after_failed_sync(since);
+    }
+}
+
+const EIO: &str = "Input/output error";
+const ENOSPC: &str = "No space left on device";
+
+#[test]
+fn writes_that_fail() {
+    fails_and_recovers(&[("write EIO", EIO), ("write ENOSPC", ENOSPC)]);
+}
+
+#[test]
+fn a_file_system_that_is_read_only_and_writes_that_are_torn() {
+    // The torn one last: ids begin ten seconds ahead after it, and would take as long to come to the next mark.
+    fails_and_recovers(&[("open EROFS", "Read-only file system"), ("tear ENOSPC", ENOSPC)]);
+}
+
+#[test]
+fn syncs_that_fail() {
+    fails_and_recovers(&[("fsync EIO", EIO), ("fsync ENOSPC", ENOSPC)]);
+}
+
+/// The system forgets what it could not write: a second sync would say that all is well. So one failure is not shown to
+/// anybody, and the record is written again.
+#[test]
+fn one_failed_sync_is_made_good_unseen() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut client = cluster.client();
+    let mut drawn = vec![next(&mut client)];
+    for failures in 1..=3 {
+        shim.order("fsync EIO once");
+        let until_ms = clock_ms(&mut client) + 2 * WINDOW_MS;
+        drawn.extend(draw_until(&cluster, &mut client, until_ms));
+        assert_eq!(shim.failures(), failures);
+    }
+    assert_increasing(&drawn);
+    shim.assert_rewritten_after_failed_sync(0);
+    assert!(last_time_ms(&drawn) < shim.durable_mark_ms());
+    assert!(check(&mut client, "mark").0);
+}
+
+/// Nothing can be promised at the first generation ever: no trace is left that would look like a lost file.
+#[test]
+fn the_file_cannot_be_made() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut client = cluster.client();
+    for fault in ["write ENOSPC", "tear ENOSPC", "fsync EIO", "open EROFS"] {
+        shim.order(fault);
+        for _ in 0..3 {
+            assert_no_generation(&mut client, "58030");
+            assert!(!directory(&cluster).exists(), "{fault}");
+        }
+        assert!(!check(&mut client, "mark").0);
+    }
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    assert_no_generation(&mut cluster.client(), "58030");
+
+    shim.order("none");
+    let mut client = cluster.client();
+    let id = next(&mut client);
+    let lead_ms = time_ms(id) - clock_ms(&mut client);
+    // The last checkpoint's time is known to the second.
+    assert!(lead_ms <= 1000, "ids begin at the clock, not {lead_ms} ms ahead of it");
+    assert!(check(&mut client, "mark").0);
+    assert!(!cluster.data_dir().join("idgen.tmp").exists());
+}
+
+/// The name of the file in the data directory may be lost in a crash of the machine until that directory is synced. Until it
+/// is, nothing is promised.
+#[test]
+fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut client = cluster.client();
+    shim.order("syncdir EIO");
+    for _ in 0..3 {
+        refused(&mut client, NEXT, "58030");
+        refused(&mut cluster.client(), NEXT, "58030");
+    }
+    assert!(directory(&cluster).exists(), "it has its name");
+    shim.order("none");
+    let since = shim.calls().len();
+    next(&mut client);
+    assert_synced_directory(&shim.calls()[since..]);
+    let since = shim.calls().len();
+    let until_ms = clock_ms(&mut client) + 4 * WINDOW_MS;
+    draw_until(&cluster, &mut client, until_ms);
+    let again = shim.calls()[since..].iter().filter(|call| matches!(call, Call::SyncDirectory { .. })).count();
+    assert_eq!(again, 0, "once it has succeeded it is not repeated");
+}
+
+#[test]
+fn a_failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    shim.order("syncdir EIO");
+    refused(&mut cluster.client(), NEXT, "58030");
+    cluster.kill9_postmaster();
+    shim.order("none");
+    cluster.start_again();
+    let since = shim.calls().len();
+    next(&mut cluster.client());
+    assert_synced_directory(&shim.calls()[since..]);
+}
+
+/// Among the calls for an id is a sync of the data directory.
+fn assert_synced_directory(calls: &[Call]) {
+    let is_synced = calls.iter().any(|call| matches!(call, Call::SyncDirectory { outcome } if outcome == "ok"));
+    assert!(is_synced, "{calls:?}");
+}
+
+/// A server that starts while its disk fails: each try begins where the first began, however many there are.
+#[test]
+fn tries_under_a_fault_after_a_start_do_not_run_ahead() {
+    for fault in ["write EIO", "fsync EIO"] {
+        let (cluster, shim) = with_shim(WINDOW_MS);
+        let seen = ids(&mut cluster.client(), "SELECT snowflake_next() FROM generate_series(1, 100)");
+        cluster.kill9_postmaster();
+        let promised_ms = mark_ms(&cluster);
+        cluster.start_again();
+        shim.order(fault);
+        let mut client = cluster.client();
+        for _ in 0..20 {
+            refused(&mut client, NEXT, "58030");
+        }
+        assert_decoding_works(&mut client);
+        shim.order("none");
+        let before_ms = clock_ms(&mut client);
+        let id = next(&mut client);
+        assert_after(&seen, &[id]);
+        // Ids go on from the mark that the crash has left, or from the clock if that is later by now. One window and a
+        // half more is what one try may have promised.
+        let bound_ms = promised_ms.max(before_ms) + 3 * WINDOW_MS / 2 + 1000;
+        assert!(
+            time_ms(id) <= bound_ms,
+            "{fault}: 20 tries have moved the ids {} ms ahead of where they had to begin",
+            time_ms(id) - promised_ms.max(before_ms)
+        );
+    }
+}
+
+/// The rule about a failed sync holds from the start on.
+#[test]
+fn a_record_whose_sync_failed_at_the_first_try_after_a_start_is_written_again() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    next(&mut cluster.client());
+    cluster.restart();
+    shim.order("fsync EIO");
+    let mut client = cluster.client();
+    for _ in 0..3 {
+        refused(&mut client, NEXT, "58030");
+    }
+    shim.order("none");
+    next(&mut client);
+    shim.assert_rewritten_after_failed_sync(0);
+}

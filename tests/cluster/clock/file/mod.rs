@@ -1,0 +1,112 @@
+//! The high-water file on real servers: faults while it is written, damage while it lies there, what it says and when,
+//! and what a DBA can tell it.
+
+mod damage;
+mod faults;
+mod marks;
+mod observe;
+mod records;
+mod shim;
+mod slow_sync;
+
+use std::collections::BTreeSet;
+
+use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::sql::{PATIENCE, ids, refused, value};
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+use postgres::error::DbError;
+
+const NEXT: &str = "SELECT snowflake_next()";
+
+/// A server with the extension in database postgres.
+fn start(builder: Builder) -> Cluster {
+    builder.conf("idgen.worker_id", "5").start_with_extension()
+}
+
+fn next(client: &mut Client) -> i64 {
+    value(client, NEXT)
+}
+
+/// Every way to generate ends with this error, which names the file and says what to do.
+fn assert_no_generation(client: &mut Client, code: &str) -> DbError {
+    let new_layout = "SELECT snowflake_next('time:41 tag:4=3 sequence:12 epoch:2020-01-01')";
+    for sql in ["SELECT count(*) FROM snowflake_next_many(3)", new_layout] {
+        refused(client, sql, code);
+    }
+    let error = refused(client, NEXT, code);
+    assert_names_file_and_way_out(&error);
+    error
+}
+
+fn assert_names_file_and_way_out(error: &DbError) {
+    assert!(error.message().contains("\"idgen/clock\""), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("\"idgen\"")), "{error:?}");
+}
+
+/// Reading ids works, whatever the file is like.
+fn assert_decoding_works(client: &mut Client) {
+    let ts = "SELECT snowflake_time(snowflake_make('2026-01-02 03:04:05.678Z', 5, 3)) = '2026-01-02 03:04:05.678Z'";
+    assert!(value::<bool>(client, ts));
+    assert!(value::<bool>(client, "SELECT idgen.status() ? 'checks'"));
+    assert_eq!(value::<i64>(client, "SELECT count(*) FROM idgen.stat_clock"), 1);
+}
+
+fn clock_ms(client: &mut Client) -> i64 {
+    value(client, "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+}
+
+/// The time of an id of the default layout, by arithmetic of the test's own.
+fn time_ms(id: i64) -> i64 {
+    (id >> 22) + 1_288_834_974_657
+}
+
+/// Draws until it is refused.
+fn draw_until_refused(cluster: &Cluster, client: &mut Client, code: &str) -> (Vec<i64>, DbError) {
+    let mut drawn = Vec::new();
+    let mut refusal = None;
+    cluster.wait_for(PATIENCE, "an error", || {
+        for _ in 0..10 {
+            match client.query_one(NEXT, &[]) {
+                Ok(row) => drawn.push(row.get(0)),
+                Err(error) => {
+                    refusal = Some(error.as_db_error().expect("the server's error").clone());
+                    return true;
+                }
+            }
+        }
+        false
+    });
+    let error = refusal.unwrap();
+    assert_eq!(error.code().code(), code, "{error:?}");
+    assert_increasing(&drawn);
+    (drawn, error)
+}
+
+fn last_time_ms(ids: &[i64]) -> i64 {
+    time_ms(*ids.iter().max().expect("some were drawn"))
+}
+
+fn assert_no_repeats(before: &[i64], after: &[i64]) {
+    let seen: BTreeSet<i64> = before.iter().copied().collect();
+    if let Some(id) = after.iter().find(|id| seen.contains(id)) {
+        panic!("{id} was issued twice, in {} ids and {} later ones", before.len(), after.len());
+    }
+}
+
+/// All of the new ids are after all of the old ones.
+fn assert_after(before: &[i64], after: &[i64]) {
+    let (last, first) = (before.iter().max().unwrap(), after.iter().min().unwrap());
+    assert!(first > last, "{first} was issued after {last}");
+}
+
+/// Draws until the clock has passed this.
+fn draw_until(cluster: &Cluster, client: &mut Client, until_ms: i64) -> Vec<i64> {
+    let mut drawn = Vec::new();
+    cluster.wait_for(PATIENCE, "the clock", || {
+        drawn.extend(ids(client, "SELECT snowflake_next() FROM generate_series(1, 5)"));
+        clock_ms(client) >= until_ms
+    });
+    assert_increasing(&drawn);
+    drawn
+}

@@ -1,0 +1,148 @@
+//! A sync of the mark that does not return: nobody waits before the durable mark, and every wait for it can be ended.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use idgen_testkit::Cluster;
+use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, ids, refused, value};
+use postgres::Client;
+
+use super::shim::{Call, Shim, WINDOW_MS, with_shim};
+use super::{NEXT, assert_after, assert_decoding_works, assert_no_repeats, draw_until_refused, last_time_ms, next};
+
+/// While one session sits in a sync that does not return, every other wait for the same can be ended.
+fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client) {
+    waiter.batch_execute("SET statement_timeout = '200ms'").unwrap();
+    refused(waiter, NEXT, "57014");
+    refused(waiter, "SELECT count(*) FROM snowflake_next_many(10)", "57014");
+    // In a transaction that goes on.
+    waiter.batch_execute("BEGIN; SAVEPOINT s").unwrap();
+    refused(waiter, NEXT, "57014");
+    waiter.batch_execute("ROLLBACK TO s").unwrap();
+    assert_decoding_works(waiter);
+    waiter.batch_execute("COMMIT; RESET statement_timeout").unwrap();
+    assert!(shim.is_held(), "the sync has not returned");
+
+    let pid = backend_pid(waiter);
+    for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| waiter.simple_query(NEXT).is_err());
+            await_wait(cluster, pid);
+            assert!(value::<bool>(&mut cluster.client(), &format!("SELECT {signal}({pid})")));
+            assert!(waiting.join().unwrap());
+        });
+        assert!(shim.is_held(), "the sync has not returned");
+        if signal == "pg_cancel_backend" {
+            assert_decoding_works(waiter);
+        }
+    }
+    assert!(waiter.simple_query("SELECT 1").is_err(), "the session was terminated");
+}
+
+#[test]
+fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
+    // Half a window of room after the mark is due.
+    let (cluster, shim) = with_shim(4000);
+    let mut waiter = cluster.client();
+    let mut late = cluster.client();
+    let mut seen = vec![next(&mut waiter), next(&mut late)];
+    shim.order("fsync hold");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // One of its calls finds the mark due, and sits in the sync.
+        let mover = scope.spawn(|| {
+            let mut client = cluster.client();
+            let mut drawn = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                drawn.push(next(&mut client));
+            }
+            drawn
+        });
+        cluster.wait_for(PATIENCE, "the sync", || shim.is_held());
+        let durable_ms = shim.durable_mark_ms();
+        for _ in 0..50 {
+            seen.push(next(&mut waiter));
+            seen.extend(ids(&mut late, "SELECT snowflake_next_many(20)"));
+            seen.push(value(&mut late, "SELECT snowflake_next('snowflake')"));
+        }
+        seen.push(next(&mut cluster.client()));
+        assert!(shim.is_held(), "all of that was drawn during the sync");
+        assert_increasing(&seen);
+
+        // Then the mark is reached, and there is nothing but to wait: without a word, for there is no error.
+        waiter.batch_execute("SET statement_timeout = '500ms'").unwrap();
+        let (drawn, _) = draw_until_refused(&cluster, &mut waiter, "57014");
+        seen.extend(drawn);
+        assert!(last_time_ms(&seen) < durable_ms, "{} is past {durable_ms}", last_time_ms(&seen));
+        assert_eq!(shim.durable_mark_ms(), durable_ms);
+        assert_waits_can_be_ended(&cluster, &shim, &mut waiter);
+
+        // A wait that is not ended gets its id as soon as the mark has moved.
+        let pid = backend_pid(&mut late);
+        let waiting = scope.spawn(move || next(&mut late));
+        await_wait(&cluster, pid);
+        done.store(true, Ordering::Relaxed);
+        shim.order("none");
+        let id = waiting.join().unwrap();
+        assert_after(&seen, &[id]);
+        let moved = mover.join().unwrap();
+        assert_no_repeats(&seen, &moved);
+        assert!(last_time_ms(&moved) < shim.durable_mark_ms());
+        assert!(next(&mut cluster.client()) > id);
+    });
+}
+
+#[test]
+fn a_slow_first_read_after_a_start_can_be_ended_by_who_waits_for_it() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let seen = [next(&mut cluster.client())];
+    cluster.restart();
+    shim.order("fsync hold");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| next(&mut cluster.client()));
+        cluster.wait_for(PATIENCE, "the sync", || shim.is_held());
+        assert_waits_can_be_ended(&cluster, &shim, &mut cluster.client());
+        shim.order("none");
+        assert_after(&seen, &[reader.join().unwrap()]);
+    });
+    let after = next(&mut cluster.client());
+    assert_after(&seen, &[after]);
+}
+
+/// A server is killed while a record is written and not synced: nothing beyond the old mark was issued.
+#[test]
+fn killed_during_a_sync() {
+    let (cluster, shim) = with_shim(WINDOW_MS);
+    let mut seen = vec![next(&mut cluster.client())];
+    shim.order("fsync hold");
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            let mut client = cluster.client();
+            let mut drawn: Vec<i64> = Vec::new();
+            while let Ok(row) = client.query_one(NEXT, &[]) {
+                drawn.push(row.get(0));
+            }
+            drawn
+        });
+        cluster.wait_for(PATIENCE, "the sync", || shim.is_held());
+        let mut client = cluster.client();
+        client.batch_execute("SET statement_timeout = '200ms'").unwrap();
+        seen.extend(draw_until_refused(&cluster, &mut client, "57014").0);
+        let durable_ms = shim.durable_mark_ms();
+        assert!(last_time_ms(&seen) < durable_ms);
+        // The session in the sync does not notice that its postmaster is gone.
+        let release = scope.spawn(|| {
+            cluster.wait_for(PATIENCE, "the death of the postmaster", || cluster.try_client().is_err());
+            shim.order("none");
+        });
+        cluster.kill9_postmaster();
+        release.join().unwrap();
+        seen.extend(mover.join().unwrap());
+    });
+    let writes = shim.calls().iter().filter(|call| matches!(call, Call::Write { .. })).count();
+    assert!(writes >= 2, "the mark was moved");
+    cluster.start_again();
+    let after = ids(&mut cluster.client(), "SELECT snowflake_next() FROM generate_series(1, 1000)");
+    assert_no_repeats(&seen, &after);
+    assert_after(&seen, &after);
+}

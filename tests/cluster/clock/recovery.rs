@@ -1,0 +1,291 @@
+//! Promotion and point-in-time recovery, by a server whose clock is behind that of the old primary.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::{Builder, Cluster, Stop, rounds};
+use postgres::Client;
+
+use crate::{builder, draw_one, ms, set_clock, time_of};
+
+pub const SECOND_MS: i64 = 1000;
+pub const HOUR_MS: i64 = 3_600_000;
+
+/// How far the new server's clock is behind the old primary's. It is the old primary's that is not the true one: what the
+/// postmaster of PostgreSQL 15 forks in a signal handler, such as the worker after recovery, has the true clock, for
+/// libfaketime is out of force there.
+#[derive(Clone, Copy, Debug)]
+pub enum Behind {
+    /// 5 s. The new server has no mark of the old primary, which had issued nothing when it was copied.
+    Seconds,
+    /// An hour. The mark that was copied from the old primary is an hour old.
+    Hour,
+}
+
+/// A primary with a table of ids. It writes no label, as one of an older release: what a replica makes of labels is for
+/// the tests in `replica`.
+pub fn primary() -> Cluster {
+    primary_of(builder().conf("max_worker_processes", "0").conf("max_logical_replication_workers", "0"))
+}
+
+pub fn primary_of(builder: Builder) -> Cluster {
+    let primary = builder.conf("max_prepared_transactions", "10").conf("autovacuum", "off").start_with_extension();
+    primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
+    primary
+}
+
+pub fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
+    let seconds = matches!(behind, Behind::Seconds);
+    if !seconds {
+        primary.execute("INSERT INTO t DEFAULT VALUES");
+    }
+    let standby = primary.standby_builder().conf("max_worker_processes", "8").fake_clock().start();
+    assert_eq!(standby.data_dir().join("idgen/clock").exists(), !seconds, "{behind:?}");
+    match behind {
+        Behind::Seconds => primary.clock().set_offset_ms(5 * SECOND_MS),
+        Behind::Hour => primary.clock().set_offset_ms(HOUR_MS),
+    }
+    standby
+}
+
+pub fn insert(client: &mut Client, count: i64) -> Vec<i64> {
+    let sql = "WITH new AS (INSERT INTO t SELECT snowflake_next() FROM generate_series(1, $1::bigint) RETURNING id)
+               SELECT array_agg(id ORDER BY id) FROM new";
+    client.query_one(sql, &[&count]).unwrap_or_else(|error| panic!("{error:?}")).get(0)
+}
+
+/// The ids of the table, in order.
+pub fn stored(client: &mut Client) -> Vec<i64> {
+    value(client, "SELECT array_agg(id ORDER BY id) FROM t")
+}
+
+/// Kills the primary while several sessions insert, and returns the ids whose commit they were told of.
+fn kill_under_load(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
+    const SESSIONS: usize = 4;
+    const ENOUGH: usize = 100;
+    let counts: [AtomicUsize; SESSIONS] = Default::default();
+    standby.wait_replayed(primary);
+    std::thread::scope(|scope| {
+        let insert = |count| {
+            let mut client = primary.client();
+            scope.spawn(move || {
+                let mut seen = Vec::new();
+                // Until the primary dies.
+                while let Ok(row) = client.query_one("INSERT INTO t DEFAULT VALUES RETURNING id", &[]) {
+                    seen.push(row.get::<_, i64>(0));
+                    AtomicUsize::fetch_add(count, 1, Ordering::Relaxed);
+                }
+                seen
+            })
+        };
+        let sessions: Vec<_> = counts.iter().map(insert).collect();
+        let mut observer = standby.client();
+        primary.wait_for(PATIENCE, "rows on the standby", || {
+            counts.iter().all(|count| count.load(Ordering::Relaxed) > ENOUGH)
+                && value::<i64>(&mut observer, "SELECT count(*) FROM t") > (SESSIONS * ENOUGH / 2) as i64
+        });
+        primary.kill9_postmaster();
+        let seen: Vec<Vec<i64>> = sessions.into_iter().map(|session| session.join().unwrap()).collect();
+        seen.iter().for_each(|ids| assert_increasing(ids));
+        assert_distinct(seen.concat())
+    })
+}
+
+fn assert_refused_on_standby(standby: &Cluster) {
+    let mut client = standby.client();
+    for call in ["snowflake_next()", "snowflake_next('js53')", "snowflake_next_many(10)"] {
+        let error = client.simple_query(&format!("SELECT {call}")).expect_err(call);
+        assert_eq!(error.code().map(|code| code.code()), Some("25006"), "{call}: {error:?}");
+    }
+}
+
+/// Nothing of what the new server has comes again, and what it issues comes after all of it; although its clock has not
+/// come so far: without that, and so without a floor, ids would repeat.
+pub fn assert_goes_on(server: &Cluster, replicated: &[i64]) {
+    let mut client = server.client();
+    let highest = last(replicated);
+    let until_ms = time_of(&mut client, highest, "snowflake");
+    let first = draw_one(&mut client, "snowflake");
+    assert!(first.clock_ms < until_ms as f64, "the clock reads {}, and ids had come to {until_ms}", first.clock_ms);
+    assert!(first.id > highest, "{} after {highest}", first.id);
+    // The primary key would refuse what is in the table.
+    let new = insert(&mut client, replicated.len() as i64 + 10_000);
+    assert!(new[0] > highest, "{} after {highest}", new[0]);
+    assert_eq!(repeated(replicated, &new), 0);
+    // Of another layout too, which has issued nothing here.
+    let other = draw_one(&mut client, "js53");
+    assert!(other.time_ms > until_ms, "js53 begins at {}, and ids had come to {until_ms}", other.time_ms);
+}
+
+/// Waits until the mark has been written after a recovery, by the worker alone.
+fn await_mark(server: &Cluster) {
+    let mut client = server.client();
+    server.wait_for(PATIENCE, "the mark after recovery", || {
+        value(&mut client, "SELECT mark IS NOT NULL FROM idgen.stat_clock")
+    });
+    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
+    server.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, worker) == 0);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0, "nobody has drawn yet");
+}
+
+#[test]
+fn a_promoted_standby_goes_on_after_what_it_has() {
+    for _ in 0..rounds(1, 10) {
+        for behind in [Behind::Seconds, Behind::Hour] {
+            let primary = primary();
+            let standby = standby_of(&primary, behind);
+            assert_refused_on_standby(&standby);
+            let seen = kill_under_load(&primary, &standby);
+            assert_refused_on_standby(&standby);
+            standby.promote();
+            let replicated = stored(&mut standby.client());
+            assert!(repeated(&seen, &replicated) > 100, "the load has arrived");
+            assert_goes_on(&standby, &replicated);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Postmaster,
+    Backend,
+    Fast,
+}
+
+#[test]
+fn a_crash_right_after_the_promotion_changes_nothing() {
+    for _ in 0..rounds(1, 10) {
+        for end in [End::Postmaster, End::Backend, End::Fast] {
+            let primary = primary();
+            let standby = standby_of(&primary, Behind::Hour);
+            kill_under_load(&primary, &standby);
+            standby.promote();
+            await_mark(&standby);
+            match end {
+                End::Postmaster => standby.kill9_postmaster(),
+                End::Backend => standby.kill9(backend_pid(&mut standby.client())),
+                End::Fast => standby.stop(Stop::Fast),
+            }
+            match end {
+                End::Backend => standby.wait_until_ready(),
+                End::Postmaster | End::Fast => standby.start_again(),
+            }
+            let replicated = stored(&mut standby.client());
+            assert_goes_on(&standby, &replicated);
+        }
+    }
+}
+
+/// The prepared transaction is later than every commit by more than any margin, so that it must be looked at itself.
+#[test]
+fn ids_of_a_prepared_transaction_do_not_come_again() {
+    const LATER_MS: i64 = 120 * SECOND_MS;
+    for _ in 0..rounds(1, 10) {
+        let primary = primary();
+        let standby = standby_of(&primary, Behind::Hour);
+        primary.execute("INSERT INTO t DEFAULT VALUES");
+        primary.clock().set_offset_ms(HOUR_MS + LATER_MS);
+        let mut client = primary.client();
+        execute(&mut client, "BEGIN");
+        let prepared = insert(&mut client, 5000);
+        execute(&mut client, "PREPARE TRANSACTION 'p'");
+        standby.wait_replayed(&primary);
+        let committed_ms = ms(&mut standby.client(), "pg_last_xact_replay_timestamp()");
+        let prepared_ms = time_of(&mut standby.client(), prepared[0], "snowflake");
+        assert!(prepared_ms >= committed_ms + LATER_MS, "prepared at {prepared_ms}, last commit at {committed_ms}");
+        primary.kill9_postmaster();
+        standby.promote();
+
+        // Before it is committed, when nobody here can see its rows, and after.
+        assert_goes_on(&standby, &prepared);
+        let mut client = standby.client();
+        execute(&mut client, "COMMIT PREPARED 'p'");
+        let new = insert(&mut client, 10_000);
+        assert!(new[0] > last(&prepared), "{} after {}", new[0], last(&prepared));
+        assert_eq!(repeated(&prepared, &stored(&mut client)), prepared.len(), "it was committed");
+    }
+}
+
+#[test]
+fn a_failover_right_after_borrowing_repeats_nothing() {
+    for _ in 0..rounds(1, 10) {
+        let primary = primary();
+        primary.execute("CREATE TABLE other (id bigint PRIMARY KEY)");
+        let standby = standby_of(&primary, Behind::Seconds);
+        let mut client = primary.client();
+        // The whole drift of each layout, of which the last id is kept.
+        execute(&mut client, "INSERT INTO other SELECT max(id) FROM snowflake_next_many(512000, 'js53') AS id");
+        execute(&mut client, "INSERT INTO t SELECT max(id) FROM snowflake_next_many(4096000) AS id");
+        let borrowed: i64 = value(&mut client, "SELECT min(borrowed * 100 / issued)::bigint FROM idgen.stat_snowflake");
+        assert!(borrowed >= 50, "{borrowed} % borrowed");
+        standby.wait_replayed(&primary);
+        primary.kill9_postmaster();
+        standby.promote();
+        let mut client = standby.client();
+        let (replicated, other): (Vec<i64>, i64) = (stored(&mut client), value(&mut client, "SELECT id FROM other"));
+        assert_goes_on(&standby, &replicated);
+        let first = draw_one(&mut client, "js53");
+        assert!(first.id > other, "{} after {other}", first.id);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Name,
+    Time,
+}
+
+/// A base backup, an archive, and a target between the rows that are restored and those that are not.
+fn restore(target: Target) {
+    let primary = builder().conf("archive_mode", "on").conf("autovacuum", "off").start_with_extension();
+    // Both run in the data directory.
+    primary.set_conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
+    primary.reload();
+    primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
+    // What it was copied with, and not started by: it follows the primary no further.
+    let restored = primary.standby_builder().fake_clock().start();
+    restored.stop(Stop::Fast);
+    std::fs::rename(restored.data_dir().join("standby.signal"), restored.data_dir().join("recovery.signal"))
+        .expect("a standby's data directory");
+
+    // The old primary is ahead of the true clock, for the reason given at `Behind`.
+    primary.clock().set_offset_ms(HOUR_MS);
+    let mut client = primary.client();
+    let kept: Vec<i64> = (0..50).flat_map(|_| insert(&mut client, 100)).collect();
+    let (name, value_of_target) = match target {
+        Target::Name => {
+            execute(&mut client, "SELECT pg_create_restore_point('here')");
+            ("recovery_target_name", "here".to_owned())
+        }
+        Target::Time => ("recovery_target_time", value(&mut client, "SELECT clock_timestamp()::text")),
+    };
+    let lost = insert(&mut client, 100);
+    let wal: String = value(&mut client, "SELECT pg_walfile_name(pg_switch_wal())");
+    let archived = format!("SELECT coalesce(last_archived_wal >= '{wal}', false) FROM pg_stat_archiver");
+    primary.wait_for(PATIENCE, "the WAL to be archived", || value(&mut client, &archived));
+    let until_ms = time_of(&mut client, last(&kept), "snowflake");
+    primary.kill9_postmaster();
+
+    let archive = primary.data_dir().with_file_name("archive");
+    restored.set_conf("restore_command", &format!("cp {}/%f %p", archive.display()));
+    restored.set_conf(name, &value_of_target);
+    restored.set_conf("recovery_target_action", "promote");
+    set_clock(&restored, until_ms - 5 * SECOND_MS);
+    restored.start_again();
+    let mut client = restored.client();
+    restored.wait_for(PATIENCE, "the end of recovery", || value(&mut client, "SELECT NOT pg_is_in_recovery()"));
+    let replicated = stored(&mut client);
+    assert_eq!(replicated, kept, "restored up to the target");
+    assert_eq!(repeated(&lost, &replicated), 0);
+    assert_goes_on(&restored, &replicated);
+}
+
+#[test]
+fn point_in_time_recovery_repeats_nothing_that_was_restored() {
+    for _ in 0..rounds(1, 10) {
+        for target in [Target::Name, Target::Time] {
+            restore(target);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! An attempt that fails writes nothing: no WAL, no transaction id.
+
+use idgen_testkit::lease::acquire;
+use idgen_testkit::sql::{backend_pid, execute, refused, value};
+use postgres::Client;
+
+use crate::fairness::quiet;
+use crate::{await_head, await_state};
+
+/// Where WAL goes on, and the next transaction id: neither moves.
+fn written(client: &mut Client) -> String {
+    value(client, "SELECT pg_current_wal_insert_lsn() || ' ' || pg_snapshot_xmax(pg_current_snapshot())")
+}
+
+#[test]
+fn an_attempt_that_loses_writes_nothing() {
+    let cluster = quiet();
+    let (mut holder, mut head, mut client) = (cluster.client(), cluster.client(), cluster.client());
+    let (mut fenced, mut observer) = (cluster.client(), cluster.client());
+    acquire(&mut holder, "'held', '1 day'");
+    acquire(&mut holder, "'bound', '1 day', bind_session => true");
+    execute(
+        &mut holder,
+        "SELECT lease_define('slots', 2); SELECT lease_acquire('slots', '1 day') FROM generate_series(1, 2)",
+    );
+    execute(
+        &mut holder,
+        "SELECT lease_define('rests', lock_delay => '1 day'); SELECT lease_acquire('rests'); SELECT lease_revoke('rests')",
+    );
+    // Nobody holds it, but for a transaction that has fenced.
+    let token = acquire(&mut holder, "'fenced', '100 ms'").token;
+    await_state(&cluster, "fenced", "0 expired");
+    execute(&mut fenced, &format!("BEGIN; SELECT lease_fence('fenced', {token})"));
+    // Somebody is at the head.
+    acquire(&mut holder, "'queued', '1 day'");
+    let pid = backend_pid(&mut head);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| head.simple_query("SELECT lease_acquire('queued')").is_err());
+        await_head(&cluster, pid);
+        for name in ["held", "bound", "slots", "rests", "fenced", "queued"] {
+            for timeout in ["0", "30 ms"] {
+                let attempt = format!("SELECT lease_try_acquire('{name}', '{timeout}', '1 day', bind_session => true)");
+                // Looks into catalogs for the first time, and tidies pages.
+                execute(&mut client, &attempt);
+                let before = written(&mut observer);
+                for _ in 0..5 {
+                    assert_eq!(client.query(&attempt, &[]).unwrap().len(), 0, "{name}");
+                    assert_eq!(written(&mut observer), before, "{name}, {timeout}");
+                }
+            }
+            let attempt = format!("SELECT lease_acquire('{name}')");
+            let before = written(&mut observer);
+            execute(&mut client, "SET lock_timeout = '30ms'");
+            refused(&mut client, &attempt, "55P03");
+            execute(&mut client, "RESET lock_timeout");
+            assert_eq!(written(&mut observer), before, "{name}");
+        }
+        for call in ["lease_renew", "lease_release", "lease_fence"] {
+            let attempt = format!("SELECT {call}('held', 1)");
+            refused(&mut client, &attempt, "55000");
+            let before = written(&mut observer);
+            refused(&mut client, &attempt, "55000");
+            assert_eq!(written(&mut observer), before, "{call}");
+        }
+        execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+        assert!(waiter.join().unwrap());
+    });
+    // The figures do move.
+    let before = written(&mut observer);
+    acquire(&mut client, "'another'");
+    assert_ne!(written(&mut observer), before);
+}
+
+/// The lock table has room for a few thousand locks. Each name that nobody has had needs one of the queue; its definition needs
+/// none of its own.
+#[test]
+fn a_transaction_that_acquires_many_names_holds_few_locks_of_definitions() {
+    let cluster = quiet();
+    let (mut holder, mut definer, mut other) = (cluster.client(), cluster.client(), cluster.client());
+    execute(&mut holder, "BEGIN; SELECT lease_acquire('name ' || i, '1 day') FROM generate_series(1, 1000) AS i");
+    let of_definitions =
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid IN (x'6c64'::int, x'6c44'::int)";
+    assert_eq!(value::<i64>(&mut other, of_definitions), 65);
+
+    // They are locked all the same: no definition changes under a grant that is not committed.
+    execute(&mut definer, "SET lock_timeout = '30ms'");
+    for name in ["name 1", "name 1000"] {
+        refused(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");
+    }
+    execute(&mut holder, "COMMIT");
+    execute(&mut definer, "BEGIN; SELECT lease_define('name 1', 2)");
+    execute(&mut other, "SET lock_timeout = '30ms'; SELECT lease_define('name 1000', 2)");
+}

@@ -1,0 +1,103 @@
+//! The extension and its database go and come back, under waiters and bound leases.
+
+use idgen_testkit::lease::{acquire, assert_held, take_if_free};
+use idgen_testkit::sql::{PATIENCE, await_event, backend_pid, execute, refused, value};
+use postgres::Client;
+
+use crate::builder;
+
+#[test]
+fn an_extension_that_is_made_anew_knows_no_holder_and_repeats_no_token() {
+    let cluster = builder().start_with_extension();
+    let [mut holder, mut client] = [cluster.client(), cluster.client()];
+    let bound = acquire(&mut holder, "'bound', bind_session => true").token;
+    let token = acquire(&mut client, "'a', ttl => '1 hour'").token;
+    assert!(token > bound);
+    cluster.execute("DROP EXTENSION idgen; CREATE EXTENSION idgen");
+    // Sessions that knew the old one, and one that does not.
+    let mut highest = token;
+    for client in [&mut holder, &mut client, &mut cluster.client()] {
+        for name in ["a", "bound", "new"] {
+            let token = take_if_free(client, name).expect("nobody holds it");
+            assert!(token > highest, "{token} after {highest}");
+            highest = token;
+            execute(client, &format!("SELECT lease_fence('{name}', {token}), lease_release('{name}', {token})"));
+        }
+    }
+}
+
+/// Advisory locks of all sessions of a database.
+fn locks(client: &mut Client, database: &str) -> i64 {
+    value(
+        client,
+        &format!(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
+             WHERE locktype = 'advisory' AND datname = '{database}'"
+        ),
+    )
+}
+
+#[test]
+fn an_extension_is_dropped_under_waiters() {
+    let cluster = builder().start_with_extension();
+    let [mut holder, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
+    let mut observer = cluster.client();
+    let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
+    let token = acquire(&mut holder, "'a', bind_session => true").token;
+    std::thread::scope(|scope| {
+        let head = scope.spawn(|| refused(&mut head, "SELECT lease_acquire('a')", "42P01"));
+        await_event(&cluster, head_pid, "Extension");
+        let second = scope.spawn(|| refused(&mut second, "SELECT lease_acquire('a')", "42P01"));
+        await_event(&cluster, second_pid, "advisory");
+        // Those who wait keep no table from being altered, and so no renewal from what would queue behind that.
+        execute(&mut observer, "BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT");
+        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
+        await_event(&cluster, head_pid, "Extension");
+        execute(&mut observer, "DROP EXTENSION idgen");
+        head.join().unwrap();
+        second.join().unwrap();
+    });
+    // What is left is what binds a session to a lease that is gone, as long as the session likes.
+    assert_eq!(locks(&mut observer, "postgres"), 1);
+    cluster.execute("CREATE EXTENSION idgen");
+    for client in [&mut head, &mut second, &mut holder] {
+        let token = take_if_free(client, "a").expect("nobody holds it");
+        assert!(value::<bool>(client, &format!("SELECT lease_release('a', {token})")));
+    }
+    drop(holder);
+    cluster.wait_for(PATIENCE, "the session's lock to go", || locks(&mut observer, "postgres") == 0);
+}
+
+#[test]
+fn a_database_is_dropped_under_waiters_and_bound_leases() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE DATABASE shop");
+    let shop = || cluster.client_in("shop");
+    execute(&mut shop(), "CREATE EXTENSION idgen");
+    let [mut holder, mut head, mut second] = [shop(), shop(), shop()];
+    let [mut here, mut other, mut waiter] = [cluster.client(), cluster.client(), cluster.client()];
+    let [head_pid, second_pid, waiter_pid] = [&mut head, &mut second, &mut waiter].map(backend_pid);
+    // The same name in another database is another lease. Those who wait for it share a bell.
+    let kept = acquire(&mut here, "'a', bind_session => true").token;
+    let highest = acquire(&mut holder, "'a', bind_session => true").token;
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&mut waiter, "'a'").token);
+        await_event(&cluster, waiter_pid, "Extension");
+        let head = scope.spawn(|| head.simple_query("SELECT lease_acquire('a')").is_err());
+        await_event(&cluster, head_pid, "Extension");
+        let second = scope.spawn(|| second.simple_query("SELECT lease_acquire('a')").is_err());
+        await_event(&cluster, second_pid, "advisory");
+        execute(&mut other, "DROP DATABASE shop WITH (FORCE)");
+        assert!(head.join().unwrap() && second.join().unwrap());
+        assert!(holder.simple_query("SELECT 1").is_err());
+        assert_held(&mut other, "a");
+        execute(&mut here, &format!("SELECT lease_release('a', {kept})"));
+        waiter.join().unwrap();
+    });
+    cluster.execute("CREATE DATABASE shop");
+    let mut client = shop();
+    execute(&mut client, "CREATE EXTENSION idgen");
+    let token = take_if_free(&mut client, "a").expect("nobody holds it");
+    assert!(token > highest, "{token} after {highest}");
+    assert_eq!(locks(&mut client, "shop"), 0);
+}

@@ -1,0 +1,220 @@
+//! Grants in the order of the queue, at a price that does not depend on its length; and waiters who are gone by their turn.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use postgres::Client;
+
+use crate::process::Psql;
+use crate::{await_head, await_queued, builder, counted, release};
+
+#[test]
+fn waiters_are_granted_in_the_order_in_which_they_queued() {
+    let cluster = builder().start_with_extension();
+    let mut holder = cluster.client();
+    let first = acquire(&mut holder, "'f', '1 day'").token;
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..24)
+            .map(|number| {
+                let mut client = cluster.client();
+                let pid = backend_pid(&mut client);
+                let waiter = scope.spawn(move || {
+                    let limited = number % 2 == 1;
+                    let wish = if limited {
+                        "lease_try_acquire('f', '1 hour', '1 day')"
+                    } else {
+                        "lease_acquire('f', '1 day')"
+                    };
+                    let token: i64 = value(&mut client, &format!("SELECT token FROM {wish}"));
+                    assert!(release(&mut client, "f", token));
+                    token
+                });
+                if number == 0 {
+                    await_head(&cluster, pid)
+                } else {
+                    await_queued(&cluster, pid)
+                }
+                waiter
+            })
+            .collect();
+        assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 24);
+        assert!(release(&mut holder, "f", first));
+        // Tokens are in the order of the grants.
+        let tokens: Vec<i64> = waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect();
+        assert!(tokens[0] > first && tokens.is_sorted(), "{tokens:?}");
+    });
+}
+
+/// One that has the lease, or queues for it.
+struct Party {
+    client: Client,
+    pid: i32,
+}
+
+/// What a grant costs.
+#[derive(Debug)]
+struct Price {
+    probes: f64,
+    wal: f64,
+}
+
+fn wal_bytes(client: &mut Client) -> i64 {
+    value(client, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+}
+
+/// Hands a lease around while this many wait: each lets go once the next is at the head and sleeps, and queues again.
+fn price(cluster: &Cluster, waiting: usize) -> Price {
+    const GRANTS: usize = 64;
+    let mut observer = cluster.client();
+    let party = || {
+        let mut client = cluster.client();
+        // What a process writes once only.
+        let token = acquire(&mut client, "'once'").token;
+        assert!(release(&mut client, "once", token));
+        Party { pid: backend_pid(&mut client), client }
+    };
+    std::thread::scope(|scope| {
+        let queue = |mut party: Party| {
+            let pid = party.pid;
+            let waiter = scope.spawn(move || {
+                let token = acquire(&mut party.client, "'price', '1 day'").token;
+                (party, token)
+            });
+            (pid, waiter)
+        };
+        let mut holder = party();
+        let mut token = acquire(&mut holder.client, "'price', '1 day'").token;
+        let mut waiters = std::collections::VecDeque::new();
+        for _ in 0..waiting {
+            let (pid, waiter) = queue(party());
+            if waiters.is_empty() {
+                await_head(cluster, pid)
+            } else {
+                await_queued(cluster, pid)
+            }
+            waiters.push_back((pid, waiter));
+        }
+        let (probes, wal) = (counted(&mut observer, "probes"), wal_bytes(&mut observer));
+        for _ in 0..GRANTS {
+            assert!(release(&mut holder.client, "price", token));
+            let (_, granted) = waiters.pop_front().expect("there are always as many");
+            let released = std::mem::replace(&mut holder, {
+                let (party, next) = granted.join().unwrap();
+                token = next;
+                party
+            });
+            let (pid, waiter) = queue(released);
+            await_queued(cluster, pid);
+            waiters.push_back((pid, waiter));
+            await_head(cluster, waiters[0].0);
+        }
+        let per_grant = |after: i64, before: i64| (after - before) as f64 / GRANTS as f64;
+        let price = Price {
+            probes: per_grant(counted(&mut observer, "probes"), probes),
+            wal: per_grant(wal_bytes(&mut observer), wal),
+        };
+        while let Some((_, waiter)) = waiters.pop_front() {
+            assert!(release(&mut holder.client, "price", token));
+            (holder, token) = waiter.join().unwrap();
+        }
+        assert!(release(&mut holder.client, "price", token));
+        price
+    })
+}
+
+#[test]
+fn a_grant_costs_the_same_however_many_wait() {
+    let cluster = quiet();
+    let (few, many) = (price(&cluster, 2), price(&cluster, 32));
+    println!("a grant, with 2 waiting: {few:?}; with 32: {many:?}");
+    for (what, few, many) in [("probes", few.probes, many.probes), ("bytes of WAL", few.wal, many.wal)] {
+        assert!(few > 0.0);
+        assert!((many - few).abs() <= few * 0.2, "{what} a grant: {few} with 2 waiting, {many} with 32");
+    }
+}
+
+/// A server that writes nothing by itself.
+pub fn quiet() -> Cluster {
+    let minimal = builder().conf("wal_level", "minimal").conf("max_wal_senders", "0");
+    minimal
+        .conf("autovacuum", "off")
+        .conf("checkpoint_timeout", "1h")
+        .conf("full_page_writes", "off")
+        .start_with_extension()
+}
+
+/// The head of a queue, another behind it, and the head's end before the release; the other is granted.
+fn assert_skips(cluster: &Cluster, wish: &str, end: impl FnOnce(Psql)) {
+    let (mut holder, mut next) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut next);
+    let token = acquire(&mut holder, "'k', '1 day'").token;
+    let mut head = Psql::start(cluster);
+    head.send(wish);
+    await_head(cluster, head.backend);
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| acquire(&mut next, "'k', '1 day'"));
+        await_queued(cluster, pid);
+        end(head);
+        assert!(release(&mut holder, "k", token));
+        let granted = next.join().unwrap();
+        assert!(release(&mut holder, "k", granted.token));
+    });
+}
+
+fn kill_and_await(cluster: &Cluster, head: Psql) {
+    let backend = head.backend;
+    head.kill();
+    let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
+    let mut observer = cluster.client();
+    cluster.wait_for(PATIENCE, "the server to notice", || value(&mut observer, &gone));
+}
+
+#[test]
+fn a_head_that_is_gone_is_skipped() {
+    let cluster = builder().start_with_extension();
+    let wish = "SELECT token FROM lease_acquire('k', '1 day')";
+    let grants = |client: &mut Client| counted(client, "grants") + counted(client, "take_overs");
+    let mut observer = cluster.client();
+
+    // A session that was ended, and a client killed under a server that looks after its clients.
+    let before = grants(&mut observer);
+    assert_skips(&cluster, wish, |head| {
+        let end = format!("SELECT pg_terminate_backend({}, 60000)", head.backend);
+        assert!(value::<bool>(&mut cluster.client(), &end));
+    });
+    let watching = format!("SET client_connection_check_interval = '50ms'; {wish}");
+    assert_skips(&cluster, &watching, |head| kill_and_await(&cluster, head));
+    assert_eq!(grants(&mut observer) - before, 4, "the dead have had no turn");
+
+    // A server that does not look grants it to the dead client, and finds out then.
+    assert_skips(&cluster, "SELECT token FROM lease_acquire('k', '1 day', bind_session => true)", Psql::kill);
+    assert_skips(&cluster, "SELECT token FROM lease_acquire('k', '100 ms')", Psql::kill);
+    assert_skips(&cluster, "BEGIN; SELECT token FROM lease_acquire('k', '1 day'); COMMIT", Psql::kill);
+    assert_eq!(grants(&mut observer) - before, 13);
+}
+
+/// A whole queue is gone.
+#[test]
+fn waiters_that_are_gone_leave_no_trace_in_the_queue() {
+    let cluster = builder().start_with_extension();
+    let mut holder = cluster.client();
+    let token = acquire(&mut holder, "'k', '1 day'").token;
+    let mut waiters: Vec<Psql> = Vec::new();
+    for _ in 0..5 {
+        let mut waiter = Psql::start(&cluster);
+        waiter.send("SET client_connection_check_interval = '50ms'; SELECT token FROM lease_acquire('k', '1 day')");
+        if waiters.is_empty() {
+            await_head(&cluster, waiter.backend)
+        } else {
+            await_queued(&cluster, waiter.backend)
+        }
+        waiters.push(waiter);
+    }
+    for waiter in waiters {
+        kill_and_await(&cluster, waiter);
+    }
+    assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 0);
+    execute(&mut holder, &format!("SELECT lease_release('k', {token})"));
+    assert_eq!(counted(&mut holder, "grants"), 1);
+    assert!(try_acquire(&mut holder, "'k'").is_some());
+}

@@ -1,0 +1,107 @@
+//! The fence among the locks of the lock manager: who waits for whom, and what deadlocks.
+
+use idgen_testkit::lease::acquire;
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+
+use crate::{await_row, await_state, builder, locks_of, renew, states};
+
+/// The fence of one against the row of another: the lock manager finds it, because the take-over waits in it.
+#[test]
+fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); INSERT INTO t VALUES (0)");
+    for (wait, is_victim) in [
+        ("SELECT lease_acquire('d', '1 day')", true),
+        ("SELECT lease_try_acquire('d', '1 hour', '1 day')", true),
+        ("SELECT lease_acquire('d', '1 day')", false),
+    ] {
+        let (mut holder, mut client) = (cluster.client(), cluster.client());
+        let (holder_pid, client_pid) = (backend_pid(&mut holder), backend_pid(&mut client));
+        let token = acquire(&mut holder, "'d', '100 ms'").token;
+        await_state(&cluster, "d", "0 expired");
+        let [holders, clients] = if is_victim { ["10min", "10ms"] } else { ["10ms", "10min"] };
+        execute(&mut holder, &format!("SET deadlock_timeout = '{holders}'; BEGIN; SELECT lease_fence('d', {token})"));
+        execute(
+            &mut client,
+            &format!("SET deadlock_timeout = '{clients}'; BEGIN; UPDATE t SET n = n + 1; SAVEPOINT s"),
+        );
+        let update = "UPDATE t SET n = n + 1";
+        std::thread::scope(|scope| {
+            if is_victim {
+                let update = scope.spawn(|| execute(&mut holder, update));
+                await_row(&cluster, holder_pid);
+                refused(&mut client, wait, "40P01");
+                execute(&mut client, "ROLLBACK TO s");
+                assert_eq!(locks_of(&mut client, client_pid), 0, "{wait}");
+                execute(&mut client, "COMMIT");
+                update.join().unwrap();
+            } else {
+                let take_over = scope.spawn(|| execute(&mut client, wait));
+                await_row(&cluster, client_pid);
+                refused(&mut holder, update, "40P01");
+                execute(&mut holder, "ROLLBACK");
+                take_over.join().unwrap();
+            }
+        });
+        if is_victim {
+            // The victim's transaction went on, and the lease is as it was.
+            renew(&mut cluster.client(), "d", token);
+            execute(&mut holder, &format!("COMMIT; SELECT lease_release('d', {token})"));
+        } else {
+            execute(&mut client, "COMMIT");
+        }
+    }
+    let mut client = cluster.client();
+    assert_eq!(value::<i32>(&mut client, "SELECT n FROM t"), 5);
+    assert_eq!(states(&mut client, "d"), ["0 held"]);
+}
+
+/// A prepared transaction keeps the fence without its session.
+#[test]
+fn a_prepared_fence_keeps_a_take_over_waiting() {
+    let cluster = builder().conf("max_prepared_transactions", "1").start_with_extension();
+    let (mut holder, mut client) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    for end in ["COMMIT PREPARED 'p'", "ROLLBACK PREPARED 'p'"] {
+        let token = acquire(&mut holder, "'p', '100 ms'").token;
+        execute(&mut holder, &format!("BEGIN; SELECT lease_fence('p', {token}); PREPARE TRANSACTION 'p'"));
+        drop(std::mem::replace(&mut holder, cluster.client()));
+        await_state(&cluster, "p", "0 expired");
+        let taken = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(&mut client, "'p', '1 day'").token);
+            await_row(&cluster, pid);
+            // Without having waited: what keeps the take-over lets the renewal of an expired term through.
+            renew(&mut holder, "p", token);
+            execute(&mut holder, end);
+            waiter.join().unwrap()
+        });
+        assert!(taken > token);
+        execute(&mut client, &format!("SELECT lease_release('p', {taken})"));
+    }
+}
+
+/// Both slots are free but for their fences: whoever waits gets the one whose transaction ends, whichever it is.
+#[test]
+fn a_take_over_waits_for_each_of_several_fences() {
+    let cluster = builder().start_with_extension();
+    for ends in [0, 1] {
+        cluster.execute("SELECT lease_define('s', 2, '100 ms')");
+        let mut holders = [cluster.client(), cluster.client()];
+        let tokens = holders.each_mut().map(|holder| acquire(holder, "'s'").token);
+        cluster
+            .wait_for(PATIENCE, "both to expire", || states(&mut cluster.client(), "s") == ["0 expired", "1 expired"]);
+        for (holder, token) in holders.iter_mut().zip(tokens) {
+            execute(holder, &format!("BEGIN; SELECT lease_fence('s', {token})"));
+        }
+        let mut next = cluster.client();
+        let pid = backend_pid(&mut next);
+        std::thread::scope(|scope| {
+            let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
+            await_row(&cluster, pid);
+            execute(&mut holders[ends], "COMMIT");
+            // The other one still stands.
+            assert_eq!(take_over.join().unwrap().slot, ends as i32);
+        });
+        execute(&mut holders[1 - ends], "COMMIT; DELETE FROM idgen.lease");
+    }
+}

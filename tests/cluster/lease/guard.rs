@@ -1,0 +1,187 @@
+//! `lease_guard`: whatever way a write comes, a transaction that has not fenced is refused.
+
+use std::io::Write;
+
+use idgen_testkit::Cluster;
+use idgen_testkit::lease::acquire;
+use idgen_testkit::sql::{execute, refused, value};
+use postgres::Client;
+
+use crate::{await_state, builder, release};
+
+const TABLES: [&str; 2] = ["plain", "parent"];
+
+/// Every statement that writes, and what the table has after it, which had 1 and 60 before.
+const WRITES: [(&str, &str); 9] = [
+    ("INSERT INTO $t VALUES (2, 0)", "1 0, 2 0, 60 0"),
+    ("INSERT INTO $t VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET n = excluded.n", "1 5, 60 0"),
+    ("UPDATE $t SET n = 5 WHERE id = 60", "1 0, 60 5"),
+    // In the parent, from one partition to the other.
+    ("UPDATE $t SET id = 70 WHERE id = 1", "60 0, 70 0"),
+    ("DELETE FROM $t WHERE id = 1", "60 0"),
+    ("MERGE INTO $t USING (VALUES (1)) AS s (id) ON $t.id = s.id WHEN MATCHED THEN UPDATE SET n = 7", "1 7, 60 0"),
+    (
+        "MERGE INTO $t USING (VALUES (3)) AS s (id) ON $t.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (3, 3)",
+        "1 0, 3 3, 60 0",
+    ),
+    ("WITH gone AS (DELETE FROM $t RETURNING *) SELECT count(*) FROM gone", ""),
+    ("TRUNCATE $t", ""),
+];
+
+fn with_tables() -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute(
+        "CREATE TABLE plain (id int PRIMARY KEY, n int);
+         CREATE TABLE parent (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+         CREATE TABLE low PARTITION OF parent FOR VALUES FROM (0) TO (50);
+         CREATE TABLE high PARTITION OF parent FOR VALUES FROM (50) TO (100);",
+    );
+    for table in TABLES {
+        cluster.execute(&format!("INSERT INTO {table} VALUES (1, 0), (60, 0); {}", guard(table)));
+    }
+    cluster
+}
+
+fn guard(table: &str) -> String {
+    format!(
+        "CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION lease_guard('g');
+         CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('g');"
+    )
+}
+
+fn rows(client: &mut Client, table: &str) -> String {
+    value(client, &format!("SELECT coalesce(string_agg(id || ' ' || n, ', ' ORDER BY id), '') FROM {table}"))
+}
+
+/// The code that a COPY of one row ends with, if it is refused.
+fn copy(client: &mut Client, table: &str) -> Option<String> {
+    let mut data = client.copy_in(&format!("COPY {table} FROM STDIN")).expect("a COPY begins");
+    data.write_all(b"9\t9\n").expect("the server reads");
+    data.finish().err().map(|error| error.code().expect("an error of the server").code().to_owned())
+}
+
+#[test]
+fn every_write_without_a_fence_is_refused_smoke() {
+    let cluster = with_tables();
+    let mut client = cluster.client();
+    let token = acquire(&mut client, "'g', '1 day'").token;
+    // By another lease, by none, and by this one in the transaction before.
+    let others = acquire(&mut client, "'other', '1 day'").token;
+    let fence = format!("SELECT lease_fence('g', {token})");
+    for fence in [format!("SELECT lease_fence('other', {others})"), String::new(), format!("{fence}; COMMIT; BEGIN")] {
+        for table in TABLES {
+            for (write, _) in WRITES {
+                execute(&mut client, &format!("BEGIN; {fence}"));
+                let error = refused(&mut client, &write.replace("$t", table), "55000");
+                assert!(error.message().ends_with("can be written only under lease \"g\""), "{write}: {error:?}");
+                execute(&mut client, "ROLLBACK");
+            }
+            execute(&mut client, &format!("BEGIN; {fence}"));
+            assert_eq!(copy(&mut client, table).as_deref(), Some("55000"));
+            execute(&mut client, "ROLLBACK");
+            assert_eq!(rows(&mut client, table), "1 0, 60 0");
+        }
+        // Past the parent.
+        for write in ["INSERT INTO low VALUES (2, 0)", "UPDATE high SET n = 1", "DELETE FROM low"] {
+            refused(&mut client, write, "55000");
+        }
+    }
+}
+
+#[test]
+fn every_write_under_a_fence_is_made() {
+    let cluster = with_tables();
+    let mut client = cluster.client();
+    let token = acquire(&mut client, "'g', '1 day'").token;
+    let fence = format!("BEGIN; SELECT lease_fence('g', {token})");
+    for table in TABLES {
+        for (write, after) in WRITES {
+            execute(&mut client, &fence);
+            execute(&mut client, &write.replace("$t", table));
+            assert_eq!(rows(&mut client, table), after, "{write}");
+            execute(&mut client, "ROLLBACK");
+        }
+        execute(&mut client, &fence);
+        assert_eq!(copy(&mut client, table), None);
+        assert_eq!(rows(&mut client, table), "1 0, 9 9, 60 0");
+        execute(&mut client, "COMMIT");
+    }
+}
+
+/// What a foreign key does to other tables is a write of the transaction as any other.
+#[test]
+fn a_cascade_into_a_guarded_table_is_refused() {
+    let cluster = with_tables();
+    let mut client = cluster.client();
+    execute(
+        &mut client,
+        &format!(
+            "CREATE TABLE child (id int REFERENCES free ON DELETE CASCADE ON UPDATE CASCADE, n int);
+             INSERT INTO child VALUES (1, 0); {}",
+            guard("child")
+        )
+        .replace(
+            "CREATE TABLE child",
+            "CREATE TABLE free (id int PRIMARY KEY); INSERT INTO free VALUES (1); CREATE TABLE child",
+        ),
+    );
+    for write in ["DELETE FROM free", "UPDATE free SET id = 2", "TRUNCATE free CASCADE"] {
+        refused(&mut client, write, "55000");
+    }
+    assert_eq!(rows(&mut client, "child"), "1 0");
+}
+
+/// Statements after a fence in the same transaction; whether a write is still under it then.
+#[test]
+fn a_fence_lasts_as_long_as_what_it_was_made_in() {
+    let cluster = with_tables();
+    let mut client = cluster.client();
+    let write = "INSERT INTO plain VALUES (2, 0)";
+    for (statements, is_fenced) in [
+        ("SAVEPOINT s; $fence; ROLLBACK TO s", false),
+        ("SAVEPOINT s; $fence; RELEASE s", true),
+        ("SAVEPOINT s; SAVEPOINT t; $fence; RELEASE t; ROLLBACK TO s", false),
+        ("$fence; SAVEPOINT s; $fence; ROLLBACK TO s", true),
+        ("$fence; SAVEPOINT s; $release; ROLLBACK TO s", true),
+        ("$fence; SAVEPOINT s; $release; RELEASE s", false),
+        ("SAVEPOINT s; $fence; ROLLBACK TO s; $fence", true),
+        ("DO $$ BEGIN $perform; RAISE 'x'; EXCEPTION WHEN raise_exception THEN NULL; END $$", false),
+        ("DO $$ BEGIN $perform; EXCEPTION WHEN raise_exception THEN NULL; END $$", true),
+    ] {
+        let token = acquire(&mut client, "'g', '1 day'").token;
+        let fence = format!("lease_fence('g', {token})");
+        let statements = statements
+            .replace("$fence", &format!("SELECT {fence}"))
+            .replace("$perform", &format!("PERFORM {fence}"))
+            .replace("$release", &format!("SELECT lease_release('g', {token})"));
+        execute(&mut client, &format!("BEGIN; {statements}"));
+        if is_fenced {
+            execute(&mut client, write);
+        } else {
+            refused(&mut client, write, "55000");
+        }
+        execute(&mut client, "ROLLBACK");
+        assert!(release(&mut client, "g", token));
+    }
+}
+
+/// The lock on the row goes with the savepoint: another may take over, and then no write is to come through.
+#[test]
+fn a_fence_rolled_back_lets_another_take_over_and_nothing_be_written() {
+    let cluster = with_tables();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let token = acquire(&mut client, "'g', '100 ms'").token;
+    await_state(&cluster, "g", "0 expired");
+    execute(&mut client, &format!("BEGIN; SAVEPOINT s; SELECT lease_fence('g', {token})"));
+    execute(&mut client, "INSERT INTO plain VALUES (2, 0); ROLLBACK TO s");
+    let next = acquire(&mut other, "'g', '1 day'").token;
+    execute(&mut other, &format!("BEGIN; SELECT lease_fence('g', {next}); UPDATE plain SET n = 1; COMMIT"));
+
+    refused(&mut client, "INSERT INTO plain VALUES (2, 0)", "55000");
+    execute(&mut client, "ROLLBACK TO s");
+    refused(&mut client, &format!("SELECT lease_fence('g', {token})"), "55000");
+    execute(&mut client, "ROLLBACK TO s");
+    refused(&mut client, "TRUNCATE plain", "55000");
+    execute(&mut client, "ROLLBACK");
+    assert_eq!(rows(&mut client, "plain"), "1 1, 60 1");
+}

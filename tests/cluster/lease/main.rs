@@ -1,0 +1,115 @@
+//! Leases on real servers: holders that pause, vanish and come late; queues, waits, costs, poolers; crashes, promotions,
+//! other clocks, and transactions of every kind.
+
+mod cost;
+mod definition;
+mod extension;
+mod fairness;
+mod fence;
+mod guard;
+mod lowered;
+mod moving;
+mod overtaking;
+mod paused;
+mod pooler;
+mod prepared;
+mod process;
+mod recovery;
+mod semaphore;
+mod session;
+mod session_ends;
+mod several;
+mod snapshots;
+mod terms;
+mod unpreloaded;
+mod waits;
+mod wake;
+
+use idgen_testkit::sql::{PATIENCE, column, value};
+use idgen_testkit::{Builder, Cluster, Paused, pause};
+use nix::time::{ClockId, clock_gettime};
+use postgres::Client;
+
+/// A server on which nobody waits for ever, and nobody for the disk: what is shown here is not what a crash leaves.
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+}
+
+fn renew(client: &mut Client, name: &str, token: i64) {
+    let sql = format!("SELECT lease_renew('{name}', {token}) IS NOT NULL");
+    assert!(value::<bool>(client, &sql));
+}
+
+fn release(client: &mut Client, name: &str, token: i64) -> bool {
+    value(client, &format!("SELECT lease_release('{name}', {token})"))
+}
+
+/// The slots of a name as the view shows them, like "0 held".
+fn states(client: &mut Client, name: &str) -> Vec<String> {
+    column(client, &format!("SELECT slot || ' ' || state FROM idgen.leases WHERE name = '{name}' ORDER BY slot"))
+}
+
+fn await_state(cluster: &Cluster, name: &str, state: &str) {
+    let mut client = cluster.client();
+    cluster.wait_for(PATIENCE, &format!("{name} to be \"{state}\""), || states(&mut client, name) == [state]);
+}
+
+/// A figure of `idgen.stat_lease`.
+fn counted(client: &mut Client, figure: &str) -> i64 {
+    value(client, &format!("SELECT {figure} FROM idgen.stat_lease"))
+}
+
+/// CLOCK_BOOTTIME in microseconds, the clock of leases.
+fn boot_us() -> i64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
+    now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
+}
+
+/// Advisory locks, of whatever kind, that a process holds or waits for.
+fn locks_of(client: &mut Client, pid: i32) -> i64 {
+    value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
+}
+
+/// Waits until a process waits behind others for its turn.
+fn await_queued(cluster: &Cluster, pid: i32) {
+    await_one(
+        cluster,
+        "the session to queue",
+        &format!("pg_locks WHERE pid = {pid} AND NOT granted AND locktype = 'advisory'"),
+    );
+}
+
+/// Waits until a process waits for a transaction that has locked a row.
+fn await_row(cluster: &Cluster, pid: i32) {
+    let waiting = "NOT granted AND locktype = 'transactionid'";
+    await_one(cluster, "the session to wait for a row", &format!("pg_locks WHERE pid = {pid} AND {waiting}"));
+}
+
+/// Waits until a process is at the head of a queue, and sleeps.
+fn await_head(cluster: &Cluster, pid: i32) {
+    await_one(cluster, "the session to be at the head", &asleep(pid));
+}
+
+fn asleep(pid: i32) -> String {
+    let waits = "state = 'active' AND query LIKE '%lease_%' AND (wait_event, wait_event_type) IN (VALUES ('IdgenLease', 'Extension'), \
+                 ('Extension', 'Extension'))";
+    format!("pg_stat_activity WHERE pid = {pid} AND {waits}")
+}
+
+fn await_one(cluster: &Cluster, what: &str, rows: &str) {
+    let mut client = cluster.client();
+    let sql = format!("SELECT count(*) = 1 FROM {rows}");
+    cluster.wait_for(PATIENCE, what, || value(&mut client, &sql));
+}
+
+/// Pauses a process while it sleeps at the head of a queue, and not while it looks at the rows.
+fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
+    let mut client = cluster.client();
+    let sql = format!("SELECT count(*) = 1 FROM {}", asleep(pid));
+    let mut paused = None;
+    cluster.wait_for(PATIENCE, "the session to sleep", || {
+        paused = Some(pause(pid)).filter(|_| value(&mut client, &sql));
+        paused.is_some()
+    });
+    paused.expect("it was waited for")
+}

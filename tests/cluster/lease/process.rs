@@ -1,0 +1,64 @@
+//! A client that is a process of its own, and so can be killed and paused without the test's other clients.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
+
+use idgen_testkit::{Cluster, Paused, pause};
+
+pub struct Psql {
+    process: Child,
+    answers: BufReader<ChildStdout>,
+    /// The server's process for it.
+    pub backend: i32,
+}
+
+impl Psql {
+    pub fn start(cluster: &Cluster) -> Psql {
+        let mut command = cluster.program("psql");
+        command.args(["-X", "-q", "-A", "-t", "-d", "postgres"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("psql is among the server's programs");
+        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut psql = Psql { process, answers, backend: 0 };
+        psql.backend = psql.ask("SELECT pg_backend_pid()").parse().expect("a number");
+        psql
+    }
+
+    /// Sends statements, and does not wait for an answer.
+    pub fn send(&mut self, sql: &str) {
+        let stdin = self.process.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "{sql};").expect("psql runs");
+    }
+
+    /// Sends a query and returns the line that it answers.
+    pub fn ask(&mut self, sql: &str) -> String {
+        self.send(sql);
+        self.answer()
+    }
+
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("psql answers");
+        line.trim_end().to_owned()
+    }
+
+    pub fn pause(&self) -> Paused {
+        pause(i32::try_from(self.process.id()).expect("a process id is an i32"))
+    }
+
+    /// With SIGKILL.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // It may have been ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,76 @@
+//! Rows that another clock has written: before the machine was started again, or in another container. They last their full
+//! ttl from when this server began to write, whatever their times look like.
+
+use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
+use idgen_testkit::sql::{backend_pid, execute, value};
+
+use super::{SECOND_US, TICK_US, assert_free_between, await_writer, builder, by_another_clock};
+use crate::boot_us;
+
+/// The names, and the ends that their rows show: long ago, and never.
+const ENDS: [(&str, i64); 2] = [("early", 0), ("late", i64::MAX)];
+
+#[test]
+fn a_term_of_another_clock_lasts_its_ttl_from_the_beginning() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    for (name, ends_us) in ENDS {
+        acquire(&mut client, &format!("'{name}', ttl => '3 s'"));
+        by_another_clock(&mut client, name, ends_us);
+        acquire(&mut client, &format!("'bound {name}', ttl => '3 s', bind_session => true"));
+        by_another_clock(&mut client, &format!("bound {name}"), ends_us);
+    }
+    acquire(&mut client, "'long', ttl => '1 hour'");
+    by_another_clock(&mut client, "long", 0);
+    drop(client);
+    cluster.kill9_postmaster();
+    let before_us = boot_us();
+    cluster.start_again();
+    await_writer(&cluster);
+    let latest_us = boot_us() + 3 * SECOND_US + TICK_US;
+    let earliest_us = before_us + 3 * SECOND_US;
+    let mut client = cluster.client();
+    assert_held(&mut client, "long");
+    for (name, _) in ENDS {
+        assert_free_between(&cluster, name, earliest_us, latest_us);
+        assert_free_between(&cluster, &format!("bound {name}"), earliest_us, latest_us);
+    }
+    // The holder's renewal is by this clock.
+    let token = term(&mut client, "long").token;
+    let before_us = boot_us();
+    execute(&mut client, &format!("SELECT lease_renew('long', {token}, ttl => '1 min')"));
+    assert!((before_us..=boot_us()).contains(&term(&mut client, "long").began_us()));
+}
+
+/// The crash of a backend starts all that writes anew, and no clock: the terms are no shorter for it.
+#[test]
+fn a_crash_of_another_backend_begins_anew_too() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    acquire(&mut client, "'early', ttl => '2 s'");
+    by_another_clock(&mut client, "early", 0);
+    let before_us = boot_us();
+    cluster.kill9(backend_pid(&mut client));
+    cluster.wait_until_ready();
+    await_writer(&cluster);
+    let ttl_us = 2 * SECOND_US;
+    assert_free_between(&cluster, "early", before_us + ttl_us, boot_us() + ttl_us + TICK_US);
+}
+
+/// What was free is free, and what rests after it was taken by force rests from the beginning on.
+#[test]
+fn a_free_slot_of_another_clock_is_free() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('free'), lease_define('resting', lock_delay => '1 hour')");
+    for name in ["free", "resting"] {
+        let token = acquire(&mut client, &format!("'{name}', ttl => '1 hour'")).token;
+        let end =
+            if name == "free" { format!("lease_release('free', {token})") } else { "lease_revoke('resting')".into() };
+        assert!(value::<bool>(&mut client, &format!("SELECT {end}")));
+        by_another_clock(&mut client, name, i64::MAX);
+    }
+    assert!(take_if_free(&mut client, "free").is_some());
+    assert_eq!(take_if_free(&mut client, "resting"), None);
+    assert_eq!(value::<String>(&mut client, "SELECT state FROM idgen.leases WHERE name = 'resting'"), "resting");
+}

@@ -1,0 +1,192 @@
+//! Standbys: a synchronous one has every token that a client was told, and a promoted one gives no token again and no term
+//! away that it knows of.
+
+use idgen_testkit::Stop;
+use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
+use idgen_testkit::sql::{PATIENCE, await_event, backend_pid, column, execute, refused, value};
+
+use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, await_writer, builder, by_another_clock};
+use crate::boot_us;
+
+/// Whatever is set, the commit of an acquire waits for the standby; nothing else does where it is not set to.
+#[test]
+fn a_synchronous_standby_has_the_token_before_the_client() {
+    let primary = builder().start_with_extension();
+    primary.execute("CREATE TABLE t (n int); ALTER ROLE postgres SET synchronous_commit = off");
+    let standby = primary.standby_builder().synchronous().start();
+    let mut observer = primary.client();
+    let renewed = acquire(&mut observer, "'renewed', ttl => '1 hour'").token;
+    standby.stop(Stop::Fast);
+
+    let by_setting = |name: &'static str, setting: Option<&'static str>| {
+        let mut client = primary.client();
+        if let Some(setting) = setting {
+            execute(&mut client, &format!("SET synchronous_commit = {setting}"));
+        }
+        if name != "on" {
+            execute(&mut client, "INSERT INTO t VALUES (1)");
+        }
+        (name, client)
+    };
+    let sessions = [
+        by_setting("role", None),
+        by_setting("off", Some("off")),
+        by_setting("local", Some("local")),
+        by_setting("on", Some("on")),
+    ];
+    let told: Vec<(String, i64)> = std::thread::scope(|scope| {
+        let waiters: Vec<_> = sessions
+            .into_iter()
+            .map(|(name, mut client)| {
+                let pid = backend_pid(&mut client);
+                let setting: String = value(&mut client, "SHOW synchronous_commit");
+                let waiter = scope.spawn(move || {
+                    let token = acquire(&mut client, &format!("'{name}', ttl => '1 hour'")).token;
+                    assert_eq!(value::<String>(&mut client, "SHOW synchronous_commit"), setting);
+                    (name.to_owned(), token)
+                });
+                await_event(&primary, pid, "SyncRep");
+                waiter
+            })
+            .collect();
+        let renewal = scope.spawn(|| {
+            let mut client = primary.client();
+            execute(&mut client, "SET application_name = 'renewal'");
+            execute(&mut client, &format!("SELECT lease_renew('renewed', {renewed}, ttl => '2 hours')"));
+        });
+        let waits = "SELECT count(*) = 1 FROM pg_stat_activity
+                     WHERE application_name = 'renewal' AND wait_event = 'SyncRep'";
+        primary.wait_for(PATIENCE, "the renewal to wait", || value(&mut observer, waits));
+        // None of them was answered, for here they all wait.
+        standby.start_again();
+        renewal.join().unwrap();
+        waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect()
+    });
+    primary.kill9_postmaster();
+    standby.promote();
+    let mut client = standby.client();
+    assert_eq!(term(&mut client, "renewed").ttl_us, 2 * HOUR_US);
+    for (name, token) in &told {
+        assert_eq!(term(&mut client, name).token, *token, "{name}");
+        assert_held(&mut client, name);
+        execute(&mut client, &format!("SELECT lease_renew('{name}', {token})"));
+    }
+    let next = acquire(&mut client, "'next'").token;
+    assert!(told.iter().all(|(_, token)| next > *token), "{next} after {told:?}");
+}
+
+/// What an impatient administrator does: PostgreSQL answers the client, with a warning that the standby may not have it.
+/// Then another can be granted the lease after a promotion, under a greater token.
+#[test]
+fn a_cancelled_wait_for_the_standby_is_answered_and_its_token_does_not_come_again() {
+    let primary = builder().start_with_extension();
+    let standby = primary.standby_builder().synchronous().start();
+    standby.stop(Stop::Fast);
+    let mut client = primary.client();
+    let pid = backend_pid(&mut client);
+    let told = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&mut client, "'a', ttl => '1 hour'").token);
+        await_event(&primary, pid, "SyncRep");
+        primary.execute(&format!("SELECT pg_cancel_backend({pid})"));
+        waiter.join().unwrap()
+    });
+    assert!(primary.log().contains("WARNING:  canceling wait for synchronous replication due to user request"));
+    assert_eq!(term(&mut primary.client(), "a").token, told);
+    primary.kill9_postmaster();
+    standby.start_again();
+    standby.promote();
+    let mut client = standby.client();
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lease"), 0);
+    let next = take_if_free(&mut client, "a").expect("the standby knows of no holder");
+    assert!(next > told, "{next} after {told}");
+}
+
+#[test]
+fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
+    const TTL_US: i64 = 3 * SECOND_US;
+    let primary = builder().start_with_extension();
+    let mut client = primary.client();
+    for name in ["long", "bound long"] {
+        let bind = name.starts_with("bound");
+        acquire(&mut client, &format!("'{name}', ttl => '1 hour', bind_session => {bind}"));
+    }
+    // The standby is on this machine, so it goes by the same clock. On another one it would find rows like these.
+    for (name, bind) in [("early", false), ("late", false), ("bound early", true), ("bound late", true)] {
+        acquire(&mut client, &format!("'{name}', ttl => '3 s', bind_session => {bind}"));
+        by_another_clock(&mut client, name, if name.ends_with("late") { i64::MAX } else { 0 });
+    }
+    acquire(&mut client, "'bound', ttl => '3 s', bind_session => true");
+    execute(&mut client, &format!("UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound'", boot_us() - HOUR_US));
+    let standby = primary.standby();
+    standby.wait_replayed(&primary);
+    // A session that has looked before the promotion knows no beginning yet.
+    let mut early_bird = standby.client();
+    let held = "SELECT count(*) FROM idgen.leases WHERE state = 'held'";
+    assert_eq!(value::<i64>(&mut early_bird, held), 7);
+    standby.stop(Stop::Fast);
+
+    let tokens = "SELECT (lease_acquire('lost ' || n)).token FROM generate_series(1, 100) AS n";
+    let seen: Vec<i64> = column(&mut client, tokens);
+    let highest = *seen.iter().max().expect("a hundred");
+    primary.kill9_postmaster();
+    standby.start_again();
+    let mut client = standby.client();
+    assert_eq!(value::<i64>(&mut client, held), 7);
+    let replayed: i64 = value(&mut client, "SELECT last_value FROM idgen.lease_token");
+    assert!(replayed < highest, "the standby has the sequence as it was, so it proves nothing");
+
+    let before_us = boot_us();
+    standby.promote();
+    await_writer(&standby);
+    let latest_us = boot_us() + TTL_US + TICK_US;
+    // This session was there before, too.
+    for name in ["long", "bound long"] {
+        assert_held(&mut client, name);
+    }
+    let next = take_if_free(&mut client, "lost 1").expect("the standby knows of no holder");
+    assert!(next > highest, "{next} after {highest}");
+    for name in ["early", "late", "bound early", "bound late", "bound"] {
+        let token = assert_free_between(&standby, name, before_us + TTL_US, latest_us);
+        assert!(token > highest, "{token} after {highest}");
+    }
+}
+
+/// A promoted coordinator has another clock of leases, so it cannot say when terms end. Of a worker id, the wall clock can:
+/// nothing more is issued under it once its id times are over.
+#[test]
+fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
+    let primary = builder().start_with_extension();
+    let mut client = primary.client();
+    execute(&mut client, "SELECT lease_define('p', 4, '1 hour'), lease_define('bare', 1, '1 hour')");
+    let acquire_worker = "SELECT worker_id FROM worker_acquire('p', ttl => '1 hour')";
+    let granted: Vec<i32> = (0..4).map(|_| value(&mut client, acquire_worker)).collect();
+    assert_eq!(granted, [0, 1, 2, 3]);
+    acquire(&mut client, "'bare'");
+    for name in ["p", "bare"] {
+        by_another_clock(&mut client, name, 0);
+    }
+    // The id times of 3 are still to come; the term of 2 is by the clock that goes on here.
+    let over =
+        "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
+                WHERE number <> 3";
+    execute(&mut client, over);
+    let is_by_this_clock = format!("ends_us = {}, clock = (SELECT clock FROM this)", boot_us() + HOUR_US);
+    execute(
+        &mut client,
+        &format!(
+            "SELECT lease_acquire('this');
+             WITH this AS (SELECT clock FROM idgen.lease WHERE name = 'this')
+             UPDATE idgen.lease SET {is_by_this_clock} WHERE name = 'p' AND slot = 2"
+        ),
+    );
+    let standby = primary.standby();
+    standby.wait_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    let mut client = standby.client();
+    let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
+    assert_eq!(regranted, [0, 1]);
+    refused(&mut client, acquire_worker, "53400");
+    // Of a bare lease nothing is known but its row.
+    assert_held(&mut client, "bare");
+}

@@ -1,0 +1,53 @@
+//! Restarts of the server while the machine goes on.
+
+use idgen_testkit::lease::{acquire, assert_held, term};
+use idgen_testkit::{Cluster, Stop};
+
+use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, await_writer, builder};
+use crate::boot_us;
+
+/// Nobody can say when the client of a bound session noticed, so its term begins with the server. An unbound one goes by
+/// the clock, which has not stopped.
+fn after_a_restart(stop: fn(&Cluster)) {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    for name in ["bound", "bound long"] {
+        acquire(&mut client, &format!("'{name}', ttl => '2 s', bind_session => true"));
+    }
+    // One that has ended by its time long ago, and lives by its session; and one that would last longer by its time.
+    cluster.execute(&format!(
+        "UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound';
+         UPDATE idgen.lease SET ttl_us = {SECOND_US}, ends_us = {} WHERE name = 'bound long'",
+        boot_us() - HOUR_US,
+        boot_us() + HOUR_US
+    ));
+    acquire(&mut client, "'unbound', ttl => '1 hour'");
+    acquire(&mut client, "'ends', ttl => '1 s'");
+    let (unbound, ends) = (term(&mut client, "unbound"), term(&mut client, "ends"));
+    assert_held(&mut cluster.client(), "bound");
+    drop(client);
+
+    stop(&cluster);
+    let before_us = boot_us();
+    cluster.start_again();
+    let mut client = cluster.client();
+    await_writer(&cluster);
+    let begun_us = boot_us();
+    assert_eq!(term(&mut client, "unbound"), unbound);
+    assert_held(&mut client, "unbound");
+    assert_held(&mut client, "bound long");
+    let ttl_us = 2 * SECOND_US;
+    assert_free_between(&cluster, "bound", before_us + ttl_us, begun_us + ttl_us + TICK_US);
+    assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
+    assert!(unbound.ends_us > boot_us(), "it was looked at too late to prove anything");
+}
+
+#[test]
+fn after_an_ordinary_restart_bound_terms_begin_anew() {
+    after_a_restart(|cluster| cluster.stop(Stop::Fast));
+}
+
+#[test]
+fn after_a_crash_bound_terms_begin_anew_smoke() {
+    after_a_restart(Cluster::kill9_postmaster);
+}

@@ -1,0 +1,144 @@
+//! The wall clock has no say: it is stepped, and its days are of 23 and of 25 hours.
+
+use idgen_testkit::lease::{acquire, assert_held, term};
+use idgen_testkit::sql::{execute, row, value};
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+
+use super::{HOUR_US, SECOND_US, assert_free_between, builder};
+use crate::boot_us;
+
+const HOUR_MS: i64 = 3_600_000;
+
+fn with_fake_clock() -> Builder {
+    builder().fake_clock()
+}
+
+/// The time that the server's wall clock shows.
+fn wall_us(client: &mut Client) -> i64 {
+    value(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+}
+
+#[test]
+fn a_step_of_the_wall_clock_ends_no_term_early_or_late() {
+    let cluster = with_fake_clock().start_with_extension();
+    for step_ms in [HOUR_MS, -HOUR_MS] {
+        cluster.clock().set_offset_ms(0);
+        let mut client = cluster.client();
+        acquire(&mut client, "'half an hour', ttl => '30 min'");
+        acquire(&mut client, "'waited for', ttl => '2 s'");
+        acquire(&mut client, "'tried', ttl => '2 s'");
+        let (long, waited, tried) =
+            (term(&mut client, "half an hour"), term(&mut client, "waited for"), term(&mut client, "tried"));
+        let before_us = wall_us(&mut client);
+        let taken = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut client = cluster.client();
+                acquire(&mut client, "'waited for', ttl => '1 hour'");
+                term(&mut client, "waited for")
+            });
+            cluster.clock().set_offset_ms(step_ms);
+            let stepped_us = wall_us(&mut client) - before_us;
+            assert!(stepped_us.abs_diff(step_ms * 1000) < HOUR_US as u64 / 2, "the clock has made {stepped_us} us");
+            // This session, a new one, and one that waits.
+            assert_held(&mut client, "half an hour");
+            assert_held(&mut cluster.client(), "half an hour");
+            assert_free_between(&cluster, "tried", tried.ends_us, tried.ends_us);
+            waiter.join().unwrap()
+        });
+        assert!(taken.began_us() >= waited.ends_us, "{taken:?} after {waited:?}");
+        // What is shown goes by the wall clock as it is now.
+        let left_us: i64 = value(
+            &mut client,
+            "SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+             FROM idgen.leases WHERE name = 'half an hour'",
+        );
+        assert!((1..=30 * 60 * SECOND_US).contains(&left_us), "{left_us} us left");
+        // And a renewal lasts from now on by the clock that has not stepped.
+        let begun_us = boot_us();
+        execute(&mut client, &format!("SELECT lease_renew('half an hour', {})", long.token));
+        assert!((begun_us..=boot_us()).contains(&term(&mut client, "half an hour").began_us()));
+        execute(&mut client, "DELETE FROM idgen.lease");
+    }
+}
+
+/// The sequence may be ahead of the clock then, as it may be of any clock. It only rises.
+#[test]
+fn tokens_increase_over_steps_of_the_wall_clock() {
+    let cluster = with_fake_clock().start_with_extension();
+    let mut highest = 0;
+    for offset_ms in [0, HOUR_MS, -HOUR_MS, 0, -2 * HOUR_MS] {
+        cluster.clock().set_offset_ms(offset_ms);
+        for restarts in [false, true] {
+            if restarts {
+                cluster.kill9_postmaster();
+                cluster.start_again();
+            }
+            let token = acquire(&mut cluster.client(), "'a', ttl => '100 ms'").token;
+            assert!(token > highest, "at {offset_ms} ms: {token} after {highest}");
+            highest = token;
+        }
+    }
+}
+
+/// Sets the clock of a server to show this time now.
+fn set_clock(cluster: &Cluster, time: &str) {
+    cluster.clock().set_offset_ms(0);
+    let offset_ms = format!("SELECT (extract(epoch FROM '{time}'::timestamptz - clock_timestamp()) * 1000)::bigint");
+    let offset_ms: i64 = value(&mut cluster.client(), &offset_ms);
+    cluster.clock().set_offset_ms(offset_ms);
+}
+
+/// Twelve hours before the clocks are changed: by the calendar the next day is 23 or 25 hours long.
+#[test]
+fn a_day_is_24_hours_whatever_the_time_zone() {
+    let cluster = with_fake_clock().start_with_extension();
+    for (time, calendar_hours) in [("2033-03-26 12:00+01", 23.0), ("2033-10-29 12:00+02", 25.0)] {
+        set_clock(&cluster, time);
+        let mut client = cluster.client();
+        execute(&mut client, "SET TimeZone = 'Europe/Berlin'; SELECT lease_define('defined', ttl => '1 day')");
+        for args in ["'given', ttl => '1 day'", "'defined'"] {
+            let before_us = boot_us();
+            let sql = format!(
+                "SELECT name, (extract(epoch FROM expires_at - acquired_at) / 3600)::float8,
+                        (extract(epoch FROM acquired_at + '1 day' - acquired_at) / 3600)::float8
+                 FROM lease_acquire({args})"
+            );
+            let row = row(&mut client, &sql);
+            let (name, hours, of_the_day): (String, f64, f64) = (row.get(0), row.get(1), row.get(2));
+            assert_eq!(of_the_day, calendar_hours, "the zone has no change on that day, so it proves nothing");
+            assert_eq!(hours.round(), 24.0, "{args}");
+            let term = term(&mut client, &name);
+            assert_eq!(term.ttl_us, 24 * HOUR_US, "{args}");
+            assert!((before_us..=boot_us()).contains(&term.began_us()), "{args}");
+            let shown = format!(
+                "SELECT (extract(epoch FROM expires_at - acquired_at) / 3600)::float8 FROM idgen.leases WHERE name = '{name}'"
+            );
+            assert_eq!(value::<f64>(&mut client, &shown).round(), 24.0, "{args}");
+            let renewed = format!(
+                "SELECT (extract(epoch FROM lease_renew('{name}', {}, '1 day') - clock_timestamp()) / 3600)::float8",
+                term.token
+            );
+            assert_eq!(value::<f64>(&mut client, &renewed).round(), 24.0, "{args}");
+        }
+        execute(&mut client, "DELETE FROM idgen.lease");
+    }
+}
+
+/// now() is when the transaction began, which may be long ago.
+#[test]
+fn a_lease_taken_late_in_a_long_transaction_has_its_full_ttl() {
+    let cluster = with_fake_clock().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "BEGIN; SELECT now()");
+    // A step is a long time, by the clock that now() and the like go by.
+    cluster.clock().set_offset_ms(HOUR_MS);
+    let before_us = boot_us();
+    let sql = "SELECT (extract(epoch FROM expires_at - now()) / 60)::float8,
+                      (extract(epoch FROM acquired_at - now()) / 60)::float8 FROM lease_acquire('a', ttl => '10 min')";
+    let row = row(&mut client, sql);
+    let (expires_min, acquired_min): (f64, f64) = (row.get(0), row.get(1));
+    assert_eq!((expires_min.round(), acquired_min.round()), (70.0, 60.0));
+    execute(&mut client, "COMMIT");
+    assert!((before_us..=boot_us()).contains(&term(&mut client, "a").began_us()));
+}

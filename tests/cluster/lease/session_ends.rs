@@ -1,0 +1,150 @@
+//! `bind_session`: what becomes of a lease whose session ends.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::sql::{PATIENCE, column, execute, refused, value};
+use postgres::Client;
+
+use crate::process::Psql;
+use crate::{await_state, builder, counted, release, renew, states};
+
+const BOUND: &str = "'b', '1 day', bind_session => true";
+
+fn await_end(cluster: &Cluster, backend: i32) {
+    let mut client = cluster.client();
+    let sql = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
+    cluster.wait_for(PATIENCE, "the session to end", || value(&mut client, &sql));
+}
+
+/// A client that has acquired the lease and was killed; its token.
+fn killed(cluster: &Cluster) -> i64 {
+    let mut holder = Psql::start(cluster);
+    let token = holder.ask(&format!("SELECT token FROM lease_acquire({BOUND})"));
+    let backend = holder.backend;
+    holder.kill();
+    await_end(cluster, backend);
+    token.parse().expect("a number")
+}
+
+#[test]
+fn it_is_free_at_once_when_its_client_is_killed_smoke() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    let token = killed(&cluster);
+    assert_eq!(states(&mut client, "b"), ["0 expired"]);
+    let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect("nobody holds it");
+    assert!(taken.token > token);
+    assert_eq!(counted(&mut client, "take_overs"), 1);
+}
+
+#[test]
+fn it_is_free_when_the_session_gives_its_locks_back() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client) = (cluster.client(), cluster.client());
+    for end in ["DISCARD ALL", "SELECT pg_advisory_unlock_all()"] {
+        let token = acquire(&mut holder, BOUND).token;
+        assert_eq!(try_acquire(&mut client, "'b'"), None);
+        execute(&mut holder, end);
+        let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(end);
+        // What comes late of the holder raises, and does not warn of a lock that is not there.
+        for proof in ["lease_renew", "lease_fence", "lease_release"] {
+            refused(&mut holder, &format!("SELECT {proof}('b', {token})"), "55000");
+        }
+        assert!(release(&mut client, "b", taken.token));
+    }
+    assert!(!cluster.log().contains("you don't own a lock"), "{}", cluster.log());
+}
+
+/// A holder whose session is gone may go on with the token, if nobody was quicker: the term then lasts its time.
+#[test]
+fn renewed_after_its_session_it_lasts_its_time() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    for renewal in [
+        "SELECT lease_renew('b', $token)",
+        "SELECT lease_renew_many('{b}', '{$token}')",
+        "SELECT lease_acquire('b', token => $token)",
+    ] {
+        let token = killed(&cluster);
+        execute(&mut client, &renewal.replace("$token", &token.to_string()));
+        assert_eq!(states(&mut other, "b"), ["0 held"], "{renewal}");
+        assert_eq!(try_acquire(&mut other, "'b'"), None, "{renewal}");
+        let shown = "SELECT bound::text || ' ' || (expires_at < now() + interval '2 days') FROM idgen.leases";
+        assert_eq!(column::<String>(&mut client, shown), ["false true"], "{renewal}");
+        renew(&mut client, "b", token);
+        execute(&mut client, "DELETE FROM idgen.lease");
+    }
+}
+
+/// A release in the transaction of a session that ends with it is as if it had not been; the session's end frees it.
+#[test]
+fn a_session_that_ends_in_a_transaction_frees_it_too() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    for last in
+        ["SELECT lease_release('b', $token)", "SELECT lease_fence('b', $token)", "SELECT lease_renew('b', $token)"]
+    {
+        let mut holder = Psql::start(&cluster);
+        let token = holder.ask(&format!("SELECT token FROM lease_acquire({BOUND})"));
+        holder.send("BEGIN");
+        holder.ask(&last.replace("$token", &token));
+        assert_eq!(states(&mut client, "b"), ["0 held"], "{last}");
+        let backend = holder.backend;
+        holder.kill();
+        await_end(&cluster, backend);
+        let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(last);
+        assert!(release(&mut client, "b", taken.token));
+    }
+}
+
+#[test]
+fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    cluster.execute("SELECT lease_define('b', lock_delay => '1 day')");
+    killed(&cluster);
+    assert_eq!(try_acquire(&mut client, "'b'"), None);
+    assert_eq!(states(&mut client, "b"), ["0 resting"]);
+    cluster.execute("SELECT lease_define('b', lock_delay => '100 ms')");
+    await_state(&cluster, "b", "0 expired");
+    assert!(try_acquire(&mut client, "'b'").is_some());
+}
+
+/// Those who give up before the slot has rested do not begin its rest anew, nor do they keep its holder from it.
+#[test]
+fn the_rest_goes_on_while_waiters_give_up() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut holder) = (cluster.client(), cluster.client());
+    cluster.execute("SELECT lease_define('b', lock_delay => '1 s')");
+    let token = killed(&cluster);
+    execute(&mut client, "SET lock_timeout = '300 ms'");
+    cluster.wait_for(PATIENCE, "the rest to end", || {
+        let acquired = client.simple_query("SELECT lease_acquire('b', '1 day')");
+        acquired.map_err(|error| assert_eq!(error.code().map(|code| code.code()), Some("55P03"), "{error:?}")).is_ok()
+    });
+    refused(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
+
+    cluster.execute("DELETE FROM idgen.lease; SELECT lease_define('b', lock_delay => '1 day')");
+    let token = killed(&cluster);
+    execute(&mut client, "BEGIN");
+    assert_eq!(try_acquire(&mut client, "'b'"), None);
+    renew(&mut holder, "b", token);
+    execute(&mut client, "COMMIT");
+    assert_eq!(states(&mut client, "b"), ["0 held"]);
+}
+
+/// The session's lock is only about its own token.
+#[test]
+fn a_revoked_one_is_free_though_its_session_lives() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client) = (cluster.client(), cluster.client());
+    let token = acquire(&mut holder, BOUND).token;
+    assert!(value::<bool>(&mut client, "SELECT lease_revoke('b')"));
+    let taken = try_acquire(&mut client, "'b', '0', '1 day', bind_session => true").expect("it was revoked");
+    refused(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
+    drop(holder);
+    assert_eq!(value::<Vec<String>>(&mut client, "SELECT array_agg(state) FROM idgen.leases"), ["held"]);
+    let mut other: Client = cluster.client();
+    assert_eq!(try_acquire(&mut other, "'b'"), None);
+    assert!(release(&mut client, "b", taken.token));
+}

@@ -1,0 +1,67 @@
+//! Without preload nobody wakes the head, and nobody counts: it looks again every now and then.
+
+use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::sql::{backend_pid, execute, refused, value};
+
+use crate::process::Psql;
+use crate::{await_head, await_queued, await_state, builder, release, renew};
+
+#[test]
+fn without_preload_all_works_by_looking_again() {
+    let cluster = builder().preload(false).start_with_extension();
+    let (mut holder, mut observer) = (cluster.client(), cluster.client());
+    let first = acquire(&mut holder, "'u', '1 day'").token;
+    assert_eq!(try_acquire(&mut observer, "'u', '150 ms'"), None);
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let mut client = cluster.client();
+                let pid = backend_pid(&mut client);
+                let waiter = scope.spawn(move || {
+                    let token = acquire(&mut client, "'u', '1 day'").token;
+                    renew(&mut client, "u", token);
+                    assert!(release(&mut client, "u", token));
+                    token
+                });
+                if number == 0 {
+                    await_head(&cluster, pid)
+                } else {
+                    await_queued(&cluster, pid)
+                }
+                waiter
+            })
+            .collect();
+        assert!(release(&mut holder, "u", first));
+        let tokens: Vec<i64> = waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect();
+        assert!(tokens.is_sorted() && tokens[0] > first, "{tokens:?}");
+    });
+    assert_eq!(value::<i64>(&mut observer, "SELECT count(*) FROM idgen.stat_lease"), 0);
+}
+
+#[test]
+fn without_preload_ends_of_all_kinds_are_found() {
+    let cluster = builder().preload(false).start_with_extension();
+    let (mut holder, mut waiter) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut waiter);
+    // The end of the term.
+    let old = acquire(&mut holder, "'u', '100 ms'").token;
+    let taken = acquire(&mut waiter, "'u', '1 day'").token;
+    refused(&mut holder, &format!("SELECT lease_fence('u', {old})"), "55000");
+    assert!(release(&mut waiter, "u", taken));
+    // The end of the client.
+    let mut killed = Psql::start(&cluster);
+    killed.ask("SELECT token FROM lease_acquire('u', '1 day', bind_session => true)");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&mut waiter, "'u', '100 ms'"));
+        await_head(&cluster, pid);
+        killed.kill();
+        waiter.join().unwrap();
+    });
+    // The end of a transaction that has fenced.
+    await_state(&cluster, "u", "0 expired");
+    let token: i64 = value(&mut holder, "SELECT token FROM idgen.lease");
+    execute(&mut holder, &format!("BEGIN; SELECT lease_fence('u', {token})"));
+    assert_eq!(try_acquire(&mut waiter, "'u', '150 ms'"), None);
+    execute(&mut holder, "COMMIT");
+    assert!(try_acquire(&mut waiter, "'u'").is_some());
+}

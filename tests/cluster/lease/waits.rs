@@ -1,0 +1,189 @@
+//! Waits that end without the lease, wherever they wait: nothing of them is left, and the transaction can go on.
+
+use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::{Cluster, pause};
+use postgres::Client;
+
+use crate::{await_head, await_queued, await_row, await_state, builder, locks_of};
+
+/// Where a wait can be.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// For a term to end.
+    Head,
+    /// For others who came before.
+    Queue,
+    /// For a transaction that has fenced by a term that is over.
+    Row,
+}
+
+const PLACES: [Place; 3] = [Place::Head, Place::Queue, Place::Row];
+
+const WAITS: [&str; 3] = [
+    "SELECT lease_acquire('w', '1 day')",
+    "SELECT lease_try_acquire('w', '1 hour', '1 day')",
+    "SELECT lease_acquire('w', '1 day', bind_session => true)",
+];
+
+/// Has the sessions keep the lease, so that whoever wants it waits there.
+fn keep(cluster: &Cluster, place: Place, holder: &mut Client, first: &mut Client) {
+    match place {
+        Place::Head => {
+            acquire(holder, "'w', '1 day'");
+        }
+        // In a transaction that has made the slot, which nobody else can see: the turn is over with it.
+        Place::Queue => {
+            execute(first, "BEGIN");
+            acquire(first, "'w', '1 day'");
+        }
+        Place::Row => {
+            let token = acquire(holder, "'w', '100 ms'").token;
+            await_state(cluster, "w", "0 expired");
+            execute(holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
+        }
+    }
+}
+
+fn await_waiting(cluster: &Cluster, place: Place, pid: i32) {
+    match place {
+        Place::Head => await_head(cluster, pid),
+        Place::Queue => await_queued(cluster, pid),
+        Place::Row => await_row(cluster, pid),
+    }
+}
+
+/// Does this for each place and each way to wait: a client, its process, and who keeps the lease.
+fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
+    let cluster = builder().start_with_extension();
+    for place in PLACES {
+        for wait in WAITS {
+            let (mut holder, mut first, mut client) = (cluster.client(), cluster.client(), cluster.client());
+            let pid = backend_pid(&mut client);
+            keep(&cluster, place, &mut holder, &mut first);
+            let rows = "SELECT coalesce(string_agg(lease::text, ','), '') FROM idgen.lease";
+            let before: String = value(&mut cluster.client(), rows);
+            work(&cluster, place, wait, &mut client, pid);
+            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
+            assert_eq!(value::<String>(&mut cluster.client(), rows), before, "{place:?}, {wait}");
+            for keeper in [&mut holder, &mut first] {
+                execute(keeper, "COMMIT");
+            }
+            execute(&mut holder, "SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0");
+            // Nobody is in the way.
+            assert!(try_acquire(&mut holder, "'w'").is_some(), "{place:?}, {wait}");
+            execute(&mut holder, "DELETE FROM idgen.lease");
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_is_cancelled_leaves_nothing() {
+    at_each_place(|cluster, place, wait, client, pid| {
+        execute(client, "BEGIN; SAVEPOINT s");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| refused(client, wait, "57014"));
+            await_waiting(cluster, place, pid);
+            execute(&mut cluster.client(), &format!("SELECT pg_cancel_backend({pid})"));
+            waiter.join().unwrap();
+        });
+        execute(client, "ROLLBACK TO s");
+        assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
+        execute(client, "COMMIT");
+    });
+}
+
+#[test]
+fn a_limit_that_is_over_leaves_nothing() {
+    at_each_place(|cluster, place, wait, client, pid| {
+        // Both of PostgreSQL's limits, and the call's own, to which theirs for locks is nothing.
+        let mut endings = vec![("SET LOCAL statement_timeout = '50ms'", wait.to_owned(), Some("57014"))];
+        if wait.contains("try") {
+            endings.push(("", wait.replace("1 hour", "50 ms"), None));
+            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.replace("1 hour", "200 ms"), None));
+        } else {
+            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.to_owned(), Some("55P03")));
+        }
+        for (setting, wait, code) in endings {
+            execute(client, &format!("BEGIN; SAVEPOINT s; {setting}"));
+            match code {
+                Some(code) => {
+                    refused(client, &wait, code);
+                    execute(client, "ROLLBACK TO s");
+                }
+                None => assert_eq!(client.query(&wait, &[]).expect("an answer").len(), 0),
+            }
+            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {setting}, {wait}");
+            execute(client, "COMMIT");
+            assert_eq!(value::<String>(client, "SHOW lock_timeout"), "0");
+        }
+    });
+}
+
+#[test]
+fn a_waiting_session_that_is_terminated_leaves_nothing() {
+    at_each_place(|cluster, place, wait, client, pid| {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.simple_query(wait).is_err());
+            await_waiting(cluster, place, pid);
+            let end = format!("SELECT pg_terminate_backend({pid}, 60000)");
+            assert!(value::<bool>(&mut cluster.client(), &end));
+            assert!(waiter.join().unwrap());
+        });
+    });
+}
+
+/// A wait that is over just as its turn has come: made to happen, by a waiter that is paused in the queue.
+#[test]
+fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
+    /// Long enough to find the waiter in the queue, and to pause it.
+    const LIMIT_MS: i32 = 4000;
+    let cluster = builder().start_with_extension();
+    let mut observer = cluster.client();
+    for (wait, is_cancelled) in [
+        ("lease_acquire('w', '1 day')".to_owned(), false),
+        (format!("lease_try_acquire('w', '{LIMIT_MS} ms', '1 day')"), false),
+        ("lease_acquire('w', '1 day')".to_owned(), true),
+        ("lease_try_acquire('w', '1 hour', '1 day')".to_owned(), true),
+    ] {
+        let (mut first, mut client) = (cluster.client(), cluster.client());
+        let pid = backend_pid(&mut client);
+        execute(&mut first, "BEGIN; SELECT lease_acquire('w', '1 day')");
+        let limit = if is_cancelled { 0 } else { LIMIT_MS };
+        execute(&mut client, &format!("BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = {limit}"));
+        let wait = &format!("SELECT slot, token FROM {wait}");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                if is_cancelled {
+                    refused(&mut client, wait, "57014");
+                    execute(&mut client, "ROLLBACK TO s");
+                } else {
+                    assert_eq!(client.query(wait, &[]).expect("it is free").len(), 1, "{wait}");
+                }
+                client
+            });
+            await_queued(&cluster, pid);
+            let paused = pause(pid);
+            if is_cancelled {
+                execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+            } else {
+                let over = format!(
+                    "SELECT clock_timestamp() > waitstart + interval '{LIMIT_MS} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+                );
+                cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+            }
+            execute(&mut first, "ROLLBACK");
+            // It has its turn, and does not know yet.
+            let queued = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+            assert_eq!(value::<i64>(&mut observer, &queued), 0);
+            assert_eq!(locks_of(&mut observer, pid), 1);
+            paused.resume();
+            let mut client = waiter.join().unwrap();
+            // A session that makes a slot keeps its turn until others can see it, and the definition that it goes by.
+            assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 2 }, "{wait}");
+            execute(&mut client, "COMMIT");
+            assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
+        });
+        execute(&mut observer, "DELETE FROM idgen.lease");
+    }
+}

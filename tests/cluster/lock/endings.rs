@@ -1,0 +1,143 @@
+//! Waits that end without the lock: what was held before is held as before, and nothing else is.
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, row, value};
+use postgres::Client;
+
+use crate::{await_queued, builder, locks, locks_of};
+
+/// Every form, waiting for 'taken' or for several with it among them. 'mine' is held already.
+const WAITS: [&str; 8] = [
+    "SELECT lock_acquire('taken')",
+    "SELECT lock_acquire_xact('taken')",
+    "SELECT lock_try_acquire('taken', '1 hour')",
+    "SELECT lock_try_acquire_xact('taken', '1 hour')",
+    "SELECT lock_acquire_many('{free,mine,taken,too}')",
+    "SELECT lock_acquire_many_xact('{free,mine,taken,too}')",
+    "SELECT lock_try_acquire_many('{free,mine,taken,too}', '1 hour')",
+    "SELECT lock_try_acquire_many_xact('{free,mine,taken,too}', '1 hour')",
+];
+
+/// The session holds 'mine' twice, and nothing else.
+fn assert_as_before(client: &mut Client, observer: &mut Client, pid: i32, what: &str) {
+    assert_eq!(locks_of(observer, pid), 1, "{what}");
+    let shown = "SELECT string_agg(name || ' ' || depth || ' ' || scope, ', ') FROM idgen.locks WHERE pid = ";
+    assert_eq!(value::<String>(observer, &format!("{shown}{pid}")), "mine 2 session", "{what}");
+    assert_eq!(value::<String>(client, "SHOW lock_timeout"), "0", "{what}");
+}
+
+#[test]
+fn a_wait_that_is_cancelled_leaves_what_was_there() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
+    for wait in WAITS {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| refused(&mut client, wait, "57014"));
+            await_queued(&cluster, pid);
+            execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+            waiter.join().unwrap();
+        });
+        assert_as_before(&mut client, &mut observer, pid, wait);
+
+        execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '50ms'");
+        refused(&mut client, wait, "57014");
+        execute(&mut client, "ROLLBACK TO s");
+        assert_as_before(&mut client, &mut observer, pid, wait);
+        execute(&mut client, "COMMIT");
+    }
+    let released = "SELECT lock_release('mine')";
+    assert!(value::<bool>(&mut client, released) && value::<bool>(&mut client, released));
+    assert!(!value::<bool>(&mut client, released));
+    assert_eq!(locks(&mut observer), 1);
+}
+
+#[test]
+fn a_time_limit_that_is_over_leaves_what_was_there() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
+    for wait in WAITS {
+        for limit in ["1 us", "999 us", "1 ms", "30 ms"] {
+            execute(&mut client, "BEGIN");
+            if wait.contains("try") {
+                assert!(!value::<bool>(&mut client, &wait.replace("1 hour", limit)), "{wait}");
+            } else {
+                // The plain forms go by what the user has set, and end the transaction as every error does.
+                execute(&mut client, "SAVEPOINT s; SET LOCAL lock_timeout = '30ms'");
+                refused(&mut client, wait, "55P03");
+                execute(&mut client, "ROLLBACK TO s");
+            }
+            assert_as_before(&mut client, &mut observer, pid, wait);
+            execute(&mut client, "COMMIT");
+        }
+    }
+    // The user's own limit is neither used by the forms with one of their own, nor lost by them.
+    execute(&mut client, "SET lock_timeout = '10ms'");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let answer: bool = value(&mut client, "SELECT lock_try_acquire('taken', '1 hour')");
+            (answer, client)
+        });
+        await_queued(&cluster, pid);
+        let over = format!(
+            "SELECT clock_timestamp() > waitstart + interval '1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+        );
+        cluster.wait_for(PATIENCE, "the user's limit to be over, and the wait not", || value(&mut observer, &over));
+        execute(&mut holder, "SELECT lock_release('taken')");
+        let (answer, mut client) = waiter.join().unwrap();
+        assert!(answer);
+        assert_eq!(value::<String>(&mut client, "SHOW lock_timeout"), "10ms");
+        execute(&mut holder, "SELECT pg_advisory_lock(7)");
+        refused(&mut client, "SELECT pg_advisory_lock(7)", "55P03");
+    });
+}
+
+#[test]
+fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut observer) = (cluster.client(), cluster.client());
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    for wait in WAITS {
+        let mut client = cluster.client();
+        let pid = backend_pid(&mut client);
+        execute(&mut client, "SELECT lock_acquire('mine')");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.simple_query(wait).is_err());
+            await_queued(&cluster, pid);
+            assert!(value::<bool>(&mut observer, &format!("SELECT pg_terminate_backend({pid}, 60000)")));
+            assert!(waiter.join().unwrap());
+        });
+        assert_eq!(locks(&mut observer), 1, "{wait}");
+        assert_eq!(value::<i64>(&mut observer, "SELECT count(*) FROM idgen.lock_get_holds()"), 1, "{wait}");
+    }
+}
+
+/// The server starts its shared memory anew: no lock is left, and no name of one.
+#[test]
+fn a_crash_of_a_waiting_process_leaves_nothing() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.simple_query(WAITS[0]).is_err());
+        await_queued(&cluster, pid);
+        let noted =
+            "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
+        let noted = row(&mut holder, noted);
+        assert_eq!((noted.get(0), noted.get(1)), (2i64, 1i64), "one holds it, one waits for it");
+        cluster.kill9(pid);
+        assert!(waiter.join().unwrap());
+    });
+    cluster.wait_until_ready();
+    let mut client = cluster.client();
+    assert_eq!(locks(&mut client), 0);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_names()"), 0);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+    assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('taken')"));
+    assert_eq!(value::<String>(&mut client, "SELECT name || ' ' || scope FROM idgen.locks"), "taken session");
+}

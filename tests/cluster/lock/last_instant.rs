@@ -1,0 +1,263 @@
+//! A lock that is granted while the wait for it is being ended: made to happen, by a waiter that is paused.
+
+use std::time::Duration;
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::{Cluster, Debugger, pause};
+use postgres::{Client, SimpleQueryMessage};
+
+use crate::{await_queued, builder, locks_of};
+
+/// Long enough to find the waiter in the queue, and to pause it.
+const LIMIT_MS: u64 = 5000;
+
+/// What ends the wait while the lock is being granted.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Limit,
+    Cancel,
+}
+
+struct Case {
+    hold: &'static str,
+    let_go: &'static str,
+    wait: &'static str,
+    end: End,
+    /// What the call says: its answer, or its SQLSTATE.
+    says: &'static str,
+    /// How many locks the session has afterwards.
+    holds: i64,
+}
+
+fn run(cluster: &Cluster, case: &Case) {
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, case.hold);
+    let limit = if case.wait.contains("try") { 0 } else { LIMIT_MS };
+    execute(&mut client, &format!("SET lock_timeout = {limit}; BEGIN; SAVEPOINT s"));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let answer = client.simple_query(&case.wait.replace("$ms", &LIMIT_MS.to_string()));
+            let says = match answer {
+                Ok(messages) => answer_of(&messages),
+                Err(error) => error.code().expect("an error of the server").code().to_owned(),
+            };
+            if says != "t" {
+                // What it says must be so inside the transaction, which goes on.
+                execute(&mut client, "ROLLBACK TO s");
+            }
+            (says, value::<String>(&mut client, "SHOW lock_timeout"))
+        });
+        await_queued(cluster, pid);
+        let paused = pause(pid);
+        match case.end {
+            End::Limit => await_waited(cluster, &mut observer, pid, LIMIT_MS + 10),
+            End::Cancel => execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})")),
+        }
+        execute(&mut holder, case.let_go);
+        // It has the lock, and does not know yet.
+        let waits = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
+        assert_eq!(value::<i64>(&mut observer, &waits), 0, "{}", case.wait);
+        assert!(locks_of(&mut observer, pid) > 0, "{}", case.wait);
+        paused.resume();
+        let (says, lock_timeout) = waiter.join().unwrap();
+        assert_eq!(says, case.says, "{}", case.wait);
+        let shown = if limit == 0 { "0".to_owned() } else { format!("{}s", Duration::from_millis(limit).as_secs()) };
+        assert_eq!(lock_timeout, shown, "{}", case.wait);
+    });
+    assert_eq!(locks_of(&mut observer, pid), case.holds, "{}", case.wait);
+    execute(&mut client, "COMMIT");
+    let is_transactions = case.wait.contains("xact");
+    assert_eq!(locks_of(&mut observer, pid), if is_transactions { 0 } else { case.holds }, "{}", case.wait);
+}
+
+/// Waits until a process has been in the queue so long.
+fn await_waited(cluster: &Cluster, observer: &mut Client, pid: i32, ms: u64) {
+    let over = format!(
+        "SELECT clock_timestamp() > waitstart + interval '{ms} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+    );
+    cluster.wait_for(PATIENCE, "the time to be over", || value(observer, &over));
+}
+
+/// The one value of the one row; nothing for void is yes too.
+fn answer_of(messages: &[SimpleQueryMessage]) -> String {
+    let found = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    found.filter(|text| !text.is_empty()).unwrap_or_else(|| "t".to_owned())
+}
+
+fn run_all(cases: &[Case]) {
+    let cluster = builder().start_with_extension();
+    // Side by side: each sits out its time limit.
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| run(&cluster, case));
+        }
+    });
+    assert_eq!(value::<i64>(&mut cluster.client(), "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+}
+
+#[test]
+fn granted_as_the_time_ends_is_yes_smoke() {
+    let yes = |n: &'static str, wait, holds| Case {
+        hold: leak(format!("SELECT lock_acquire('{n}')")),
+        let_go: leak(format!("SELECT lock_release('{n}')")),
+        wait,
+        end: End::Limit,
+        says: "t",
+        holds,
+    };
+    run_all(&[
+        yes("a", "SELECT lock_try_acquire('a', '$ms ms')", 1),
+        yes("b", "SELECT lock_try_acquire_xact('b', '$ms ms')", 1),
+        yes("c", "SELECT lock_try_acquire_many('{c}', '$ms ms')", 1),
+        yes("d", "SELECT lock_try_acquire_many_xact('{d}', '$ms ms')", 1),
+        yes("e", "SELECT lock_try_acquire_many('{e,e1,e2,e3}', '$ms ms')", 4),
+        yes("f", "SELECT lock_try_acquire_many_xact('{f,f1,f2,f3}', '$ms ms')", 4),
+        yes("g", "SELECT lock_acquire('g')", 1),
+        yes("h", "SELECT lock_acquire_many('{h,h1,h2,h3}')", 4),
+        yes("i", "SELECT lock_acquire_many_xact('{i,i1,i2,i3}')", 4),
+        // The lock of the failed subtransaction goes with it.
+        Case { says: "55P03", ..yes("j", "SELECT lock_acquire_xact('j')", 0) },
+        // Without idgen: the session was told no, and holds it.
+        Case {
+            hold: "SELECT pg_advisory_lock(1)",
+            let_go: "SELECT pg_advisory_unlock(1)",
+            wait: "SELECT pg_advisory_lock(1)",
+            end: End::Limit,
+            says: "55P03",
+            holds: 1,
+        },
+    ]);
+}
+
+#[test]
+fn granted_as_the_wait_is_cancelled_is_let_go_of() {
+    let no = |n: &'static str, wait| Case {
+        hold: leak(format!("SELECT lock_acquire('{n}')")),
+        let_go: leak(format!("SELECT lock_release('{n}')")),
+        wait,
+        end: End::Cancel,
+        says: "57014",
+        holds: 0,
+    };
+    run_all(&[
+        no("a", "SELECT lock_try_acquire('a', '1 min')"),
+        no("b", "SELECT lock_try_acquire_xact('b', '1 min')"),
+        no("c", "SELECT lock_try_acquire_many('{c,c1,c2,c3}', '1 min')"),
+        no("d", "SELECT lock_try_acquire_many_xact('{d,d1,d2,d3}', '1 min')"),
+        no("e", "SELECT lock_acquire('e')"),
+        no("f", "SELECT lock_acquire_xact('f')"),
+        no("g", "SELECT lock_acquire_many('{g,g1,g2,g3}')"),
+        no("h", "SELECT lock_acquire_many_xact('{h,h1,h2,h3}')"),
+        Case {
+            hold: "SELECT pg_advisory_lock(1)",
+            let_go: "SELECT pg_advisory_unlock(1)",
+            wait: "SELECT pg_advisory_lock(1)",
+            holds: 1,
+            ..no("i", "")
+        },
+    ]);
+}
+
+/// What comes between the last look of the wait at its interrupts and the end of its time limit is reported later, after
+/// the lock was granted.
+#[test]
+fn a_limit_or_a_cancel_that_comes_after_the_grant_is_part_of_the_wait() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    let ms = LIMIT_MS.to_string();
+    for (wait, end, says, holds) in [
+        ("SELECT lock_try_acquire('n', '$ms ms')", End::Limit, "t", 1),
+        ("SELECT lock_try_acquire_xact('n', '$ms ms')", End::Limit, "t", 1),
+        ("SELECT lock_try_acquire_many('{m,n}', '$ms ms')", End::Limit, "t", 2),
+        ("SELECT lock_acquire('n')", End::Limit, "t", 1),
+        ("SELECT lock_acquire_many_xact('{m,n}')", End::Limit, "t", 2),
+        ("SELECT lock_try_acquire('n', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_try_acquire_xact('n', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_try_acquire_many('{m,n}', '1 min')", End::Cancel, "57014", 0),
+        ("SELECT lock_acquire('n')", End::Cancel, "57014", 0),
+        ("SELECT lock_acquire_many('{m,n}')", End::Cancel, "57014", 0),
+        ("SELECT name FROM lease_try_acquire('n', '$ms ms')", End::Limit, "n", 2),
+        ("SELECT name FROM lease_acquire('n')", End::Cancel, "57014", 0),
+    ] {
+        let is_lease = wait.contains("lease");
+        let hold = if is_lease { "BEGIN; SELECT lease_acquire('n')" } else { "SELECT lock_acquire('n')" };
+        execute(&mut holder, hold);
+        let limit = if wait.contains("try") || end == End::Cancel { 0 } else { LIMIT_MS };
+        execute(&mut client, &format!("SET lock_timeout = {limit}; BEGIN; SAVEPOINT s"));
+        let is_over = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| match client.simple_query(&wait.replace("$ms", &ms)) {
+                Ok(messages) => answer_of(&messages),
+                Err(error) => {
+                    execute(&mut client, "ROLLBACK TO s");
+                    error.code().expect("an error of the server").code().to_owned()
+                }
+            });
+            await_queued(&cluster, pid);
+            let since = format!("SELECT waitstart::text FROM pg_locks WHERE pid = {pid} AND NOT granted");
+            let since: String = value(&mut observer, &since);
+            let debugger = Debugger::attach(pid);
+            execute(&mut holder, if is_lease { "ROLLBACK" } else { "SELECT lock_release('n')" });
+            let Some(debugger) = debugger else { return false };
+            // What ProcSleep() calls when the wait is over; several timers run where there is a limit.
+            let has_limit = limit > 0 || wait.contains("try");
+            debugger.run_to(if has_limit { "disable_timeouts" } else { "disable_timeout" });
+            match end {
+                End::Limit => {
+                    let over =
+                        format!("SELECT clock_timestamp() > '{since}'::timestamptz + interval '{} ms'", LIMIT_MS + 10);
+                    cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+                }
+                End::Cancel => execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})")),
+            }
+            drop(debugger);
+            assert_eq!(waiter.join().unwrap(), says, "{wait}");
+            true
+        });
+        if !is_over {
+            // As where ptrace is for the parents of processes only.
+            println!("a process cannot debug another here: this run has proved nothing");
+            return;
+        }
+        assert_eq!(locks_of(&mut observer, pid), holds, "{wait}");
+        execute(&mut client, "ROLLBACK; SELECT pg_advisory_unlock_all()");
+    }
+}
+
+/// PostgreSQL forgets a cancel that comes with the end of a time limit. What is said about the lock is true all the same.
+#[test]
+fn cancelled_as_the_time_ends_is_the_limits_answer() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(&mut client, "SET lock_timeout = '2s'");
+    for (wait, says) in [
+        ("SELECT lock_try_acquire('taken', '2 s')", "f"),
+        ("SELECT lock_try_acquire_many_xact('{free,taken}', '2 s')", "f"),
+        ("SELECT lock_acquire('taken')", "55P03"),
+    ] {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| match client.simple_query(wait) {
+                Ok(messages) => answer_of(&messages),
+                Err(error) => error.code().expect("an error of the server").code().to_owned(),
+            });
+            await_queued(&cluster, pid);
+            let paused = pause(pid);
+            await_waited(&cluster, &mut observer, pid, 2010);
+            execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
+            paused.resume();
+            assert_eq!(waiter.join().unwrap(), says, "{wait}");
+        });
+        assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
+    }
+}
+
+/// A test's few texts live as long as the test.
+fn leak(text: String) -> &'static str {
+    text.leak()
+}

@@ -1,0 +1,37 @@
+//! Named locks on real servers: what a call has left behind when it ends, however it ends; queues, limits, poolers.
+
+mod endings;
+mod last_instant;
+mod limits;
+mod modes;
+mod pooler;
+mod queue;
+mod row_version;
+mod scopes;
+mod storm;
+
+use idgen_testkit::sql::{PATIENCE, value};
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+
+/// A server on which nobody waits for ever: a test that finds a lock where none should be fails, and does not hang.
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min")
+}
+
+/// Advisory locks, named or not, that a process holds or waits for: by the lock manager, and not by what idgen keeps.
+fn locks_of(client: &mut Client, pid: i32) -> i64 {
+    value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
+}
+
+/// The same of all processes.
+fn locks(client: &mut Client) -> i64 {
+    value(client, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+}
+
+/// Waits until a process is in the queue of a lock.
+fn await_queued(cluster: &Cluster, pid: i32) {
+    let mut client = cluster.client();
+    let sql = format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {pid} AND NOT granted AND waitstart IS NOT NULL");
+    cluster.wait_for(PATIENCE, "the session to queue", || value(&mut client, &sql));
+}

@@ -1,0 +1,116 @@
+//! Servers that are not an ordinary primary with idgen preloaded.
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+
+use crate::{await_queued, builder, locks, locks_of};
+
+#[test]
+fn without_preload_locks_work_and_are_shown_by_key() {
+    let cluster = builder().preload(false).start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut other);
+    execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}')");
+    for sql in [
+        "SELECT lock_try_acquire('a')",
+        "SELECT lock_try_acquire('a', '1 ms')",
+        "SELECT lock_try_acquire_xact('b', '1 ms')",
+        "SELECT lock_try_acquire_many('{c,d}', '1 ms')",
+        "SELECT lock_try_acquire_many_xact('{c,d}', '1 ms')",
+    ] {
+        assert!(!value::<bool>(&mut other, sql), "{sql}");
+        assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
+    }
+    execute(&mut other, "SET lock_timeout = '1ms'");
+    refused(&mut other, "SELECT lock_acquire_many('{c,d}')", "55P03");
+    execute(&mut other, "BEGIN; SAVEPOINT s; SELECT lock_acquire_xact('d'); ROLLBACK TO s");
+    assert_eq!(locks_of(&mut client, pid), 0);
+    execute(&mut other, "COMMIT");
+
+    let shown =
+        "SELECT key FROM idgen.locks WHERE name IS NULL AND scope IS NULL AND depth IS NULL AND granted ORDER BY key";
+    let keys = "SELECT lock_key(name) FROM unnest('{a,b,c}'::text[]) AS name ORDER BY 1";
+    assert_eq!(column::<i64>(&mut other, shown), column::<i64>(&mut other, keys));
+    let released = "SELECT lock_release('a')";
+    assert!(value::<bool>(&mut client, released) && value::<bool>(&mut client, released));
+    assert!(!value::<bool>(&mut client, released));
+    assert!(value::<bool>(&mut client, "SELECT lock_release_many('{b,c}')"));
+    assert_eq!(locks(&mut other), 0);
+}
+
+/// The worker that applies what another server sends runs triggers; no client is at its other end.
+#[test]
+fn a_background_worker_has_locks_as_a_session_has() {
+    let cluster = builder().conf("wal_level", "logical").start_with_extension();
+    cluster.execute("CREATE DATABASE target");
+    let (mut source, mut target) = (cluster.client(), cluster.client_in("target"));
+    execute(&mut source, "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t");
+    execute(&mut source, "SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
+    execute(
+        &mut target,
+        "CREATE EXTENSION idgen;
+         CREATE TABLE t (id int PRIMARY KEY);
+         CREATE FUNCTION apply() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM public.lock_acquire_xact('transaction'), public.lock_acquire('session');
+             PERFORM public.lock_acquire('gate');
+             PERFORM public.lock_release('gate');
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER apply BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION apply();
+         ALTER TABLE t ENABLE REPLICA TRIGGER apply;
+         SELECT lock_acquire('gate')",
+    );
+    let connection = cluster.connect_string("postgres", "postgres");
+    let with = "WITH (create_slot = false, slot_name = 's', copy_data = false)";
+    execute(&mut target, &format!("CREATE SUBSCRIPTION s CONNECTION $${connection}$$ PUBLICATION p {with}"));
+    execute(&mut source, "INSERT INTO t VALUES (1)");
+
+    let worker =
+        "(SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'logical replication%' AND datname = 'target')";
+    let held = format!(
+        "SELECT name || ' ' || scope || CASE WHEN granted THEN '' ELSE ' wanted' END
+         FROM idgen.locks WHERE pid IN {worker} ORDER BY name"
+    );
+    let waits = ["gate session wanted", "session session", "transaction transaction"];
+    cluster.wait_for(PATIENCE, "the worker to wait", || column::<String>(&mut target, &held) == waits);
+    assert!(!value::<bool>(&mut target, "SELECT lock_try_acquire('session')"));
+    execute(&mut target, "SELECT lock_release('gate')");
+    cluster.wait_for(PATIENCE, "the row to be there", || value::<i64>(&mut target, "SELECT count(*) FROM t") == 1);
+    // Its transaction has ended, and it has not.
+    cluster.wait_for(PATIENCE, "the transaction's lock to go", || {
+        column::<String>(&mut target, &held) == ["session session"]
+    });
+    execute(&mut target, "ALTER SUBSCRIPTION s DISABLE");
+    cluster.wait_for(PATIENCE, "the worker to end", || locks(&mut target) == 0);
+    assert_eq!(value::<i64>(&mut target, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+    execute(&mut target, "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s");
+}
+
+/// Advisory locks are each server's own, so named locks work on a standby, and do not know of the primary's.
+#[test]
+fn a_standby_has_locks_of_its_own() {
+    let primary = builder().start_with_extension();
+    let standby = primary.standby();
+    standby.wait_replayed(&primary);
+    let (mut there, mut client, mut other) = (primary.client(), standby.client(), standby.client());
+    let pid = backend_pid(&mut other);
+    execute(&mut there, "SELECT lock_acquire('a')");
+    execute(&mut client, "SELECT lock_acquire('a')");
+    for sql in ["SELECT lock_try_acquire('a', '1 ms')", "SELECT lock_try_acquire_many_xact('{a,b,c}', '1 ms')"] {
+        assert!(!value::<bool>(&mut other, sql), "{sql}");
+        assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
+    }
+    assert_eq!(value::<String>(&mut other, "SELECT name || ' ' || scope FROM idgen.locks"), "a session");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| value::<bool>(&mut other, "SELECT lock_try_acquire('a', '1 hour')"));
+        await_queued(&standby, pid);
+        execute(&mut client, "SELECT lock_release('a')");
+        assert!(waiter.join().unwrap());
+    });
+    // Promotion ends no session, and so no lock.
+    standby.promote();
+    assert!(!value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
+    drop(other);
+    standby.wait_for(PATIENCE, "the session to end", || locks_of(&mut client, pid) == 0);
+    assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
+}

@@ -1,0 +1,197 @@
+//! The order in which waiters get their turn, and what the deadlock detector does.
+
+use std::process::Stdio;
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+use idgen_testkit::{Cluster, pause};
+use postgres::Client;
+
+use crate::{await_queued, builder, locks_of};
+
+/// Waits in turn for 'turn', writes its number down while it has the lock, and lets go.
+const TURNS: [&str; 8] = [
+    "SELECT lock_acquire('turn'); $note; SELECT lock_release('turn')",
+    "BEGIN; SELECT lock_acquire_xact('turn'); $note; COMMIT",
+    "SELECT lock_try_acquire('turn', '1 hour'); $note; SELECT lock_release('turn')",
+    "BEGIN; SELECT lock_try_acquire_xact('turn', '1 hour'); $note; COMMIT",
+    "SELECT lock_acquire_many('{turn}'); $note; SELECT lock_release_many('{turn}')",
+    "BEGIN; SELECT lock_acquire_many_xact('{turn}'); $note; COMMIT",
+    "SELECT lock_try_acquire_many('{turn}', '1 hour'); $note; SELECT lock_release_many('{turn}')",
+    "BEGIN; SELECT lock_try_acquire_many_xact('{turn}', '1 hour'); $note; COMMIT",
+];
+
+/// One of `TURNS`, by whoever has this number.
+fn turn(form: usize, who: usize) -> String {
+    TURNS[form % TURNS.len()].replace("$note", &format!("INSERT INTO turns (who) VALUES ({who})"))
+}
+
+fn with_turns() -> (Cluster, Client) {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE turns (place bigserial, who int)");
+    let mut holder = cluster.client();
+    execute(&mut holder, "SELECT lock_acquire('turn')");
+    (cluster, holder)
+}
+
+/// Waits until a session waits for a lock by what it says itself, and sleeps; for a turn of its own or in a queue.
+fn await_asleep(cluster: &Cluster, pid: i32) {
+    let mut client = cluster.client();
+    let sql = format!(
+        "SELECT count(*) = 1 FROM idgen.lock_get_holds() AS hold JOIN pg_stat_activity AS activity USING (pid)
+         WHERE pid = {pid} AND waits_for IS NOT NULL AND wait_event_type NOT IN ('LWLock', 'IO')"
+    );
+    cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
+}
+
+fn in_order(cluster: &Cluster) -> Vec<i32> {
+    column(&mut cluster.client(), "SELECT who FROM turns ORDER BY place")
+}
+
+/// Somebody who does not queue, and tries again and again, waits here too; what gives him away is the order of the grants.
+#[test]
+fn waiters_get_the_lock_in_the_order_in_which_they_came() {
+    let (cluster, mut holder) = with_turns();
+    let mut clients: Vec<_> = (0..2 * TURNS.len()).map(|_| cluster.client()).collect();
+    // Not in the order of their processes.
+    clients.reverse();
+    let pids: Vec<_> = clients.iter_mut().map(backend_pid).collect();
+    for round in 0..3 {
+        let shown: Vec<i32> = std::thread::scope(|scope| {
+            for (who, (client, pid)) in clients.iter_mut().zip(&pids).enumerate() {
+                scope.spawn(move || execute(client, &turn(who + round, who)));
+                await_asleep(&cluster, *pid);
+            }
+            let shown = column(&mut holder, "SELECT pid FROM idgen.locks WHERE NOT granted ORDER BY queue_position");
+            execute(&mut holder, "SELECT lock_release('turn')");
+            shown
+        });
+        assert_eq!(in_order(&cluster), (0..pids.len() as i32).collect::<Vec<_>>());
+        assert_eq!(shown, pids);
+        execute(&mut holder, "TRUNCATE turns; SELECT lock_acquire('turn')");
+    }
+}
+
+/// The server finds out when it answers the client, or before: either way the next one has its turn.
+#[test]
+fn a_waiter_whose_client_was_killed_is_skipped() {
+    let (cluster, mut holder) = with_turns();
+    let mut observer = cluster.client();
+    let mut psql = cluster.program("psql");
+    psql.args(["-X", "-q", "-c", "SELECT lock_acquire('turn')", "-c", "INSERT INTO turns (who) VALUES (99)"]);
+    let mut dead = psql.env("PGAPPNAME", "dead").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let find = "SELECT coalesce((SELECT pid FROM idgen.locks WHERE application = 'dead' AND NOT granted), 0)";
+    cluster.wait_for(PATIENCE, "psql to queue", || value::<i32>(&mut observer, find) != 0);
+    let dead_pid: i32 = value(&mut observer, find);
+
+    let mut next = cluster.client();
+    let next_pid = backend_pid(&mut next);
+    std::thread::scope(|scope| {
+        let next = scope.spawn(move || execute(&mut next, &turn(1, 1)));
+        await_queued(&cluster, next_pid);
+        dead.kill().unwrap();
+        dead.wait().unwrap();
+        execute(&mut holder, "SELECT lock_release('turn')");
+        next.join().unwrap();
+    });
+    assert_eq!(in_order(&cluster), [1]);
+    cluster.wait_for(PATIENCE, "the dead client's session to end", || locks_of(&mut observer, dead_pid) == 0);
+    let holds = format!("SELECT count(*) FROM idgen.lock_get_holds() WHERE pid = {dead_pid}");
+    assert_eq!(value::<i64>(&mut observer, &holds), 0);
+}
+
+/// A named lock against a row. The victim is whoever looks first: the one who waits for the named lock.
+#[test]
+fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)");
+    for call in [
+        "SELECT lock_acquire('x')",
+        "SELECT lock_acquire_xact('x')",
+        "SELECT lock_try_acquire('x', '1 hour')",
+        "SELECT lock_try_acquire_xact('x', '1 hour')",
+        "SELECT lock_acquire_many('{a,b,c,x}')",
+        "SELECT lock_acquire_many_xact('{a,b,c,x}')",
+        "SELECT lock_try_acquire_many('{a,b,c,x}', '1 hour')",
+        "SELECT lock_try_acquire_many_xact('{a,b,c,x}', '1 hour')",
+    ] {
+        let (mut other, mut victim) = (cluster.client(), cluster.client());
+        let (other_pid, victim_pid) = (backend_pid(&mut other), backend_pid(&mut victim));
+        execute(&mut victim, "SET deadlock_timeout = '10ms'; BEGIN; UPDATE t SET n = n + 1; SAVEPOINT s");
+        execute(&mut other, "SET deadlock_timeout = '10min'; BEGIN; SELECT lock_acquire_xact('x')");
+        let left = std::thread::scope(|scope| {
+            let update = scope.spawn(|| execute(&mut other, "UPDATE t SET n = n + 1"));
+            await_queued(&cluster, other_pid);
+            refused(&mut victim, call, "40P01");
+            execute(&mut victim, "ROLLBACK TO s");
+            let left = locks_of(&mut victim, victim_pid);
+            execute(&mut victim, "COMMIT");
+            update.join().unwrap();
+            left
+        });
+        assert_eq!(left, 0, "{call}");
+        execute(&mut other, "COMMIT");
+        assert_eq!(locks_of(&mut victim, other_pid), 0);
+    }
+    assert_eq!(value::<i32>(&mut cluster.client(), "SELECT n FROM t"), 16);
+}
+
+/// Nine sessions want the same locks, each in an order of its own.
+#[test]
+fn arrays_in_any_order_do_not_deadlock() {
+    let cluster = builder().conf("deadlock_timeout", "10ms").start_with_extension();
+    std::thread::scope(|scope| {
+        for n in 0..9 {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let mut client = cluster.client();
+                let names = ["a", "b", "c", "d"];
+                let mut names: Vec<_> = (0..4).map(|i| names[(i + n) % 4]).collect();
+                if n % 2 == 1 {
+                    names.reverse();
+                }
+                let names = names.join(",");
+                for _ in 0..50 {
+                    execute(&mut client, &format!("SELECT lock_acquire_many('{{{names}}}')"));
+                    execute(&mut client, &format!("SELECT lock_release_many('{{{names}}}')"));
+                }
+            });
+        }
+    });
+}
+
+/// The limit is for all names together: when it was used up by the first wait, there is no second one.
+#[test]
+fn many_names_have_one_time_limit() {
+    // What waits longer than this is logged.
+    let cluster = builder().conf("log_lock_waits", "on").conf("deadlock_timeout", "50ms").start_with_extension();
+    let mut observer = cluster.client();
+    for call in [
+        "SELECT lock_try_acquire_many('{n1,n2}', '3 s')",
+        "SELECT lock_try_acquire_many_xact('{n1,n2}', '3 s')",
+        "SELECT count(*) > 0 FROM lock_acquire_many('{n1,n2}')",
+    ] {
+        let (mut first, mut second, mut client) = (cluster.client(), cluster.client(), cluster.client());
+        let pid = backend_pid(&mut client);
+        let names: Vec<String> =
+            column(&mut observer, "SELECT n FROM unnest('{n1,n2}'::text[]) AS n ORDER BY lock_key(n)");
+        execute(&mut first, &format!("SELECT lock_acquire('{}')", names[0]));
+        execute(&mut second, &format!("SELECT lock_acquire('{}')", names[1]));
+        execute(&mut client, "SET lock_timeout = '3s'");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.query_one(call, &[]).is_ok_and(|row| row.get(0)));
+            let waits = format!("process {pid} still waiting for ExclusiveLock");
+            cluster.wait_for(PATIENCE, "the first wait to be logged", || cluster.log().contains(&waits));
+            let paused = pause(pid);
+            let over = format!(
+                "SELECT clock_timestamp() > waitstart + interval '3.1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
+            );
+            cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+            execute(&mut first, &format!("SELECT lock_release('{}')", names[0]));
+            paused.resume();
+            assert!(!waiter.join().unwrap(), "{call}");
+        });
+        assert_eq!(locks_of(&mut observer, pid), 0, "{call}");
+        let waits = cluster.log().matches(&format!("process {pid} still waiting for ExclusiveLock")).count();
+        assert_eq!(waits, 1, "{call}: the second name is not waited for");
+    }
+}

@@ -1,0 +1,166 @@
+//! How long a lock is held, and whom it keeps out.
+
+use idgen_testkit::sql::{backend_pid, column, execute, refused, value};
+use postgres::Client;
+
+use crate::{builder, locks, locks_of};
+
+fn is_free(client: &mut Client, name: &str) -> bool {
+    let free = value(client, &format!("SELECT lock_try_acquire('{name}')"));
+    if free {
+        execute(client, &format!("SELECT lock_release('{name}')"));
+    }
+    free
+}
+
+/// What `idgen.locks` shows of a process.
+fn shown(client: &mut Client, pid: i32) -> Vec<String> {
+    let sql = "SELECT name || ' ' || mode || ' ' || scope || ' ' || depth FROM idgen.locks WHERE granted AND pid = ";
+    column(client, &format!("{sql}{pid} ORDER BY name COLLATE \"C\", mode"))
+}
+
+#[test]
+fn what_frees_advisory_locks_frees_named_ones() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    for free in ["DISCARD ALL", "SELECT pg_advisory_unlock_all()"] {
+        execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}', true)");
+        assert!(!is_free(&mut other, "a") && !is_free(&mut other, "c"));
+        assert_eq!(shown(&mut other, pid), ["a exclusive session 2", "b shared session 1", "c shared session 1"]);
+        execute(&mut client, free);
+        assert!(is_free(&mut other, "a") && is_free(&mut other, "c"), "{free}");
+        assert!(shown(&mut other, pid).is_empty(), "{free}");
+        // What was kept of the locks that are gone is forgotten when they are taken again.
+        execute(&mut client, "SELECT lock_acquire('a')");
+        assert_eq!(shown(&mut other, pid), ["a exclusive session 1"]);
+        execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')");
+        assert_eq!(shown(&mut other, pid), ["a exclusive session 2"]);
+        assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
+        assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
+        assert!(!value::<bool>(&mut client, "SELECT lock_release('a')"));
+    }
+    execute(&mut client, "BEGIN; SELECT lock_acquire_xact('x'), lock_acquire('s'); SELECT pg_advisory_unlock_all()");
+    assert!(!is_free(&mut other, "x") && is_free(&mut other, "s"), "a transaction's lock is not the session's");
+    execute(&mut client, "COMMIT");
+    assert!(is_free(&mut other, "x"));
+}
+
+#[test]
+fn a_prepared_transaction_keeps_its_locks() {
+    let cluster = builder().conf("max_prepared_transactions", "4").start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut client, "BEGIN; SELECT lock_acquire_many_xact('{p,q}'); PREPARE TRANSACTION 'two'");
+    // Before the session does anything else.
+    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+    assert_eq!(locks_of(&mut other, pid), 0);
+    assert!(!is_free(&mut other, "p") && !is_free(&mut client, "q"));
+    let ownerless = "SELECT coalesce(name, key::text) || ' ' || scope FROM idgen.locks WHERE pid IS NULL ORDER BY name";
+    assert_eq!(column::<String>(&mut other, ownerless), ["p transaction", "q transaction"]);
+
+    // Beyond a restart, which forgets the names.
+    cluster.restart();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    assert!(!is_free(&mut other, "p"));
+    execute(&mut client, "COMMIT PREPARED 'two'");
+    assert!(is_free(&mut other, "p") && is_free(&mut other, "q"));
+
+    // As PostgreSQL has it for every advisory lock.
+    execute(&mut client, "BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')");
+    refused(&mut client, "PREPARE TRANSACTION 'both'", "0A000");
+    execute(&mut client, "ROLLBACK");
+    // What waited was the session's for a moment, and is the transaction's.
+    std::thread::scope(|scope| {
+        let pid = backend_pid(&mut client);
+        execute(&mut other, "SELECT lock_acquire('w')");
+        let waiter = scope.spawn(|| {
+            execute(&mut client, "BEGIN; SELECT lock_try_acquire_xact('w', '1 hour'); PREPARE TRANSACTION 'w'")
+        });
+        crate::await_queued(&cluster, pid);
+        execute(&mut other, "SELECT lock_release('w')");
+        waiter.join().unwrap();
+    });
+    assert!(!is_free(&mut other, "w"));
+    execute(&mut other, "ROLLBACK PREPARED 'w'");
+    assert!(is_free(&mut other, "w"));
+}
+
+/// Subtransactions that end either way, nested, with waits in them, by the thousand.
+#[test]
+fn subtransactions_take_their_own_locks_along_smoke() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut other) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(
+        &mut client,
+        "BEGIN;
+         DO $$
+         BEGIN
+             PERFORM lock_acquire_xact('outer');
+             FOR i IN 1..3000 LOOP
+                 BEGIN
+                     PERFORM lock_acquire_xact('name ' || i % 10), lock_acquire_xact('outer');
+                     IF i % 100 = 0 AND lock_try_acquire_many_xact(ARRAY['outer', 'taken'], '1 ms') THEN
+                         RAISE 'taken is taken';
+                     END IF;
+                     BEGIN
+                         PERFORM lock_acquire_xact('inner'), lock_acquire('session');
+                         RAISE division_by_zero;
+                     EXCEPTION WHEN division_by_zero THEN
+                         PERFORM lock_release('session');
+                     END;
+                     BEGIN
+                         PERFORM lock_acquire_xact('outer');
+                     EXCEPTION WHEN division_by_zero THEN NULL;
+                     END;
+                     IF i % 10 <> 3 THEN
+                         RAISE division_by_zero;
+                     END IF;
+                 EXCEPTION WHEN division_by_zero THEN NULL;
+                 END;
+             END LOOP;
+         END $$",
+    );
+    // 300 of the 3,000 blocks have ended well: those of 'name 3', with the blocks in them.
+    assert_eq!(shown(&mut other, pid), ["name 3 exclusive transaction 300", "outer exclusive transaction 601"]);
+    assert_eq!(locks_of(&mut other, pid), 2);
+    execute(&mut client, "COMMIT");
+    assert_eq!(locks_of(&mut other, pid), 0);
+    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 1);
+}
+
+#[test]
+fn a_lock_on_the_key_as_a_number_is_another_lock() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    execute(&mut client, "SELECT lock_acquire('a')");
+    let halves = "(lock_key('a') >> 32)::int, (lock_key('a') << 32 >> 32)::int";
+    for key in ["lock_key('a')", halves] {
+        assert!(value::<bool>(&mut other, &format!("SELECT pg_try_advisory_lock({key})")), "{key}");
+        assert!(!value::<bool>(&mut client, &format!("SELECT pg_advisory_unlock({key})")), "{key}");
+    }
+    assert!(!is_free(&mut other, "a"));
+    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.locks"), 1, "the numbers are not shown");
+    execute(&mut client, "SELECT lock_release('a')");
+    assert!(!value::<bool>(&mut other, "SELECT lock_release('a')"));
+    execute(&mut other, "SELECT pg_advisory_unlock_all()");
+    assert_eq!(locks(&mut other), 0);
+}
+
+#[test]
+fn locks_of_two_databases_never_meet() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE DATABASE second");
+    let (mut here, mut there) = (cluster.client(), cluster.client_in("second"));
+    execute(&mut there, "CREATE EXTENSION idgen");
+    execute(&mut here, "SELECT lock_acquire('a'), lock_acquire('only here')");
+    assert!(value::<bool>(&mut there, "SELECT lock_try_acquire('a')"));
+    assert_eq!(locks(&mut here), 3);
+    let names = "SELECT name FROM idgen.locks ORDER BY name";
+    assert_eq!(column::<String>(&mut here, names), ["a", "only here"]);
+    assert_eq!(column::<String>(&mut there, names), ["a"]);
+    execute(&mut here, "SELECT lock_release('a')");
+    assert_eq!(column::<String>(&mut there, names), ["a"]);
+}

@@ -1,0 +1,165 @@
+//! Every text that idgen takes and gives, in databases of other encodings than UTF-8.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{column, execute, hint, refused, row, value};
+use postgres::Client;
+
+/// Encodings of databases, each with a word that it can express.
+const WORDS: [(&str, &str); 4] =
+    [("UTF8", "Müller"), ("LATIN1", "Müller"), ("EUC_JP", "山田"), ("SQL_ASCII", "Müller")];
+
+/// A session in a new database of an encoding. The client speaks UTF-8.
+fn database(cluster: &Cluster, encoding: &str) -> Client {
+    let name = encoding.to_lowercase();
+    cluster.execute(&format!(
+        "CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    ));
+    let mut client = cluster.client_in(&name);
+    execute(&mut client, "CREATE EXTENSION idgen");
+    client
+}
+
+/// Runs a test in a database of each encoding.
+fn in_each(test: impl Fn(&Cluster, &mut Client, &str)) {
+    let cluster = Cluster::start();
+    for (encoding, word) in WORDS {
+        test(&cluster, &mut database(&cluster, encoding), word);
+    }
+}
+
+#[test]
+fn a_lock_has_one_key_in_every_encoding() {
+    let cluster = Cluster::start();
+    let key = |encoding, word| value::<i64>(&mut database(&cluster, encoding), &format!("SELECT lock_key('{word}')"));
+    assert_eq!(key("UTF8", "Müller"), key("LATIN1", "Müller"));
+    assert_eq!(key("LATIN9", "Müller"), key("SQL_ASCII", "Müller"));
+}
+
+#[test]
+fn named_locks_work_in_every_encoding() {
+    in_each(|_, client, word| {
+        execute(client, &format!("SELECT lock_acquire('{word}'), lock_acquire_many(ARRAY['{word}', '{word} 2'])"));
+        // From a place in a query that gives another text with each call.
+        execute(client, &format!("SELECT lock_acquire(name) FROM (VALUES ('{word}'), ('{word} 3')) AS list (name)"));
+        assert_eq!(
+            column::<String>(client, "SELECT name FROM idgen.locks ORDER BY name"),
+            [word.to_owned(), format!("{word} 2"), format!("{word} 3")]
+        );
+        assert!(value::<bool>(client, &format!("SELECT lock_release_many(ARRAY['{word}', '{word} 2', '{word} 3'])")));
+        assert!(value::<bool>(client, &format!("SELECT lock_release('{word}') AND lock_release('{word}')")));
+        assert!(!value::<bool>(client, &format!("SELECT lock_release('{word}')")));
+    });
+}
+
+#[test]
+fn leases_work_in_every_encoding_smoke() {
+    in_each(|cluster, client, word| {
+        execute(client, &format!("SELECT lease_define('{word}', 2)"));
+        let granted = row(
+            client,
+            &format!(
+                "SELECT name, owner, token FROM lease_try_acquire('{word}', owner => '{word}', data => '\"{word}\"')"
+            ),
+        );
+        assert_eq!((granted.get::<_, String>(0), granted.get::<_, String>(1)), (word.to_owned(), word.to_owned()));
+        let token: i64 = granted.get(2);
+        let shown = row(client, "SELECT name, owner, data #>> '{}' FROM idgen.leases WHERE state = 'held'");
+        assert_eq!([0, 1, 2].map(|index| shown.get::<_, String>(index)), [word; 3]);
+        let renewed = format!("SELECT name FROM lease_renew_many(ARRAY['{word}'], ARRAY[{token}])");
+        assert_eq!(column::<String>(client, &renewed), [word]);
+        execute(client, &format!("SELECT lease_renew('{word}', {token}), lease_fence('{word}', {token})"));
+        let stale = refused(client, &format!("SELECT lease_renew('{word}', 1)"), "55000");
+        assert!(hint(&stale).starts_with("Stop the work"), "{stale:?}");
+        refused(client, &format!("SELECT lease_drop('{word}')"), "55006");
+        assert!(value::<bool>(client, &format!("SELECT lease_revoke('{word}')")));
+        execute(client, &format!("SELECT lease_drop('{word}')"));
+        refused(client, &format!("SELECT lease_drop('{word}')"), "42704");
+        // The row of a name that was held since the snapshot is found by the name.
+        execute(client, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT");
+        let holder = &mut cluster.client_in(&value::<String>(client, "SELECT current_database()"));
+        let token: i64 = value(holder, &format!("SELECT token FROM lease_acquire('{word}')"));
+        execute(holder, &format!("SELECT lease_release('{word}', {token})"));
+        refused(client, &format!("SELECT lease_acquire('{word}')"), "40001");
+        execute(client, "ROLLBACK");
+    });
+}
+
+#[test]
+fn segments_work_in_every_encoding() {
+    in_each(|_, client, word| {
+        execute(client, &format!("CREATE ROLE \"{word}\""));
+        execute(client, &format!("SELECT segment_create('{word}'), segment_grant('{word}', '{word}')"));
+        assert_eq!(value::<i64>(client, &format!("SELECT segment_next('{word}')")), 1);
+        let drawn = format!("SELECT segment_next(tag) FROM (VALUES ('{word}'), ('{word}')) AS list (tag)");
+        assert_eq!(column::<i64>(client, &drawn), [2, 3]);
+        assert_eq!(column::<i64>(client, &format!("SELECT segment_next_many('{word}', 2)")), [4, 5]);
+        assert_eq!(column::<String>(client, "SELECT tag FROM idgen.stat_segment"), [word]);
+        refused(client, &format!("SELECT segment_next('{word} 2')"), "42704");
+        refused(client, &format!("SELECT segment_create('{word}')"), "42710");
+        refused(client, &format!("SELECT segment_grant('{word}', '{word} 2')"), "42704");
+        let lowered = format!("UPDATE idgen.segment SET max_id = 1 WHERE tag = '{word}'");
+        refused(client, &lowered, "22023");
+        execute(client, &format!("SELECT segment_alter('{word}', step => 2000, owner => '{word}')"));
+        execute(client, &format!("SELECT segment_revoke('{word}', '{word}'), segment_drop('{word}')"));
+        execute(client, &format!("DROP ROLE \"{word}\""));
+    });
+}
+
+#[test]
+fn triggers_work_in_every_encoding_smoke() {
+    in_each(|_, client, word| {
+        execute(
+            client,
+            &format!(
+                "CREATE TABLE \"{word}\" (\"{word}\" text, \"{word} 2\" int NOT NULL DEFAULT 1);
+                 CREATE TRIGGER version BEFORE UPDATE ON \"{word}\"
+                     FOR EACH ROW EXECUTE FUNCTION row_version(\"{word} 2\");
+                 CREATE TRIGGER guard BEFORE INSERT ON \"{word}\"
+                     FOR EACH ROW EXECUTE FUNCTION lease_guard('{word}')"
+            ),
+        );
+        refused(client, &format!("INSERT INTO \"{word}\" VALUES ('{word}')"), "55000");
+        let token: i64 = value(client, &format!("SELECT token FROM lease_acquire('{word}')"));
+        execute(
+            client,
+            &format!("BEGIN; SELECT lease_fence('{word}', {token}); INSERT INTO \"{word}\" VALUES ('{word}'); COMMIT"),
+        );
+        execute(client, &format!("UPDATE \"{word}\" SET \"{word}\" = 'new'"));
+        assert_eq!(value::<i32>(client, &format!("SELECT \"{word} 2\" FROM \"{word}\"")), 2);
+        refused(client, &format!("UPDATE \"{word}\" SET \"{word} 2\" = 1"), "40001");
+    });
+}
+
+#[test]
+fn ids_refuse_foreign_texts_in_every_encoding() {
+    in_each(|_, client, word| {
+        refused(client, &format!("SELECT snowflake_next('{word}')"), "22023");
+        refused(client, &format!("SELECT snowflake_time(1, '{word}')"), "22023");
+        refused(client, &format!("SELECT snowflake_encode(1, '{word}')"), "22023");
+        refused(client, &format!("SELECT snowflake_decode('{word}', 'base58')"), "22023");
+        refused(client, &format!("SELECT worker_acquire('{word}')"), "42704");
+        assert!(value::<bool>(client, "SELECT snowflake_next() < snowflake_next()"));
+    });
+}
+
+/// A database without an encoding takes any bytes; idgen's names are UTF-8.
+#[test]
+fn bytes_that_are_no_text_are_refused() {
+    let cluster = Cluster::start();
+    let mut client = database(&cluster, "SQL_ASCII");
+    refused(&mut client, "SELECT lock_acquire(E'M\\374ller')", "22021");
+    refused(&mut client, "SELECT lease_acquire(E'M\\374ller')", "22021");
+    refused(&mut client, "SELECT segment_create(E'M\\374ller')", "22021");
+    assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('next')"));
+}
+
+/// What a message says of a name in a database of another encoding is in ASCII, and can be typed.
+#[test]
+fn a_message_names_what_it_is_about_in_every_encoding() {
+    let cluster = Cluster::start();
+    let mut client = database(&cluster, "LATIN1");
+    let error = refused(&mut client, "SELECT segment_next('Müller')", "42704");
+    assert_eq!(error.message(), r#"segment "M\u00FCller" does not exist"#);
+    let error = refused(&mut database(&cluster, "UTF8"), "SELECT segment_next('Müller')", "42704");
+    assert_eq!(error.message(), r#"segment "Müller" does not exist"#);
+}

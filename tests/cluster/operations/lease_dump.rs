@@ -1,0 +1,78 @@
+//! Dumps: what is laid down goes along; nobody holds anything where one is restored, and no token comes again there. And
+//! upgrades by pg_upgrade, which take all along.
+
+use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
+use idgen_testkit::sql::{column, execute, value};
+use idgen_testkit::{Builder, Cluster, Stop, run};
+
+fn builder() -> Builder {
+    Cluster::builder().conf("statement_timeout", "1min")
+}
+
+#[test]
+fn a_restored_database_has_the_definitions_and_no_terms() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(
+        &mut client,
+        "CREATE ROLE definer;
+         GRANT EXECUTE ON FUNCTION lease_define TO definer;
+         SET ROLE definer;
+         SELECT lease_define('a', slots => 3, ttl => '5 min', lock_delay => '7 s', first_slot => 100);
+         RESET ROLE;
+         CREATE TABLE guarded (n int);
+         CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('a')",
+    );
+    let token = acquire(&mut client, "'a', ttl => '1 day'").token;
+    execute(&mut client, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO guarded VALUES (1); COMMIT"));
+    acquire(&mut client, "'bound', bind_session => true");
+
+    let file = cluster.data_dir().with_file_name("dump.sql");
+    run(cluster.program("pg_dump").args(["-d", "postgres", "-f"]).arg(&file));
+    let highest = acquire(&mut client, "'a', ttl => '1 day'").token;
+    cluster.execute("CREATE DATABASE restored");
+    run(cluster.program("psql").args(["-d", "restored", "--set=ON_ERROR_STOP=1", "-f"]).arg(&file));
+
+    let mut restored = cluster.client_in("restored");
+    let definition = "SELECT definition::text FROM idgen.lease_definition AS definition";
+    let laid_down: String = value(&mut client, definition);
+    assert_eq!(value::<String>(&mut restored, definition), laid_down);
+    assert!(laid_down.contains("(a,3,00:05:00,00:00:07,definer,100)"), "{laid_down}");
+    assert_eq!(value::<i64>(&mut restored, "SELECT count(*) FROM idgen.lease"), 0);
+    assert_eq!(value::<i32>(&mut restored, "SELECT n FROM guarded"), 1);
+    // One database's tokens and holders are nothing to another one, also where the names are the same.
+    for name in ["a", "bound"] {
+        let next = take_if_free(&mut restored, name).expect("nobody holds it there");
+        assert!(next > highest, "{name}: {next} after {highest}");
+    }
+    assert_held(&mut client, "bound");
+    assert_held(&mut restored, "bound");
+}
+
+#[test]
+fn a_server_upgraded_by_pg_upgrade_has_the_terms_too() {
+    let [old, new] = [builder().start_with_extension(), builder().own_initdb().start()];
+    let mut client = old.client();
+    execute(&mut client, "SELECT lease_define('defined', slots => 2, ttl => '1 hour')");
+    acquire(&mut client, "'defined'");
+    acquire(&mut client, "'bound', ttl => '1 hour', bind_session => true");
+    let rows =
+        "SELECT lease::text FROM idgen.lease UNION ALL SELECT d::text FROM idgen.lease_definition AS d ORDER BY 1";
+    let before: Vec<String> = column(&mut client, rows);
+    drop(client);
+    old.stop(Stop::Fast);
+    new.stop(Stop::Fast);
+    let bin = new.program("postgres").get_program().to_owned();
+    let bin = std::path::Path::new(&bin).parent().expect("a program is in a directory");
+    // It starts both by itself, with sockets in the directory where it runs.
+    run(new.program("pg_upgrade").arg("-b").arg(bin).arg("-d").arg(old.data_dir()).arg("-D").arg(new.data_dir()));
+
+    new.start_again();
+    let mut client = new.client();
+    assert_eq!(column::<String>(&mut client, rows), before);
+    assert_held(&mut client, "bound");
+    let bound = term(&mut client, "bound").token;
+    let next = take_if_free(&mut client, "defined").expect("its second slot");
+    assert!(next > bound, "{next} after {bound}");
+    assert_eq!(take_if_free(&mut client, "defined"), None);
+}

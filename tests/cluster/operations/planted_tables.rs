@@ -1,0 +1,147 @@
+//! idgen reads and writes its tables with more rights than its callers have, and finds them by name. A role that may create
+//! schemas can give a table of its own such a name once the extension is dropped, while calls of it still run. Whatever is
+//! attached to that table runs with no more rights than its owner has, and idgen takes nothing from it.
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::{Cluster, Paused, pause};
+use postgres::Client;
+use postgres::error::SqlState;
+
+/// A server with a role that may create schemas, and that draws from a segment.
+fn start() -> Cluster {
+    let cluster = Cluster::builder().conf("statement_timeout", "1min").start_with_extension();
+    cluster.execute(
+        "CREATE ROLE mallory LOGIN; GRANT CREATE ON DATABASE postgres TO mallory;
+         SELECT segment_create('ticket', step => 1, max_step => 1), segment_grant('ticket', 'mallory')",
+    );
+    cluster
+}
+
+fn mallory(cluster: &Cluster) -> Client {
+    cluster.client_as("postgres", "mallory")
+}
+
+/// Gives mallory tables with the names of idgen's. Whoever reads or writes them runs a function of mallory's.
+fn plant(mallory: &mut Client) {
+    execute(
+        mallory,
+        "CREATE SCHEMA idgen;
+         CREATE FUNCTION idgen.seize() RETURNS bool LANGUAGE plpgsql AS $$
+         BEGIN
+             ALTER ROLE mallory SUPERUSER;
+             RETURN true;
+         EXCEPTION WHEN insufficient_privilege THEN
+             RETURN true;
+         END $$;
+         CREATE FUNCTION idgen.seize_by_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM idgen.seize();
+             RETURN NEW;
+         END $$;
+         CREATE SEQUENCE idgen.lease_token;
+         CREATE TABLE idgen.lease_definition (name text, slots int, ttl interval, lock_delay interval, owner regrole);
+         CREATE TABLE idgen.lease (name text, slot int, token bigint, depth int, owner text, role regrole, data jsonb,
+             acquired_at timestamptz, ttl_us bigint, ends_us bigint, clock text, revoked bool, session bigint,
+             session_key bigint, UNIQUE (name, slot));
+         INSERT INTO idgen.lease VALUES
+             ('x', 0, 1, 1, NULL, 'mallory', NULL, now(), 1000000, 0, '', false, NULL, NULL);
+         CREATE TRIGGER seize BEFORE INSERT OR UPDATE ON idgen.lease FOR EACH ROW EXECUTE FUNCTION idgen.seize_by_trigger();
+         CREATE TABLE idgen.segment_rows (tag text, max_id bigint, step bigint, min_step bigint, max_step bigint,
+             target_duration interval, stride bigint, residue bigint, upper_bound bigint, owner regrole, drawers regrole[],
+             creation bigint, version bigint, created_in bigint, changed_in bigint);
+         INSERT INTO idgen.segment_rows VALUES
+             ('ticket', 0, 1, 1, 1, '1 second', 1, 0, 1000000, 'mallory', '{}', 1, 1, 0, 0);
+         CREATE TRIGGER seize BEFORE UPDATE ON idgen.segment_rows
+             FOR EACH ROW EXECUTE FUNCTION idgen.seize_by_trigger();
+         CREATE VIEW idgen.segment AS SELECT * FROM idgen.segment_rows WHERE idgen.seize()",
+    );
+}
+
+fn assert_no_superuser(cluster: &Cluster) {
+    let is_superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'";
+    assert!(!value::<bool>(&mut cluster.client(), is_superuser), "mallory has become a superuser");
+}
+
+/// Runs a statement of mallory's on planted tables: it must not make mallory a superuser, and finds no table of idgen's.
+fn assert_harmless(cluster: &Cluster, mallory: &mut Client, sql: &str) {
+    let outcome = mallory.simple_query(sql);
+    execute(mallory, "COMMIT");
+    assert_no_superuser(cluster);
+    let error = outcome.expect_err("the planted table was used");
+    assert_eq!(error.code(), Some(&SqlState::UNDEFINED_TABLE), "{error:?}");
+}
+
+/// A cursor was declared before the drop: its call is found by its number, and runs when it is fetched.
+fn fetch_after_the_drop(call: &str) {
+    let cluster = start();
+    let mut mallory = mallory(&cluster);
+    execute(&mut mallory, &format!("BEGIN; DECLARE c CURSOR FOR SELECT {call}"));
+    cluster.execute("DROP EXTENSION idgen");
+    plant(&mut mallory);
+    assert_harmless(&cluster, &mut mallory, "FETCH c");
+}
+
+#[test]
+fn a_planted_table_is_not_written_to_smoke() {
+    fetch_after_the_drop("lease_renew('x', 1)");
+}
+
+#[test]
+fn a_planted_view_is_not_read() {
+    fetch_after_the_drop("segment_next('ticket')");
+}
+
+/// At the head of a queue a session sleeps without a lock on any table.
+#[test]
+fn a_waiter_does_not_go_on_with_a_planted_table() {
+    let cluster = start();
+    let [mut waiter, mut planter] = [mallory(&cluster), mallory(&cluster)];
+    let pid = backend_pid(&mut waiter);
+    cluster.execute("SELECT lease_acquire('x', ttl => '1 hour')");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| assert_harmless(&cluster, &mut waiter, "SELECT lease_acquire('x')"));
+        let asleep = pause_asleep(&cluster, pid);
+        cluster.execute("DROP EXTENSION idgen");
+        plant(&mut planter);
+        asleep.resume();
+        waiter.join().unwrap();
+    });
+}
+
+/// Stops a process of the server while it sleeps.
+fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
+    let mut client = cluster.client();
+    let sleeps =
+        format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Extension'");
+    let mut paused = None;
+    cluster.wait_for(PATIENCE, "the process to sleep", || {
+        paused = Some(pause(pid)).filter(|_| value(&mut client, &sleeps));
+        paused.is_some()
+    });
+    paused.expect("it was waited for")
+}
+
+/// The worker that refills a ring is a superuser. It finds the row by its creation number, which the planted row has.
+#[test]
+fn the_refill_worker_takes_nothing_from_a_planted_table_smoke() {
+    let cluster = start();
+    let [mut drawer, mut planter] = [mallory(&cluster), mallory(&cluster)];
+    let mut client = cluster.client();
+    let creation: i64 = value(&mut client, "SELECT creation FROM idgen.segment");
+    execute(&mut drawer, "SELECT segment_next('ticket')");
+    let worker = value(&mut client, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill'");
+    // Between two transactions, in which it would hold a lock on the table.
+    let paused = pause_asleep(&cluster, worker);
+    // Until the ring is dry and a refill is asked for.
+    let dry = drawer
+        .simple_query("SET idgen.segment_timeout = '10ms'; SELECT segment_next('ticket') FROM generate_series(1, 9)");
+    assert!(dry.is_err());
+    cluster.execute("DROP EXTENSION idgen");
+    plant(&mut planter);
+    execute(&mut planter, &format!("UPDATE idgen.segment_rows SET creation = {creation}"));
+    paused.resume();
+    let ended = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {worker})");
+    cluster.wait_for(PATIENCE, "the worker to end", || value(&mut client, &ended));
+    assert_no_superuser(&cluster);
+    assert_eq!(value::<i64>(&mut planter, "SELECT max_id FROM idgen.segment_rows"), 0, "the worker took values");
+}

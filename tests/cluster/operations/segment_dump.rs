@@ -1,0 +1,193 @@
+//! Dumps of a database with segments: an ordinary role that owns the database writes and restores them, and no role that was
+//! dropped hands its segments to another role. And a switchover by logical replication, which copies the segments by a dump.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use idgen_testkit::segment::{create, next};
+use idgen_testkit::sql::{PATIENCE, column, execute, in_new_database, value};
+use idgen_testkit::{Cluster, run};
+use postgres::Client;
+
+fn file(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.data_dir().with_file_name(name)
+}
+
+/// A database of the role keeper, with a table whose ids are drawn from the segment t, and a lease definition.
+fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE ROLE keeper LOGIN; CREATE ROLE maker; CREATE ROLE drawer LOGIN");
+    let mut dba = in_new_database(&cluster, "shop");
+    execute(
+        &mut dba,
+        "ALTER DATABASE shop OWNER TO keeper;
+         GRANT EXECUTE ON FUNCTION segment_create, lease_define TO maker;
+         SET ROLE maker;
+         SELECT segment_create('t', step => 20);
+         SELECT segment_grant('t', 'drawer');
+         SELECT segment_grant('t', 'keeper');
+         SELECT lease_define('job', slots => 3)",
+    );
+    // In a transaction of its own.
+    execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");
+    execute(
+        &mut dba,
+        "RESET ROLE;
+         REVOKE EXECUTE ON FUNCTION segment_create, lease_define FROM maker;
+         CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
+         ALTER TABLE drawn OWNER TO keeper;
+         INSERT INTO drawn (n) SELECT generate_series(1, 30)",
+    );
+    (cluster, dba)
+}
+
+const ROWS: &str = "SELECT concat_ws(' ', tag, step, owner, drawers) FROM idgen.segment
+     UNION ALL SELECT concat_ws(' ', name, slots, ttl, owner) FROM idgen.lease_definition
+     UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
+
+#[test]
+fn the_owner_of_a_database_dumps_and_restores_it() {
+    let (cluster, mut shop) = with_database_of_an_ordinary_role();
+    for (index, options) in [&["-Fc"][..], &["-Fp"], &["-Fp", "--inserts"]].into_iter().enumerate() {
+        let (database, dump) = (format!("restored_{index}"), file(&cluster, &format!("dump_{index}")));
+        let as_keeper = |program: &str, database: &str| {
+            let mut command = cluster.program(program);
+            command.env("PGUSER", "keeper").args(["-d", database]);
+            command
+        };
+        run(as_keeper("pg_dump", "shop").arg("--no-comments").args(options).arg("-f").arg(&dump));
+
+        // Only a superuser creates the extension; then the owner of the database restores the dump.
+        let mut dba = in_new_database(&cluster, &database);
+        execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
+        match options[0] {
+            "-Fc" => run(as_keeper("pg_restore", &database).arg("--exit-on-error").arg(&dump)),
+            _ => run(as_keeper("psql", &database).arg("--set=ON_ERROR_STOP=1").arg("-f").arg(&dump)),
+        };
+        assert_eq!(column::<String>(&mut dba, ROWS), column::<String>(&mut shop, ROWS), "{options:?}");
+        let mut seen: BTreeSet<i64> = column(&mut dba, "SELECT id FROM drawn").into_iter().collect();
+        assert_eq!(seen.len(), 30);
+        let mut drawer = cluster.client_as(&database, "drawer");
+        assert!((0..30).all(|_| seen.insert(next(&mut drawer, "t"))), "{options:?}: a value came twice");
+    }
+}
+
+/// What the owner of a database may do with the rows: copy them out and in. Nobody else may, and nobody changes them.
+#[test]
+fn the_owner_of_a_database_does_not_change_rows() {
+    let (cluster, _shop) = with_database_of_an_ordinary_role();
+    let mut keeper = cluster.client_as("shop", "keeper");
+    let mut drawer = cluster.client_as("shop", "drawer");
+    for table in ["segment", "lease_definition", "worker_number", "worker_history"] {
+        assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), 1);
+        for (privilege, keeper_may) in [
+            ("SELECT", true),
+            ("INSERT", true),
+            ("UPDATE", false),
+            ("DELETE", false),
+            ("TRUNCATE", false),
+            ("TRIGGER", false),
+        ] {
+            let may = format!("SELECT has_table_privilege('idgen.{table}', '{privilege}')");
+            assert_eq!(value::<bool>(&mut keeper, &may), keeper_may, "{privilege} on {table}");
+            // Definitions of leases are for all to read.
+            let drawer_may = privilege == "SELECT" && table == "lease_definition";
+            assert_eq!(value::<bool>(&mut drawer, &may), drawer_may, "{privilege} on {table}");
+        }
+    }
+}
+
+/// A role was dropped while segments named it. Where the dump is restored, another role has its number.
+#[test]
+fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
+    let origin = Cluster::builder().start_with_extension();
+    let mut dba = origin.client();
+    execute(&mut dba, "CREATE ROLE leaver; CREATE ROLE stays; CREATE ROLE \"odd 'name'\"");
+    for tag in ["t", "other"] {
+        create(&mut dba, tag, "");
+    }
+    execute(
+        &mut dba,
+        "SELECT segment_grant('t', 'leaver'); SELECT segment_grant('t', 'stays'); SELECT segment_grant('t', 'odd ''name''');
+         SELECT segment_grant('other', 'public'); SELECT segment_grant('other', 'leaver');
+         SELECT segment_alter('t', owner => 'leaver'); SELECT segment_alter('other', owner => 'stays');
+         GRANT EXECUTE ON FUNCTION lease_define TO leaver;
+         SET ROLE leaver; SELECT lease_define('job'); RESET ROLE;
+         REVOKE EXECUTE ON FUNCTION lease_define FROM leaver",
+    );
+    let leaver: u32 = value(&mut dba, "SELECT 'leaver'::regrole::oid");
+    execute(&mut dba, "DROP ROLE leaver");
+    let drawn = next(&mut dba, "t");
+
+    // Roles that are made in the same order have the same numbers.
+    let target = Cluster::start();
+    target.execute("CREATE ROLE stays; CREATE ROLE \"odd 'name'\"");
+    let mut strangers = 0;
+    while value::<bool>(
+        &mut target.client(),
+        &format!("SELECT to_regrole('{leaver}') IS NULL AND NOT EXISTS (SELECT FROM pg_roles WHERE oid = {leaver})"),
+    ) {
+        strangers += 1;
+        assert!(strangers < 1000, "no role gets the number {leaver}");
+        target.execute(&format!("CREATE ROLE stranger_{strangers}"));
+    }
+    for (index, options) in
+        [&[][..], &["--inserts"], &["--column-inserts", "--rows-per-insert=2"]].into_iter().enumerate()
+    {
+        let (database, dump) = (format!("restored_{index}"), file(&target, &format!("dump_{index}")));
+        run(origin.program("pg_dump").args(["-d", "postgres"]).args(options).arg("-f").arg(&dump));
+        target.execute(&format!("CREATE DATABASE {database}"));
+        run(target.program("psql").args(["-d", &database, "--set=ON_ERROR_STOP=1", "-f"]).arg(&dump));
+
+        let mut restored = target.client_in(&database);
+        let rows: Vec<String> = column(
+            &mut restored,
+            "SELECT concat_ws(' ', tag, owner, drawers) FROM idgen.segment
+             UNION ALL SELECT concat_ws(' ', name, owner) FROM idgen.lease_definition ORDER BY 1",
+        );
+        let expected =
+            ["job pg_database_owner", "other stays {-}", "t pg_database_owner {stays,\"\\\"odd 'name'\\\"\"}"];
+        assert_eq!(rows, expected, "{options:?}");
+        assert!(next(&mut restored, "t") > drawn);
+    }
+}
+
+/// As the README describes it.
+#[test]
+fn a_switchover_by_logical_replication_goes_on_above() {
+    let old = Cluster::builder().conf("wal_level", "logical").own_initdb().start_with_extension();
+    let new = Cluster::builder().own_initdb().start_with_extension();
+    let (mut on_old, mut on_new) = (old.client(), new.client());
+    const TABLE: &str = "CREATE TABLE ticket (id bigint PRIMARY KEY DEFAULT segment_next('t'))";
+    create(&mut on_old, "t", ", step => 20");
+    execute(&mut on_old, "SELECT lease_define('job', slots => 3)");
+    execute(&mut on_old, TABLE);
+    execute(&mut on_new, TABLE);
+    execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
+    execute(&mut on_old, "CREATE PUBLICATION app FOR TABLES IN SCHEMA public");
+    let origin = old.connect_string("postgres", "postgres").replace('\'', "''");
+    execute(&mut on_new, &format!("CREATE SUBSCRIPTION app CONNECTION '{origin}' PUBLICATION app"));
+    execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
+    // Leases of both servers do not meet.
+    for client in [&mut on_old, &mut on_new] {
+        execute(client, "SELECT lease_acquire('importer', ttl => '1 hour')");
+    }
+
+    let caught_up = "SELECT bool_and(confirmed_flush_lsn >= pg_current_wal_lsn()) FROM pg_replication_slots";
+    new.wait_for(PATIENCE, "the subscriber to have all rows", || {
+        value::<i64>(&mut on_new, "SELECT count(*) FROM ticket") == 60 && value(&mut on_old, caught_up)
+    });
+    let dump = file(&new, "segments");
+    run(old
+        .program("pg_dump")
+        .args(["-d", "postgres", "--data-only", "-t", "idgen.segment", "-t", "idgen.lease_definition", "-f"])
+        .arg(&dump));
+    run(new.program("psql").args(["-d", "postgres", "--set=ON_ERROR_STOP=1", "-f"]).arg(&dump));
+    execute(&mut on_new, "DROP SUBSCRIPTION app");
+
+    // The primary key refuses a value that came before.
+    execute(&mut on_new, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
+    let highest: i64 = value(&mut on_old, "SELECT max(id) FROM ticket");
+    assert!(value::<bool>(&mut on_new, &format!("SELECT count(*) = 30 FROM ticket WHERE id > {highest}")));
+    assert_eq!(value::<i32>(&mut on_new, "SELECT slots FROM idgen.lease_definition WHERE name = 'job'"), 3);
+}

@@ -1,0 +1,217 @@
+//! Who may draw, and who may change: it is a grant for each tag, and sessions that run hear of it.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::segment::{create, draw, next};
+use idgen_testkit::sql::{execute, hint, refused, value};
+use postgres::Client;
+
+/// A server with roles that may log in, and what a superuser lets one of them do.
+fn with_roles() -> (Cluster, Client) {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut dba = cluster.client();
+    execute(
+        &mut dba,
+        "CREATE ROLE maker LOGIN; CREATE ROLE drawer LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE team;
+         GRANT EXECUTE ON FUNCTION segment_create TO maker",
+    );
+    (cluster, dba)
+}
+
+#[test]
+fn a_grant_and_its_revoke_reach_running_sessions() {
+    let (cluster, mut dba) = with_roles();
+    create(&mut dba, "t", "");
+    let mut drawer = cluster.client_as("postgres", "drawer");
+    execute(
+        &mut drawer,
+        "SET plan_cache_mode = force_generic_plan; PREPARE n AS SELECT segment_next('t');
+         CREATE FUNCTION pg_temp.wrapped(tag text) RETURNS bigint LANGUAGE plpgsql
+         AS 'DECLARE id bigint; BEGIN id := segment_next(tag); RETURN id; END'",
+    );
+    let ways = ["EXECUTE n", "SELECT segment_next('t')", "SELECT pg_temp.wrapped('t')"];
+    let mut expected = 0;
+    let mut hold = |drawer: &mut Client, may: bool| {
+        for sql in ways {
+            if may {
+                expected += 1;
+                assert_eq!(value::<i64>(drawer, sql), expected, "a grant wastes no values");
+            } else {
+                let error = refused(drawer, sql, "42501");
+                assert!(hint(&error).contains("segment_grant('t', 'drawer')"), "{error:?}");
+            }
+        }
+    };
+    hold(&mut drawer, false);
+    for role in ["drawer", "public"] {
+        execute(&mut dba, &format!("SELECT segment_grant('t', '{role}')"));
+        hold(&mut drawer, true);
+        execute(&mut dba, &format!("SELECT segment_revoke('t', '{role}')"));
+        hold(&mut drawer, false);
+    }
+    // A right that comes from a role, and goes with the membership.
+    execute(&mut dba, "SELECT segment_grant('t', 'team')");
+    for (give, take) in [
+        ("GRANT team TO drawer", "REVOKE team FROM drawer"),
+        ("ALTER ROLE drawer SUPERUSER", "ALTER ROLE drawer NOSUPERUSER"),
+        ("GRANT postgres TO drawer", "REVOKE postgres FROM drawer"),
+    ] {
+        execute(&mut dba, give);
+        hold(&mut drawer, true);
+        execute(&mut dba, take);
+        hold(&mut drawer, false);
+    }
+}
+
+/// From one statement to the next, also where PostgreSQL itself has no reason to look for news.
+#[test]
+fn a_revoke_reaches_a_transaction_that_runs_smoke() {
+    let (cluster, mut dba) = with_roles();
+    create(&mut dba, "t", "");
+    let mut drawer = cluster.client_as("postgres", "drawer");
+    let next = drawer.prepare("SELECT segment_next('t')");
+    let next = next.expect("a statement");
+    for (give, take) in [
+        ("SELECT segment_grant('t', 'drawer')", "SELECT segment_revoke('t', 'drawer')"),
+        ("SELECT segment_grant('t', 'team'); GRANT team TO drawer", "REVOKE team FROM drawer"),
+    ] {
+        execute(&mut dba, give);
+        execute(&mut drawer, "BEGIN");
+        for _ in 0..3 {
+            drawer.query_one(&next, &[]).expect("a value");
+        }
+        execute(&mut dba, take);
+        let error = drawer.query_one(&next, &[]).expect_err("revoked");
+        assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{error:?}");
+        execute(&mut drawer, "ROLLBACK");
+    }
+}
+
+/// One place in one statement, which more than one role comes by.
+#[test]
+fn a_loop_that_changes_its_role() {
+    let (cluster, mut dba) = with_roles();
+    create(&mut dba, "t", "");
+    execute(&mut dba, "SELECT segment_grant('t', 'drawer')");
+    execute(
+        &mut dba,
+        "CREATE FUNCTION in_turns() RETURNS text LANGUAGE plpgsql AS $$
+         DECLARE
+             drawn text := '';
+         BEGIN
+             FOR n IN 1..6 LOOP
+                 EXECUTE 'SET LOCAL ROLE ' || (ARRAY['drawer', 'stranger', 'postgres'])[1 + n % 3];
+                 BEGIN
+                     drawn := drawn || ' ' || segment_next('t');
+                 EXCEPTION WHEN insufficient_privilege THEN
+                     drawn := drawn || ' no';
+                 END;
+             END LOOP;
+             RETURN drawn;
+         END $$;
+         CREATE FUNCTION for_all() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT segment_next('t') $$",
+    );
+    assert_eq!(value::<String>(&mut dba, "SELECT in_turns()"), " no 1 2 no 3 4");
+    // Who calls a SECURITY DEFINER function draws as its owner, and as himself beside it.
+    let mut stranger = cluster.client_as("postgres", "stranger");
+    assert_eq!(value::<i64>(&mut stranger, "SELECT for_all()"), 5);
+    refused(&mut stranger, "SELECT for_all(), segment_next('t')", "42501");
+    assert_eq!(next(&mut cluster.client(), "t"), 7);
+    // An index whose expression draws: as the owner of its table, also when somebody else ANALYZEs it.
+    execute(
+        &mut dba,
+        "CREATE FUNCTION drawing(int) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN public.segment_next($$t$$); END';
+         RESET ROLE; CREATE TABLE indexed AS SELECT n FROM generate_series(1, 5) AS n; ALTER TABLE indexed OWNER TO drawer;
+         CREATE INDEX ON indexed (drawing(n)); ANALYZE indexed",
+    );
+    assert_eq!(next(&mut cluster.client(), "t"), 18);
+    execute(&mut dba, "SELECT segment_revoke('t', 'drawer')");
+    refused(&mut dba, "ANALYZE indexed", "42501");
+}
+
+#[test]
+fn the_maker_alters_and_drops() {
+    let (cluster, mut dba) = with_roles();
+    let [mut maker, mut stranger, mut drawer] =
+        ["maker", "stranger", "drawer"].map(|role| cluster.client_as("postgres", role));
+    refused(&mut stranger, "SELECT segment_create('t')", "42501");
+    create(&mut maker, "t", "");
+    execute(&mut maker, "SELECT segment_grant('t', 'drawer')");
+    assert_eq!([next(&mut maker, "t"), next(&mut drawer, "t")], [1, 2]);
+    for refusal in [
+        "SELECT segment_alter('t', max_id => 5000)",
+        "SELECT segment_drop('t')",
+        "SELECT segment_grant('t', 'stranger')",
+        "SELECT segment_revoke('t', 'drawer')",
+        "UPDATE idgen.segment SET max_id = 100",
+        "SELECT * FROM idgen.segment",
+        "TRUNCATE idgen.segment",
+    ] {
+        for other in [&mut stranger, &mut drawer] {
+            refused(other, refusal, "42501");
+        }
+    }
+    // The owner is a role like any other: he can only give to one that he is a member of.
+    refused(&mut maker, "SELECT segment_alter('t', owner => 'stranger')", "42501");
+    execute(&mut dba, "GRANT team TO maker, stranger");
+    execute(&mut maker, "SELECT segment_alter('t', owner => 'team')");
+    execute(&mut stranger, "SELECT segment_alter('t', max_id => 5000)");
+    assert_eq!([next(&mut stranger, "t"), next(&mut drawer, "t")], [5001, 5002]);
+    execute(&mut dba, "REVOKE team FROM maker, stranger");
+    for other in [&mut maker, &mut stranger] {
+        refused(other, &draw("t"), "42501");
+        refused(other, "SELECT segment_drop('t')", "42501");
+    }
+
+    // The owner is gone: those who were granted to go on, and a superuser decides.
+    execute(&mut dba, "GRANT team TO maker");
+    assert_eq!(next(&mut maker, "t"), 5003);
+    execute(&mut dba, "DROP ROLE team");
+    refused(&mut maker, &draw("t"), "42501");
+    assert_eq!([next(&mut drawer, "t"), next(&mut dba, "t")], [5004, 5005]);
+    execute(&mut dba, "SELECT segment_alter('t', owner => 'maker')");
+    assert_eq!(next(&mut maker, "t"), 5006);
+    execute(&mut maker, "SELECT segment_revoke('t', 'drawer')");
+    refused(&mut drawer, &draw("t"), "42501");
+    execute(&mut maker, "SELECT segment_drop('t')");
+    refused(&mut dba, &draw("t"), "42704");
+}
+
+/// idgen reads and writes its table as the superuser. Names that a user has put before PostgreSQL's own must not count.
+#[test]
+fn nothing_of_a_user_runs_as_idgen() {
+    let (cluster, mut dba) = with_roles();
+    execute(
+        &mut dba,
+        "GRANT CREATE ON SCHEMA public TO maker;
+         CREATE TABLE caught (who text, what text); GRANT INSERT ON caught TO public",
+    );
+    let mut maker = cluster.client_as("postgres", "maker");
+    // A domain of the name of each type that the queries name, an operator for each type of operand.
+    for name in ["oid", "regrole", "text", "int8", "interval", "numeric"] {
+        let trap = format!(
+            "CREATE FUNCTION public.trap(pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
+             AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''{name}''); RETURN true; END';
+             CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (public.trap(VALUE));
+             CREATE FUNCTION public.op(pg_catalog.{name}, pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
+             AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''operator of {name}''); RETURN true; END'"
+        );
+        execute(&mut maker, &trap);
+        for operator in ["=", "<>", "+", "*", "/", ">="] {
+            let both = format!("FUNCTION = public.op, LEFTARG = pg_catalog.{name}, RIGHTARG = pg_catalog.{name}");
+            execute(&mut maker, &format!("CREATE OPERATOR public.{operator} ({both})"));
+        }
+    }
+    execute(&mut maker, "SET search_path = pg_temp, public, pg_catalog");
+    execute(
+        &mut maker,
+        "SELECT public.segment_create('t', step => 2);
+         SELECT public.segment_alter('t', step => 5, target_duration => '2 seconds');
+         SELECT public.segment_grant('t', 'drawer');
+         SELECT public.segment_revoke('t', 'drawer');
+         SELECT count(public.segment_next('t')) FROM generate_series(1, 20);
+         BEGIN; SELECT public.segment_create('p'); SELECT public.segment_next('p'); COMMIT;
+         SELECT count(*) FROM idgen.stat_segment;
+         SELECT public.segment_drop('t')",
+    );
+    assert_eq!(value::<i64>(&mut dba, "SELECT count(*) FROM caught WHERE who <> 'maker'"), 0);
+}

@@ -1,0 +1,79 @@
+//! Many tags and many databases: none keeps another from its place, and none that is gone keeps its own.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::segment::{create, next};
+use idgen_testkit::sql::{execute, ids, in_new_database, value};
+use postgres::Client;
+
+use crate::draw_until_refused;
+use crate::refill::await_worker;
+
+/// PostgreSQL waits five seconds for others to leave a database, and a refill worker is one of them.
+#[test]
+fn a_database_is_dropped_right_after_it_drew() {
+    let cluster = Cluster::builder().start_with_extension();
+    for round in 0..3 {
+        let mut client = in_new_database(&cluster, "shop");
+        create(&mut client, "t", ", step => 10");
+        (1..=20).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+        if round == 2 {
+            // The last of them leaves a refill behind that never goes well.
+            execute(&mut client, "ALTER TABLE idgen.segment ADD CONSTRAINT full_up CHECK (max_id < 0) NOT VALID");
+            execute(&mut client, "SET idgen.segment_timeout = '100ms'");
+            assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
+        }
+        await_worker(&cluster, "shop");
+        drop(client);
+        cluster.execute("DROP DATABASE shop");
+    }
+}
+
+const ROUND: &str = "SELECT segment_next('t' || n) FROM generate_series(1, 1100) AS n";
+
+fn make(client: &mut Client, prefix: &str, count: usize) {
+    execute(client, &format!("SELECT count(segment_create('{prefix}' || n)) FROM generate_series(1, {count}) AS n"));
+}
+
+fn rings(client: &mut Client) -> i64 {
+    value(client, "SELECT count(*) FROM idgen.stat_get_segment()")
+}
+
+#[test]
+fn more_tags_than_rings_draw_and_the_gone_make_room() {
+    // A refill is a commit, and here are thousands.
+    let cluster = Cluster::builder().conf("fsync", "off").start_with_extension();
+    let mut client = cluster.client();
+    make(&mut client, "t", 1100);
+    assert_eq!(ids(&mut client, ROUND), [1; 1100]);
+    assert_eq!(rings(&mut client), 1024);
+    // Whoever had to leave its ring has lost its range; nobody draws anything twice.
+    let second = ids(&mut client, ROUND);
+    assert!(second.iter().all(|id| [2, 1001].contains(id)), "{second:?}");
+    assert!(second.iter().filter(|id| **id == 1001).count() >= 76);
+    assert_eq!(rings(&mut client), 1024);
+
+    // The 24 that were refilled longest ago live; the others are dropped, and 1,000 new tags take only the rings of those.
+    let living = "SELECT segment_next('t' || n) FROM generate_series(77, 100) AS n";
+    execute(&mut client, "DELETE FROM idgen.segment WHERE substr(tag, 2)::int NOT BETWEEN 77 AND 100");
+    let before = ids(&mut client, living);
+    make(&mut client, "new", 1000);
+    let new = "SELECT segment_next('new' || n) FROM generate_series(1, 1000) AS n";
+    assert_eq!(ids(&mut client, new), [1; 1000]);
+    assert_eq!(ids(&mut client, living), before.iter().map(|id| id + 1).collect::<Vec<_>>());
+
+    // The same with a database that is gone. What it takes is what was refilled longest ago: by now not the living.
+    let refill =
+        "SELECT max(id) FROM generate_series(77, 100) AS n, segment_next_many('t' || n, 1500) AS id GROUP BY n";
+    assert_eq!(ids(&mut client, refill).len(), 24);
+    execute(&mut client, "DELETE FROM idgen.segment WHERE tag LIKE 'new%'");
+    let mut shop = in_new_database(&cluster, "shop");
+    make(&mut shop, "new", 1000);
+    assert_eq!(ids(&mut shop, new), [1; 1000]);
+    drop(shop);
+    let before = ids(&mut client, living);
+    cluster.execute("DROP DATABASE shop");
+    make(&mut client, "new", 1000);
+    assert_eq!(ids(&mut client, new), [1; 1000]);
+    assert_eq!(ids(&mut client, living), before.iter().map(|id| id + 1).collect::<Vec<_>>());
+    assert_eq!(rings(&mut client), 1024);
+}

@@ -1,0 +1,92 @@
+//! While nothing crashes, exactly the values from 1 on: nothing twice, nothing skipped.
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
+use idgen_testkit::segment::create;
+use idgen_testkit::sql::{ids, row, value};
+use idgen_testkit::{Cluster, rounds};
+use postgres::Client;
+
+use crate::fixed;
+
+const SESSIONS: usize = 16;
+
+/// The three ways to draw: one by one, a set, and a block for a client that counts by itself.
+fn draw(client: &mut Client, way: usize, tag: &str, count: i64) -> Vec<i64> {
+    let sql = match way % 3 {
+        0 => format!("SELECT segment_next('{tag}') FROM generate_series(1, {count})"),
+        1 => format!("SELECT segment_next_many('{tag}', {count})"),
+        _ => return reserve(client, tag, count),
+    };
+    let drawn = ids(client, &sql);
+    assert_eq!(drawn.len() as i64, count);
+    drawn
+}
+
+fn reserve(client: &mut Client, tag: &str, count: i64) -> Vec<i64> {
+    let row = row(client, &format!("SELECT first_id, last_id, stride FROM segment_reserve('{tag}', {count})"));
+    let [first, last, stride]: [i64; 3] = [row.get(0), row.get(1), row.get(2)];
+    assert_eq!((last - first, stride), (count - 1, 1), "a block of {count} is in one piece");
+    (first..=last).collect()
+}
+
+/// One of many sessions, which goes through all ways in all sizes so many times.
+fn session(cluster: &Cluster, number: usize, tag: &str, step: i64, times: usize) -> Vec<i64> {
+    let mut client = cluster.client();
+    let mut received = Vec::new();
+    for turn in 0..times * 9 {
+        // Each session begins elsewhere, so that all ways and sizes are mixed at all times.
+        let (way, size) = (number + turn, number + turn / 3);
+        let count = [1, step, 10 * step][size % 3];
+        received.extend(draw(&mut client, way, tag, count));
+    }
+    received
+}
+
+#[test]
+fn sixteen_sessions_get_every_value_once_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    for (step, times) in [(1, rounds(2, 200)), (2, rounds(2, 200)), (10, rounds(5, 200)), (1000, rounds(1, 20))] {
+        let tag = format!("step {step}");
+        create(&mut cluster.client(), &tag, &fixed(step));
+        let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let start = |number| {
+                let (cluster, tag) = (&cluster, &tag);
+                scope.spawn(move || session(cluster, number, tag, step, times))
+            };
+            let sessions: Vec<_> = (0..SESSIONS).map(start).collect();
+            sessions.into_iter().map(|session| session.join().unwrap()).collect()
+        });
+        drawn.iter().for_each(|received| assert_increasing(received));
+        let all = assert_distinct(drawn.concat());
+        // Distinct, and as many as from the first to the last.
+        assert_eq!((all[0], last(&all)), (1, all.len() as i64), "{tag}");
+        let issued = format!("SELECT issued FROM idgen.stat_segment WHERE tag = '{tag}'");
+        assert_eq!(value::<i64>(&mut cluster.client(), &issued), all.len() as i64, "{tag}");
+    }
+}
+
+/// The order is that of the calls, whichever session makes them, and not one within each session only.
+#[test]
+fn sessions_in_turns_count_together() {
+    let cluster = Cluster::builder().start_with_extension();
+    create(&mut cluster.client(), "t", &fixed(7));
+    let mut sessions = [cluster.client(), cluster.client(), cluster.client()];
+    let mut drawn = Vec::new();
+    for turn in 0..60 {
+        // Sizes and ways meet in every combination, and a batch spans several ranges.
+        drawn.extend(draw(&mut sessions[turn % 3], turn / 3, "t", [1, 5, 30, 70][turn % 4]));
+    }
+    assert_eq!(drawn, (1..=drawn.len() as i64).collect::<Vec<_>>());
+}
+
+/// A step that grows and shrinks changes how values are fetched, and not which ones come.
+#[test]
+fn an_adapting_step_skips_nothing() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("SELECT segment_create('t', step => 1)");
+    let mut client = cluster.client();
+    let drawn = draw(&mut client, 0, "t", 20_000);
+    assert_eq!(drawn, (1..=20_000).collect::<Vec<_>>());
+    let step: i64 = value(&mut client, "SELECT step FROM idgen.segment WHERE tag = 't'");
+    assert!(step > 1, "the step has grown");
+}

@@ -1,0 +1,64 @@
+//! The refill worker of a database, as tests see it.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{PATIENCE, column, value};
+use postgres::Client;
+
+/// The process of a database's refill worker, if there is one.
+pub(crate) fn worker(client: &mut Client, database: &str) -> Option<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill' AND datname";
+    let pids: Vec<i32> = column(client, &format!("{sql} = '{database}'"));
+    assert!(pids.len() <= 1, "{pids:?} refill {database}");
+    pids.first().copied()
+}
+
+/// Waits until the worker of a database has come, and says which process it is.
+pub(crate) fn await_worker(cluster: &Cluster, database: &str) -> i32 {
+    let mut client = cluster.client();
+    let mut found = None;
+    cluster.wait_for(PATIENCE, "a refill worker", || {
+        found = worker(&mut client, database);
+        found.is_some()
+    });
+    found.expect("waited for")
+}
+
+/// Waits until the refill worker waits for this: a kind of lock such as `relation`, or `SyncRep`.
+pub(crate) fn await_worker_wait(cluster: &Cluster, event: &str) -> i32 {
+    let mut client = cluster.client();
+    let sql =
+        format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill' AND wait_event = '{event}'");
+    let mut found: Vec<i32> = Vec::new();
+    cluster.wait_for(PATIENCE, &format!("the refill worker to wait for {event}"), || {
+        found = column(&mut client, &sql);
+        !found.is_empty()
+    });
+    found[0]
+}
+
+/// Waits until the refill worker has ended, and its place is free: the postmaster frees that after it has buried the
+/// process, and before it lets anybody else connect. Then no refill is under way, and none is wanted.
+pub(crate) fn await_no_worker(cluster: &Cluster, database: &str) {
+    let mut client = cluster.client();
+    let mut seen = Vec::new();
+    cluster.wait_for(PATIENCE, "the end of the refill worker", || {
+        let now = worker(&mut client, database);
+        seen.extend(now);
+        now.is_none()
+    });
+    let is_buried = |pid: &i32| !std::fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+    cluster.wait_for(PATIENCE, "the postmaster to bury the refill worker", || seen.iter().all(is_buried));
+    drop(cluster.client());
+}
+
+/// Waits until the worker's last report on a tag begins like this, and returns all of it.
+pub(crate) fn await_report(cluster: &Cluster, tag: &str, beginning: &str) -> String {
+    let mut client = cluster.client();
+    let sql = format!("SELECT coalesce(max(last_error), '') FROM idgen.stat_segment WHERE tag = '{tag}'");
+    let mut report = String::new();
+    cluster.wait_for(PATIENCE, &format!("the refill worker to report \"{beginning}...\""), || {
+        report = value(&mut client, &sql);
+        report.starts_with(beginning)
+    });
+    report
+}

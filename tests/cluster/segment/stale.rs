@@ -1,0 +1,260 @@
+//! Ranges that are no longer true: whoever changes, drops or copies a tag is heard by every session that draws from it.
+
+use std::collections::BTreeSet;
+
+use idgen_testkit::Cluster;
+use idgen_testkit::segment::{create, draw, next};
+use idgen_testkit::sql::{column, execute, in_new_database, refused, value};
+use postgres::Client;
+
+use crate::max_id;
+
+/// Two sessions that have drawn from a tag, by a prepared statement and without one.
+struct Sessions {
+    prepared: Client,
+    plain: Client,
+}
+
+impl Sessions {
+    fn of(cluster: &Cluster) -> Sessions {
+        let mut prepared = cluster.client();
+        execute(&mut prepared, "SET plan_cache_mode = force_generic_plan; PREPARE n AS SELECT segment_next('t')");
+        Sessions { prepared, plain: cluster.client() }
+    }
+
+    fn draw(&mut self) -> [i64; 2] {
+        [value(&mut self.prepared, "EXECUTE n"), next(&mut self.plain, "t")]
+    }
+
+    fn refused(&mut self, code: &str) {
+        refused(&mut self.prepared, "EXECUTE n", code);
+        refused(&mut self.plain, &draw("t"), code);
+    }
+}
+
+#[test]
+fn a_change_holds_from_the_next_value_on() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
+    create(&mut dba, "t", "");
+    assert_eq!(sessions.draw(), [1, 2]);
+    execute(&mut dba, "SELECT segment_alter('t', max_id => 5000)");
+    assert_eq!(sessions.draw(), [5001, 5002]);
+    execute(&mut dba, "UPDATE idgen.segment SET max_id = 20000");
+    assert_eq!(sessions.draw(), [20001, 20002]);
+
+    // Backward is refused, and changes nothing.
+    let max = max_id(&mut dba, "t");
+    for sql in ["UPDATE idgen.segment SET max_id = max_id - 1", "SELECT segment_alter('t', max_id => 20002)"] {
+        let error = refused(&mut dba, sql, "22023");
+        assert_eq!(error.detail(), Some(format!("Values up to {max} may have been handed out.").as_str()));
+    }
+    // What the trigger keeps, no hand changes.
+    execute(&mut dba, "UPDATE idgen.segment SET creation = 1, version = 1, created_in = 1, changed_in = 1");
+    assert_eq!(sessions.draw(), [20003, 20004]);
+
+    // A change that is undone was none.
+    execute(&mut dba, "BEGIN; SELECT segment_alter('t', max_id => 1000000); ROLLBACK");
+    assert_eq!(sessions.draw(), [20005, 20006]);
+    execute(&mut dba, "UPDATE idgen.segment SET stride = 10, residue = 7");
+    assert_eq!(sessions.draw(), [max + 7, max + 17]);
+
+    // The ring has values above the new bound, and keeps them to itself.
+    let max = max_id(&mut dba, "t");
+    execute(&mut dba, &format!("SELECT segment_alter('t', max_id => {}, upper_bound => {})", max + 20, max + 21));
+    sessions.refused("2200H");
+    execute(&mut dba, "SELECT segment_alter('t', upper_bound => 1000000)");
+    assert_eq!(sessions.draw(), [max + 30, max + 40]);
+}
+
+#[test]
+fn a_tag_made_again_is_another() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
+    create(&mut dba, "t", "");
+    assert_eq!(sessions.draw(), [1, 2]);
+    execute(&mut dba, "SELECT segment_drop('t')");
+    sessions.refused("42704");
+    create(&mut dba, "t", ", 300");
+    assert_eq!(sessions.draw(), [300, 301]);
+    execute(&mut dba, "BEGIN; SELECT segment_drop('t'); SELECT segment_create('t', 50); COMMIT");
+    assert_eq!(sessions.draw(), [50, 51]);
+    execute(&mut dba, "BEGIN; SELECT segment_drop('t'); ROLLBACK");
+    assert_eq!(sessions.draw(), [52, 53]);
+    execute(&mut dba, "DELETE FROM idgen.segment; INSERT INTO idgen.segment (tag, owner) VALUES ('t', 'postgres')");
+    assert_eq!(sessions.draw(), [1, 2]);
+
+    // By another name it is the same.
+    execute(&mut dba, "UPDATE idgen.segment SET tag = 'renamed'");
+    sessions.refused("42704");
+    assert_eq!(next(&mut dba, "renamed"), 3);
+    execute(&mut dba, "UPDATE idgen.segment SET tag = 't'");
+    assert_eq!(sessions.draw(), [4, 5]);
+
+    execute(&mut dba, "TRUNCATE idgen.segment");
+    sessions.refused("42704");
+    create(&mut dba, "t", "");
+    assert_eq!(sessions.draw(), [1, 2]);
+}
+
+/// A statement that goes on drawing while others change the segment: a cursor that is fetched in pieces.
+struct Statement(Client);
+
+impl Statement {
+    fn begin(cluster: &Cluster) -> Statement {
+        let mut client = cluster.client();
+        let cursor = "DECLARE c CURSOR FOR SELECT segment_next('t') FROM generate_series(1, 100000)";
+        execute(&mut client, &format!("BEGIN; {cursor}"));
+        Statement(client)
+    }
+
+    fn fetch(&mut self) -> [i64; 2] {
+        column(&mut self.0, "FETCH 2 FROM c").try_into().expect("two values")
+    }
+}
+
+#[test]
+fn a_running_statement_draws_nothing_of_a_dropped_segment_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(&mut dba, "SELECT segment_drop('t'); SELECT segment_create('t', 5000)");
+    assert_eq!(running.fetch(), [5000, 5001]);
+    execute(&mut dba, "BEGIN; SELECT segment_drop('t'); SELECT segment_create('t', 7000); COMMIT");
+    assert_eq!(running.fetch(), [7000, 7001]);
+    // A drop that is undone wastes nothing.
+    for undone in [
+        "BEGIN; SELECT segment_drop('t'); ROLLBACK",
+        "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); ROLLBACK TO s; COMMIT",
+        "BEGIN; SAVEPOINT s; SELECT segment_alter('t', stride => 2); ROLLBACK TO s; COMMIT",
+    ] {
+        let next = running.fetch()[1] + 1;
+        execute(&mut dba, undone);
+        assert_eq!(running.fetch()[0], next, "{undone}");
+    }
+    execute(&mut dba, "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); RELEASE s; COMMIT");
+    refused(&mut running.0, "FETCH 2 FROM c", "42704");
+}
+
+#[test]
+fn a_running_statement_follows_a_change_from_the_next_value_on() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(&mut dba, "SELECT segment_alter('t', max_id => 5000)");
+    assert_eq!(running.fetch(), [5001, 5002]);
+    execute(&mut dba, "SELECT segment_alter('t', max_id => 10000, stride => 10, residue => 7)");
+    assert_eq!(running.fetch(), [10007, 10017]);
+    // The step says nothing about values, and neither does a grant.
+    execute(&mut dba, "SELECT segment_alter('t', max_step => 5000000); SELECT segment_grant('t', 'public')");
+    assert_eq!(running.fetch(), [10027, 10037]);
+    let max = max_id(&mut dba, "t");
+    execute(&mut dba, &format!("SELECT segment_alter('t', upper_bound => {max})"));
+    refused(&mut running.0, "FETCH 2 FROM c", "2200H");
+}
+
+/// The trigger of the table has announced the change by then.
+#[test]
+fn a_change_that_another_trigger_suppresses_leaves_the_segment_usable() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut dba = cluster.client();
+    create(&mut dba, "t", "");
+    let mut running = Statement::begin(&cluster);
+    assert_eq!(running.fetch(), [1, 2]);
+    execute(
+        &mut dba,
+        "CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER suppress BEFORE UPDATE OF stride OR DELETE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION suppress()",
+    );
+    for suppressed in ["SELECT segment_alter('t', stride => 10)", "SELECT segment_drop('t')"] {
+        let last = running.fetch()[1];
+        execute(&mut dba, suppressed);
+        let [first, second] = running.fetch();
+        assert!(first > last && second == first + 1, "{suppressed}: {first}, {second} after {last}");
+        assert_eq!(next(&mut cluster.client(), "t"), second + 1);
+    }
+}
+
+#[test]
+fn an_extension_made_again_is_another() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
+    for first in [1, 70] {
+        create(&mut dba, "t", &format!(", {first}"));
+        assert_eq!(sessions.draw(), [first, first + 1]);
+        execute(&mut dba, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
+        sessions.refused("42704");
+    }
+    create(&mut dba, "t", ", 7");
+    execute(&mut dba, "BEGIN; DROP EXTENSION idgen; CREATE EXTENSION idgen; SELECT segment_create('t', 9); COMMIT");
+    assert_eq!(sessions.draw(), [9, 10]);
+}
+
+#[test]
+fn a_database_made_again_is_another_and_so_is_its_copy() {
+    let cluster = Cluster::builder().start_with_extension();
+    for first in [1, 40] {
+        let mut client = in_new_database(&cluster, "shop");
+        create(&mut client, "t", &format!(", {first}"));
+        assert_eq!(next(&mut client, "t"), first);
+        drop(client);
+        cluster.execute("DROP DATABASE shop");
+    }
+
+    let mut client = in_new_database(&cluster, "shop");
+    create(&mut client, "t", "");
+    execute(&mut client, "CREATE TABLE drawn AS SELECT segment_next('t') AS id FROM generate_series(1, 10)");
+    drop(client);
+    // Right away: the refill worker is still there.
+    cluster.execute("CREATE DATABASE copy TEMPLATE shop");
+    let (mut copy, mut shop) = (cluster.client_in("copy"), cluster.client_in("shop"));
+    let mut seen: BTreeSet<i64> = column(&mut copy, "SELECT id FROM drawn").into_iter().collect();
+    assert_eq!(seen.len(), 10);
+    // Each goes on by itself, and the copy with nothing that is in it.
+    assert_eq!(next(&mut shop, "t"), 11);
+    for _ in 0..20 {
+        assert!(seen.insert(next(&mut copy, "t")));
+    }
+    assert_eq!(next(&mut shop, "t"), 12);
+}
+
+#[test]
+fn a_restored_database_goes_on_after_what_it_holds() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE ROLE maker; CREATE ROLE drawer LOGIN");
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", ", stride => 10, residue => 3, step => 20");
+    execute(
+        &mut shop,
+        "BEGIN; SELECT segment_alter('t', owner => 'maker'); SELECT segment_grant('t', 'drawer'); COMMIT;
+         CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
+         INSERT INTO drawn (n) SELECT generate_series(1, 30)",
+    );
+    let file = cluster.data_dir().with_file_name("dump.sql");
+    let run = |program: &str, options: [&str; 3]| {
+        let output = cluster.program(program).args(options).arg("-f").arg(&file).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run("pg_dump", ["-d", "shop", "--no-comments"]);
+    // What the source draws after the dump is its own.
+    execute(&mut shop, "INSERT INTO drawn (n) SELECT generate_series(31, 60)");
+
+    cluster.execute("CREATE DATABASE restored");
+    run("psql", ["-d", "restored", "--set=ON_ERROR_STOP=1"]);
+    let mut drawer = cluster.client_as("restored", "drawer");
+    let (mut seen, mut dba) = (BTreeSet::new(), cluster.client_in("restored"));
+    seen.extend(column::<i64>(&mut dba, "SELECT id FROM drawn"));
+    assert_eq!(seen.len(), 30);
+    for _ in 0..50 {
+        let id = next(&mut drawer, "t");
+        assert!(seen.insert(id) && id % 10 == 3, "{id}");
+    }
+    let row = "SELECT owner::text || drawers::text || stride FROM idgen.segment";
+    assert_eq!(value::<String>(&mut dba, row), value::<String>(&mut shop, row));
+    let creation = "SELECT creation FROM idgen.segment";
+    assert_ne!(value::<i64>(&mut dba, creation), value::<i64>(&mut shop, creation));
+}

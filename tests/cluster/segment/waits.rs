@@ -1,0 +1,156 @@
+//! A session that waits for a refill: it can be ended in every way, leaves nothing behind, and has a limit.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::segment::next;
+use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, execute, ids, refused, value};
+use postgres::Client;
+
+use crate::refill::{await_report, worker};
+use crate::{draw_dry, singly, with_segment};
+
+/// A server with nothing left to draw, and the session that keeps the refill away.
+fn with_nothing_left() -> (Cluster, Client) {
+    let cluster = with_segment(Cluster::builder().conf("log_line_prefix", "[%p] %e "), 100);
+    // Longer than any of the tests waits.
+    cluster.execute(
+        "ALTER DATABASE postgres SET idgen.segment_timeout = '2min';
+         ALTER DATABASE postgres SET statement_timeout = 0",
+    );
+    let mut holder = cluster.client();
+    next(&mut holder, "t");
+    execute(&mut holder, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
+    let (drawn, _) = draw_dry(&mut cluster.client());
+    assert_eq!(drawn, (2..=100).collect::<Vec<_>>());
+    (cluster, holder)
+}
+
+/// Ends a session's wait from outside, by what sends the signal.
+fn end_by(cluster: &Cluster, client: &mut Client, signal: &str) -> postgres::Error {
+    let pid = backend_pid(client);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.simple_query("SELECT segment_next('t')").expect_err("the wait is ended"));
+        await_wait(cluster, pid);
+        cluster.execute(&format!("SELECT {signal}({pid})"));
+        waiter.join().unwrap()
+    })
+}
+
+#[test]
+fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
+    let (cluster, mut holder) = with_nothing_left();
+    let mut client = cluster.client();
+    let error = end_by(&cluster, &mut client, "pg_cancel_backend");
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
+
+    execute(&mut client, "SET statement_timeout = '100ms'");
+    refused(&mut client, "SELECT segment_next('t')", "57014");
+    execute(&mut client, "RESET statement_timeout");
+
+    // In a transaction that goes on.
+    execute(&mut client, "BEGIN; SAVEPOINT s");
+    let error = end_by(&cluster, &mut client, "pg_cancel_backend");
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
+    execute(&mut client, "ROLLBACK TO s");
+
+    let mut other = cluster.client();
+    let pid = backend_pid(&mut other);
+    end_by(&cluster, &mut other, "pg_terminate_backend");
+    let line = format!("[{pid}] 57P01 FATAL: ");
+    assert!(cluster.log().contains(&line), "no {line:?} in\n{}", cluster.log());
+
+    // None of them has taken a value along, and the session that was cancelled is as good as new.
+    execute(&mut holder, "ROLLBACK");
+    assert_eq!(next(&mut client, "t"), 101);
+    execute(&mut client, "COMMIT");
+    assert_eq!(next(&mut cluster.client(), "t"), 102);
+}
+
+#[test]
+fn a_wait_ends_with_what_the_worker_last_reported() {
+    let (cluster, mut holder) = with_nothing_left();
+    let mut client = cluster.client();
+    let mut reported = |report: &str| {
+        await_report(&cluster, "t", report);
+        let (drawn, error) = draw_dry(&mut client);
+        assert_eq!(drawn, []);
+        assert_eq!(error.detail(), Some(report));
+    };
+    reported("The row of the tag in idgen.segment is locked by a transaction that has not ended.");
+    execute(&mut holder, "ROLLBACK; BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE");
+    reported("canceling statement due to lock timeout");
+    execute(&mut holder, "ROLLBACK");
+    let rest = ids(&mut client, &singly(300));
+    assert_eq!(rest, (101..=400).collect::<Vec<_>>());
+}
+
+/// The limit is each session's own, and 0 is no wait at all.
+#[test]
+fn the_timeout_is_the_session_s_own() {
+    let (cluster, mut holder) = with_nothing_left();
+    let mut patient = cluster.client();
+    let pid = backend_pid(&mut patient);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| next(&mut patient, "t"));
+        await_wait(&cluster, pid);
+        let mut client = cluster.client();
+        for timeout in ["0", "1ms", "50ms"] {
+            execute(&mut client, &format!("SET idgen.segment_timeout = '{timeout}'"));
+            refused(&mut client, "SELECT segment_next('t')", "55P03");
+        }
+        execute(&mut client, "BEGIN; SET LOCAL idgen.segment_timeout = 0");
+        refused(&mut client, "SELECT segment_next_many('t', 10)", "55P03");
+        await_wait(&cluster, pid);
+        execute(&mut holder, "ROLLBACK");
+        assert_eq!(waiter.join().unwrap(), 101);
+    });
+}
+
+/// A worker that dies under those who wait is replaced by them.
+#[test]
+fn a_wait_outlives_the_worker_it_waits_for() {
+    let (cluster, mut holder) = with_nothing_left();
+    let mut patient = cluster.client();
+    let pid = backend_pid(&mut patient);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| next(&mut patient, "t"));
+        await_wait(&cluster, pid);
+        let mut client = cluster.client();
+        for _ in 0..3 {
+            let mut ended = 0;
+            cluster.wait_for(PATIENCE, "a worker", || {
+                ended = worker(&mut client, "postgres").unwrap_or(0);
+                ended != 0
+            });
+            execute(&mut client, &format!("SELECT pg_terminate_backend({ended})"));
+            cluster.wait_for(PATIENCE, "another worker", || {
+                worker(&mut client, "postgres").is_some_and(|pid| pid != ended)
+            });
+        }
+        assert!(value::<bool>(&mut client, "SELECT max_id = 100 FROM idgen.segment WHERE tag = 't'"));
+        execute(&mut holder, "ROLLBACK");
+        assert_eq!(waiter.join().unwrap(), 101);
+    });
+}
+
+/// The session waits at the row's old version, and the worker finds the new one exhausted. By COMMIT PREPARED, because that
+/// leaves the ring to the old version until the worker looks at the row.
+#[test]
+fn a_waiter_learns_at_once_that_a_newer_row_is_exhausted() {
+    let cluster = with_segment(Cluster::builder().conf("max_prepared_transactions", "1"), 100);
+    cluster.execute("ALTER DATABASE postgres SET idgen.segment_timeout = '40s'");
+    let mut changer = cluster.client();
+    next(&mut changer, "t");
+    execute(&mut changer, "BEGIN; SELECT segment_alter('t', upper_bound => max_id) FROM idgen.segment");
+    let (drawn, _) = draw_dry(&mut cluster.client());
+    assert_eq!(drawn, (2..=100).collect::<Vec<_>>());
+    let mut waiter = cluster.client();
+    let pid = backend_pid(&mut waiter);
+    std::thread::scope(|scope| {
+        let refusal = scope.spawn(|| refused(&mut waiter, "SELECT segment_next('t')", "2200H"));
+        await_wait(&cluster, pid);
+        execute(&mut changer, "PREPARE TRANSACTION 'bound'");
+        execute(&mut changer, "COMMIT PREPARED 'bound'");
+        let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);
+        assert!(detail.is_some_and(|detail| detail.starts_with("No value above 100 ")));
+    });
+}

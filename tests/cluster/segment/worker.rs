@@ -1,0 +1,272 @@
+//! The refill worker: there when it is needed, gone when it is not, and never in the way of anybody.
+
+use std::thread;
+
+use idgen_testkit::segment::{create, draw, next};
+use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, execute, hint, in_new_database, refused, value};
+use idgen_testkit::{Cluster, pause};
+use postgres::Client;
+
+use crate::refill::{await_no_worker, await_worker, worker};
+use crate::{draw_until_refused, max_id};
+
+#[test]
+fn there_is_one_on_demand_and_none_when_idle_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ", max_step => 1, step => 1");
+    assert!(worker(&mut client, "postgres").is_none());
+    assert_eq!(next(&mut client, "t"), 1);
+    let first = await_worker(&cluster, "postgres");
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = cluster.client();
+                for _ in 0..20 {
+                    next(&mut client, "t");
+                    assert_eq!(worker(&mut client, "postgres"), Some(first));
+                }
+            });
+        }
+    });
+    await_no_worker(&cluster, "postgres");
+    // Another of the same database comes when it is called.
+    let mut observer = cluster.client();
+    cluster.wait_for(PATIENCE, "another worker", || {
+        next(&mut client, "t");
+        worker(&mut observer, "postgres").is_some_and(|pid| pid != first)
+    });
+    assert!(!cluster.log().contains("ERROR"), "{}", cluster.log());
+}
+
+/// The settings of a tag that is refilled for each value or two.
+const ONE: &str = ", step => 1, max_step => 1";
+
+/// A draw waits while the worker waits for a standby that never comes; `act` ends the worker's wait. Returns how the draw
+/// ended.
+fn in_a_synchronous_wait<R: Send>(
+    cluster: &Cluster,
+    client: &mut Client,
+    act: impl FnOnce(i32),
+    end: fn(&mut Client) -> R,
+) -> R {
+    cluster.set_conf("synchronous_standby_names", "nobody");
+    cluster.reload();
+    let mut observer = cluster.client();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| end(client));
+        let worker = await_worker(cluster, "postgres");
+        let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {worker} AND wait_event = 'SyncRep'");
+        cluster.wait_for(PATIENCE, "the worker to wait for the standby", || value(&mut observer, &sql));
+        act(worker);
+        waiter.join().unwrap()
+    })
+}
+
+#[test]
+fn a_synchronous_wait_that_is_ended_wastes_its_range() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut client, mut observer) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '2s'");
+    // A stop is waited for: half a minute is more than the worker takes to end at once.
+    for signal in ["pg_cancel_backend(", "pg_terminate_backend(timeout => 30000, pid => "] {
+        next(&mut client, "t");
+        await_no_worker(&cluster, "postgres");
+        let before = max_id(&mut observer, "t");
+        let mut wasted = 0;
+        let end_wait = |worker: i32| {
+            assert!(value::<bool>(&mut observer, &format!("SELECT {signal}{worker})")), "{signal}");
+            cluster.wait_for(PATIENCE, "the commit to be seen", || max_id(&mut observer, "t") > before);
+            wasted = max_id(&mut observer, "t");
+        };
+        let (drawn, error) =
+            in_a_synchronous_wait(&cluster, &mut client, end_wait, |client| draw_until_refused(client, "t"));
+        assert!(drawn.iter().all(|id| *id <= before), "{drawn:?} after {before}: no standby has it");
+        let detail = error.detail().expect("what kept the worker");
+        assert!(detail.contains("was cancelled, so the values"), "{detail}");
+        cluster.set_conf("synchronous_standby_names", "");
+        cluster.reload();
+        assert!(next(&mut client, "t") > wasted);
+    }
+}
+
+#[test]
+fn a_synchronous_wait_does_not_keep_the_server_up() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ONE);
+    let restart = |_: i32| {
+        cluster.set_conf("synchronous_standby_names", "");
+        cluster.restart();
+    };
+    assert!(in_a_synchronous_wait(&cluster, &mut client, restart, |client| loop {
+        if client.simple_query(&draw("t")).is_err() {
+            return true;
+        }
+    }));
+    let wasted = max_id(&mut cluster.client(), "t");
+    assert!(next(&mut cluster.client(), "t") > wasted);
+}
+
+/// What the last refill of a tag failed with.
+fn last_error(client: &mut Client, tag: &str) -> Option<String> {
+    value(client, &format!("SELECT last_error FROM idgen.stat_segment WHERE tag = '{tag}'"))
+}
+
+#[test]
+fn a_refill_that_fails_is_reported_and_tried_again() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SET idgen.segment_timeout = '300ms'");
+    let mut drawn = Vec::new();
+    create(&mut client, "t", ONE);
+    create(&mut client, "other", ONE);
+    let constraint = "new row for relation \"segment\" violates check constraint \"full_up\"";
+    let fail = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF NEW.tag = 't' THEN RAISE 'could not write block 7' USING ERRCODE = '58030'; END IF;
+                    RETURN NEW;
+                END $$;
+                CREATE TRIGGER zz BEFORE UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION fail();
+                ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER zz";
+    for (break_it, report, mend_it) in [
+        (
+            "ALTER TABLE idgen.segment ADD CONSTRAINT full_up CHECK (tag <> 't') NOT VALID",
+            constraint,
+            "ALTER TABLE idgen.segment DROP CONSTRAINT full_up",
+        ),
+        (fail, "could not write block 7", "DROP FUNCTION fail CASCADE"),
+        ("BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE", "canceling statement due to lock timeout", "ROLLBACK"),
+        (
+            "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE",
+            "The row of the tag in idgen.segment is locked by a transaction that has not ended.",
+            "ROLLBACK",
+        ),
+    ] {
+        drawn.push(next(&mut client, "t"));
+        let mut breaker = cluster.client();
+        execute(&mut breaker, break_it);
+        cluster.wait_for(PATIENCE, "the worker to report", || {
+            let (before, error) = draw_until_refused(&mut client, "t");
+            drawn.extend(before);
+            assert_eq!(error.code().code(), "55P03");
+            assert!(hint(&error).contains("refill worker"), "{error:?}");
+            error.detail() == Some(report)
+        });
+        assert_eq!(last_error(&mut client, "t").as_deref(), Some(report));
+        if !report.contains("lock timeout") {
+            assert!(next(&mut client, "other") > 0, "{report}");
+        }
+        execute(&mut breaker, mend_it);
+        // The worker takes what was asked for in vain, and nothing is lost.
+        cluster.wait_for(PATIENCE, "the refill", || last_error(&mut client, "t").is_none());
+    }
+    drawn.push(next(&mut client, "t"));
+    assert_eq!(drawn, (1..=drawn.len() as i64).collect::<Vec<_>>());
+    // None of that was the end of a server process.
+    assert!(!cluster.log().contains("server process"), "{}", cluster.log());
+}
+
+#[test]
+fn the_extension_is_dropped_under_the_worker() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '1min'");
+    assert_eq!(next(&mut client, "t"), 1);
+    let pid = backend_pid(&mut client);
+    execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| (0..20).map(|_| next(&mut client, "t")).collect::<Vec<_>>());
+        await_wait(&cluster, pid);
+        execute(&mut dba, "ROLLBACK");
+        assert_eq!(waiter.join().unwrap(), (2..22).collect::<Vec<_>>());
+    });
+    execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| draw_until_refused(&mut client, "t").1);
+        await_wait(&cluster, pid);
+        execute(&mut dba, "COMMIT");
+        assert_eq!(waiter.join().unwrap().code().code(), "42P01");
+    });
+    await_no_worker(&cluster, "postgres");
+    execute(&mut dba, "CREATE EXTENSION idgen");
+    create(&mut dba, "t", ONE);
+    assert_eq!([next(&mut client, "t"), next(&mut dba, "t")], [1, 2]);
+}
+
+#[test]
+fn without_a_free_process_the_rings_are_served_and_the_error_says_what_to_raise() {
+    // One is the keeper of the worker id, which is always there.
+    let cluster = Cluster::builder()
+        .conf("max_worker_processes", "2")
+        .conf("max_logical_replication_workers", "0")
+        .start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ", step => 100");
+    assert_eq!(next(&mut client, "t"), 1);
+    await_no_worker(&cluster, "postgres");
+    // Another database has the only process there is.
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", "");
+    assert_eq!(next(&mut shop, "t"), 1);
+    let paused = pause(await_worker(&cluster, "shop"));
+    (2..=100).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+    let error = refused(&mut client, &draw("t"), "53400");
+    assert!(hint(&error).contains("max_worker_processes"), "{error:?}");
+    paused.resume();
+    await_no_worker(&cluster, "shop");
+    assert_eq!(next(&mut client, "t"), 101);
+}
+
+/// A tag whose ring another takes meanwhile is waited for all the same.
+#[test]
+fn a_wait_outlives_its_ring() {
+    let cluster = Cluster::builder().conf("idgen.max_segments", "1").start_with_extension();
+    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    create(&mut client, "other", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '1min'");
+    let pid = backend_pid(&mut client);
+    execute(&mut dba, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| next(&mut client, "t"));
+        await_wait(&cluster, pid);
+        let mut other = cluster.client();
+        assert!(next(&mut other, "other") > 0);
+        await_wait(&cluster, pid);
+        execute(&mut dba, "ROLLBACK");
+        assert!(waiter.join().unwrap() > 0);
+    });
+}
+
+/// What is set for a database is for its sessions: its worker refills, durably, whatever it is.
+#[test]
+fn settings_of_the_database_do_not_reach_the_worker() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = in_new_database(&cluster, "shop");
+    create(&mut client, "t", ONE);
+    execute(
+        &mut client,
+        "SELECT segment_grant('t', 'public');
+         CREATE ROLE nobody;
+         CREATE SCHEMA trap;
+         CREATE FUNCTION trap.fail(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+         CREATE OPERATOR trap.= (FUNCTION = trap.fail, LEFTARG = bigint, RIGHTARG = bigint);
+         GRANT USAGE ON SCHEMA trap TO public",
+    );
+    for setting in [
+        "role = 'nobody'",
+        "default_transaction_read_only = on",
+        "default_transaction_isolation = 'serializable'",
+        "lock_timeout = 1",
+        "statement_timeout = 1",
+        "session_replication_role = replica",
+        "search_path = trap, pg_catalog, public",
+    ] {
+        execute(&mut cluster.client(), &format!("ALTER DATABASE shop SET {setting}"));
+    }
+    let mut session = cluster.client_in("shop");
+    execute(&mut session, "SET statement_timeout = 0");
+    (1..=10).for_each(|id| assert_eq!(next(&mut session, "t"), id));
+}

@@ -1,0 +1,183 @@
+//! The table of generators: more layouts than it has places.
+
+use std::collections::HashMap;
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{execute, ids, refused, value};
+use idgen_testkit::{Cluster, rounds};
+use postgres::Client;
+
+use crate::{tag_of, tagged};
+
+/// Another than `tagged`, with so few ids a tick that a batch is far ahead of the clock.
+fn narrow(tag: i64) -> String {
+    format!("time:41 tag:10={tag} sequence:1 epoch:2020-01-01")
+}
+
+fn draw(client: &mut Client, layout: &str) -> i64 {
+    value(client, &format!("SELECT snowflake_next('{layout}')"))
+}
+
+#[test]
+fn three_hundred_layouts_share_four_generators() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
+    let mut last: HashMap<i64, i64> = HashMap::new();
+    let mut kept = 0;
+    for session in 0..3 {
+        let mut client = cluster.client();
+        for tag in 0..300 {
+            let id = draw(&mut client, &tagged(tag));
+            let found: i64 =
+                value(&mut client, &format!("SELECT tag::bigint FROM snowflake_parts({id}, '{}')", tagged(tag)));
+            assert_eq!(found, tag);
+            let before = last.insert(tag, id);
+            assert!(before.is_none_or(|before| id > before), "session {session}: {id} after {before:?} of tag {tag}");
+            let own: i64 = value(&mut client, "SELECT snowflake_next()");
+            assert!(own > kept, "{own} after {kept}");
+            kept = own;
+        }
+    }
+    let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
+    assert_eq!(shown, 4);
+}
+
+/// Faster than the clock ticks: no generator is behind it, yet each is only in the tick that is running.
+#[test]
+fn layouts_take_turns_within_a_tick() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
+    let mut client = cluster.client();
+    let sql = "SELECT snowflake_next(format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', n % 300))
+               FROM generate_series(0, 2999) AS n";
+    let drawn = ids(&mut client, sql);
+    for tag in 0..300 {
+        assert_increasing(&drawn.iter().skip(tag).step_by(300).copied().collect::<Vec<_>>());
+    }
+}
+
+/// Nobody can fill the table: who has drawn ahead of the clock makes room too, and comes back where it was left.
+#[test]
+fn a_table_full_of_borrowers_makes_room_for_a_new_layout() {
+    let builder = Cluster::builder().conf("idgen.max_generators", "4").conf("idgen.max_drift", "1min");
+    let cluster = builder.start_with_extension();
+    let mut client = cluster.client();
+    // 50 seconds of ids, of two a millisecond: ahead of the clock for longer than the test.
+    let mut last = Vec::new();
+    for tag in 1..4 {
+        let sql = format!("SELECT max(id) FROM snowflake_next_many(100000, '{}') AS id", narrow(tag));
+        last.push(value::<i64>(&mut client, &sql));
+    }
+    let newcomer = format!("SELECT snowflake_time(snowflake_next('{0}'), '{0}') <= clock_timestamp()", narrow(4));
+    assert!(value::<bool>(&mut client, &newcomer), "it is not ahead because others are");
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    for tag in 1..4 {
+        assert!(draw(&mut client, &narrow(tag)) > last[tag as usize - 1]);
+    }
+}
+
+/// An error must not cost a place: anybody may make one.
+#[test]
+fn layouts_that_cannot_issue_take_no_place_for_good() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
+    let mut client = cluster.client();
+    for tag in 0..10 {
+        let future = format!("time:41 tag:10={tag} sequence:12 epoch:2100-01-01");
+        refused(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
+        let past = format!("time:20 tag:10={tag} sequence:12 epoch:2020-01-01");
+        refused(&mut client, &format!("SELECT snowflake_next('{past}')"), "22003");
+    }
+    assert!(draw(&mut client, &tagged(1)) > 0);
+}
+
+/// A session that remembers its place, in a statement it has prepared, finds out that the place was given away.
+#[test]
+fn a_prepared_place_that_was_given_away_is_found_again() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();
+    let mut holder = cluster.client();
+    let mut other = cluster.client();
+    let mine = tagged(1);
+    execute(&mut holder, &format!("CREATE TABLE t (n int, id bigint DEFAULT snowflake_next('{mine}'))"));
+    let insert = holder.prepare("INSERT INTO t (n) VALUES ($1) RETURNING id").unwrap();
+    let call = holder.prepare(&format!("SELECT snowflake_next('{mine}')")).unwrap();
+    let mut received = Vec::new();
+    for n in 0..200_i32 {
+        received.push(holder.query_one(&insert, &[&n]).unwrap().get::<_, i64>(0));
+        // There is one place beside that of idgen.layout, so every other layout takes it.
+        let tag = i64::from(2 + n % 3);
+        let theirs = draw(&mut other, &tagged(tag));
+        received.push(holder.query_one(&call, &[]).unwrap().get(0));
+        received.push(draw(&mut other, &mine));
+        assert_eq!(tag_of(theirs), tag);
+    }
+    assert_increasing(&received);
+    assert!(received.iter().all(|id| tag_of(*id) == 1), "all of the holder's layout");
+}
+
+/// The same within one statement: the place is remembered from row to row while others take it.
+#[test]
+fn a_cursor_whose_place_was_given_away_goes_on() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();
+    let mut holder = cluster.client();
+    let mut other = cluster.client();
+    let mine = tagged(1);
+    execute(
+        &mut holder,
+        &format!(
+            "BEGIN;
+             DECLARE single CURSOR FOR SELECT snowflake_next('{mine}') FROM generate_series(1, 1000);
+             DECLARE batch CURSOR FOR SELECT snowflake_next_many(1000, '{mine}');"
+        ),
+    );
+    let (mut single, mut batch, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for tag in 2..102 {
+        single.extend(ids(&mut holder, "FETCH 10 FROM single"));
+        batch.extend(ids(&mut holder, "FETCH 10 FROM batch"));
+        draw(&mut other, &tagged(tag));
+        // In the holder's layout too, so that ids issued in between would show as repeats.
+        all.push(draw(&mut other, &mine));
+    }
+    assert_eq!((single.len(), batch.len()), (1000, 1000));
+    assert_increasing(&single);
+    assert_increasing(&batch);
+    assert_increasing(&all);
+    all.extend(single.iter().chain(&batch));
+    assert_distinct(all);
+}
+
+/// Sessions that take each other's places all the time, and draw from places they are about to lose.
+#[test]
+fn places_that_change_hands_under_load_repeat_nothing() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
+    cluster.execute(
+        "CREATE FUNCTION drawn(n int) RETURNS bigint[] LANGUAGE plpgsql AS $$
+         DECLARE
+             ids bigint[] := '{}'; l text;
+         BEGIN
+             WHILE cardinality(ids) < n LOOP
+                 l := format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', floor(random() * 8));
+                 IF random() < 0.5 THEN
+                     ids := ids || snowflake_next(l);
+                 ELSE
+                     ids := ids || array(SELECT snowflake_next_many(3, l));
+                 END IF;
+             END LOOP;
+             RETURN ids;
+         END $$",
+    );
+    for _ in 0..rounds(1, 50) {
+        let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let draw = || value::<Vec<i64>>(&mut cluster.client(), "SELECT drawn(4000)");
+            let sessions: Vec<_> = (0..8).map(|_| scope.spawn(draw)).collect();
+            sessions.into_iter().map(|session| session.join().unwrap()).collect()
+        });
+        for session in &drawn {
+            for tag in 0..8 {
+                let own: Vec<i64> = session.iter().copied().filter(|id| tag_of(*id) == tag).collect();
+                assert!(!own.is_empty(), "tag {tag}");
+                assert_increasing(&own);
+            }
+        }
+        assert_distinct(drawn.concat());
+    }
+    let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
+    assert_eq!(shown, 3, "eight layouts had three places");
+}

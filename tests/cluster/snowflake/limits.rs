@@ -1,0 +1,278 @@
+//! The ends of what numbers, settings and layouts can hold.
+
+use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::sql::{check, column, execute, hint, ids, refused, row, value};
+use idgen_testkit::{Cluster, Stop};
+use postgres::Client;
+
+#[test]
+fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
+    let cluster = Cluster::builder().conf("idgen.worker_id", "8").conf("idgen.layout", "js53").start_with_extension();
+    let mut client = cluster.client();
+    for sql in
+        ["SELECT snowflake_next()", "SELECT snowflake_next('js53')", "SELECT count(*) FROM snowflake_next_many(2)"]
+    {
+        let error = refused(&mut client, sql, "22003");
+        assert!(hint(&error).contains("idgen.worker_id"), "{error:?}");
+        assert!(error.detail().unwrap().contains("0 to 7"), "{error:?}");
+    }
+    let (ok, message) = check(&mut client, "worker");
+    assert!(!ok && message.contains("idgen.worker_id is 8"), "{message}");
+
+    let worker: i32 =
+        value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next('snowflake'), 'snowflake')");
+    assert_eq!(worker, 8);
+    // The number counts where the layout has the field.
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next('seconds')") > 0);
+
+    cluster.set_conf("idgen.worker_id", "7");
+    cluster.restart();
+    let mut client = cluster.client();
+    let worker: i32 = value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next())");
+    assert_eq!(worker, 7);
+    assert!(check(&mut client, "worker").0);
+}
+
+#[test]
+fn a_datacenter_id_is_in_the_ids_and_has_its_limit() {
+    let cluster =
+        Cluster::builder().conf("idgen.worker_id", "3").conf("idgen.datacenter_id", "31").start_with_extension();
+    let mut client = cluster.client();
+    let parts =
+        row(&mut client, "SELECT datacenter, worker FROM snowflake_parts(snowflake_next('twitter'), 'twitter')");
+    assert_eq!((parts.get(0), parts.get(1)), (Some(31), Some(3)));
+    let narrow = "time:41 datacenter:4 worker:5 sequence:12 epoch:2020-01-01";
+    let error = refused(&mut client, &format!("SELECT snowflake_next('{narrow}')"), "22003");
+    assert!(hint(&error).contains("idgen.datacenter_id"), "{error:?}");
+    let worker: i32 = value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next())");
+    assert_eq!(worker, 3, "it counts where the layout has the field");
+}
+
+#[test]
+fn settings_out_of_their_range_keep_the_server_down() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.stop(Stop::Fast);
+    for (name, bad, good) in [
+        ("idgen.layout", "time:41 wroker:10 sequence:12 epoch:2020-01-01", "snowflake"),
+        ("idgen.layout", "snowflak", "snowflake"),
+        ("idgen.worker_id", "-2", "1"),
+        ("idgen.worker_id", "2147483648", "1"),
+        ("idgen.datacenter_id", "-1", "0"),
+        ("idgen.max_drift", "-1", "1s"),
+        ("idgen.max_drift", "2min", "1min"),
+        ("idgen.max_generators", "1", "2"),
+        ("idgen.max_generators", "1000000", "65536"),
+    ] {
+        cluster.set_conf(name, bad);
+        let Err(report) = cluster.try_start() else { panic!("the server started with {name} = '{bad}'") };
+        assert!(report.contains(name), "{name} = '{bad}': {report}");
+        if name == "idgen.layout" {
+            let word = if bad.contains(' ') { "\"wroker:10\"" } else { "\"snowflak\"" };
+            assert!(report.contains(&format!("At {word}")), "the word is named: {report}");
+        }
+        cluster.set_conf(name, good);
+    }
+    cluster.start_again();
+}
+
+/// PostgreSQL drops what it does not know. It says so, and the check of the worker's number fails.
+#[test]
+fn a_misspelt_setting_is_told() {
+    let cluster = Cluster::builder().conf("idgen.wroker_id", "1").start_with_extension();
+    assert!(cluster.log().contains("\"idgen.wroker_id\""), "{}", cluster.log());
+    let (ok, message) = check(&mut cluster.client(), "worker");
+    assert!(!ok && message.contains("not set"), "{message}");
+}
+
+#[test]
+fn a_bad_setting_at_reload_is_refused_and_the_old_one_stays() {
+    let cluster = Cluster::builder().conf("idgen.max_drift", "2s").start_with_extension();
+    cluster.set_conf("idgen.max_drift", "-5");
+    cluster.reload();
+    let mut client = cluster.client();
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "2s");
+    assert!(cluster.log().contains("idgen.max_drift"), "the log says so");
+
+    cluster.set_conf("idgen.max_drift", "3s");
+    cluster.set_conf("idgen.layout", "js53");
+    cluster.reload();
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "3s");
+    assert_eq!(value::<String>(&mut client, "SHOW idgen.layout"), "snowflake", "fixed until a restart");
+}
+
+#[test]
+fn a_clock_before_the_epoch_is_an_error() {
+    let cluster = Cluster::builder().fake_clock().start_with_extension();
+    let mut client = cluster.client();
+    let future = "time:41 worker:10 sequence:12 epoch:2100-01-01";
+    for sql in [format!("SELECT snowflake_next('{future}')"), format!("SELECT snowflake_next_many(3, '{future}')")] {
+        let error = refused(&mut client, &sql, "22003");
+        assert!(error.message().contains("before the epoch"), "{error:?}");
+        assert!(error.detail().unwrap().contains("2100-01-01"), "{error:?}");
+    }
+    cluster.clock().set_offset_ms(80 * 366 * 86_400_000);
+    let first: i64 = value(&mut client, &format!("SELECT snowflake_next('{future}')"));
+    assert!(first > 0);
+    // When the clock goes back, the layout's ids go on from where they were, as after every step back.
+    cluster.clock().set_offset_ms(0);
+    let next = ids(&mut client, &format!("SELECT snowflake_next('{future}') FROM generate_series(1, 100)"));
+    assert!(next[0] > first, "{} after {first}", next[0]);
+    assert_increasing(&next);
+}
+
+/// A layout of 2^20 ticks of a second that ends so many seconds from now, by the server's clock.
+fn ending_in(client: &mut Client, seconds: i64, sequence: u32) -> (i64, String) {
+    let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
+    let end_ms = (now + seconds) * 1000;
+    (end_ms, format!("time:20 sequence:{sequence} unit:1s epoch:{}ms", end_ms - (1000 << 20)))
+}
+
+/// Draws all the time, from before the last tick until after it: what was drawn wholly inside the last tick must be
+/// an id of it, and what was drawn wholly after it an error.
+#[test]
+fn the_last_tick_works_and_the_next_is_an_error() {
+    let cluster = Cluster::builder().fake_clock().conf("idgen.max_drift", "0").start_with_extension();
+    let mut client = cluster.client();
+    let (end_ms, layout) = ending_in(&mut client, 3600, 32);
+    cluster.clock().set_offset_ms((3600 - 2) * 1000);
+    let sql = format!(
+        "DO $$
+         DECLARE
+             finish timestamptz := to_timestamp({end_ms} / 1000);
+             before timestamptz; id bigint; in_last int := 0; too_late int := 0;
+         BEGIN
+             LOOP
+                 before := clock_timestamp();
+                 BEGIN
+                     id := snowflake_next('{layout}');
+                     IF before >= finish THEN
+                         RAISE 'id % at %, after the end', id, before USING ERRCODE = 'XX900';
+                     END IF;
+                     IF before >= finish - interval '1s' THEN
+                         in_last := in_last + 1;
+                         IF id >> 32 <> (1 << 20) - 1 THEN
+                             RAISE 'id % in the last tick', id USING ERRCODE = 'XX900';
+                         END IF;
+                     END IF;
+                 EXCEPTION WHEN numeric_value_out_of_range THEN
+                     IF clock_timestamp() < finish THEN
+                         RAISE 'ended at %, before the end', clock_timestamp() USING ERRCODE = 'XX900';
+                     END IF;
+                     too_late := too_late + 1;
+                     EXIT WHEN too_late >= 10;
+                 END;
+             END LOOP;
+             ASSERT in_last > 0, 'the last tick was seen';
+         END $$"
+    );
+    execute(&mut client, &sql);
+    let error = refused(&mut client, &format!("SELECT snowflake_next('{layout}')"), "22003");
+    assert!(error.message().contains("time bits"), "{error:?}");
+    assert!(hint(&error).contains("more time bits"), "{error:?}");
+}
+
+/// Ids borrowed from later ticks end where the layout ends: the last tick is given out to its last id, and not more.
+#[test]
+fn borrowing_ends_with_the_last_tick() {
+    let cluster = Cluster::builder().fake_clock().conf("idgen.max_drift", "1min").start_with_extension();
+    let mut client = cluster.client();
+    let (end_ms, layout) = ending_in(&mut client, 3600, 2);
+    cluster.clock().set_offset_ms((3600 - 50) * 1000);
+    let drawn = ids(&mut client, &format!("SELECT snowflake_next_many(100, '{layout}')"));
+    assert_increasing(&drawn);
+    let last_id = (1_i64 << 22) - 1;
+    let mut last = drawn[99];
+    // About 200 ids are left in all: 50 seconds of 4 each.
+    for _ in 0..120 {
+        let next = client.query_one(&format!("SELECT snowflake_next('{layout}')"), &[]);
+        match next {
+            Ok(row) => {
+                let id: i64 = row.get(0);
+                assert!(id > last && id <= last_id, "{id} after {last}");
+                last = id;
+            }
+            Err(error) => {
+                let error = error.as_db_error().unwrap();
+                assert_eq!(error.code().code(), "22003", "{error:?}");
+                break;
+            }
+        }
+    }
+    assert_eq!(last, last_id, "every id up to the end was given, and an error after it");
+    let sql = format!("SELECT (extract(epoch FROM snowflake_time({last}, '{layout}')) * 1000)::bigint");
+    assert_eq!(value::<i64>(&mut client, &sql), end_ms - 1000);
+    refused(&mut client, &format!("SELECT snowflake_next_many(5, '{layout}')"), "22003");
+
+    // Its neighbours go on.
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    assert!(cluster.log().contains("has no ids from"), "the end was announced");
+    let (ok, message) = check(&mut client, "layouts");
+    assert!(!ok && message.contains(&layout[..18]), "{message}");
+}
+
+/// A layout of some four years, of ticks of a second, that ends so many days from now, by the server's clock.
+fn ending_in_days(client: &mut Client, days: i64, sequence: u32) -> String {
+    let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
+    format!("time:27 sequence:{sequence} unit:1s epoch:{}ms", (now + days * 86_400 - (1 << 27)) * 1000)
+}
+
+/// How often the end of a layout was announced, to all sessions together.
+fn announced(cluster: &Cluster) -> usize {
+    cluster.log().lines().filter(|line| line.contains("WARNING") && line.contains("has no ids from")).count()
+}
+
+#[test]
+fn the_last_year_is_announced_once_a_session_also_where_it_began_in_an_open_session() {
+    let builder = Cluster::builder().fake_clock().conf("idgen.clock_window", "100ms").conf("idgen.max_drift", "0");
+    let cluster = builder.start_with_extension();
+    let mut old = cluster.client();
+    let layout = ending_in_days(&mut old, 400, 12);
+    let draw = |client: &mut Client| {
+        value::<i64>(client, &format!("SELECT max(snowflake_next('{layout}')) FROM generate_series(1, 5)"))
+    };
+    let prepared = old.prepare(&format!("SELECT snowflake_next('{layout}')")).unwrap();
+    draw(&mut old);
+    old.query_one(&prepared, &[]).unwrap();
+    assert_eq!(announced(&cluster), 0);
+    cluster.clock().set_offset_ms(40 * 86_400_000);
+    for _ in 0..20 {
+        old.query_one(&prepared, &[]).unwrap();
+        draw(&mut old);
+    }
+    assert_eq!(announced(&cluster), 1, "to the session that has drawn before");
+    for sessions in 2..=4 {
+        let mut client = cluster.client();
+        for days in [41, 42] {
+            cluster.clock().set_offset_ms((days + 3 * sessions) * 86_400_000);
+            draw(&mut client);
+            // The same layout in other words.
+            value::<i64>(
+                &mut client,
+                &format!("SELECT snowflake_next('{}')", layout.replace("unit:1s ", "unit:1000ms ")),
+            );
+        }
+        assert_eq!(announced(&cluster), sessions as usize);
+    }
+    // Another layout is another matter.
+    let other = ending_in_days(&mut old, 100, 10);
+    value::<i64>(&mut old, &format!("SELECT snowflake_next('{other}')"));
+    assert_eq!(announced(&cluster), 5);
+}
+
+#[test]
+fn parallel_workers_do_not_announce_the_last_year() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen; CREATE TABLE rows AS SELECT generate_series(1, 20000) AS n");
+    let mut client = cluster.client();
+    let layout = ending_in_days(&mut client, 100, 12);
+    value::<i64>(&mut client, &format!("SELECT snowflake_next('{layout}')"));
+    execute(
+        &mut client,
+        "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
+    );
+    execute(&mut client, "SET parallel_leader_participation = off");
+    let sql = format!("SELECT count(*) FROM rows WHERE snowflake_next('{layout}') > 0");
+    let plan = column::<String>(&mut client, &format!("EXPLAIN (ANALYZE) {sql}")).join("\n");
+    assert!(plan.contains("Workers Launched: ") && !plan.contains("Workers Launched: 0"), "{plan}");
+    assert_eq!(announced(&cluster), 1);
+}

@@ -1,0 +1,174 @@
+//! No id twice, and each session's ids in order: over sessions, databases, spellings and parallel workers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{execute, ids, value};
+use idgen_testkit::{Cluster, rounds};
+use postgres::{Client, Statement};
+
+const SESSIONS: usize = 16;
+/// Ids of one statement.
+const CHUNK: i32 = 500;
+
+/// One layout, in the ways it can be written. The number of the server is the same in each of them.
+const SPELLINGS: [&str; 5] = [
+    "",
+    "'snowflake'",
+    "'time:41 worker:10 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z'",
+    "'twitter'",
+    "'  time:41   worker:10 sequence:12 epoch:1288834974657ms '",
+];
+
+/// A session that draws in every way there is, in turns.
+struct Session {
+    client: Client,
+    ways: Vec<Statement>,
+    turn: usize,
+}
+
+impl Session {
+    fn new(mut client: Client, number: usize) -> Session {
+        let mut ways = Vec::new();
+        for spelling in SPELLINGS {
+            let more = if spelling.is_empty() { String::new() } else { format!(", {spelling}") };
+            for sql in [
+                format!("SELECT array_agg(snowflake_next({spelling})) FROM generate_series(1, $1::int)"),
+                format!("SELECT array_agg(id) FROM snowflake_next_many($1::int{more}) AS id"),
+            ] {
+                ways.push(client.prepare(&sql).unwrap_or_else(|error| panic!("{sql}: {error:?}")));
+            }
+        }
+        // Each session begins with another way, so that all ways are used at all times.
+        Session { client, ways, turn: number }
+    }
+
+    fn draw(&mut self, received: &mut Vec<i64>) {
+        let way = &self.ways[self.turn % self.ways.len()];
+        self.turn += 1;
+        let chunk: Vec<i64> = self.client.query_one(way, &[&CHUNK]).expect("ids").get(0);
+        assert_eq!(chunk.len(), CHUNK as usize);
+        received.extend(chunk);
+    }
+}
+
+const DATABASES: [&str; 2] = ["postgres", "other"];
+
+fn two_databases() -> Cluster {
+    let cluster = Cluster::builder().conf("idgen.worker_id", "21").start_with_extension();
+    cluster.execute("CREATE DATABASE other");
+    execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
+    cluster
+}
+
+#[test]
+fn sixteen_sessions_over_two_databases_never_repeat_an_id_smoke() {
+    let cluster = two_databases();
+    let session = |number: usize| Session::new(cluster.client_in(DATABASES[number % 2]), number);
+    let mut sessions: Vec<Session> = (0..SESSIONS).map(session).collect();
+    // A million ids a round. Ids only rise, so a round need not be kept: the next one is above all of it.
+    const CHUNKS: usize = 1_000_000 / SESSIONS / CHUNK as usize;
+    let mut highest = 0;
+    for _ in 0..rounds(1, 50) {
+        let received: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let draw = |session: &mut Session| {
+                let mut received = Vec::with_capacity(CHUNKS * CHUNK as usize);
+                (0..CHUNKS).for_each(|_| session.draw(&mut received));
+                received
+            };
+            let workers: Vec<_> = sessions.iter_mut().map(|session| scope.spawn(move || draw(session))).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        received.iter().for_each(|ids| assert_increasing(ids));
+        let all = assert_distinct(received.concat());
+        assert_eq!(all.len(), 1_000_000);
+        assert!(all[0] > highest, "{} of this round, {highest} of an earlier one", all[0]);
+        highest = all[all.len() - 1];
+        // One space: every id has this server's number, and the view has one row.
+        assert!(all.iter().all(|id| (id >> 12) & 1023 == 21));
+    }
+    let mut client = cluster.client();
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 1);
+    assert_eq!(value::<i64>(&mut client, "SELECT last_id FROM idgen.stat_snowflake"), highest);
+    let issued = (rounds(1, 50) * 1_000_000) as i64;
+    assert_eq!(value::<i64>(&mut client, "SELECT issued FROM idgen.stat_snowflake"), issued);
+}
+
+#[test]
+fn parallel_workers_share_with_the_sessions_smoke() {
+    let cluster = two_databases();
+    let mut client = cluster.client();
+    execute(
+        &mut client,
+        "CREATE TABLE big AS SELECT n FROM generate_series(1, 200000) AS n;
+         ANALYZE big;
+         SET max_parallel_workers_per_gather = 4;
+         SET parallel_leader_participation = off;
+         SET parallel_setup_cost = 0;
+         SET parallel_tuple_cost = 0;
+         SET min_parallel_table_scan_size = 0;",
+    );
+    let finished = AtomicBool::new(false);
+    let (plans, drawn) = std::thread::scope(|scope| {
+        let draw = |number: usize| {
+            let mut session = Session::new(cluster.client_in(DATABASES[number % 2]), number);
+            let mut received = Vec::new();
+            while !finished.load(Ordering::Relaxed) {
+                session.draw(&mut received);
+            }
+            assert_increasing(&received);
+            received
+        };
+        let sessions: Vec<_> = (0..4).map(|number| scope.spawn(move || draw(number))).collect();
+        let plans: Vec<Vec<String>> = (0..3).map(|n| create_in_parallel(&mut client, n)).collect();
+        finished.store(true, Ordering::Relaxed);
+        let drawn: Vec<Vec<i64>> = sessions.into_iter().map(|session| session.join().unwrap()).collect();
+        (plans, drawn.concat())
+    });
+    plans.iter().for_each(|plan| assert_drawn_by_workers(plan));
+
+    let mut all = drawn;
+    assert!(!all.is_empty());
+    for n in 0..3 {
+        let stored: Vec<i64> = value(&mut client, &format!("SELECT array_agg(id) FROM t{n}"));
+        assert_eq!(stored.len(), 200_000);
+        all.extend(stored);
+    }
+    let count = all.len() as i64;
+    assert_distinct(all);
+    assert_eq!(value::<i64>(&mut client, "SELECT issued FROM idgen.stat_snowflake"), count, "workers count too");
+}
+
+/// Creates table t`n` of ids drawn by parallel workers, and returns how that was done.
+fn create_in_parallel(client: &mut Client, n: usize) -> Vec<String> {
+    let call = ["snowflake_next()", "snowflake_next('snowflake')", "snowflake_next('twitter')"][n];
+    let sql = format!("EXPLAIN (ANALYZE, VERBOSE) CREATE TABLE t{n} AS SELECT {call} AS id FROM big");
+    client.query(&sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// The function is in what the scan below the Gather puts out, and workers were launched to run it.
+fn assert_drawn_by_workers(plan: &[String]) {
+    let line = |text: &str| plan.iter().position(|line| line.contains(text));
+    let shown = plan.join("\n");
+    let launched = &plan[line("Workers Launched: ").unwrap_or_else(|| panic!("{shown}"))];
+    assert!(!launched.ends_with(": 0"), "{shown}");
+    let scan = line("Parallel Seq Scan on public.big").unwrap_or_else(|| panic!("{shown}"));
+    assert!(line("Gather").is_some_and(|gather| gather < scan), "{shown}");
+    assert!(plan[scan + 1].contains("Output: snowflake_next("), "{shown}");
+}
+
+/// The ids are the server's and not the extension's: dropping and creating it again does not start them anew.
+#[test]
+fn dropping_the_extension_or_a_database_takes_no_id_back() {
+    let cluster = two_databases();
+    let mut seen: Vec<i64> = Vec::new();
+    for _ in 0..3 {
+        seen.extend(ids(&mut cluster.client(), "SELECT snowflake_next_many(5000)"));
+        seen.extend(ids(&mut cluster.client_in("other"), "SELECT snowflake_next_many(5000)"));
+        cluster.execute("DROP EXTENSION idgen; CREATE EXTENSION idgen");
+        cluster.execute("DROP DATABASE other");
+        cluster.execute("CREATE DATABASE other");
+        execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
+    }
+    assert_increasing(&seen);
+}

@@ -1,0 +1,226 @@
+//! Waiting for the clock: that it is done, that it can be ended, and that nobody else has to wait with it.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{await_wait, backend_pid, execute, ids, refused, row, value};
+use postgres::Client;
+
+/// Two ids a millisecond.
+const NARROW: &str = "time:41 sequence:1 epoch:2020-01-01";
+/// How the canonical spec of `NARROW` begins.
+const NARROW_PREFIX: &str = "time:41 sequence:1 ";
+/// Two ids a second.
+const SLOW: &str = "time:31 sequence:1 unit:1s epoch:2020-01-01";
+
+/// What ids of `NARROW`, drawn one by one, say about the clock. The time is read after the id was drawn: the subquery
+/// cannot be pulled up.
+fn observe(client: &mut Client, count: i32) -> Observed {
+    let before: f64 =
+        value(client, "SELECT extract(epoch FROM date_trunc('milliseconds', clock_timestamp()))::float8 * 1000");
+    let sql = format!(
+        "SELECT array_agg(id), count(DISTINCT id >> 1), max(lead)::float8, max(clock)::float8 * 1000 FROM (
+             SELECT id, extract(epoch FROM clock) AS clock,
+                    extract(epoch FROM snowflake_time(id, '{NARROW}') - clock) * 1000 AS lead
+             FROM (SELECT id, clock_timestamp() AS clock
+                   FROM (SELECT snowflake_next('{NARROW}') AS id FROM generate_series(1, {count}) OFFSET 0) AS drawn
+                   OFFSET 0) AS timed) AS shown"
+    );
+    let row = row(client, &sql);
+    let ids: Vec<i64> = row.get(0);
+    assert_increasing(&ids);
+    assert_eq!(ids.len(), count as usize);
+    Observed { ticks: row.get(1), lead_ms: row.get(2), took_ms: row.get::<_, f64>(3) - before }
+}
+
+struct Observed {
+    ticks: i64,
+    /// How far an id was ahead of the clock, at most.
+    lead_ms: f64,
+    /// From the beginning of the millisecond in which it all began.
+    took_ms: f64,
+}
+
+fn counted(client: &mut Client, column: &str, layout: &str) -> i64 {
+    value(client, &format!("SELECT {column} FROM idgen.stat_snowflake WHERE layout LIKE '{layout}%'"))
+}
+
+#[test]
+fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
+    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
+    let mut client = cluster.client();
+    let seen = observe(&mut client, 1000);
+    assert!(seen.ticks >= 500, "two ids a tick: {}", seen.ticks);
+    assert!(seen.lead_ms <= 0.0, "{} ms ahead", seen.lead_ms);
+    // 500 ticks have 499 ticks from the beginning of the first to the beginning of the last.
+    assert!(seen.took_ms >= 498.99, "{} ms for 500 ticks", seen.took_ms);
+    assert_eq!(counted(&mut client, "borrowed", NARROW_PREFIX), 0);
+    assert!(counted(&mut client, "waits", NARROW_PREFIX) > 0);
+
+    // The same session, and the same place in memory, with another drift: it was never in the session's hands.
+    cluster.set_conf("idgen.max_drift", "1s");
+    cluster.reload();
+    let batch = ids(&mut client, &format!("SELECT snowflake_next_many(1500, '{NARROW}')"));
+    assert_increasing(&batch);
+    // One reservation: 750 ticks, of which all but the first one or two lie ahead.
+    assert!(counted(&mut client, "borrowed", NARROW_PREFIX) >= 1400);
+    let seen = observe(&mut client, 2500);
+    assert!(seen.lead_ms <= 1000.0, "{} ms ahead", seen.lead_ms);
+
+    cluster.set_conf("idgen.max_drift", "0");
+    cluster.reload();
+    let seen = observe(&mut client, 100);
+    assert!(seen.lead_ms <= 0.0, "{} ms ahead", seen.lead_ms);
+}
+
+#[test]
+fn sessions_wait_side_by_side_without_repeats() {
+    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
+    let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
+        let draw = |n: usize| {
+            let sql = match n % 2 {
+                0 => format!("SELECT snowflake_next('{NARROW}') FROM generate_series(1, 200)"),
+                _ => format!("SELECT snowflake_next_many(200, '{NARROW}')"),
+            };
+            ids(&mut cluster.client(), &sql)
+        };
+        let sessions: Vec<_> = (0..8).map(|n| scope.spawn(move || draw(n))).collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    drawn.iter().for_each(|ids| assert_increasing(ids));
+    let all = assert_distinct(drawn.concat());
+    assert_eq!(all.len(), 1600);
+}
+
+/// A server whose next id of `SLOW` is nearly a minute away: far longer than any of the tests waits.
+fn with_a_long_wait() -> Cluster {
+    let cluster =
+        Cluster::builder().conf("idgen.max_drift", "1min").conf("log_line_prefix", "[%p] %e ").start_with_extension();
+    cluster.execute(&format!("SELECT count(*) FROM snowflake_next_many(118, '{SLOW}')"));
+    cluster.set_conf("idgen.max_drift", "0");
+    cluster.reload();
+    cluster
+}
+
+fn draw_slowly() -> String {
+    format!("SELECT snowflake_next('{SLOW}')")
+}
+
+/// A session that was terminated. By the log: a client that is slow to read sees no more than the end of the connection.
+fn assert_terminated(cluster: &Cluster, pid: i32) {
+    let line = format!("[{pid}] 57P01 FATAL: ");
+    assert!(cluster.log().contains(&line), "no {line:?} in\n{}", cluster.log());
+}
+
+/// The wait was ended early: the time it was for has not come yet.
+fn assert_early(client: &mut Client) {
+    let sql = "SELECT extract(epoch FROM last_time - clock_timestamp())::float8
+               FROM idgen.stat_snowflake WHERE layout LIKE 'time:31%'";
+    let left: f64 = value(client, sql);
+    assert!(left > 5.0, "the clock is {left} s before the last id: the wait was sat out");
+}
+
+#[test]
+fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
+    let cluster = with_a_long_wait();
+    let mut client = cluster.client();
+    let mut observer = cluster.client();
+    let waits = |observer: &mut Client| counted(observer, "waits", "time:31");
+    assert_eq!(waits(&mut observer), 0);
+
+    execute(&mut client, "SET statement_timeout = '200ms'");
+    refused(&mut client, &draw_slowly(), "57014");
+    execute(&mut client, "RESET statement_timeout");
+    assert_early(&mut observer);
+    assert_eq!(waits(&mut observer), 1, "a wait that was ended counts");
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    // In a transaction that goes on.
+    execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200ms'");
+    refused(&mut client, &draw_slowly(), "57014");
+    execute(&mut client, "ROLLBACK TO s");
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    execute(&mut client, "COMMIT");
+    assert_eq!(waits(&mut observer), 2);
+
+    let pid = backend_pid(&mut client);
+    let mut end_by = |signal: &str, client: &mut Client| {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.simple_query(&draw_slowly()).expect_err("the wait is ended"));
+            await_wait(&cluster, pid);
+            assert!(value::<bool>(&mut observer, &format!("SELECT {signal}({pid})")));
+            let error = waiter.join().unwrap();
+            assert_early(&mut observer);
+            error
+        })
+    };
+    let error = end_by("pg_cancel_backend", &mut client);
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
+    end_by("pg_terminate_backend", &mut client);
+    assert_terminated(&cluster, pid);
+    assert!(client.simple_query("SELECT 1").is_err(), "the session was terminated");
+    assert_eq!(waits(&mut observer), 4);
+    assert!(value::<i64>(&mut cluster.client(), "SELECT snowflake_next()") > 0);
+
+    // With a drift that reaches far enough there is nothing to wait for.
+    cluster.set_conf("idgen.max_drift", "1min");
+    cluster.reload();
+    assert!(value::<i64>(&mut cluster.client(), &draw_slowly()) > 0);
+    assert_eq!(waits(&mut observer), 4);
+
+    execute(&mut observer, "SELECT idgen.reset_stats()");
+    let left = "SELECT sum(issued + batches + borrowed + waits)::bigint + extract(epoch FROM sum(wait_time))::bigint
+                FROM idgen.stat_snowflake";
+    assert_eq!(value::<i64>(&mut observer, left), 0);
+}
+
+#[test]
+fn a_wait_holds_nothing_that_others_need() {
+    let cluster = with_a_long_wait();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    let mut other = cluster.client();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| refused(&mut client, &draw_slowly(), "57014"));
+        await_wait(&cluster, pid);
+        // A layout in use, a new one for this session, one that is new to the server, and what looks at all of them.
+        assert_eq!(ids(&mut other, "SELECT snowflake_next() FROM generate_series(1, 100)").len(), 100);
+        assert!(value::<i64>(&mut other, "SELECT snowflake_next('js53')") > 0);
+        let new = "time:41 tag:4=9 sequence:12 epoch:2020-01-01";
+        assert!(value::<i64>(&mut other, &format!("SELECT snowflake_next('{new}')")) > 0);
+        assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.stat_snowflake"), 4);
+        assert!(value::<bool>(&mut other, "SELECT idgen.status() IS NOT NULL"));
+        // All of that happened during the one wait: the session has nothing else to wait in.
+        await_wait(&cluster, pid);
+        assert_early(&mut other);
+        execute(&mut other, &format!("SELECT pg_cancel_backend({pid})"));
+        waiter.join().unwrap();
+    });
+}
+
+/// Neither a server that is told to stop nor one whose postmaster has died sits out a wait.
+#[test]
+fn a_wait_does_not_keep_the_server_up() {
+    let cluster = with_a_long_wait();
+    std::thread::scope(|scope| {
+        let mut client = cluster.client();
+        let pid = backend_pid(&mut client);
+        let waiter = scope.spawn(move || client.simple_query(&draw_slowly()).is_err());
+        await_wait(&cluster, pid);
+        // Returns when all children have ended.
+        cluster.kill9_postmaster();
+        assert!(waiter.join().unwrap());
+    });
+
+    let cluster = with_a_long_wait();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.simple_query(&draw_slowly()).is_err());
+        await_wait(&cluster, pid);
+        assert_early(&mut cluster.client());
+        cluster.restart();
+        assert!(waiter.join().unwrap());
+    });
+    assert_terminated(&cluster, pid);
+    assert!(value::<i64>(&mut cluster.client(), "SELECT snowflake_next()") > 0);
+}

@@ -1,0 +1,224 @@
+//! What happens to the README's clients: their server restarts, does not replicate, is silent or refuses them, and they fork.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use idgen_testkit::Stop;
+use idgen_testkit::grants::{Seen, assert_kept, rectangles};
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{PATIENCE, execute, row, value};
+
+use super::{ENDLESS, Instance, Java, Language, Python, Site, builder, number, source, time_us};
+
+/// The ids of a client that is ended now. They increase, and are in what it was granted.
+fn ids_of(site: &Site, owner: &str, instance: &mut Instance) -> Vec<i64> {
+    let _ = instance.process.kill();
+    instance.end(&site.cluster);
+    let ids = instance.ids();
+    assert_increasing(&ids);
+    assert_all_kept(site, owner, &ids);
+    ids
+}
+
+fn assert_all_kept(site: &Site, owner: &str, ids: &[i64]) {
+    let granted = rectangles(&mut site.cluster.client());
+    assert_kept(&granted, &[Seen { data_dir: PathBuf::from(owner), ids: ids.to_vec() }]);
+}
+
+fn await_ids(site: &Site, instance: &Instance) {
+    site.cluster.wait_for(PATIENCE, "ids", || instance.last().is_some());
+}
+
+fn coordinator_restarts(language: Language, ways: &[Stop]) {
+    let site = Site::new(builder(), 4);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    for how in ways {
+        await_ids(&site, &instance);
+        site.cluster.stop(*how);
+        site.cluster.start_again();
+        // Only a renewal after the restart allows this.
+        instance.await_time(&site.cluster, site.allowed("a").2);
+    }
+    ids_of(&site, "a", &mut instance);
+}
+
+#[test]
+fn a_python_client_goes_on_after_a_restart_of_its_server() {
+    coordinator_restarts(Python, &[Stop::Fast, Stop::Immediate]);
+}
+
+#[test]
+fn a_java_client_goes_on_after_a_restart_of_its_server() {
+    // It makes so many ids that one restart is enough to check.
+    coordinator_restarts(Java, &[Stop::Immediate]);
+}
+
+fn grant_is_not_replicated(language: Language) {
+    let site = Site::new(builder(), 4);
+    let standby = site.cluster.standby_builder().synchronous().start();
+    standby.stop(Stop::Fast);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    let mut client = site.cluster.client();
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+                  WHERE state = 'active' AND query ~ 'worker_' AND wait_event IS NOT NULL";
+    site.cluster.wait_for(PATIENCE, "ids or the end", || {
+        execute(&mut client, cancel);
+        instance.last().is_some() || instance.process.try_wait().expect("a child").is_some()
+    });
+    assert_eq!(instance.last(), None, "an id under a grant that no standby has");
+    let (status, errors) = instance.end(&site.cluster);
+    assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
+
+    standby.start_again();
+    let mut instance = site.start(language, "b", "6", ENDLESS);
+    await_ids(&site, &instance);
+    ids_of(&site, "b", &mut instance);
+}
+
+#[test]
+fn a_python_client_makes_no_ids_under_a_grant_that_is_not_replicated() {
+    grant_is_not_replicated(Python);
+}
+
+#[test]
+fn a_java_client_makes_no_ids_under_a_grant_that_is_not_replicated() {
+    grant_is_not_replicated(Java);
+}
+
+fn worker_id_does_not_fit(language: Language) {
+    let site = Site::with_pool(builder(), "2, '30 s', first_slot => 1023");
+    let mut fits = site.start(language, "fits", "6", ENDLESS);
+    await_ids(&site, &fits);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    let (status, errors) = instance.end(&site.cluster);
+    assert!(!status.success() && errors.contains("worker id 1024 does not fit into 10 bits"), "{status}: {errors}");
+    assert_eq!(instance.ids(), [0; 0]);
+    let held: i64 = value(&mut site.cluster.client(), "SELECT count(*) FROM idgen.workers WHERE state = 'held'");
+    assert_eq!(held, 1, "worker id 1024 was given back");
+    assert!(ids_of(&site, "fits", &mut fits).iter().all(|id| number(*id) == 1023));
+}
+
+#[test]
+fn a_python_client_refuses_a_worker_id_that_does_not_fit() {
+    worker_id_does_not_fit(Python);
+}
+
+#[test]
+fn a_java_client_refuses_a_worker_id_that_does_not_fit() {
+    worker_id_does_not_fit(Java);
+}
+
+/// Renewals are due every 2 s, so ids of 3 s later were made while one was under way.
+const DURING_A_RENEWAL: Duration = Duration::from_secs(3);
+
+fn await_ids_during_a_renewal(site: &Site, instance: &Instance) {
+    await_ids(site, instance);
+    site.proxy.stop_forwarding();
+    let last = instance.last().expect("it has made ids");
+    instance.await_time(&site.cluster, time_us(last) + DURING_A_RENEWAL.as_micros() as i64);
+}
+
+fn coordinator_is_silent(language: Language) {
+    let site = Site::new(builder(), 1);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    await_ids_during_a_renewal(&site, &instance);
+    let (status, errors) = instance.end(&site.cluster);
+    assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
+    ids_of(&site, "a", &mut instance);
+}
+
+#[test]
+fn a_python_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
+    coordinator_is_silent(Python);
+}
+
+#[test]
+fn a_java_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
+    coordinator_is_silent(Java);
+}
+
+fn coordinator_speaks_again(language: Language) {
+    // The renewal that was sent may arrive late: then the client takes another worker id.
+    let site = Site::new(builder(), 4);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    await_ids_during_a_renewal(&site, &instance);
+    let until_us = site.allowed("a").2;
+    site.proxy.go_on();
+    instance.await_time(&site.cluster, until_us);
+    ids_of(&site, "a", &mut instance);
+}
+
+#[test]
+fn a_python_client_goes_on_when_a_silent_server_speaks_again() {
+    coordinator_speaks_again(Python);
+}
+
+#[test]
+fn a_java_client_goes_on_when_a_silent_server_speaks_again() {
+    coordinator_speaks_again(Java);
+}
+
+fn token_in_two_processes(language: Language) {
+    let site = Site::new(builder(), 4);
+    let mut instance = site.start(language, "a", "6", ENDLESS);
+    await_ids(&site, &instance);
+    let mut client = site.cluster.client();
+    let token = row(&mut client, "SELECT token, number FROM idgen.worker_number");
+    let (token, first): (i64, i32) = (token.get(0), token.get(1));
+    let renew = format!("SELECT worker_renew('p', {token}, not_after) FROM idgen.worker_number WHERE token = {token}");
+    execute(&mut client, &renew);
+    site.cluster.wait_for(PATIENCE, "another worker id", || instance.last().is_some_and(|id| number(id) != first));
+    ids_of(&site, "a", &mut instance);
+}
+
+#[test]
+fn a_python_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
+    token_in_two_processes(Python);
+}
+
+#[test]
+fn a_java_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
+    token_in_two_processes(Java);
+}
+
+/// Forks in the middle. Both print what they made since; the parent goes on beyond what it was granted before the fork.
+const FORKING: &str = "
+import os, sys, time, client
+
+conninfo, pool, owner, ttl = sys.argv[1:]
+ids = client.Ids(conninfo, pool, owner, float(ttl))
+made = [ids.next() for _ in range(1000)]
+child = os.fork()
+end = time.monotonic() + (2 * float(ttl) if child else 0)
+while len(made) < 2000 or time.monotonic() < end:
+    made.append(ids.next())
+    time.sleep(0.001)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    made = made[1000:]
+print(*made, sep='\\n', flush=True)
+ids.close()
+";
+
+#[test]
+fn a_child_of_a_python_client_acquires_for_itself() {
+    let site = Site::new(builder(), 4);
+    let dir = site.dir().join("forking");
+    std::fs::create_dir(&dir).expect("a new directory");
+    std::fs::write(dir.join("client.py"), source(Python)).expect("a new directory");
+    std::fs::write(dir.join("forking.py"), FORKING).expect("a new directory");
+    let mut command = site.cluster.program("/usr/bin/python3");
+    command.arg(dir.join("forking.py")).args([&site.address(Python), "p", "forking", "3"]);
+    let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().expect("make setup installs it");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).expect("ASCII");
+    let ids: Vec<i64> = printed.lines().map(|line| line.parse().expect("an id")).collect();
+    // The child prints before the parent.
+    let (of_child, of_parent) = ids.split_at(1000);
+    assert_increasing(of_child);
+    assert_increasing(of_parent);
+    assert_ne!(number(of_child[0]), number(of_parent[0]));
+    assert_all_kept(&site, "forking", &ids);
+    assert_distinct(ids);
+}

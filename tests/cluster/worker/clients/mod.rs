@@ -1,0 +1,376 @@
+//! The README's clients that make ids themselves, run as they stand there.
+
+mod clock;
+mod faults;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clock::ClientClock;
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
+use idgen_testkit::sql::{PATIENCE, column, row, value};
+use idgen_testkit::{Builder, Cluster, Proxy, grants, pause, rounds};
+use postgres::Client;
+
+const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+const ENDLESS: usize = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Language {
+    Python,
+    Java,
+}
+use Language::{Java, Python};
+
+/// The block of the README that is in a language and acquires a worker id.
+fn source(language: Language) -> String {
+    let readme = std::fs::read_to_string(README).expect("the README is readable");
+    let fence = format!("```{language:?}\n").to_lowercase();
+    let blocks = readme.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a first part"));
+    let clients: Vec<_> = blocks.filter(|block| block.contains("worker_acquire")).collect();
+    let [client] = clients[..] else { panic!("{} clients in {language:?}", clients.len()) };
+    client.to_owned()
+}
+
+/// A client that runs. Killed when dropped.
+struct Instance {
+    process: Child,
+    printed: PathBuf,
+    errors: PathBuf,
+}
+
+/// Where clients run, and what they connect to: by TCP, all that JDBC knows.
+struct Site {
+    cluster: Cluster,
+    proxy: Proxy,
+}
+
+fn builder() -> Builder {
+    Cluster::builder().conf("fsync", "off")
+}
+
+impl Site {
+    fn new(builder: Builder, slots: usize) -> Site {
+        Site::with_pool(builder, &format!("{slots}, '30 s'"))
+    }
+
+    /// With these arguments of `lease_define` after the pool's name.
+    fn with_pool(builder: Builder, definition: &str) -> Site {
+        let cluster = builder.start_with_extension();
+        cluster.execute(&format!("SELECT lease_define('p', {definition})"));
+        grants::write_down(&cluster);
+        let proxy = Proxy::on_tcp(&cluster);
+        Site { cluster, proxy }
+    }
+
+    fn start(&self, language: Language, owner: &str, ttl: &str, count: usize) -> Instance {
+        self.start_by(language, owner, ttl, count, None)
+    }
+
+    fn start_by(
+        &self,
+        language: Language,
+        owner: &str,
+        ttl: &str,
+        count: usize,
+        clock: Option<&ClientClock>,
+    ) -> Instance {
+        let dir = self.dir().join(owner);
+        std::fs::create_dir(&dir).expect("each owner is another");
+        let [printed, errors] = ["printed", "errors"].map(|name| dir.join(name));
+        let file = |path| File::create(path).expect("a new directory");
+        let mut command = match language {
+            Python => {
+                let mut command = self.cluster.program("/usr/bin/python3");
+                command.arg("-u").arg(dir.join("client.py"));
+                command
+            }
+            Java => {
+                let mut command = self.cluster.program("/usr/bin/java");
+                command.args(["-cp", "/usr/share/java/postgresql.jar"]).arg(dir.join("Client.java"));
+                command
+            }
+        };
+        let name = command.get_args().last().expect("the file").to_owned();
+        std::fs::write(name, source(language)).expect("a new directory");
+        if let Some(clock) = clock {
+            clock.apply_to(&mut command);
+        }
+        command.args([&self.address(language), "p", owner, ttl, &count.to_string()]);
+        let process = command.stdout(file(&printed)).stderr(file(&errors)).spawn();
+        Instance { process: process.expect("make setup installs it"), printed, errors }
+    }
+
+    fn address(&self, language: Language) -> String {
+        let (host, port) = (self.proxy.host(), self.proxy.port());
+        match language {
+            Python => self.proxy.connect_string("postgres", "postgres"),
+            Java => format!("jdbc:postgresql://{host}:{port}/postgres?user=postgres"),
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.cluster.data_dir().parent().expect("the data directory is in the cluster's").to_owned()
+    }
+
+    /// The number and the times, in microseconds since 1970, that an owner was allowed last.
+    fn allowed(&self, owner: &str) -> (i32, i64, i64) {
+        let us = |time: &str| format!("(extract(epoch FROM {time}) * 1000000)::bigint");
+        let sql = format!(
+            "SELECT number, {}, {} FROM idgen.worker_number JOIN idgen.lease ON (name, slot) = (pool, number)
+             WHERE owner = '{owner}'",
+            us("not_before"),
+            us("not_after")
+        );
+        let row = row(&mut self.cluster.client(), &sql);
+        (row.get(0), row.get(1), row.get(2))
+    }
+}
+
+impl Instance {
+    fn pid(&self) -> i32 {
+        self.process.id().try_into().expect("a process id is an i32")
+    }
+
+    /// Waits for it: how it ended, and what it said.
+    fn end(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
+        let mut status = None;
+        cluster.wait_for(PATIENCE, "the client to end", || {
+            status = self.process.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        (status.expect("it has ended"), std::fs::read_to_string(&self.errors).expect("UTF-8"))
+    }
+
+    /// All that it has printed up to now, without a line that it is about to print.
+    fn ids(&self) -> Vec<i64> {
+        let printed = std::fs::read_to_string(&self.printed).expect("ASCII");
+        let whole = printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        whole.map(|line| line.parse().unwrap_or_else(|_| panic!("no id: {line}"))).collect()
+    }
+}
+
+impl Instance {
+    /// The last id that it has printed.
+    fn last(&self) -> Option<i64> {
+        let mut file = File::open(&self.printed).expect("it was created");
+        let length = file.metadata().expect("an open file").len();
+        let (mut tail, longest) = (String::new(), 64);
+        file.seek(SeekFrom::Start(length.saturating_sub(longest))).expect("a file");
+        file.take(longest).read_to_string(&mut tail).expect("ASCII");
+        let (whole, _) = tail.rsplit_once('\n')?;
+        Some(whole.rsplit('\n').next()?.parse().expect("an id"))
+    }
+
+    /// Waits for an id of this time, in microseconds since 1970, or a later one.
+    fn await_time(&self, cluster: &Cluster, us: i64) {
+        cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us(id) >= us));
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// By the layout's definition, apart from the extension: microseconds since 1970, and the number.
+fn time_us(id: i64) -> i64 {
+    ((id >> 22) + 1_288_834_974_657) * 1000
+}
+
+fn number(id: i64) -> i32 {
+    (id >> 12 & 1023) as i32
+}
+
+/// Ids are of the number, and of its times. Ids increase, so the first and the last tell of all.
+fn assert_inside(ids: &[i64], (allowed, from_us, until_us): (i32, i64, i64)) {
+    assert_increasing(ids);
+    assert!(ids.iter().all(|id| number(*id) == allowed), "number {allowed}");
+    let (first_us, last_us) = (time_us(ids[0]), time_us(last(ids)));
+    assert!(from_us <= first_us && last_us < until_us, "{first_us} to {last_us} in {from_us} to {until_us}");
+}
+
+/// What the database sees in ids is what the client has put there.
+fn assert_parts(client: &mut Client, ids: &[i64]) {
+    let sql = "SELECT id, (extract(epoch FROM ts) * 1000000)::bigint, worker, sequence
+               FROM unnest($1::bigint[]) AS id, snowflake_parts(id, 'snowflake')";
+    for row in client.query(sql, &[&ids]).unwrap() {
+        let id: i64 = row.get(0);
+        let parts: (i64, i32, i64) = (row.get(1), row.get(2), row.get(3));
+        assert_eq!(parts, (time_us(id), number(id), id & 4095), "{id}");
+    }
+}
+
+#[test]
+fn clients_side_by_side_make_ids_inside_their_rectangles() {
+    for _ in 0..rounds(1, 5) {
+        side_by_side();
+    }
+}
+
+fn side_by_side() {
+    let owners: Vec<_> = (0..3).flat_map(|n| [(Python, format!("python-{n}")), (Java, format!("java-{n}"))]).collect();
+    // As many numbers as clients: a short ttl may pass before its holder renews, and then nobody else is there to take it.
+    let site = Site::new(builder(), owners.len());
+    let count = 50_000;
+    let start = |(language, owner): &(Language, String)| site.start(*language, owner, "0.1", count);
+    let instances: Vec<_> = owners.iter().map(start).collect();
+    let (mut client, mut all, mut numbers) = (site.cluster.client(), Vec::new(), BTreeSet::new());
+    let mut ends_us = Vec::new();
+    for ((_, owner), mut instance) in owners.iter().zip(instances) {
+        let (status, errors) = instance.end(&site.cluster);
+        assert!(status.success(), "{owner}: {errors}");
+        let ids = instance.ids();
+        assert_eq!(ids.len(), count);
+        let allowed = site.allowed(owner);
+        assert_inside(&ids, allowed);
+        assert_parts(&mut client, &ids);
+        numbers.insert(allowed.0);
+        ends_us.push((allowed.0, time_us(last(&ids)) + 1));
+        all.extend(ids);
+    }
+    assert_eq!(numbers.len(), owners.len(), "each had a number of its own");
+    assert_distinct(all);
+    let renewals: i64 = value(&mut client, "SELECT renewals FROM idgen.stat_lease");
+    assert!(renewals > 0, "the clients have renewed");
+
+    let begins = "SELECT (worker_id, (extract(epoch FROM not_before) * 1000000)::bigint)::text
+                  FROM generate_series(1, $n) AS n, worker_acquire('p', 'next-' || n, '1 min')";
+    let mut begins: Vec<String> = column(&mut client, &begins.replace("$n", &owners.len().to_string()));
+    let mut ends: Vec<_> = ends_us.iter().map(|(number, us)| format!("({number},{us})")).collect();
+    begins.sort_unstable();
+    ends.sort_unstable();
+    assert_eq!(begins, ends, "the next holders begin right after the last ids");
+}
+
+/// Another client has the only worker id then, so it cannot go on under a new token.
+fn lost_while_paused(language: Language) {
+    let site = Site::new(builder(), 1);
+    let mut paused = site.start(language, "paused", "0.1", ENDLESS);
+    site.cluster.wait_for(PATIENCE, "ids", || !paused.ids().is_empty());
+    let guard = pause(paused.pid());
+    let allowed = site.allowed("paused");
+    let mut client = site.cluster.client();
+    let is_over = "SELECT state <> 'held' FROM idgen.workers";
+    site.cluster.wait_for(PATIENCE, "the lease to end", || value(&mut client, is_over));
+    let mut next = site.start(Python, "next", "30", ENDLESS);
+    site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
+    guard.resume();
+    let (status, errors) = paused.end(&site.cluster);
+    assert!(!status.success() && errors.contains("are taken"), "{status}: {errors}");
+    assert_inside(&paused.ids(), allowed);
+    next.process.kill().expect("it runs");
+    next.end(&site.cluster);
+    assert_inside(&next.ids(), (0, allowed.2, site.allowed("next").2));
+}
+
+#[test]
+fn a_python_client_that_has_lost_its_number_while_it_was_paused_stops_inside_its_rectangle() {
+    lost_while_paused(Python);
+}
+
+#[test]
+fn a_java_client_that_has_lost_its_number_while_it_was_paused_stops_inside_its_rectangle() {
+    lost_while_paused(Java);
+}
+
+fn clock_steps_back(language: Language) {
+    let site = Site::new(builder(), 1);
+    let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    let mut instance = site.start_by(language, "a", "0.3", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
+    clock.set_offset_s(-3600);
+    let mut client = site.cluster.client();
+    // Between two renewals a client looks at the clock.
+    let mut wait_for_renewals = || {
+        let renewals = "SELECT renewals FROM idgen.stat_lease";
+        let before: i64 = value(&mut client, renewals);
+        site.cluster.wait_for(PATIENCE, "renewals", || value::<i64>(&mut client, renewals) > before + 1);
+    };
+    wait_for_renewals();
+    let before = instance.ids();
+    wait_for_renewals();
+    assert_eq!(instance.ids(), before, "it waits for the clock");
+    clock.set_offset_s(0);
+    site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
+    instance.process.kill().expect("it runs");
+    instance.end(&site.cluster);
+    assert_inside(&instance.ids(), site.allowed("a"));
+}
+
+#[test]
+fn a_python_client_repeats_nothing_when_the_clock_steps_back() {
+    clock_steps_back(Python);
+}
+
+#[test]
+fn a_java_client_repeats_nothing_when_the_clock_steps_back() {
+    clock_steps_back(Java);
+}
+
+fn clock_steps_ahead(language: Language) {
+    let site = Site::new(builder(), 1);
+    let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    // It comes before its time, too.
+    clock.set_offset_s(-1);
+    let mut instance = site.start_by(language, "a", "30", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
+    clock.set_offset_s(3600);
+    let (status, errors) = instance.end(&site.cluster);
+    assert!(
+        !status.success() && errors.contains("this clock is too far ahead of the database's"),
+        "{status}: {errors}"
+    );
+    assert_inside(&instance.ids(), site.allowed("a"));
+}
+
+#[test]
+fn a_python_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+    clock_steps_ahead(Python);
+}
+
+#[test]
+fn a_java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+    clock_steps_ahead(Java);
+}
+
+/// The client's clock shows full hours: it stands still while the client makes more ids than a millisecond has room for.
+fn a_millisecond_is_full(language: Language) {
+    const ROOM: usize = 4096;
+    // Leases reach beyond an hour that has begun.
+    let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
+    let clock = ClientClock::new(&site.dir(), Duration::from_secs(3600));
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as i64;
+    // To the middle of the next hour: the hour does not end meanwhile.
+    let ahead_s = 3600 + 1800 - now_s % 3600;
+    clock.set_offset_s(ahead_s);
+    let mut instance = site.start_by(language, "a", "14400", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= ROOM);
+    clock.set_offset_s(ahead_s + 3600);
+    site.cluster.wait_for(PATIENCE, "another one", || instance.ids().len() >= 2 * ROOM);
+    instance.process.kill().expect("it runs");
+    instance.end(&site.cluster);
+    let ids = instance.ids();
+    assert_inside(&ids, site.allowed("a"));
+    let sequences: Vec<_> = ids.iter().map(|id| (id & 4095) as usize).collect();
+    assert!(sequences.iter().enumerate().all(|(n, sequence)| *sequence == n % ROOM), "no time was used up");
+    let times: Vec<_> = ids.chunks(ROOM).map(|chunk| (time_us(chunk[0]), time_us(last(chunk)))).collect();
+    assert!(times.iter().all(|(first_us, last_us)| first_us == last_us), "{times:?}");
+    assert!(times[1].0 - times[0].0 >= 3_600_000_000, "it waited for the clock: {times:?}");
+}
+
+#[test]
+fn a_python_client_waits_when_a_millisecond_is_full() {
+    a_millisecond_is_full(Python);
+}
+
+#[test]
+fn a_java_client_waits_when_a_millisecond_is_full() {
+    a_millisecond_is_full(Java);
+}

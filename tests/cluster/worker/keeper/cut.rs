@@ -1,0 +1,138 @@
+//! The way to the coordinator is cut, and nobody is told.
+
+use std::sync::atomic::AtomicUsize;
+
+use idgen_testkit::ids::{assert_increasing, last};
+use idgen_testkit::sql::{PATIENCE, refused, row, stream, value};
+use idgen_testkit::{Cluster, Proxy};
+use postgres::Client;
+
+use super::{Worker, coordinator, draw, one_of};
+use crate::{POOL, builder, pooled};
+use idgen_testkit::grants::{Seen, assert_kept, rectangles};
+
+/// 16 ids a millisecond: few enough to draw all that a lease allows.
+const NARROW: &str = "time:41 worker:10 sequence:4 unit:1ms epoch:2020-01-01T00:00:00Z";
+
+/// Draws until there is no more; what came before the error.
+fn draw_all(client: &mut Client) -> Vec<i64> {
+    let (sql, mut ids) = (format!("SELECT snowflake_next_many(2000000000, '{NARROW}')"), Vec::new());
+    let error = stream(client, sql.as_str(), &mut ids, &AtomicUsize::new(0)).expect_err("the lease ends");
+    assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
+    ids
+}
+
+#[test]
+fn ids_go_on_up_to_the_end_of_the_lease_and_the_error_says_since_when_and_why() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let proxy = Proxy::on_tcp(&coordinator);
+    // Ahead of the clock, so that the end is reached by ids before it is by the clock.
+    let server = pooled(&proxy.connect_string("postgres", "postgres")).conf("idgen.max_drift", "10 s");
+    let server = server.start_with_extension();
+    let mut client = server.client();
+    draw(&mut client);
+    let leased = Worker::of(&mut client);
+    proxy.stop_forwarding();
+    let mut ids = draw_all(&mut client);
+
+    // The clock comes there too.
+    let ended = Worker::await_state(&server, "ended");
+    assert_eq!((ended.number, ended.changes), (leased.number, leased.changes));
+    let until_us = ended.until_us.expect("it was leased");
+    let parts = format!(
+        "SELECT (extract(epoch FROM ts) * 1000)::bigint, sequence FROM snowflake_parts({}, '{NARROW}')",
+        last(&ids)
+    );
+    let parts = row(&mut client, &parts);
+    assert_eq!((parts.get::<_, i64>(0), parts.get::<_, i64>(1)), (until_us / 1000 - 1, 15), "the very last one");
+    let granted = rectangles(&mut coordinator.client());
+    assert_eq!(granted.len(), 1);
+    // What was granted while nothing passed any more is not known here.
+    assert!(until_us <= granted[0].until_us, "{granted:?}");
+
+    let error = refused(&mut client, "SELECT snowflake_next()", "55000");
+    assert!(error.message().starts_with("the lease of worker id 0 from pool \"servers\" ended at "), "{error:?}");
+    let detail = error.detail().expect("since when and why");
+    assert!(detail.starts_with("To ask the coordinator has failed since "), "{detail}");
+    assert!(
+        detail.contains(&format!(": {}:{} has not answered within 500 ms", proxy.host(), proxy.port())),
+        "{detail}"
+    );
+
+    proxy.go_on();
+    server.wait_for(PATIENCE, "ids again", || client.simple_query("SELECT snowflake_next()").is_ok());
+    let sql = format!("SELECT snowflake_next_many(1000, '{NARROW}')");
+    ids.extend(idgen_testkit::sql::ids(&mut client, &sql));
+    assert_increasing(&ids);
+    let again = Worker::of(&mut client);
+    assert_eq!((again.number, again.changes), (leased.number, leased.changes), "nobody else has taken it");
+    assert_eq!(rectangles(&mut coordinator.client()).len(), 1, "one token");
+}
+
+#[test]
+fn the_number_passes_to_another_who_begins_where_the_first_one_ended() {
+    let coordinator = coordinator(builder(), 1, "3 s");
+    let proxy = Proxy::on_socket(&coordinator);
+    let first = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    let mut client = first.client();
+    let mut of_first = draw_some(&mut client);
+    let second = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
+    let mut other = second.client();
+    assert_taken(&mut other);
+
+    proxy.stop_forwarding();
+    Worker::await_state(&second, "leased");
+    let until_us = Worker::of(&mut client).until_us.expect("it was leased");
+    let of_second = draw_some(&mut other);
+    let granted = rectangles(&mut coordinator.client());
+    assert_eq!(granted.len(), 2, "{granted:?}");
+    assert!(until_us <= granted[0].until_us && granted[0].until_us <= granted[1].from_us, "{until_us} {granted:?}");
+    assert_eq!(Worker::of(&mut other).number, Some(0));
+    refused(&mut client, "SELECT snowflake_next()", "55000");
+
+    proxy.go_on();
+    let why = "SELECT coalesce(last_error LIKE '%are taken%', false) FROM idgen.stat_worker";
+    first.wait_for(PATIENCE, "it to be told", || value(&mut client, why));
+    assert_taken(&mut client);
+    coordinator.execute(&format!("SELECT lease_define('{POOL}', 2, '3 s')"));
+    let leased = Worker::await_state(&first, "leased");
+    assert_eq!((leased.number, leased.changes), (Some(1), 2));
+    of_first.extend(draw_some(&mut client));
+    assert_increasing(&of_first);
+    let seen = [(&first, of_first), (&second, of_second)];
+    let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
+    assert_kept(&rectangles(&mut coordinator.client()), &seen);
+}
+
+fn draw_some(client: &mut Client) -> Vec<i64> {
+    idgen_testkit::sql::ids(client, "SELECT snowflake_next_many(10000)")
+}
+
+fn assert_taken(client: &mut Client) {
+    let error = refused(client, "SELECT snowflake_next()", "55000");
+    let detail = error.detail().unwrap_or_default();
+    assert!(
+        detail.contains("all 1 numbers of worker pool \"servers\" are taken. Not renewed for longest: 0 by \""),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_host_that_accepts_and_is_silent_is_passed_over() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let proxies = [Proxy::on_socket(&coordinator), Proxy::on_tcp(&coordinator)];
+    proxies[0].stop_forwarding();
+    let places = [&proxies[0], &proxies[1]].map(|proxy| (proxy.host().to_owned(), proxy.port().to_owned()));
+    let server: Cluster = pooled(&one_of(&places)).start_with_extension();
+    for (speaking, silent) in [(1, 0), (0, 1), (1, 0)] {
+        proxies[speaking].go_on();
+        proxies[silent].stop_forwarding();
+        let mut client = server.client();
+        let place = format!("{}:{}", places[speaking].0, places[speaking].1);
+        let by = format!("SELECT state = 'leased' AND coordinator = '{place}' FROM idgen.stat_worker");
+        server.wait_for(PATIENCE, "a lease from the host that speaks", || value(&mut client, &by));
+        draw(&mut client);
+    }
+    assert_eq!(Worker::of(&mut server.client()).changes, 1);
+    assert_eq!(rectangles(&mut coordinator.client()).len(), 1, "one token, whichever way it is renewed");
+}

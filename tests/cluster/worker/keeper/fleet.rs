@@ -1,0 +1,306 @@
+//! A fleet of servers under load and under faults, of their own and of their coordinator.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use idgen_testkit::ids::assert_distinct;
+use idgen_testkit::sql::{PATIENCE, execute, value};
+use idgen_testkit::{Cluster, Stop, pause, rounds};
+
+use super::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
+use super::load::Load;
+use super::random::Random;
+use super::{Worker, coordinator, one_of};
+use crate::{builder, pooled};
+use idgen_testkit::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, with_lost};
+
+const TTL: &str = "1500 ms";
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// To a server, while the coordinator answers.
+    Fault(Fault),
+    /// To a server, while no coordinator answers.
+    FaultInOutage(Fault),
+    /// The coordinator is killed, and starts again when all leases have ended.
+    Outage,
+    /// It starts again at once.
+    CoordinatorKilled,
+    /// It is killed, and its standby takes its place.
+    Failover,
+    CoordinatorClockStepped,
+    /// With two standbys, one of which lacks the last grants and is promoted.
+    LaggardPromoted,
+    /// By a year, and back.
+    CoordinatorClockLeapt,
+    /// Its standby is away for a while, and whatever waits for that is cancelled.
+    StandbyAway,
+}
+
+const YEAR_MS: i64 = 365 * 86_400_000;
+
+/// All that can happen, each once, in some order.
+fn events(random: &mut Random) -> Vec<Event> {
+    let can_wait = |fault: &Fault| !fault.needs_coordinator() && !matches!(fault, Fault::Copied);
+    let mut in_outage: Vec<Fault> = ALL.into_iter().filter(can_wait).collect();
+    random.shuffle(&mut in_outage);
+    // Outages take their time.
+    in_outage.truncate(rounds(3, in_outage.len()));
+    in_outage.push(Fault::Copied);
+    let in_outage = in_outage.into_iter().map(Event::FaultInOutage);
+    let mut events: Vec<Event> = ALL.into_iter().map(Event::Fault).chain(in_outage).collect();
+    events.extend([Event::Outage, Event::CoordinatorKilled, Event::Failover, Event::CoordinatorClockStepped]);
+    events.extend([Event::CoordinatorClockLeapt, Event::LaggardPromoted, Event::StandbyAway]);
+    random.shuffle(&mut events);
+    events
+}
+
+/// The coordinator and its synchronous standby.
+struct Coordinators {
+    serving: Cluster,
+    standby: Cluster,
+}
+
+impl Coordinators {
+    fn start() -> Coordinators {
+        // A standby that has lost its primary looks for it again: until then nothing commits, and nothing is granted.
+        let builder = builder().fake_clock().conf("wal_retrieve_retry_interval", "100 ms");
+        // After a failover ids begin so far ahead: little, so that leases still end in a test.
+        let builder = builder.conf("idgen.worker_max_lead", "6 s");
+        let serving = coordinator(builder, 24, TTL);
+        serving.execute(&format!("SELECT lease_define('{OTHER_POOL}', 24, '{TTL}', first_slot => {FIRST_OTHER})"));
+        // Neither warnings that are not about grants nor their absence may matter.
+        serving.execute(
+            "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE WARNING 'a trigger that warns'; RETURN NULL; END $$;
+             CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn();
+             CREATE ROLE deaf LOGIN SUPERUSER; ALTER ROLE deaf SET client_min_messages = error;",
+        );
+        let standby = serving.standby_builder().synchronous().fake_clock().start();
+        Coordinators { serving, standby }
+    }
+
+    fn connect_string(&self) -> String {
+        let places = [&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
+        one_of(&places).replace("user=postgres", "user=deaf")
+    }
+
+    /// The standby takes over, and gets one of its own.
+    fn promote(&mut self, servers: &[Cluster], promoted: impl FnOnce()) {
+        self.standby.promote();
+        promoted();
+        let next = self.standby.standby_builder().synchronous().fake_clock().start();
+        self.serving = std::mem::replace(&mut self.standby, next);
+        self.tell(servers);
+    }
+
+    /// Where the coordinator is now.
+    fn tell(&self, servers: &[Cluster]) {
+        for server in servers {
+            server.set_conf("idgen.coordinator", &self.connect_string());
+            server.reload();
+        }
+    }
+
+    /// A second standby; either of the two is enough for a grant.
+    fn second_standby(&self) -> Cluster {
+        let mut client = self.serving.client();
+        let first: String = value(&mut client, "SHOW synchronous_standby_names");
+        let second = self.serving.standby_builder().fake_clock().start();
+        let name = format!("SELECT min(application_name) FROM pg_stat_replication WHERE application_name <> '{first}'");
+        let mut name_of_second = None::<String>;
+        self.serving.wait_for(PATIENCE, "the second standby", || {
+            name_of_second = value(&mut client, &name);
+            name_of_second.is_some()
+        });
+        let names = format!("ANY 1 ({first}, {})", name_of_second.expect("waited for"));
+        self.serving.set_conf("synchronous_standby_names", &names);
+        self.serving.reload();
+        second
+    }
+
+    /// The old primary is stopped, and all that it had confirmed is on its first standby. That one is lost as well.
+    fn lose_all_but(&mut self, laggard: Cluster) -> Vec<Rectangle> {
+        self.serving.kill9_postmaster();
+        let mut client = self.standby.client();
+        let is_replayed = "SELECT pg_last_wal_replay_lsn() = pg_last_wal_receive_lsn()
+                           AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')";
+        self.standby.wait_for(PATIENCE, "all that was confirmed", || value(&mut client, is_replayed));
+        let granted = rectangles(&mut client);
+        self.standby.kill9_postmaster();
+        self.standby = laggard;
+        granted
+    }
+}
+
+/// The fleet, and what is seen of copies of its servers.
+struct Fleet<'a> {
+    coordinators: Coordinators,
+    servers: &'a [Cluster],
+    loads: &'a [Load<'a>],
+    copies: Vec<Seen>,
+    /// What was granted before the last grants were lost.
+    lost: Vec<Rectangle>,
+}
+
+impl Fleet<'_> {
+    fn meet(&mut self, event: Event, random: &mut Random) {
+        let whose = match event {
+            Event::Fault(fault) | Event::FaultInOutage(fault) if fault.needs_fake_clock() => self.loads.len() - 1,
+            _ => random.below(self.loads.len()),
+        };
+        println!("{event:?}, server {whose}");
+        let load = &self.loads[whose];
+        match event {
+            Event::Fault(fault) => self.copies.extend(fault.happen(load, Some(&self.coordinators.serving), random)),
+            Event::FaultInOutage(fault) => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                self.copies.extend(fault.happen(load, None, random));
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::Outage => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                for server in self.servers {
+                    Worker::await_state(server, "ended");
+                }
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::CoordinatorKilled => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                self.coordinators.serving.start_again();
+                end_outage(event, self.loads);
+            }
+            Event::Failover => {
+                self.begin_outage();
+                self.coordinators.serving.kill9_postmaster();
+                self.coordinators.promote(self.servers, || end_outage(event, self.loads));
+            }
+            Event::LaggardPromoted => self.promote_a_laggard(event, random),
+            Event::CoordinatorClockStepped => {
+                self.begin_outage();
+                let step_ms = 1 + random.below(3000) as i64;
+                self.step_clock(&[step_ms, -step_ms, 0]);
+                end_outage(event, self.loads);
+            }
+            Event::CoordinatorClockLeapt => {
+                self.begin_outage();
+                self.step_clock(&[YEAR_MS, 0]);
+                end_outage(event, self.loads);
+            }
+            Event::StandbyAway => {
+                self.begin_outage();
+                self.lose_the_standby();
+                end_outage(event, self.loads);
+            }
+        }
+    }
+
+    /// What is told of an outage is not what happened before it.
+    fn begin_outage(&self) {
+        self.loads.iter().for_each(Load::await_ids);
+        self.loads.iter().for_each(Load::begin_outage);
+    }
+
+    fn step_clock(&self, offsets_ms: &[i64]) {
+        for offset_ms in offsets_ms {
+            self.coordinators.serving.clock().set_offset_ms(*offset_ms);
+            self.await_renewals();
+        }
+    }
+
+    fn promote_a_laggard(&mut self, event: Event, random: &mut Random) {
+        let laggard = self.coordinators.second_standby();
+        let receiver: i32 = value(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
+        let paused = pause(receiver);
+        // It lacks renewals, the end of a lease and the grant of another one.
+        let load = &self.loads[random.below(self.loads.len())];
+        self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
+        self.await_renewals();
+        self.begin_outage();
+        let granted = self.coordinators.lose_all_but(laggard);
+        self.lost = with_lost(std::mem::take(&mut self.lost), granted);
+        paused.resume();
+        self.coordinators.promote(self.servers, || ());
+        end_outage(event, self.loads);
+    }
+
+    fn lose_the_standby(&self) {
+        let Coordinators { serving, standby } = &self.coordinators;
+        standby.stop(Stop::Fast);
+        let mut impatient = serving.client();
+        let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+                      WHERE wait_event = 'SyncRep' OR usename = 'deaf' AND query LIKE '%worker_confirm%'";
+        for server in self.servers {
+            let before = Worker::of(&mut server.client()).failures;
+            Worker::await_that(server, "failures", |worker| {
+                execute(&mut impatient, cancel);
+                worker.failures > before + 3
+            });
+        }
+        standby.start_again();
+    }
+
+    fn await_renewals(&self) {
+        for server in self.servers {
+            let before = Worker::of(&mut server.client()).renewals;
+            Worker::await_that(server, "a renewal", |worker| worker.renewals != before);
+        }
+    }
+}
+
+/// The coordinator is there again. Waits until all servers make ids, and says how long they made none in all, and from now on.
+fn end_outage(event: Event, loads: &[Load]) {
+    loads.iter().for_each(Load::expect_ids);
+    let told = loads.iter().map(|load| {
+        let (longest, late) = load.await_expected();
+        format!("{} ms, {} of them with the coordinator back", longest.as_millis(), late.as_millis())
+    });
+    println!("    {event:?}: no ids for {}", told.collect::<Vec<_>>().join("; "));
+}
+
+#[test]
+fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
+    let mut random = Random::new();
+    let coordinators = Coordinators::start();
+    let start = |number: usize| {
+        let server = pooled(&coordinators.connect_string());
+        // One of them has a clock that can be stepped: it is slow.
+        if number == 2 { server.fake_clock() } else { server }.start_with_extension()
+    };
+    let servers: Vec<Cluster> = (0..3).map(start).collect();
+    let loads: Vec<Load> = servers.iter().zip(FIRST_BY_HAND..).map(|(server, id)| Load::new(server, id)).collect();
+    let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new(), lost: Vec::new() };
+    thread::scope(|scope| {
+        let _ends: Vec<_> = loads.iter().map(|load| load.run(scope, 2)).collect();
+        loads.iter().for_each(Load::await_ids);
+        for _ in 0..rounds(1, 10) {
+            for event in events(&mut random) {
+                fleet.meet(event, &mut random);
+            }
+        }
+        loads.iter().for_each(Load::await_ids);
+    });
+    let Fleet { coordinators, copies: mut seen, lost, .. } = fleet;
+    println!("{} ids of {} copies", seen.iter().map(|copy| copy.ids.len()).sum::<usize>(), seen.len());
+    let mut of_settings = Vec::new();
+    for load in loads {
+        let (data_dir, by_hand) = (load.cluster.data_dir(), load.by_hand);
+        let (ids, errors) = load.into_seen();
+        let numbers: BTreeSet<i32> = ids.iter().map(|id| number_of(*id)).collect();
+        println!("{} ids under numbers {numbers:?}, errors {errors:?}", ids.len());
+        // No other server has the one that is set by hand, and no pool.
+        let (set, ids): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| number_of(*id) == by_hand);
+        of_settings.extend(set);
+        seen.push(Seen { data_dir, ids });
+    }
+    let granted = with_lost(rectangles(&mut coordinators.serving.client()), lost);
+    println!("{} rectangles", granted.len());
+    assert_kept(&granted, &seen);
+    assert_distinct(seen.into_iter().flat_map(|server| server.ids).chain(of_settings).collect());
+}

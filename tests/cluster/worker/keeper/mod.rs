@@ -1,0 +1,86 @@
+//! Servers whose numbers are leased: whatever becomes of them, of the coordinator and of the way between them, no id comes
+//! twice, and none is outside of what the coordinator granted.
+
+mod confirm;
+mod cut;
+mod faults;
+mod fleet;
+mod life;
+mod load;
+mod network;
+mod random;
+mod stop;
+mod unset;
+
+use idgen_testkit::sql::{PATIENCE, row, value};
+use idgen_testkit::{Builder, Cluster, grants};
+use postgres::Client;
+
+use crate::POOL;
+
+/// Makes a server the one that grants numbers, and that writes down what it has granted.
+fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
+    let coordinator = builder.start_with_extension();
+    coordinator.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
+    grants::write_down(&coordinator);
+    coordinator
+}
+
+/// A connection string with which each of these is asked in turn: hosts and ports.
+fn one_of(places: &[(String, String)]) -> String {
+    let (hosts, ports): (Vec<_>, Vec<_>) = places.iter().cloned().unzip();
+    format!("host={} port={} user=postgres dbname=postgres", hosts.join(","), ports.join(","))
+}
+
+/// What a server says of its own number.
+#[derive(Debug)]
+struct Worker {
+    state: String,
+    number: Option<i32>,
+    from_us: Option<i64>,
+    until_us: Option<i64>,
+    keeper: Option<i32>,
+    renewals: i64,
+    failures: i64,
+    changes: i64,
+}
+
+impl Worker {
+    fn of(client: &mut Client) -> Worker {
+        let (from, until) = (grants::micros("not_before"), grants::micros("not_after"));
+        let columns = format!("state, worker_id, {until}, pid, renewals, failures, changes, {from}");
+        let row = row(client, &format!("SELECT {columns} FROM idgen.stat_worker"));
+        Worker {
+            state: row.get(0),
+            number: row.get(1),
+            until_us: row.get(2),
+            keeper: row.get(3),
+            renewals: row.get(4),
+            failures: row.get(5),
+            changes: row.get(6),
+            from_us: row.get(7),
+        }
+    }
+
+    fn await_state(cluster: &Cluster, state: &str) -> Worker {
+        Worker::await_that(cluster, state, |worker| worker.state == state)
+    }
+
+    /// Waits until a server says this of its number.
+    fn await_that(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Worker) -> bool) -> Worker {
+        let mut client = cluster.client();
+        let mut last = None;
+        cluster.wait_for(PATIENCE, &format!("the server's number: {what}"), || {
+            let worker = Worker::of(&mut client);
+            let met = holds(&worker);
+            last = Some(worker);
+            met
+        });
+        last.expect("waited for")
+    }
+}
+
+/// One id; an error fails the test.
+fn draw(client: &mut Client) -> i64 {
+    value(client, "SELECT snowflake_next()")
+}

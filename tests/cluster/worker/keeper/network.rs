@@ -1,0 +1,206 @@
+//! The way to the coordinator: names that do not resolve, addresses that are silent, and how often the keeper tries.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use idgen_testkit::sql::{PATIENCE, value};
+use idgen_testkit::{Builder, Cluster, Proxy, Stop};
+
+use super::{Worker, coordinator, draw};
+use crate::{POOL, builder, pooled};
+
+/// A server that resolves names through `resolver.c`.
+fn resolving(builder: Builder) -> Cluster {
+    let server = builder.start_with_extension();
+    server.stop(Stop::Fast);
+    server.set_env("LD_PRELOAD", compile(&server));
+    server.set_env("IDGEN_RESOLVER_LOG", lookups_file(&server));
+    server.start_again();
+    server
+}
+
+fn compile(server: &Cluster) -> std::path::PathBuf {
+    let library = server.data_dir().with_file_name("resolver.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker/keeper/resolver.c");
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&library, &source])
+        .output()
+        .expect("a C compiler is needed to make the faults");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library
+}
+
+fn lookups_file(server: &Cluster) -> std::path::PathBuf {
+    server.data_dir().with_file_name("lookups")
+}
+
+/// How many lookups of hangs.test have begun.
+fn lookups(server: &Cluster) -> usize {
+    std::fs::read(lookups_file(server)).unwrap_or_default().len()
+}
+
+fn threads(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs").count()
+}
+
+fn tcp(hosts: &str, ports: &str) -> String {
+    format!("host={hosts} port={ports} user=postgres dbname=postgres")
+}
+
+/// Waits until the last error of the server's keeper contains this text.
+fn await_error(server: &Cluster, text: &str) {
+    let sql = format!("SELECT coalesce(strpos(last_error, '{text}') > 0, false) FROM idgen.stat_worker");
+    let mut client = server.client();
+    server.wait_for(PATIENCE, &format!("the error \"{text}\""), || value(&mut client, &sql));
+}
+
+/// A proxy, and a listener on the same port of 127.0.0.2 that takes connections and says nothing.
+fn proxy_beside_silence(coordinator: &Cluster) -> (Proxy, TcpListener) {
+    let proxy = Proxy::on_tcp(coordinator);
+    let port = proxy.port().parse().expect("a port");
+    let silence = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).expect("all of 127/8 is this machine's");
+    (proxy, silence)
+}
+
+#[test]
+fn a_server_stops_while_the_name_of_its_coordinator_is_looked_up() {
+    let server = resolving(pooled(&tcp("hangs.test", "5432")));
+    server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
+    // Panics if the server does not end.
+    server.stop(Stop::Fast);
+    assert_eq!(lookups(&server), 1);
+}
+
+#[test]
+fn a_reload_ends_the_wait_for_a_name() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let server = resolving(pooled(&tcp("hangs.test", "5432")));
+    server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
+    server.set_conf("idgen.coordinator", &coordinator.connect_string("postgres", "postgres"));
+    server.reload();
+    let leased = Worker::await_state(&server, "leased");
+    assert_eq!(leased.failures, 0, "the try with the name did not fail, it was given up");
+}
+
+#[test]
+fn the_second_host_is_used_while_the_name_of_the_first_hangs_smoke() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let proxy = Proxy::on_tcp(&coordinator);
+    let hosts = tcp(&format!("hangs.test,{}", proxy.host()), &format!("5432,{}", proxy.port()));
+    let server = resolving(pooled(&hosts));
+    let leased = Worker::await_state(&server, "leased");
+    draw(&mut server.client());
+    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 3);
+    assert_eq!(renewed.changes, 1, "the lease never ended");
+    assert_eq!(lookups(&server), 1, "the lookup that hangs is not begun again");
+}
+
+#[test]
+fn a_name_that_hangs_costs_one_thread_however_often_the_keeper_tries() {
+    let server = resolving(pooled(&tcp("hangs.test", "5432")).conf("idgen.worker_id", "5"));
+    let worker = Worker::await_that(&server, "two failures", |worker| worker.failures >= 2);
+    await_error(&server, "the lookup of host name \"hangs.test\" has not ended within");
+    assert_eq!((threads(worker.keeper.expect("it runs")), lookups(&server)), (2, 1));
+}
+
+#[test]
+fn every_address_of_a_host_name_is_tried() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let (proxy, silence) = proxy_beside_silence(&coordinator);
+    let server = resolving(pooled(&tcp("two.test", proxy.port())));
+    let leased = Worker::await_state(&server, "leased");
+    drop(silence);
+    // Now the first address refuses.
+    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
+    assert_eq!(renewed.changes, 1, "the lease never ended");
+    let named = format!("two.test:{}", proxy.port());
+    assert_eq!(value::<String>(&mut server.client(), "SELECT coordinator FROM idgen.stat_worker"), named);
+}
+
+#[test]
+fn a_name_without_an_address_is_an_error_that_says_so() {
+    let server = pooled(&tcp("nowhere.invalid", "5432")).start_with_extension();
+    await_error(&server, "could not translate host name \"nowhere.invalid\" to address: ");
+}
+
+#[test]
+fn connect_timeout_bounds_each_attempt() {
+    let silence = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = silence.local_addr().expect("it is bound").port().to_string();
+    let conninfo = tcp("127.0.0.1", &port);
+    // One second is less than libpq allows.
+    for (connect_timeout, ms) in [("1", 2000), ("3", 3000)] {
+        let server = pooled(&format!("{conninfo} connect_timeout={connect_timeout}")).start_with_extension();
+        await_error(&server, &format!("127.0.0.1:{port} has not answered within {ms} ms"));
+    }
+    let server = pooled(&conninfo).start_with_extension();
+    server.stop(Stop::Fast);
+    server.set_env("PGCONNECT_TIMEOUT", "2");
+    server.start_again();
+    await_error(&server, &format!("127.0.0.1:{port} has not answered within 2000 ms"));
+}
+
+#[test]
+fn a_silent_coordinator_is_tried_ever_more_seldom() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let proxy = Proxy::on_tcp(&coordinator);
+    let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    Worker::await_state(&server, "leased");
+    proxy.stop_forwarding();
+    let first = proxy.accepted();
+    server.wait_for(PATIENCE, "a try", || proxy.accepted() > first);
+    let (first, begun) = (proxy.accepted(), Instant::now());
+    server.wait_for(PATIENCE, "ten tries", || proxy.accepted() >= first + 10);
+    // Half a second each, and at least half of the pause from its end to the next: 50, 100, 200, 400, twice 500, four times 3000.
+    let least = Duration::from_millis(10 * 500 + (50 + 100 + 200 + 400 + 2 * 500 + 4 * 3000) / 2);
+    assert!(begun.elapsed() >= least, "{:?} for ten tries, {least:?} at least", begun.elapsed());
+}
+
+/// An empty host is libpq's default socket, where nothing listens on this port.
+#[test]
+fn hosts_of_a_service_file_are_tried_one_after_the_other() {
+    let coordinator = coordinator(builder(), 4, "3 s");
+    let (proxy, _silence) = proxy_beside_silence(&coordinator);
+    let server = pooled("service=ids").start_with_extension();
+    server.stop(Stop::Fast);
+    let services = server.data_dir().with_file_name("services");
+    let port = proxy.port();
+    let ids = format!("[ids]\nhost=,127.0.0.2,127.0.0.1\nport={port}\nuser=postgres\ndbname=postgres\n");
+    std::fs::write(&services, ids).expect("the cluster's directory is writable");
+    server.set_env("PGSERVICEFILE", services);
+    server.start_again();
+    let leased = Worker::await_state(&server, "leased");
+    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
+    assert_eq!((renewed.changes, renewed.failures), (1, 0));
+}
+
+#[test]
+fn the_target_session_attrs_of_the_connection_string_hold() {
+    let coordinator = coordinator(builder(), 4, "30 s");
+    let standby = coordinator.standby();
+    let conninfo = standby.connect_string("postgres", "postgres");
+    for (attributes, error) in [("", "session is read-only"), ("target_session_attrs=any", "during recovery")] {
+        let server = pooled(&format!("{conninfo} {attributes}")).start_with_extension();
+        await_error(&server, error);
+    }
+}
+
+#[test]
+fn a_standby_is_passed_over_at_once() {
+    let coordinator = coordinator(builder(), 4, "30 s");
+    let standby = coordinator.standby();
+    let hosts = [&standby, &coordinator].map(|cluster| cluster.host().to_owned()).join(",");
+    let server = pooled(&format!("host={hosts} user=postgres dbname=postgres")).start_with_extension();
+    Worker::await_state(&server, "leased");
+    assert_eq!(Worker::of(&mut server.client()).failures, 0);
+    assert_eq!(
+        value::<i64>(
+            &mut coordinator.client(),
+            &format!("SELECT count(*) FROM idgen.workers WHERE pool = '{POOL}' AND state = 'held'")
+        ),
+        1
+    );
+}

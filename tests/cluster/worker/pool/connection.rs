@@ -1,0 +1,88 @@
+//! How the keeper reaches its coordinator, and who sees the connection string.
+
+use std::path::Path;
+
+use idgen_testkit::Stop;
+use idgen_testkit::sql::{backend_pid, execute, refused, value};
+
+use super::{DRAW, ask_keepers_for_a_password, coordinator};
+use crate::{builder, pooled};
+
+/// The connection is libpq's: a service file, a password file, and hosts that are down or are standbys before the one that
+/// grants.
+#[test]
+fn the_coordinator_is_found_by_service_password_file_and_several_hosts_smoke() {
+    let coordinator = coordinator(4, "1 min");
+    let standby = coordinator.standby();
+    ask_keepers_for_a_password(&coordinator);
+    let cluster = builder().start_with_extension();
+    let dir = cluster.data_dir();
+    let (service, passwords) = (dir.join("services"), dir.join("passwords"));
+    let (first, second) = (standby.host(), coordinator.host());
+    std::fs::write(
+        &service,
+        format!("[ids]\nhost=/nowhere,{first},{second}\nport=5432\nuser=keeper\ndbname=postgres\n"),
+    )
+    .unwrap();
+    std::fs::write(&passwords, "*:*:*:keeper:a secret\n").unwrap();
+    for file in [&service, &passwords] {
+        own_by_server(file, &dir);
+    }
+    cluster.set_env("PGSERVICEFILE", service.as_os_str());
+    cluster.set_conf("idgen.worker_pool", "servers");
+    cluster.set_conf("idgen.coordinator", &format!("service=ids passfile={}", passwords.display()));
+    cluster.restart();
+    let mut client = cluster.client();
+    execute(&mut client, DRAW);
+    assert_eq!(value::<String>(&mut client, "SELECT coordinator FROM idgen.stat_worker"), format!("{second}:5432"));
+    assert_eq!(value::<String>(&mut coordinator.client(), "SELECT role::text FROM idgen.workers"), "keeper");
+}
+
+/// Readable by the server only, as libpq wants it of a file of passwords.
+fn own_by_server(file: &Path, like: &Path) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let owner = std::fs::metadata(like).expect("a directory");
+    chown(file, Some(owner.uid()), Some(owner.gid())).expect("the owner is set");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the mode is set");
+}
+
+/// Ordinary roles can neither see the connection string nor change where the number comes from.
+#[test]
+fn only_who_may_configure_the_server_sees_and_sets_the_coordinator() {
+    let cluster = builder().conf("idgen.coordinator", "password=hidden").start_with_extension();
+    cluster.execute("CREATE ROLE ordinary LOGIN");
+    let mut client = cluster.client_as("postgres", "ordinary");
+    refused(&mut client, "SHOW idgen.coordinator", "42501");
+    refused(&mut client, "SET idgen.worker_pool = 'p'", "55P02");
+    refused(&mut client, "ALTER SYSTEM SET idgen.coordinator = ''", "42501");
+    let all: String = value(&mut client, "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name ~ 'idgen'");
+    let status: String = value(&mut client, "SELECT idgen.status()::text || (SELECT s::text FROM idgen.stat_worker s)");
+    assert!(!all.contains("hidden") && !status.contains("hidden"), "{all} {status}");
+}
+
+/// A session that waits for the first answer of a silent coordinator can be cancelled, and the server stopped.
+#[test]
+fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop_smoke() {
+    let directory = tempfile::tempdir().unwrap();
+    // Accepts, and never says a word.
+    let _silent = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
+    open_to_all(directory.path());
+    let conninfo = format!("host={} user=postgres", directory.path().display());
+    let cluster = pooled(&conninfo).start_with_extension();
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || refused(&mut client, DRAW, "57014"));
+        idgen_testkit::sql::await_wait(&cluster, pid);
+        cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
+        waiting.join().unwrap();
+    });
+    cluster.stop(Stop::Fast);
+}
+
+fn open_to_all(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = directory.join(".s.PGSQL.5432");
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o777)).unwrap();
+}

@@ -1,0 +1,38 @@
+//! This server's number from a pool: settings and their changes, what goes wrong, and what is shown. The faults of a fleet
+//! are in `keeper`.
+
+mod connection;
+mod settings;
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{PATIENCE, value};
+use postgres::Client;
+
+use crate::{POOL, builder};
+
+/// A server that has the pool `servers`, for itself or for others.
+fn coordinator(slots: i32, ttl: &str) -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
+    cluster
+}
+
+fn state(client: &mut Client) -> String {
+    value(client, "SELECT state FROM idgen.stat_worker")
+}
+
+fn await_state(cluster: &Cluster, wanted: &str) {
+    let mut client = cluster.client();
+    cluster.wait_for(PATIENCE, &format!("the number to be {wanted}"), || state(&mut client) == wanted);
+}
+
+fn ask_keepers_for_a_password(coordinator: &Cluster) {
+    coordinator.execute("CREATE ROLE keeper LOGIN PASSWORD 'a secret'");
+    let hba = coordinator.data_dir().join("pg_hba.conf");
+    let rules = std::fs::read_to_string(&hba).expect("it is there");
+    std::fs::write(&hba, format!("local all keeper scram-sha-256\n{rules}")).expect("it can be written");
+    coordinator.reload();
+}
+
+const DRAW: &str = "SELECT snowflake_next()";
+const WORKER: &str = "SELECT worker FROM snowflake_parts(snowflake_next())";

@@ -1,0 +1,81 @@
+//! The coordinator's clock leaps a year ahead and comes back.
+
+use idgen_testkit::sql::{hint, refused, value};
+
+use super::{acquire, at, builder, renewal};
+
+const YEAR_MS: i64 = 365 * 86_400_000;
+const SECOND_US: i64 = 1_000_000;
+
+/// The time by the true clock, which the holder has.
+fn true_us() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    now.as_micros() as i64
+}
+
+#[test]
+fn holders_that_say_their_time_are_granted_nothing_far() {
+    let cluster = builder().fake_clock().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 4, '10 s')");
+    let mut client = cluster.client();
+    let mut held = acquire(&mut client, &at(true_us()));
+    cluster.clock().set_offset_ms(YEAR_MS);
+    let is_leapt = "SELECT clock_timestamp() > to_timestamp($1) + interval '300 d'";
+    assert!(client.query_one(is_leapt, &[&((true_us() / SECOND_US) as f64)]).unwrap().get::<_, bool>(0));
+    held.until_us = value(&mut client, &renewal(&held, &at(true_us())));
+    let next = acquire(&mut client, &at(true_us()));
+    for told in [&held, &next] {
+        assert!(told.from_us <= true_us() && told.until_us <= true_us() + 10 * SECOND_US, "{told:?}");
+    }
+    cluster.clock().set_offset_ms(0);
+    held.until_us = value(&mut client, &renewal(&held, &at(true_us())));
+    assert!(held.until_us <= true_us() + 10 * SECOND_US);
+    let third = acquire(&mut client, &at(true_us()));
+    assert!(third.from_us <= true_us(), "{third:?}");
+}
+
+/// A holder that does not say it is granted a year ahead. Then its worker id is refused, with the reason, until the operator
+/// corrects it.
+#[test]
+fn a_worker_id_that_begins_a_year_ahead_is_refused_and_cured() {
+    let cluster = builder().fake_clock().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 1, '10 s')");
+    let mut client = cluster.client();
+    let started_us = true_us();
+    cluster.clock().set_offset_ms(YEAR_MS);
+    let token: i64 = value(&mut client, "SELECT token FROM worker_acquire('p', NULL, '10 s')");
+    cluster.clock().set_offset_ms(0);
+    cluster.execute(&format!("SELECT worker_release('p', {token})"));
+
+    let sql = format!("SELECT worker_acquire('p', NULL, '10 s', {})", at(true_us()));
+    let error = refused(&mut client, &sql, "55000");
+    assert!(
+        error.message().starts_with("worker id 0 of worker pool \"p\" cannot be used before "),
+        "{}",
+        error.message()
+    );
+    assert!(error.detail().is_some_and(|detail| detail.contains("the clock here says")), "{:?}", error.detail());
+    assert!(hint(&error).contains("SELECT worker_correct('p', 0, "), "{}", hint(&error));
+
+    cluster.execute(&format!("SELECT worker_correct('p', 0, {})", at(started_us)));
+    let cured = acquire(&mut client, &at(true_us()));
+    assert!(cured.from_us == started_us && cured.until_us <= true_us() + 10 * SECOND_US, "{cured:?}");
+}
+
+/// A free worker id whose times are near goes before one that is far, and a caller a year ahead is refused.
+#[test]
+fn a_far_worker_id_is_passed_over_and_a_caller_far_ahead_refused() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 2, '10 s')");
+    let mut client = cluster.client();
+    let far = acquire(&mut client, "clock_timestamp()");
+    cluster.execute(&format!(
+        "SELECT worker_release('p', {}); UPDATE idgen.worker_number SET not_after = now() + interval '1 year'",
+        far.token
+    ));
+    let sql = "SELECT worker_id FROM worker_acquire('p', NULL, '10 s', clock_timestamp(), prefer => 0)";
+    assert_eq!(value::<i32>(&mut client, sql), 1, "worker id 0 is preferred, and of no use");
+    let ahead = "SELECT worker_acquire('p', NULL, '10 s', now() + interval '1 year')";
+    let error = refused(&mut client, ahead, "55000");
+    assert!(hint(&error).contains("idgen.worker_max_lead"), "{}", hint(&error));
+}
