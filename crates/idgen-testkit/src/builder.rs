@@ -14,12 +14,12 @@ use crate::template;
 pub struct Builder {
     settings: Settings,
     fake_clock: bool,
-    own_initdb: bool,
+    new_system_identifier: bool,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        let builder = Builder { settings: Settings::new(), fake_clock: false, own_initdb: false };
+        let builder = Builder { settings: Settings::new(), fake_clock: false, new_system_identifier: false };
         builder.preload(true)
     }
 
@@ -42,8 +42,8 @@ impl Builder {
 
     /// Gives the cluster a system identifier of its own: without this all clusters of a test process have the same one,
     /// as if they were copies of one another.
-    pub fn own_initdb(mut self) -> Builder {
-        self.own_initdb = true;
+    pub fn new_system_identifier(mut self) -> Builder {
+        self.new_system_identifier = true;
         self
     }
 
@@ -57,7 +57,7 @@ impl Builder {
     pub fn start(self) -> Cluster {
         let dir = private_dir();
         let data = dir.path().join("data");
-        if self.own_initdb {
+        if self.new_system_identifier {
             template::initdb(&data);
         } else {
             template::copy(&data);

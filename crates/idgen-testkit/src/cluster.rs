@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::builder::Builder;
 use crate::clock::FakeClock;
 use crate::connect::PORT;
-use crate::postmaster::{Postmaster, Stop, await_death};
+use crate::postmaster::{Postmaster, Stop, wait_for_death};
 use crate::procfs::poll;
 use crate::settings::Settings;
 
@@ -126,7 +126,7 @@ impl Cluster {
     /// started again. A child that is paused does not notice.
     pub fn kill9_postmaster(&self) {
         let postmaster = self.state().postmaster.take().expect("the server is running");
-        let orphans = await_death(postmaster.kill9(), PATIENCE);
+        let orphans = wait_for_death(postmaster.kill9(), PATIENCE);
         assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
     }
 

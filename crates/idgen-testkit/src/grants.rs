@@ -20,13 +20,13 @@ pub struct Rectangle {
     pub until_us: i64,
 }
 
-pub fn micros(time: &str) -> String {
+pub fn epoch_us(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
 }
 
 /// Has a coordinator write down all that it grants from now on.
-pub fn write_down(coordinator: &Cluster) {
-    let (from, until) = (micros("NEW.not_before"), micros("NEW.not_after"));
+pub fn record(coordinator: &Cluster) {
+    let (from, until) = (epoch_us("NEW.not_before"), epoch_us("NEW.not_after"));
     execute(
         &mut coordinator.client(),
         &format!(
@@ -67,7 +67,7 @@ pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
 }
 
 /// With what a coordinator had granted whose last grants were lost in a failover: their holders have them all the same.
-pub fn with_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangle> {
+pub fn merge_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangle> {
     let mut by_token: BTreeMap<i64, Rectangle> =
         granted.into_iter().map(|rectangle| (rectangle.token, rectangle)).collect();
     for rectangle in lost {
@@ -124,12 +124,12 @@ pub struct Seen {
 
 /// No two tokens were allowed the same time of a number, and all ids of each server are inside of what it was granted itself.
 /// Layout `snowflake`.
-pub fn assert_kept(rectangles: &[Rectangle], seen: &[Seen]) {
+pub fn assert_ids_granted(rectangles: &[Rectangle], seen: &[Seen]) {
     let granted = ByNumber::new(rectangles);
     for Seen { data_dir, ids } in seen {
         let directory = data_dir.to_str().expect("a path of ASCII");
         for &id in ids {
-            let (number, time_us) = (number_of(id), time_us_of(id));
+            let (number, time_us) = (worker_id_of(id), time_us_of(id));
             let rectangle = granted.find(number, time_us);
             let rectangle = rectangle.unwrap_or_else(|| {
                 let near: Vec<_> = granted.0.get(&number).into_iter().flatten().rev().take(3).collect();
@@ -141,7 +141,7 @@ pub fn assert_kept(rectangles: &[Rectangle], seen: &[Seen]) {
 }
 
 /// The worker of an id in layout `snowflake`.
-pub fn number_of(id: i64) -> i32 {
+pub fn worker_id_of(id: i64) -> i32 {
     (id >> 12 & 1023) as i32
 }
 

@@ -20,11 +20,11 @@ pub fn bytes(cluster: &Cluster) -> Vec<u8> {
 }
 
 /// The newest record of the file, which must have one.
-pub fn on_file(cluster: &Cluster) -> Found {
+pub fn newest_record(cluster: &Cluster) -> Found {
     Record::newest(&bytes(cluster)).expect("the high-water file has a record")
 }
 
 /// The mark of the newest record: no id has this time or a later one.
 pub fn mark_ms(cluster: &Cluster) -> i64 {
-    on_file(cluster).record.mark_ms
+    newest_record(cluster).record.mark_ms
 }

@@ -19,7 +19,7 @@ pub fn assert_distinct(mut ids: Vec<i64>) -> Vec<i64> {
 }
 
 /// How many of the new ids were seen before.
-pub fn repeated(seen: &[i64], new: &[i64]) -> usize {
+pub fn count_repeated(seen: &[i64], new: &[i64]) -> usize {
     let seen: HashSet<i64> = seen.iter().copied().collect();
     new.iter().filter(|id| seen.contains(id)).count()
 }
@@ -31,14 +31,14 @@ pub fn last(ids: &[i64]) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{assert_distinct, assert_increasing, repeated};
+    use super::{assert_distinct, assert_increasing, count_repeated};
 
     #[test]
     fn what_is_as_it_should_be_passes() {
         assert_increasing(&[]);
         assert_increasing(&[1, 2, 9]);
         assert_eq!(assert_distinct(vec![3, 1, 2]), [1, 2, 3]);
-        assert_eq!(repeated(&[1, 2, 3], &[3, 4, 1]), 2);
+        assert_eq!(count_repeated(&[1, 2, 3], &[3, 4, 1]), 2);
     }
 
     #[test]

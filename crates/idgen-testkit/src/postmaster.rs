@@ -94,7 +94,7 @@ impl Postmaster {
             let _ = kill(child, Signal::SIGKILL);
         }
         self.reap();
-        await_death(children, Duration::from_secs(10));
+        wait_for_death(children, Duration::from_secs(10));
     }
 
     pub(crate) fn has_child(&self, pid: Pid) -> bool {
@@ -123,7 +123,7 @@ impl Postmaster {
 
 /// Waits until the processes, children of a postmaster that is gone, have ended; gives back those that have not at the
 /// deadline.
-pub(crate) fn await_death(mut pids: Vec<Pid>, deadline: Duration) -> Vec<Pid> {
+pub(crate) fn wait_for_death(mut pids: Vec<Pid>, deadline: Duration) -> Vec<Pid> {
     poll(deadline, || {
         pids.retain(|&pid| {
             // They are children of this process now, and would stay as zombies.

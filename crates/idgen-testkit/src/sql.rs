@@ -58,7 +58,7 @@ pub fn execute(client: &mut Client, sql: &str) {
 ///
 /// The server sends an error before it rolls back. The empty statement waits until the locks of the transaction are
 /// released. It fails only if the error ended the session.
-pub fn refused(client: &mut Client, sql: &str, code: &str) -> DbError {
+pub fn expect_error(client: &mut Client, sql: &str, code: &str) -> DbError {
     let error = client.simple_query(sql).expect_err(sql);
     let _ = client.simple_query("");
     let error = error.as_db_error().unwrap_or_else(|| panic!("{sql}: {error:?}")).clone();
@@ -84,7 +84,7 @@ pub fn check(client: &mut Client, name: &str) -> (bool, String) {
 }
 
 /// Waits until a session that draws ids waits: for the clock, the mark or a refill.
-pub fn await_wait(cluster: &Cluster, pid: i32) {
+pub fn wait_until_waiting(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
     let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query ~ 'snowflake_next|segment_'";
     let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
@@ -93,7 +93,7 @@ pub fn await_wait(cluster: &Cluster, pid: i32) {
 
 /// Waits until a session waits for this: a `wait_event` such as `SyncRep` or `transactionid`, or a `wait_event_type` such
 /// as `Extension`.
-pub fn await_event(cluster: &Cluster, pid: i32, event: &str) {
+pub fn wait_for_event(cluster: &Cluster, pid: i32, event: &str) {
     let mut client = cluster.client();
     let sql = format!(
         "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND '{event}' IN (wait_event, wait_event_type)"

@@ -68,7 +68,7 @@ impl Cluster {
     }
 
     /// Waits until this standby has replayed all that the primary has written up to now.
-    pub fn wait_replayed(&self, primary: &Cluster) {
+    pub fn wait_until_replayed(&self, primary: &Cluster) {
         let row = primary.client().query_one("SELECT pg_current_wal_lsn()::text", &[]).expect("a primary");
         let written: String = row.get(0);
         let mut standby = self.client();
@@ -110,7 +110,7 @@ impl StandbyBuilder<'_> {
         if self.synchronous {
             self.primary.set_conf("synchronous_standby_names", &name);
             self.primary.reload();
-            await_synchronous(self.primary, &name);
+            wait_until_synchronous(self.primary, &name);
         }
         standby
     }
@@ -123,7 +123,7 @@ fn base_backup(source: &Cluster, dir: &Path, conninfo: &str, options: &[&str]) {
     run(command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync"]));
 }
 
-fn await_synchronous(primary: &Cluster, standby: &str) {
+fn wait_until_synchronous(primary: &Cluster, standby: &str) {
     let mut client = primary.client();
     let sql = "SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync'";
     primary.wait_for(PATIENCE, "the standby to be synchronous", || {

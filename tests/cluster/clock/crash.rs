@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use idgen_testkit::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, stream, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::{await_clock_past_checkpoint, builder, draw_not_above, draw_one, ms, set_clock, time_of};
+use crate::{builder, draw_not_above, draw_one, ms, set_clock, time_of, wait_until_past_checkpoint};
 
 /// Two id spaces.
 const LAYOUTS: [&str; 2] = ["snowflake", "js53"];
@@ -77,7 +77,7 @@ fn assert_goes_on(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
         let singles: Vec<i64> = value(&mut client, &sql);
         assert_increasing(&singles);
         let below = draw_not_above(&mut client, layout, seen.len(), last(seen));
-        let repeats = repeated(seen, &singles) + repeated(seen, &below);
+        let repeats = count_repeated(seen, &singles) + count_repeated(seen, &below);
         assert_eq!(repeats, 0, "{layout}: of {} seen ids came again", seen.len());
         assert!(singles[0] > last(seen), "{layout}: {} after {} had been seen", singles[0], last(seen));
         assert_eq!(below.len(), 0, "{layout}: ids below one that had been seen");
@@ -128,7 +128,7 @@ fn nothing_seen_comes_again_when_the_clock_is_set_back_meanwhile() {
 fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     const SEEN: usize = 100_000;
     let cluster = builder().start_with_extension();
-    await_clock_past_checkpoint(&cluster);
+    wait_until_past_checkpoint(&cluster);
     let mut client = cluster.client();
     let seen = LAYOUTS.map(|layout| -> Vec<i64> {
         value(&mut client, &format!("SELECT array_agg(id) FROM snowflake_next_many({SEEN}, '{layout}') AS id"))
@@ -158,7 +158,7 @@ fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize,
         set_clock(&cluster, begin_ms - 1000);
         let count = usize::try_from((end_ms - begin_ms + 1100) * per_ms).expect("a count");
         let again = draw_not_above(&mut client, LAYOUTS[n], count.max(2 * SEEN), last(&seen[n]));
-        (SEEN, repeated(&seen[n], &again))
+        (SEEN, count_repeated(&seen[n], &again))
     })
 }
 
@@ -224,7 +224,7 @@ fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
 fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
     const PROMISED_MS: f64 = 91_000.0;
     let cluster = builder().conf("idgen.max_drift", "1s").conf("idgen.clock_window", "60s").start_with_extension();
-    await_clock_past_checkpoint(&cluster);
+    wait_until_past_checkpoint(&cluster);
     let draw = || draw_one(&mut cluster.client(), "snowflake");
     let mut before = draw();
     for _ in 0..rounds(3, 20) {

@@ -28,13 +28,13 @@ const DROP_POSTGRES: &str = "DROP DATABASE postgres WITH (FORCE)";
 const DROP_TEMPLATE1: [&str; 2] = ["ALTER DATABASE template1 IS_TEMPLATE false", "DROP DATABASE template1"];
 const MAKE_TEMPLATE1: &str = "CREATE DATABASE template1 TEMPLATE template0 IS_TEMPLATE true";
 
-fn await_mark(standby: &Cluster) {
+fn wait_for_mark(standby: &Cluster) {
     let mut client = standby.client_in("other");
     let known = "SELECT mark IS NOT NULL FROM idgen.stat_clock";
     standby.wait_for(PATIENCE, "the mark after recovery", || value(&mut client, known));
 }
 
-fn await_end_of_worker(standby: &Cluster) {
+fn wait_for_end_of_worker(standby: &Cluster) {
     let mut client = standby.client_in("other");
     let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
     standby.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, workers) == 0);
@@ -43,13 +43,13 @@ fn await_end_of_worker(standby: &Cluster) {
 #[test]
 fn the_mark_is_known_after_recovery_where_template1_was_made_again() {
     let [change, drop] = DROP_TEMPLATE1;
-    await_mark(&promoted(&[change, drop, MAKE_TEMPLATE1]));
+    wait_for_mark(&promoted(&[change, drop, MAKE_TEMPLATE1]));
 }
 
 #[test]
 fn the_mark_is_known_after_recovery_where_only_another_template1_is_left() {
     let [change, drop] = DROP_TEMPLATE1;
-    await_mark(&promoted(&[change, drop, MAKE_TEMPLATE1, DROP_POSTGRES]));
+    wait_for_mark(&promoted(&[change, drop, MAKE_TEMPLATE1, DROP_POSTGRES]));
 }
 
 /// The first generation looks for itself.
@@ -58,10 +58,10 @@ fn the_worker_after_recovery_ends_where_it_finds_no_database() {
     let [change, drop] = DROP_TEMPLATE1;
     let standby = promoted(&[change, drop, DROP_POSTGRES]);
     standby.wait_for(PATIENCE, "the worker to give up", || standby.log().contains("the first id after recovery"));
-    await_end_of_worker(&standby);
+    wait_for_end_of_worker(&standby);
     let log = standby.log();
     let failures = log.lines().filter(|line| line.contains("FATAL") && line.contains("does not exist"));
     assert_eq!(failures.count(), 2, "each database is tried once");
     assert!(value::<i64>(&mut standby.client_in("other"), "SELECT snowflake_next()") > 0);
-    await_mark(&standby);
+    wait_for_mark(&standby);
 }

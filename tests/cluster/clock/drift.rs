@@ -5,7 +5,7 @@ use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, rounds};
 use postgres::Client;
 
-use crate::{await_clock_past_checkpoint, builder, draw_one};
+use crate::{builder, draw_one, wait_until_past_checkpoint};
 
 /// 256 ids in a tick of 10 ms.
 const LAYOUT: &str = "sonyflake";
@@ -19,7 +19,7 @@ const GRAIN_MS: f64 = 10.0 + 20.0;
 fn cluster(max_drift: &str) -> Cluster {
     let builder = builder().conf("idgen.clock_window", &format!("{WINDOW_MS}ms"));
     let cluster = builder.conf("idgen.max_drift", max_drift).start_with_extension();
-    await_clock_past_checkpoint(&cluster);
+    wait_until_past_checkpoint(&cluster);
     cluster
 }
 

@@ -1,7 +1,7 @@
 //! The mark in a standby's file, and crashes at the end of recovery. PostgreSQL has then forgotten to what time it had
 //! replayed: the file is all there is.
 
-use idgen_testkit::ids::{last, repeated};
+use idgen_testkit::ids::{count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, Stop, high_water, rounds};
 
@@ -32,7 +32,7 @@ fn replayed_ms(standby: &Cluster) -> i64 {
     ms(&mut standby.client(), "pg_last_xact_replay_timestamp()")
 }
 
-fn await_mark_past(standby: &Cluster, replayed_ms: i64) {
+fn wait_for_mark_past(standby: &Cluster, replayed_ms: i64) {
     standby.wait_for(PATIENCE, "the mark to be past what was replayed", || high_water::mark_ms(standby) > replayed_ms);
 }
 
@@ -43,10 +43,10 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
     let copied = high_water::bytes(&primary);
     let early = stored(&mut primary.client());
     primary.execute("INSERT INTO t SELECT id FROM snowflake_next_many(100000) AS id");
-    standby.wait_replayed(&primary);
-    await_mark_past(&standby, replayed_ms(&standby));
+    standby.wait_until_replayed(&primary);
+    wait_for_mark_past(&standby, replayed_ms(&standby));
     primary.kill9_postmaster();
-    let turn = high_water::on_file(&standby).record.turn;
+    let turn = high_water::newest_record(&standby).record.turn;
     let signal = standby.data_dir().join("standby.signal");
     match ending {
         Ending::Crash => {
@@ -59,7 +59,7 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
             std::fs::remove_file(signal).expect("a standby's data directory");
         }
     }
-    let marked = high_water::on_file(&standby).record.turn > turn;
+    let marked = high_water::newest_record(&standby).record.turn > turn;
     if !with_the_mark {
         std::fs::write(high_water::file(&standby), copied).expect("the standby's file");
     }
@@ -76,7 +76,7 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
     let count = usize::try_from((end_ms - begin_ms + SECOND_MS + 100) * 4096).expect("a count");
     set_clock(&standby, begin_ms - SECOND_MS);
     let again = draw_not_above(&mut client, "snowflake", count, last(&replicated));
-    Outcome { replicated: replicated.len(), below: again.len(), again: repeated(&replicated, &again), marked }
+    Outcome { replicated: replicated.len(), below: again.len(), again: count_repeated(&replicated, &again), marked }
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn a_prepared_transaction_newer_than_the_mark_brings_no_id_back() {
     let own = "SELECT array_agg(id ORDER BY id) FROM t WHERE xmin = pg_current_xact_id()::xid";
     let prepared: Vec<i64> = value(&mut client, own);
     execute(&mut client, "PREPARE TRANSACTION 'newer'");
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     let [begin_ms, end_ms] = [prepared[0], last(&prepared)].map(|id| time_of(&mut standby.client(), id, "snowflake"));
-    await_mark_past(&standby, replayed_ms(&standby));
+    wait_for_mark_past(&standby, replayed_ms(&standby));
     assert!(high_water::mark_ms(&standby) < begin_ms, "the mark alone does not cover it");
     primary.kill9_postmaster();
     standby.stop(Stop::Fast);
@@ -168,10 +168,10 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
     for hours in [1, 3, 50] {
         primary.clock().set_offset_ms(hours * HOUR_MS);
         insert(&mut client, 1);
-        standby.wait_replayed(&primary);
+        standby.wait_until_replayed(&primary);
         let replayed_ms = replayed_ms(&standby);
         assert!(replayed_ms > true_ms() + hours * HOUR_MS - 60 * SECOND_MS, "{hours} hours ahead");
-        await_mark_past(&standby, replayed_ms);
+        wait_for_mark_past(&standby, replayed_ms);
         let mark_ms = high_water::mark_ms(&standby);
         assert!(mark_ms >= replayed_ms + AHEAD_MS, "the mark is {} ms past the commit", mark_ms - replayed_ms);
     }
@@ -180,7 +180,7 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
 
     // Commits all the while, under a clock that is at most three times as fast as time: the worker's looks, a fifth
     // of a second apart, are closer to one another than the room.
-    let mut records = vec![high_water::on_file(&standby).record];
+    let mut records = vec![high_water::newest_record(&standby).record];
     let mut offset_ms = 50 * HOUR_MS;
     let mut commits = 0;
     standby.wait_for(PATIENCE, "the mark to be moved twice", || {
@@ -188,7 +188,7 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
         primary.clock().set_offset_ms(offset_ms);
         insert(&mut client, 1);
         commits += 1;
-        let newest = high_water::on_file(&standby).record;
+        let newest = high_water::newest_record(&standby).record;
         if newest.turn > records[records.len() - 1].turn {
             records.push(newest);
         }
@@ -203,7 +203,7 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
     let mark_ms = high_water::mark_ms(&standby);
     primary.clock().set_offset_ms(HOUR_MS);
     insert(&mut client, 1);
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     standby.restart();
     assert!(high_water::mark_ms(&standby) >= mark_ms);
 }

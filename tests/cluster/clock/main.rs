@@ -43,7 +43,7 @@ fn set_clock(cluster: &Cluster, ms: i64) {
 }
 
 /// The time of a checkpoint counts to the second: within that second a first start begins ahead of the clock.
-fn await_clock_past_checkpoint(cluster: &Cluster) {
+fn wait_until_past_checkpoint(cluster: &Cluster) {
     let mut client = cluster.client();
     let sql = "SELECT clock_timestamp() >= checkpoint_time + interval '1 s' FROM pg_control_checkpoint()";
     cluster.wait_for(PATIENCE, "the clock to be past the last checkpoint", || value(&mut client, sql));

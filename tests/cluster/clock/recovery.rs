@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use idgen_testkit::ids::{assert_distinct, assert_increasing, last, repeated};
+use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_testkit::{Builder, Cluster, Stop, rounds};
 use postgres::Client;
@@ -65,7 +65,7 @@ fn kill_under_load(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
     const SESSIONS: usize = 4;
     const ENOUGH: usize = 100;
     let counts: [AtomicUsize; SESSIONS] = Default::default();
-    standby.wait_replayed(primary);
+    standby.wait_until_replayed(primary);
     std::thread::scope(|scope| {
         let insert = |count| {
             let mut client = primary.client();
@@ -112,14 +112,14 @@ pub fn assert_goes_on(server: &Cluster, replicated: &[i64]) {
     // The primary key would refuse what is in the table.
     let new = insert(&mut client, replicated.len() as i64 + 10_000);
     assert!(new[0] > highest, "{} after {highest}", new[0]);
-    assert_eq!(repeated(replicated, &new), 0);
+    assert_eq!(count_repeated(replicated, &new), 0);
     // Of another layout too, which has issued nothing here.
     let other = draw_one(&mut client, "js53");
     assert!(other.time_ms > until_ms, "js53 begins at {}, and ids had come to {until_ms}", other.time_ms);
 }
 
 /// Waits until the mark has been written after a recovery, by the worker alone.
-fn await_mark(server: &Cluster) {
+fn wait_for_mark(server: &Cluster) {
     let mut client = server.client();
     server.wait_for(PATIENCE, "the mark after recovery", || {
         value(&mut client, "SELECT mark IS NOT NULL FROM idgen.stat_clock")
@@ -140,7 +140,7 @@ fn a_promoted_standby_goes_on_after_what_it_has() {
             assert_refused_on_standby(&standby);
             standby.promote();
             let replicated = stored(&mut standby.client());
-            assert!(repeated(&seen, &replicated) > 100, "the load has arrived");
+            assert!(count_repeated(&seen, &replicated) > 100, "the load has arrived");
             assert_goes_on(&standby, &replicated);
         }
     }
@@ -161,7 +161,7 @@ fn a_crash_right_after_the_promotion_changes_nothing() {
             let standby = standby_of(&primary, Behind::Hour);
             kill_under_load(&primary, &standby);
             standby.promote();
-            await_mark(&standby);
+            wait_for_mark(&standby);
             match end {
                 End::Postmaster => standby.kill9_postmaster(),
                 End::Backend => standby.kill9(backend_pid(&mut standby.client())),
@@ -190,7 +190,7 @@ fn ids_of_a_prepared_transaction_do_not_come_again() {
         execute(&mut client, "BEGIN");
         let prepared = insert(&mut client, 5000);
         execute(&mut client, "PREPARE TRANSACTION 'p'");
-        standby.wait_replayed(&primary);
+        standby.wait_until_replayed(&primary);
         let committed_ms = ms(&mut standby.client(), "pg_last_xact_replay_timestamp()");
         let prepared_ms = time_of(&mut standby.client(), prepared[0], "snowflake");
         assert!(prepared_ms >= committed_ms + LATER_MS, "prepared at {prepared_ms}, last commit at {committed_ms}");
@@ -203,7 +203,7 @@ fn ids_of_a_prepared_transaction_do_not_come_again() {
         execute(&mut client, "COMMIT PREPARED 'p'");
         let new = insert(&mut client, 10_000);
         assert!(new[0] > last(&prepared), "{} after {}", new[0], last(&prepared));
-        assert_eq!(repeated(&prepared, &stored(&mut client)), prepared.len(), "it was committed");
+        assert_eq!(count_repeated(&prepared, &stored(&mut client)), prepared.len(), "it was committed");
     }
 }
 
@@ -219,7 +219,7 @@ fn a_failover_right_after_borrowing_repeats_nothing() {
         execute(&mut client, "INSERT INTO t SELECT max(id) FROM snowflake_next_many(4096000) AS id");
         let borrowed: i64 = value(&mut client, "SELECT min(borrowed * 100 / issued)::bigint FROM idgen.stat_snowflake");
         assert!(borrowed >= 50, "{borrowed} % borrowed");
-        standby.wait_replayed(&primary);
+        standby.wait_until_replayed(&primary);
         primary.kill9_postmaster();
         standby.promote();
         let mut client = standby.client();
@@ -277,7 +277,7 @@ fn restore(target: Target) {
     restored.wait_for(PATIENCE, "the end of recovery", || value(&mut client, "SELECT NOT pg_is_in_recovery()"));
     let replicated = stored(&mut client);
     assert_eq!(replicated, kept, "restored up to the target");
-    assert_eq!(repeated(&lost, &replicated), 0);
+    assert_eq!(count_repeated(&lost, &replicated), 0);
     assert_goes_on(&restored, &replicated);
 }
 

@@ -29,7 +29,7 @@ fn assert_begins_after(server: &Cluster, replicated: &[i64]) {
 
 /// Promotes a standby that has all ids of its primary, which then is gone.
 fn fail_over(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
-    standby.wait_replayed(primary);
+    standby.wait_until_replayed(primary);
     primary.kill9_postmaster();
     standby.promote();
     stored(&mut standby.client())
@@ -133,7 +133,7 @@ fn a_server_that_comes_back_repeats_none_of_its_ids() {
             take_ahead(&mut client);
             let own = insert(&mut client, 10_000);
             drop(client);
-            second.wait_replayed(&first);
+            second.wait_until_replayed(&first);
             first.stop(Stop::Fast);
             second.promote();
             let theirs = insert(&mut second.client(), 1000);

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, check, execute, row, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, check, execute, row, value, wait_until_waiting};
 use idgen_testkit::{Cluster, rounds};
 use postgres::Client;
 
-use crate::{await_clock_past_checkpoint, builder, draw_one};
+use crate::{builder, draw_one, wait_until_past_checkpoint};
 
 const HOUR_MS: i64 = 3_600_000;
 /// What two readings of a clock, and the ends of a tick, make of a step.
@@ -88,7 +88,7 @@ fn step_under_load(cluster: &Cluster) {
     const SESSIONS: usize = 4;
     /// How many ids each session draws under each setting of the clock, at the least.
     const DRAWS: usize = 100;
-    await_clock_past_checkpoint(cluster);
+    wait_until_past_checkpoint(cluster);
     let mut observer = cluster.client();
     // A first start begins in the millisecond after the clock.
     assert!(draw_one(&mut observer, "snowflake").lead_ms <= 1.0, "nothing is borrowed at the beginning");
@@ -209,7 +209,7 @@ fn assert_lead_is_paid_back(samples: &[Vec<Sample>], offsets: &[i64], setting: u
 fn without_a_drift_slow_drawing_goes_on_after_a_step_back() {
     for _ in 0..rounds(1, 10) {
         let cluster = builder().conf("idgen.max_drift", "0").start_with_extension();
-        await_clock_past_checkpoint(&cluster);
+        wait_until_past_checkpoint(&cluster);
         let mut client = cluster.client();
         // Ids begin at the millisecond after the first look at the clock. Where the file is made more quickly than that, the
         // first id waits for the rest of it.
@@ -246,12 +246,12 @@ fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
             for _ in 0..100 {
                 draw_one(observer, "snowflake");
             }
-            await_wait(&cluster, pid);
+            wait_until_waiting(&cluster, pid);
         }
     };
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.simple_query(&sql).expect_err("the wait is ended"));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         step_in_the_wait(&mut observer, &[-HOUR_MS, -2 * HOUR_MS, 0, -5, 0]);
         execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
         let error = waiter.join().unwrap();
@@ -260,7 +260,7 @@ fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
     // A step forward past the time that is waited for ends the wait, also when the clock was back before.
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| value::<i64>(&mut client, &sql));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         step_in_the_wait(&mut observer, &[-HOUR_MS, 0]);
         cluster.clock().set_offset_ms(120_000);
         assert!(waiter.join().unwrap() > 0);

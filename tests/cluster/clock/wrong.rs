@@ -1,12 +1,12 @@
 //! A clock that is wrong for a moment and is set right: nothing of it is left where no id was issued under it.
 
 use idgen_testkit::high_water::{directory, mark_ms};
-use idgen_testkit::sql::{PATIENCE, check, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, value};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
 use crate::recovery::{insert, primary};
-use crate::{await_clock_past_checkpoint, builder, draw_one, time_of};
+use crate::{builder, draw_one, time_of, wait_until_past_checkpoint};
 
 const DAY_MS: i64 = 86_400_000;
 const YEAR_MS: i64 = 365 * DAY_MS;
@@ -35,7 +35,7 @@ const WRONGS: [Wrong; 3] = [
 /// Calls under the wrong clock, and sets it right.
 fn refused_under(wrong: Wrong, cluster: &Cluster, client: &mut Client) {
     cluster.clock().set_offset_ms(wrong.offset_ms);
-    let error = refused(client, wrong.sql, "22003");
+    let error = expect_error(client, wrong.sql, "22003");
     assert!(error.message().contains(wrong.words), "{wrong:?}: {error:?}");
     cluster.clock().set_offset_ms(0);
 }
@@ -81,7 +81,7 @@ fn a_refused_call_under_a_wrong_clock_moves_no_mark_in_a_session_that_has_drawn(
 fn an_observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
     for has_drawn in [false, true] {
         let cluster = builder().start_with_extension();
-        await_clock_past_checkpoint(&cluster);
+        wait_until_past_checkpoint(&cluster);
         if has_drawn {
             draw_one(&mut cluster.client(), "snowflake");
         }
@@ -120,7 +120,7 @@ fn the_worker_after_recovery_promises_no_time_of_its_own_clock() {
     let standby = primary.standby_builder().fake_clock().conf("idgen.clock_window", "60s");
     let standby = standby.conf("max_worker_processes", "8").start();
     insert(&mut primary.client(), 1);
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     primary.kill9_postmaster();
     standby.promote();
     let mut client = standby.client();
@@ -161,7 +161,7 @@ fn a_step_forward_of_more_than_a_day_is_told_and_shown_until_the_clock_is_set_ri
 
     cluster.clock().set_offset_ms(74 * YEAR_MS);
     for _ in 0..3 {
-        refused(&mut client, "SELECT snowflake_next()", "22003");
+        expect_error(&mut client, "SELECT snowflake_next()", "22003");
     }
     let lines = told(&cluster);
     assert_eq!(lines.len(), 1, "{lines:?}");

@@ -1,11 +1,11 @@
 //! An attempt that fails writes nothing: no WAL, no transaction id.
 
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{backend_pid, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 use postgres::Client;
 
 use crate::fairness::quiet;
-use crate::{await_head, await_state};
+use crate::{wait_for_state, wait_until_head};
 
 /// Where WAL goes on, and the next transaction id: neither moves.
 fn written(client: &mut Client) -> String {
@@ -29,14 +29,14 @@ fn an_attempt_that_loses_writes_nothing() {
     );
     // Nobody holds it, but for a transaction that has fenced.
     let token = acquire(&mut holder, "'fenced', '100 ms'").token;
-    await_state(&cluster, "fenced", "0 expired");
+    wait_for_state(&cluster, "fenced", "0 expired");
     execute(&mut fenced, &format!("BEGIN; SELECT lease_fence('fenced', {token})"));
     // Somebody is at the head.
     acquire(&mut holder, "'queued', '1 day'");
     let pid = backend_pid(&mut head);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| head.simple_query("SELECT lease_acquire('queued')").is_err());
-        await_head(&cluster, pid);
+        wait_until_head(&cluster, pid);
         for name in ["held", "bound", "slots", "rests", "fenced", "queued"] {
             for timeout in ["0", "30 ms"] {
                 let attempt = format!("SELECT lease_try_acquire('{name}', '{timeout}', '1 day', bind_session => true)");
@@ -51,15 +51,15 @@ fn an_attempt_that_loses_writes_nothing() {
             let attempt = format!("SELECT lease_acquire('{name}')");
             let before = written(&mut observer);
             execute(&mut client, "SET lock_timeout = '30ms'");
-            refused(&mut client, &attempt, "55P03");
+            expect_error(&mut client, &attempt, "55P03");
             execute(&mut client, "RESET lock_timeout");
             assert_eq!(written(&mut observer), before, "{name}");
         }
         for call in ["lease_renew", "lease_release", "lease_fence"] {
             let attempt = format!("SELECT {call}('held', 1)");
-            refused(&mut client, &attempt, "55000");
+            expect_error(&mut client, &attempt, "55000");
             let before = written(&mut observer);
-            refused(&mut client, &attempt, "55000");
+            expect_error(&mut client, &attempt, "55000");
             assert_eq!(written(&mut observer), before, "{call}");
         }
         execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
@@ -85,7 +85,7 @@ fn a_transaction_that_acquires_many_names_holds_few_locks_of_definitions() {
     // They are locked all the same: no definition changes under a grant that is not committed.
     execute(&mut definer, "SET lock_timeout = '30ms'");
     for name in ["name 1", "name 1000"] {
-        refused(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");
+        expect_error(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");
     }
     execute(&mut holder, "COMMIT");
     execute(&mut definer, "BEGIN; SELECT lease_define('name 1', 2)");

@@ -1,9 +1,9 @@
 //! Definitions that are being changed: grants wait for them, holders do not.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{backend_pid, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
-use crate::{await_queued, builder, release, renew};
+use crate::{builder, release, renew, wait_until_queued};
 
 /// What keeps others from grants while its transaction is open.
 const CHANGES: [&str; 3] = [
@@ -61,7 +61,7 @@ fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
     for grant in grants {
         for (limit, sqlstate) in [("lock_timeout", "55P03"), ("statement_timeout", "57014")] {
             execute(&mut client, &format!("SET {limit} = '50ms'"));
-            refused(&mut client, grant, sqlstate);
+            expect_error(&mut client, grant, sqlstate);
             execute(&mut client, &format!("RESET {limit}"));
         }
     }
@@ -70,7 +70,7 @@ fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'p'"));
-        await_queued(&cluster, pid);
+        wait_until_queued(&cluster, pid);
         execute(&mut definer, "COMMIT");
         assert_eq!(waiter.join().unwrap().slot, 0);
     });
@@ -85,8 +85,8 @@ fn a_pool_dropped_during_the_wait_grants_no_worker_id() {
     execute(&mut definer, "BEGIN; SELECT lease_drop('p')");
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| refused(&mut client, "SELECT worker_acquire('p', ttl => '1 hour')", "42704"));
-        await_queued(&cluster, pid);
+        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT worker_acquire('p', ttl => '1 hour')", "42704"));
+        wait_until_queued(&cluster, pid);
         execute(&mut definer, "COMMIT");
         waiter.join().unwrap();
     });

@@ -1,7 +1,7 @@
 //! The extension and its database go and come back, under waiters and bound leases.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free};
-use idgen_testkit::sql::{PATIENCE, await_event, backend_pid, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
 use postgres::Client;
 
 use crate::builder;
@@ -45,14 +45,14 @@ fn an_extension_is_dropped_under_waiters() {
     let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
     let token = acquire(&mut holder, "'a', bind_session => true").token;
     std::thread::scope(|scope| {
-        let head = scope.spawn(|| refused(&mut head, "SELECT lease_acquire('a')", "42P01"));
-        await_event(&cluster, head_pid, "Extension");
-        let second = scope.spawn(|| refused(&mut second, "SELECT lease_acquire('a')", "42P01"));
-        await_event(&cluster, second_pid, "advisory");
+        let head = scope.spawn(|| expect_error(&mut head, "SELECT lease_acquire('a')", "42P01"));
+        wait_for_event(&cluster, head_pid, "Extension");
+        let second = scope.spawn(|| expect_error(&mut second, "SELECT lease_acquire('a')", "42P01"));
+        wait_for_event(&cluster, second_pid, "advisory");
         // Those who wait keep no table from being altered, and so no renewal from what would queue behind that.
         execute(&mut observer, "BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT");
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
-        await_event(&cluster, head_pid, "Extension");
+        wait_for_event(&cluster, head_pid, "Extension");
         execute(&mut observer, "DROP EXTENSION idgen");
         head.join().unwrap();
         second.join().unwrap();
@@ -82,11 +82,11 @@ fn a_database_is_dropped_under_waiters_and_bound_leases() {
     let highest = acquire(&mut holder, "'a', bind_session => true").token;
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut waiter, "'a'").token);
-        await_event(&cluster, waiter_pid, "Extension");
+        wait_for_event(&cluster, waiter_pid, "Extension");
         let head = scope.spawn(|| head.simple_query("SELECT lease_acquire('a')").is_err());
-        await_event(&cluster, head_pid, "Extension");
+        wait_for_event(&cluster, head_pid, "Extension");
         let second = scope.spawn(|| second.simple_query("SELECT lease_acquire('a')").is_err());
-        await_event(&cluster, second_pid, "advisory");
+        wait_for_event(&cluster, second_pid, "advisory");
         execute(&mut other, "DROP DATABASE shop WITH (FORCE)");
         assert!(head.join().unwrap() && second.join().unwrap());
         assert!(holder.simple_query("SELECT 1").is_err());

@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use postgres::Client;
 
 use crate::process::Psql;
-use crate::{await_head, await_queued, builder, counted, release};
+use crate::{builder, counted, release, wait_until_head, wait_until_queued};
 
 #[test]
 fn waiters_are_granted_in_the_order_in_which_they_queued() {
@@ -30,9 +30,9 @@ fn waiters_are_granted_in_the_order_in_which_they_queued() {
                     token
                 });
                 if number == 0 {
-                    await_head(&cluster, pid)
+                    wait_until_head(&cluster, pid)
                 } else {
-                    await_queued(&cluster, pid)
+                    wait_until_queued(&cluster, pid)
                 }
                 waiter
             })
@@ -88,9 +88,9 @@ fn price(cluster: &Cluster, waiting: usize) -> Price {
         for _ in 0..waiting {
             let (pid, waiter) = queue(party());
             if waiters.is_empty() {
-                await_head(cluster, pid)
+                wait_until_head(cluster, pid)
             } else {
-                await_queued(cluster, pid)
+                wait_until_queued(cluster, pid)
             }
             waiters.push_back((pid, waiter));
         }
@@ -104,9 +104,9 @@ fn price(cluster: &Cluster, waiting: usize) -> Price {
                 party
             });
             let (pid, waiter) = queue(released);
-            await_queued(cluster, pid);
+            wait_until_queued(cluster, pid);
             waiters.push_back((pid, waiter));
-            await_head(cluster, waiters[0].0);
+            wait_until_head(cluster, waiters[0].0);
         }
         let per_grant = |after: i64, before: i64| (after - before) as f64 / GRANTS as f64;
         let price = Price {
@@ -150,10 +150,10 @@ fn assert_skips(cluster: &Cluster, wish: &str, end: impl FnOnce(Psql)) {
     let token = acquire(&mut holder, "'k', '1 day'").token;
     let mut head = Psql::start(cluster);
     head.send(wish);
-    await_head(cluster, head.backend);
+    wait_until_head(cluster, head.backend);
     std::thread::scope(|scope| {
         let next = scope.spawn(|| acquire(&mut next, "'k', '1 day'"));
-        await_queued(cluster, pid);
+        wait_until_queued(cluster, pid);
         end(head);
         assert!(release(&mut holder, "k", token));
         let granted = next.join().unwrap();
@@ -161,7 +161,7 @@ fn assert_skips(cluster: &Cluster, wish: &str, end: impl FnOnce(Psql)) {
     });
 }
 
-fn kill_and_await(cluster: &Cluster, head: Psql) {
+fn kill_and_wait(cluster: &Cluster, head: Psql) {
     let backend = head.backend;
     head.kill();
     let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
@@ -183,7 +183,7 @@ fn a_head_that_is_gone_is_skipped() {
         assert!(value::<bool>(&mut cluster.client(), &end));
     });
     let watching = format!("SET client_connection_check_interval = '50ms'; {wish}");
-    assert_skips(&cluster, &watching, |head| kill_and_await(&cluster, head));
+    assert_skips(&cluster, &watching, |head| kill_and_wait(&cluster, head));
     assert_eq!(grants(&mut observer) - before, 4, "the dead have had no turn");
 
     // A server that does not look grants it to the dead client, and finds out then.
@@ -204,14 +204,14 @@ fn waiters_that_are_gone_leave_no_trace_in_the_queue() {
         let mut waiter = Psql::start(&cluster);
         waiter.send("SET client_connection_check_interval = '50ms'; SELECT token FROM lease_acquire('k', '1 day')");
         if waiters.is_empty() {
-            await_head(&cluster, waiter.backend)
+            wait_until_head(&cluster, waiter.backend)
         } else {
-            await_queued(&cluster, waiter.backend)
+            wait_until_queued(&cluster, waiter.backend)
         }
         waiters.push(waiter);
     }
     for waiter in waiters {
-        kill_and_await(&cluster, waiter);
+        kill_and_wait(&cluster, waiter);
     }
     assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 0);
     execute(&mut holder, &format!("SELECT lease_release('k', {token})"));

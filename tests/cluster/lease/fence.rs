@@ -1,9 +1,9 @@
 //! The fence among the locks of the lock manager: who waits for whom, and what deadlocks.
 
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 
-use crate::{await_row, await_state, builder, locks_of, renew, states};
+use crate::{builder, locks_of, renew, states, wait_for_state, wait_until_waiting_for_row};
 
 /// The fence of one against the row of another: the lock manager finds it, because the take-over waits in it.
 #[test]
@@ -18,7 +18,7 @@ fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
         let (mut holder, mut client) = (cluster.client(), cluster.client());
         let (holder_pid, client_pid) = (backend_pid(&mut holder), backend_pid(&mut client));
         let token = acquire(&mut holder, "'d', '100 ms'").token;
-        await_state(&cluster, "d", "0 expired");
+        wait_for_state(&cluster, "d", "0 expired");
         let [holders, clients] = if is_victim { ["10min", "10ms"] } else { ["10ms", "10min"] };
         execute(&mut holder, &format!("SET deadlock_timeout = '{holders}'; BEGIN; SELECT lease_fence('d', {token})"));
         execute(
@@ -29,16 +29,16 @@ fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
         std::thread::scope(|scope| {
             if is_victim {
                 let update = scope.spawn(|| execute(&mut holder, update));
-                await_row(&cluster, holder_pid);
-                refused(&mut client, wait, "40P01");
+                wait_until_waiting_for_row(&cluster, holder_pid);
+                expect_error(&mut client, wait, "40P01");
                 execute(&mut client, "ROLLBACK TO s");
                 assert_eq!(locks_of(&mut client, client_pid), 0, "{wait}");
                 execute(&mut client, "COMMIT");
                 update.join().unwrap();
             } else {
                 let take_over = scope.spawn(|| execute(&mut client, wait));
-                await_row(&cluster, client_pid);
-                refused(&mut holder, update, "40P01");
+                wait_until_waiting_for_row(&cluster, client_pid);
+                expect_error(&mut holder, update, "40P01");
                 execute(&mut holder, "ROLLBACK");
                 take_over.join().unwrap();
             }
@@ -66,10 +66,10 @@ fn a_prepared_fence_keeps_a_take_over_waiting() {
         let token = acquire(&mut holder, "'p', '100 ms'").token;
         execute(&mut holder, &format!("BEGIN; SELECT lease_fence('p', {token}); PREPARE TRANSACTION 'p'"));
         drop(std::mem::replace(&mut holder, cluster.client()));
-        await_state(&cluster, "p", "0 expired");
+        wait_for_state(&cluster, "p", "0 expired");
         let taken = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&mut client, "'p', '1 day'").token);
-            await_row(&cluster, pid);
+            wait_until_waiting_for_row(&cluster, pid);
             // Without having waited: what keeps the take-over lets the renewal of an expired term through.
             renew(&mut holder, "p", token);
             execute(&mut holder, end);
@@ -97,7 +97,7 @@ fn a_take_over_waits_for_each_of_several_fences() {
         let pid = backend_pid(&mut next);
         std::thread::scope(|scope| {
             let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
-            await_row(&cluster, pid);
+            wait_until_waiting_for_row(&cluster, pid);
             execute(&mut holders[ends], "COMMIT");
             // The other one still stands.
             assert_eq!(take_over.join().unwrap().slot, ends as i32);

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{execute, refused, value};
+use idgen_testkit::sql::{execute, expect_error, value};
 use postgres::Client;
 
-use crate::{await_state, builder, release};
+use crate::{builder, release, wait_for_state};
 
 const TABLES: [&str; 2] = ["plain", "parent"];
 
@@ -72,7 +72,7 @@ fn every_write_without_a_fence_is_refused_smoke() {
         for table in TABLES {
             for (write, _) in WRITES {
                 execute(&mut client, &format!("BEGIN; {fence}"));
-                let error = refused(&mut client, &write.replace("$t", table), "55000");
+                let error = expect_error(&mut client, &write.replace("$t", table), "55000");
                 assert!(error.message().ends_with("can be written only under lease \"g\""), "{write}: {error:?}");
                 execute(&mut client, "ROLLBACK");
             }
@@ -83,7 +83,7 @@ fn every_write_without_a_fence_is_refused_smoke() {
         }
         // Past the parent.
         for write in ["INSERT INTO low VALUES (2, 0)", "UPDATE high SET n = 1", "DELETE FROM low"] {
-            refused(&mut client, write, "55000");
+            expect_error(&mut client, write, "55000");
         }
     }
 }
@@ -126,7 +126,7 @@ fn a_cascade_into_a_guarded_table_is_refused() {
         ),
     );
     for write in ["DELETE FROM free", "UPDATE free SET id = 2", "TRUNCATE free CASCADE"] {
-        refused(&mut client, write, "55000");
+        expect_error(&mut client, write, "55000");
     }
     assert_eq!(rows(&mut client, "child"), "1 0");
 }
@@ -158,7 +158,7 @@ fn a_fence_lasts_as_long_as_what_it_was_made_in() {
         if is_fenced {
             execute(&mut client, write);
         } else {
-            refused(&mut client, write, "55000");
+            expect_error(&mut client, write, "55000");
         }
         execute(&mut client, "ROLLBACK");
         assert!(release(&mut client, "g", token));
@@ -171,17 +171,17 @@ fn a_fence_rolled_back_lets_another_take_over_and_nothing_be_written() {
     let cluster = with_tables();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let token = acquire(&mut client, "'g', '100 ms'").token;
-    await_state(&cluster, "g", "0 expired");
+    wait_for_state(&cluster, "g", "0 expired");
     execute(&mut client, &format!("BEGIN; SAVEPOINT s; SELECT lease_fence('g', {token})"));
     execute(&mut client, "INSERT INTO plain VALUES (2, 0); ROLLBACK TO s");
     let next = acquire(&mut other, "'g', '1 day'").token;
     execute(&mut other, &format!("BEGIN; SELECT lease_fence('g', {next}); UPDATE plain SET n = 1; COMMIT"));
 
-    refused(&mut client, "INSERT INTO plain VALUES (2, 0)", "55000");
+    expect_error(&mut client, "INSERT INTO plain VALUES (2, 0)", "55000");
     execute(&mut client, "ROLLBACK TO s");
-    refused(&mut client, &format!("SELECT lease_fence('g', {token})"), "55000");
+    expect_error(&mut client, &format!("SELECT lease_fence('g', {token})"), "55000");
     execute(&mut client, "ROLLBACK TO s");
-    refused(&mut client, "TRUNCATE plain", "55000");
+    expect_error(&mut client, "TRUNCATE plain", "55000");
     execute(&mut client, "ROLLBACK");
     assert_eq!(rows(&mut client, "plain"), "1 1, 60 1");
 }

@@ -1,22 +1,22 @@
 //! Names whose slots were lowered: a grant never makes more holders than slots, whatever the old holders do afterwards.
 
 use idgen_testkit::lease::{Grant, acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error};
 use idgen_testkit::{Cluster, sql};
 use postgres::Client;
 
-use crate::{await_head, await_queued, await_row, builder, release, renew, states};
+use crate::{builder, release, renew, states, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
 /// Both slots of "s", with terms that are over.
 fn two_expired(cluster: &Cluster) -> [Grant; 2] {
     let mut client = cluster.client();
     execute(&mut client, "SELECT lease_define('s', 2, '100 ms')");
     let grants = [acquire(&mut client, "'s'"), acquire(&mut client, "'s'")];
-    await_states(cluster, ["0 expired", "1 expired"]);
+    wait_for_states(cluster, ["0 expired", "1 expired"]);
     grants
 }
 
-fn await_states(cluster: &Cluster, wanted: [&str; 2]) {
+fn wait_for_states(cluster: &Cluster, wanted: [&str; 2]) {
     let mut client = cluster.client();
     cluster.wait_for(PATIENCE, "the slots to change", || states(&mut client, "s") == wanted);
 }
@@ -24,7 +24,7 @@ fn await_states(cluster: &Cluster, wanted: [&str; 2]) {
 /// The token stands for no term any more.
 fn assert_lost(client: &mut Client, token: i64) {
     for call in ["lease_renew('s', $1)", "lease_fence('s', $1)", "lease_acquire('s', token => $1)"] {
-        refused(client, &format!("SELECT {}", call.replace("$1", &token.to_string())), "55000");
+        expect_error(client, &format!("SELECT {}", call.replace("$1", &token.to_string())), "55000");
     }
 }
 
@@ -36,7 +36,7 @@ fn a_grant_ends_the_expired_term_above_a_lowered_limit() {
     execute(&mut client, "SELECT lease_define('s', 1, '100 ms')");
     // Nobody has taken it over: it is exclusive still, and may be renewed.
     renew(&mut client, "s", old[1].token);
-    await_states(&cluster, ["0 expired", "1 expired"]);
+    wait_for_states(&cluster, ["0 expired", "1 expired"]);
     assert_eq!(acquire(&mut client, "'s', '1 day'").slot, 0);
     for grant in old {
         assert_lost(&mut client, grant.token);
@@ -67,7 +67,7 @@ fn a_grant_waits_for_the_fence_of_a_term_above_a_lowered_limit() {
     assert_eq!(try_acquire(&mut client, "'s'"), None);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'s', '1 day'"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut holder, "COMMIT");
         assert_eq!(waiter.join().unwrap().slot, 0);
     });
@@ -102,11 +102,11 @@ fn a_take_over_follows_the_definition_that_holds_when_it_is_granted() {
     execute(&mut other, &format!("BEGIN; SELECT lease_fence('s', {})", old[1].token));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'s', '1 day'"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut other, &format!("COMMIT; SELECT lease_renew('s', {}, '1 day')", old[1].token));
         execute(&mut other, "SELECT lease_define('s', 1)");
         execute(&mut holder, "COMMIT");
-        await_head(&cluster, pid);
+        wait_until_head(&cluster, pid);
         assert!(release(&mut other, "s", old[1].token));
         assert_eq!(waiter.join().unwrap().slot, 0);
     });
@@ -124,7 +124,7 @@ fn a_definition_waits_for_a_transaction_that_has_acquired() {
     assert_eq!(acquire(&mut client, "'s'").slot, 1);
     std::thread::scope(|scope| {
         let definer = scope.spawn(|| execute(&mut other, "SELECT lease_define('s', 1)"));
-        await_queued(&cluster, pid);
+        wait_until_queued(&cluster, pid);
         execute(&mut client, "COMMIT");
         definer.join().unwrap();
     });

@@ -49,7 +49,7 @@ fn states(client: &mut Client, name: &str) -> Vec<String> {
     column(client, &format!("SELECT slot || ' ' || state FROM idgen.leases WHERE name = '{name}' ORDER BY slot"))
 }
 
-fn await_state(cluster: &Cluster, name: &str, state: &str) {
+fn wait_for_state(cluster: &Cluster, name: &str, state: &str) {
     let mut client = cluster.client();
     cluster.wait_for(PATIENCE, &format!("{name} to be \"{state}\""), || states(&mut client, name) == [state]);
 }
@@ -71,8 +71,8 @@ fn locks_of(client: &mut Client, pid: i32) -> i64 {
 }
 
 /// Waits until a process waits behind others for its turn.
-fn await_queued(cluster: &Cluster, pid: i32) {
-    await_one(
+fn wait_until_queued(cluster: &Cluster, pid: i32) {
+    wait_for_one(
         cluster,
         "the session to queue",
         &format!("pg_locks WHERE pid = {pid} AND NOT granted AND locktype = 'advisory'"),
@@ -80,14 +80,14 @@ fn await_queued(cluster: &Cluster, pid: i32) {
 }
 
 /// Waits until a process waits for a transaction that has locked a row.
-fn await_row(cluster: &Cluster, pid: i32) {
+fn wait_until_waiting_for_row(cluster: &Cluster, pid: i32) {
     let waiting = "NOT granted AND locktype = 'transactionid'";
-    await_one(cluster, "the session to wait for a row", &format!("pg_locks WHERE pid = {pid} AND {waiting}"));
+    wait_for_one(cluster, "the session to wait for a row", &format!("pg_locks WHERE pid = {pid} AND {waiting}"));
 }
 
 /// Waits until a process is at the head of a queue, and sleeps.
-fn await_head(cluster: &Cluster, pid: i32) {
-    await_one(cluster, "the session to be at the head", &asleep(pid));
+fn wait_until_head(cluster: &Cluster, pid: i32) {
+    wait_for_one(cluster, "the session to be at the head", &asleep(pid));
 }
 
 fn asleep(pid: i32) -> String {
@@ -96,7 +96,7 @@ fn asleep(pid: i32) -> String {
     format!("pg_stat_activity WHERE pid = {pid} AND {waits}")
 }
 
-fn await_one(cluster: &Cluster, what: &str, rows: &str) {
+fn wait_for_one(cluster: &Cluster, what: &str, rows: &str) {
     let mut client = cluster.client();
     let sql = format!("SELECT count(*) = 1 FROM {rows}");
     cluster.wait_for(PATIENCE, what, || value(&mut client, &sql));

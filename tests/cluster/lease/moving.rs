@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{backend_pid, execute, refused, row, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, row, value};
 use idgen_testkit::{Cluster, grants, rounds};
 use postgres::Client;
 use postgres::error::SqlState;
 
-use crate::{await_queued, await_row, builder, release, states};
+use crate::{builder, release, states, wait_until_queued, wait_until_waiting_for_row};
 
 const POOLS: [&str; 2] = ["a", "b"];
 
@@ -49,7 +49,7 @@ fn a_renewal_during_a_move_waits_and_is_refused_and_goes_on_under_the_new_name()
     let outcome = |holder: &mut Client, ending: &str, mover: &mut Client| {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| holder.simple_query(&renewal("a", token)).map(|_| ()));
-            await_row(&cluster, pid);
+            wait_until_waiting_for_row(&cluster, pid);
             execute(mover, ending);
             waiter.join().unwrap()
         })
@@ -63,7 +63,7 @@ fn a_renewal_during_a_move_waits_and_is_refused_and_goes_on_under_the_new_name()
     assert_ne!(before_move, before);
 
     execute(&mut holder, &renewal("b", token));
-    refused(&mut holder, &renewal("a", token), "55000");
+    expect_error(&mut holder, &renewal("a", token), "55000");
     assert_ne!(acquire_worker(&mut mover, "b").0, worker_id);
     execute(&mut holder, &format!("BEGIN; SELECT lease_fence('b', {token}); COMMIT"));
     assert!(value::<bool>(&mut holder, &format!("SELECT worker_release('b', {token})")));
@@ -78,7 +78,7 @@ fn a_move_waits_for_a_holder_that_has_fenced() {
     execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token})"));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| value::<i32>(&mut mover, "SELECT worker_move('a', 'b')"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut holder, "COMMIT");
         assert_eq!(waiter.join().unwrap(), 1);
     });
@@ -94,8 +94,8 @@ fn a_caller_that_waits_for_its_turn_during_a_move_gets_no_worker_id_of_the_old_p
     let pid = backend_pid(&mut client);
     execute(&mut mover, "BEGIN; SELECT worker_move('a', 'b')");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| refused(&mut client, "SELECT worker_acquire('a', ttl => '1 hour')", "42704"));
-        await_queued(&cluster, pid);
+        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT worker_acquire('a', ttl => '1 hour')", "42704"));
+        wait_until_queued(&cluster, pid);
         execute(&mut mover, "COMMIT");
         waiter.join().unwrap();
     });
@@ -112,8 +112,8 @@ fn a_pool_is_not_dropped_while_worker_ids_are_moved_to_it() {
     let pid = backend_pid(&mut client);
     execute(&mut mover, "BEGIN; SELECT worker_move('a', 'b')");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| refused(&mut client, "SELECT lease_drop('b')", "55006"));
-        await_queued(&cluster, pid);
+        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT lease_drop('b')", "55006"));
+        wait_until_queued(&cluster, pid);
         execute(&mut mover, "COMMIT");
         waiter.join().unwrap();
     });
@@ -145,13 +145,13 @@ fn a_correction_waits_for_a_release_and_refuses_a_holder() {
     let [mut definer, mut holder] = [cluster.client(), cluster.client()];
     let (_, token) = acquire_worker(&mut holder, "a");
     let correct = "SELECT worker_correct('a', 10, '2020-01-01')::text";
-    refused(&mut definer, correct, "55006");
+    expect_error(&mut definer, correct, "55006");
     let pid = backend_pid(&mut definer);
     execute(&mut holder, &format!("BEGIN; SELECT worker_release('a', {token}, not_before) FROM idgen.workers"));
     let released: String = value(&mut holder, "SELECT not_after::text FROM idgen.workers");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| value::<String>(&mut definer, correct));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut holder, "COMMIT");
         assert_eq!(waiter.join().unwrap(), released);
     });
@@ -200,7 +200,7 @@ impl Drop for Ending<'_> {
 fn rectangles_never_overlap_while_pools_are_moved_back_and_forth() {
     let cluster = builder().start_with_extension();
     define(&mut cluster.client(), "a");
-    grants::write_down(&cluster);
+    grants::record(&cluster);
     let (is_over, moved) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..6 {

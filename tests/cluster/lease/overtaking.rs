@@ -1,15 +1,15 @@
 //! Fences while a take-over waits: those that were there first end in peace, and none overtakes.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Cluster, rounds};
 
-use crate::{await_head, await_queued, await_row, await_state, builder, release, states};
+use crate::{builder, release, states, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
 /// A lease that has expired, in a slot that nobody else wants.
 fn expired(cluster: &Cluster) -> i64 {
     let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
-    await_state(cluster, "f", "0 expired");
+    wait_for_state(cluster, "f", "0 expired");
     token
 }
 
@@ -23,9 +23,9 @@ fn a_fence_does_not_overtake_a_take_over_that_waits() {
     execute(&mut first, &fence);
     std::thread::scope(|scope| {
         let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
-        await_row(&cluster, next_pid);
-        let late = scope.spawn(|| refused(&mut late, &fence, "55000"));
-        await_queued(&cluster, late_pid);
+        wait_until_waiting_for_row(&cluster, next_pid);
+        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
+        wait_until_queued(&cluster, late_pid);
         execute(&mut first, "COMMIT");
         assert!(take_over.join().unwrap().token > token);
         late.join().unwrap();
@@ -48,14 +48,14 @@ fn a_transaction_that_holds_the_row_fences_past_a_take_over_that_waits() {
         execute(&mut holder, &format!("BEGIN; SELECT {}", first.replace("$1", &token.to_string())));
         std::thread::scope(|scope| {
             let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
-            await_row(&cluster, pid);
+            wait_until_waiting_for_row(&cluster, pid);
             execute(&mut holder, &format!("SET statement_timeout = '10 s'; SELECT lease_fence('f', {token})"));
             // Undone with its savepoint, the second fence leaves the lock of the first.
             execute(&mut holder, &format!("SAVEPOINT s; SELECT lease_fence('f', {token}); ROLLBACK TO s"));
             execute(&mut holder, "COMMIT");
             if !first.contains("fence") {
                 // It was renewed in time.
-                await_head(&cluster, pid);
+                wait_until_head(&cluster, pid);
                 while !release(&mut holder, "f", token) {}
             }
             take_over.join().unwrap();
@@ -78,9 +78,9 @@ fn a_fence_does_not_overtake_a_take_over_that_waits_for_one_of_several_slots() {
     execute(&mut first, &fence);
     std::thread::scope(|scope| {
         let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
-        await_head(&cluster, next_pid);
-        let late = scope.spawn(|| refused(&mut late, &fence, "55000"));
-        await_queued(&cluster, late_pid);
+        wait_until_head(&cluster, next_pid);
+        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
+        wait_until_queued(&cluster, late_pid);
         execute(&mut first, "COMMIT");
         assert_eq!(take_over.join().unwrap().slot, 0);
         late.join().unwrap();
@@ -97,9 +97,9 @@ fn a_fence_does_not_overtake_a_drop_that_waits() {
     execute(&mut first, &fence);
     std::thread::scope(|scope| {
         let drop = scope.spawn(|| execute(&mut dropper, "SELECT lease_drop('f')"));
-        await_row(&cluster, dropper_pid);
-        let late = scope.spawn(|| refused(&mut late, &fence, "55000"));
-        await_queued(&cluster, late_pid);
+        wait_until_waiting_for_row(&cluster, dropper_pid);
+        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
+        wait_until_queued(&cluster, late_pid);
         execute(&mut first, "COMMIT");
         drop.join().unwrap();
         late.join().unwrap();
@@ -118,7 +118,7 @@ fn fences_that_overlap_end() {
     execute(&mut running, &fence);
     std::thread::scope(|scope| {
         let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         for _ in 0..rounds(20, 1000) {
             let mut late = cluster.client();
             let late_pid = backend_pid(&mut late);
@@ -152,7 +152,7 @@ fn a_renewed_lease_is_fenced_past_a_take_over_that_waits() {
     execute(&mut first, &format!("BEGIN; SELECT lease_fence('f', {token})"));
     std::thread::scope(|scope| {
         let take_over = scope.spawn(|| acquire(&mut next, "'f'"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut holder, &format!("SELECT lease_renew('f', {token}, '1 hour')"));
         execute(&mut holder, &format!("SELECT lease_fence('f', {token})"));
         execute(&mut first, "COMMIT");
@@ -168,12 +168,12 @@ fn a_transaction_that_has_released_once_fences_past_a_take_over_that_waits() {
     let again = format!("SELECT lease_acquire('f', '100 ms', token => {token})");
     let [mut holder, mut next] = [cluster.client(), cluster.client()];
     execute(&mut holder, &again);
-    await_state(&cluster, "f", "0 expired");
+    wait_for_state(&cluster, "f", "0 expired");
     let pid = backend_pid(&mut next);
     execute(&mut holder, &format!("BEGIN; SELECT lease_release('f', {token})"));
     std::thread::scope(|scope| {
         let take_over = scope.spawn(|| acquire(&mut next, "'f'"));
-        await_row(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut holder, &format!("SELECT lease_fence('f', {token}); COMMIT"));
         assert!(take_over.join().unwrap().token > token);
     });
@@ -188,9 +188,9 @@ fn a_transaction_that_defines_a_name_acquires_it_before_those_who_wait() {
     execute(&mut definer, "BEGIN; SELECT lease_define('f')");
     std::thread::scope(|scope| {
         let head = scope.spawn(|| acquire(&mut head, "'f'"));
-        await_queued(&cluster, head_pid);
+        wait_until_queued(&cluster, head_pid);
         let second = scope.spawn(|| execute(&mut second, "SELECT lease_define('f')"));
-        await_queued(&cluster, second_pid);
+        wait_until_queued(&cluster, second_pid);
         let token = try_acquire(&mut definer, "'f'").expect("nobody has ever held it").token;
         execute(&mut definer, "COMMIT");
         second.join().unwrap();

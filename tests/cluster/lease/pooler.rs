@@ -7,7 +7,7 @@ use idgen_testkit::lease::acquire;
 use idgen_testkit::pooler::{Pooler, call};
 use idgen_testkit::sql::{PATIENCE, backend_pid, value};
 
-use crate::{await_head, boot_us, builder, release};
+use crate::{boot_us, builder, release, wait_until_head};
 
 #[test]
 fn a_renew_loop_keeps_a_lease_for_ten_ttls() {
@@ -22,7 +22,7 @@ fn a_renew_loop_keeps_a_lease_for_ten_ttls() {
     let mut sessions = BTreeSet::new();
     std::thread::scope(|scope| {
         let rival = scope.spawn(|| acquire(&mut rival, "'p', '1 day'"));
-        await_head(&cluster, rival_pid);
+        wait_until_head(&cluster, rival_pid);
         let mut round = 0;
         while boot_us() < until_us {
             // Another client keeps the connection that the last renewal went through, every other time.

@@ -1,7 +1,7 @@
 //! PREPARE TRANSACTION: a term that nobody was told cannot be prepared, a fence can, and holds until its transaction ends.
 
 use idgen_testkit::lease::{acquire, take_if_free, term};
-use idgen_testkit::sql::{PATIENCE, await_event, backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
 use idgen_testkit::{Builder, Stop};
 
 use crate::builder;
@@ -25,7 +25,7 @@ fn what_begins_or_prolongs_a_term_cannot_be_prepared() {
         "lease_revoke('held')".to_owned(),
     ] {
         execute(&mut client, &format!("BEGIN; SELECT {deed}"));
-        refused(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
+        expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
         // The error has ended the transaction, and all that it did.
         assert_eq!(term(&mut client, "held"), before, "{deed}");
         let other = take_if_free(&mut cluster.client(), "a").expect("nobody holds it");
@@ -64,14 +64,14 @@ fn a_prepared_fence_keeps_the_next_holder_out_until_its_transaction_ends() {
         let pid = backend_pid(&mut next);
         let next_token = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&mut next, "'a'").token);
-            await_event(&cluster, pid, "transactionid");
+            wait_for_event(&cluster, pid, "transactionid");
             // The holder goes on renewing meanwhile: then the term is his again.
             execute(&mut client, &format!("SELECT lease_renew('a', {token}, ttl => '100 ms')"));
             execute(&mut client, &format!("{ending} PREPARED 'fenced'"));
             waiter.join().unwrap()
         });
         assert!(next_token > token);
-        refused(&mut client, &format!("SELECT lease_fence('a', {token})"), "55000");
+        expect_error(&mut client, &format!("SELECT lease_fence('a', {token})"), "55000");
         assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM t"), rows);
         execute(&mut client, "DELETE FROM t; DELETE FROM idgen.lease");
     }

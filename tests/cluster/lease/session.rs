@@ -1,7 +1,7 @@
 //! `bind_session`: a lease lasts as long as its session holds the lock that goes with the token; who holds that, and when.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use postgres::Client;
 
 use crate::process::Psql;
@@ -33,12 +33,12 @@ fn the_lock_goes_with_a_rollback_of_the_acquire() {
         assert!(states(&mut other, "b").is_empty(), "{undo}");
     }
     execute(&mut client, &format!("BEGIN; SELECT lease_acquire({BOUND})"));
-    refused(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
+    expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
     // An error is told before the transaction is rolled back.
     execute(&mut client, "SELECT 1");
     assert_eq!(session_locks(&mut other), 0);
     let text = format!("DO $$ BEGIN PERFORM lease_acquire({BOUND}); RAISE 'x'; END $$");
-    refused(&mut client, &text, "P0001");
+    expect_error(&mut client, &text, "P0001");
     execute(&mut client, "SELECT 1");
     assert_eq!(session_locks(&mut other), 0);
     assert!(try_acquire(&mut other, "'b', '0', '1 day'").is_some());
@@ -124,13 +124,13 @@ fn a_lease_is_bound_when_it_is_acquired_or_not_at_all() {
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let token = acquire(&mut client, "'b', '1 day'").token;
     let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");
-    refused(&mut client, &again, "0A000");
+    expect_error(&mut client, &again, "0A000");
     assert_eq!(session_locks(&mut other), 0);
     assert!(release(&mut client, "b", token), "the refused one is not counted");
 
     let token = acquire(&mut client, BOUND).token;
     let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");
-    refused(&mut other, &again, "0A000");
+    expect_error(&mut other, &again, "0A000");
     execute(&mut client, &again);
     assert!(!release(&mut other, "b", token) && release(&mut other, "b", token));
 }

@@ -2,15 +2,15 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::process::Psql;
-use crate::{await_state, builder, counted, release, renew, states};
+use crate::{builder, counted, release, renew, states, wait_for_state};
 
 const BOUND: &str = "'b', '1 day', bind_session => true";
 
-fn await_end(cluster: &Cluster, backend: i32) {
+fn wait_for_end(cluster: &Cluster, backend: i32) {
     let mut client = cluster.client();
     let sql = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
     cluster.wait_for(PATIENCE, "the session to end", || value(&mut client, &sql));
@@ -22,7 +22,7 @@ fn killed(cluster: &Cluster) -> i64 {
     let token = holder.ask(&format!("SELECT token FROM lease_acquire({BOUND})"));
     let backend = holder.backend;
     holder.kill();
-    await_end(cluster, backend);
+    wait_for_end(cluster, backend);
     token.parse().expect("a number")
 }
 
@@ -48,7 +48,7 @@ fn it_is_free_when_the_session_gives_its_locks_back() {
         let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(end);
         // What comes late of the holder raises, and does not warn of a lock that is not there.
         for proof in ["lease_renew", "lease_fence", "lease_release"] {
-            refused(&mut holder, &format!("SELECT {proof}('b', {token})"), "55000");
+            expect_error(&mut holder, &format!("SELECT {proof}('b', {token})"), "55000");
         }
         assert!(release(&mut client, "b", taken.token));
     }
@@ -91,7 +91,7 @@ fn a_session_that_ends_in_a_transaction_frees_it_too() {
         assert_eq!(states(&mut client, "b"), ["0 held"], "{last}");
         let backend = holder.backend;
         holder.kill();
-        await_end(&cluster, backend);
+        wait_for_end(&cluster, backend);
         let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(last);
         assert!(release(&mut client, "b", taken.token));
     }
@@ -106,7 +106,7 @@ fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
     assert_eq!(try_acquire(&mut client, "'b'"), None);
     assert_eq!(states(&mut client, "b"), ["0 resting"]);
     cluster.execute("SELECT lease_define('b', lock_delay => '100 ms')");
-    await_state(&cluster, "b", "0 expired");
+    wait_for_state(&cluster, "b", "0 expired");
     assert!(try_acquire(&mut client, "'b'").is_some());
 }
 
@@ -122,7 +122,7 @@ fn the_rest_goes_on_while_waiters_give_up() {
         let acquired = client.simple_query("SELECT lease_acquire('b', '1 day')");
         acquired.map_err(|error| assert_eq!(error.code().map(|code| code.code()), Some("55P03"), "{error:?}")).is_ok()
     });
-    refused(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
+    expect_error(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
 
     cluster.execute("DELETE FROM idgen.lease; SELECT lease_define('b', lock_delay => '1 day')");
     let token = killed(&cluster);
@@ -141,7 +141,7 @@ fn a_revoked_one_is_free_though_its_session_lives() {
     let token = acquire(&mut holder, BOUND).token;
     assert!(value::<bool>(&mut client, "SELECT lease_revoke('b')"));
     let taken = try_acquire(&mut client, "'b', '0', '1 day', bind_session => true").expect("it was revoked");
-    refused(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
+    expect_error(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
     drop(holder);
     assert_eq!(value::<Vec<String>>(&mut client, "SELECT array_agg(state) FROM idgen.leases"), ["held"]);
     let mut other: Client = cluster.client();

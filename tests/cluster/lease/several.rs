@@ -2,9 +2,9 @@
 
 use idgen_testkit::lease::{Grant, acquire, try_acquire};
 use idgen_testkit::rounds;
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 
-use crate::{await_head, await_queued, builder, release, states};
+use crate::{builder, release, states, wait_until_head, wait_until_queued};
 
 #[test]
 fn one_transaction_takes_two_slots_of_a_name() {
@@ -32,7 +32,7 @@ fn one_transaction_takes_two_slots_of_a_name() {
                     value(&mut cluster.client(), &sql)
                 });
                 execute(&mut client, end);
-                await_head(&cluster, pid);
+                wait_until_head(&cluster, pid);
                 assert!(release(&mut client, "two", both[0].token));
                 let third = waiter.join().unwrap();
                 assert_eq!(third.slot, both[0].slot);
@@ -55,9 +55,9 @@ fn a_transaction_takes_a_slot_again_that_it_has_released() {
     assert!(second.token > first.token);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut other, "'n'"));
-        await_queued(&cluster, pid);
+        wait_until_queued(&cluster, pid);
         execute(&mut client, "COMMIT");
-        refused(&mut client, &format!("SELECT lease_release('n', {})", first.token), "55000");
+        expect_error(&mut client, &format!("SELECT lease_release('n', {})", first.token), "55000");
         assert!(release(&mut client, "n", second.token));
         waiter.join().unwrap();
     });

@@ -1,7 +1,7 @@
 //! Transactions with one snapshot for all their statements: nobody takes over who cannot see what the last holder wrote.
 
 use idgen_testkit::lease::{acquire, take_if_free};
-use idgen_testkit::sql::{execute, refused, value};
+use idgen_testkit::sql::{execute, expect_error, value};
 use postgres::Client;
 
 use crate::{boot_us, builder};
@@ -37,7 +37,7 @@ fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() 
         let token = acquire(&mut holder, "'a', ttl => '500 ms'").token;
         begin(&mut next, level);
         execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
-        refused(&mut next, "SELECT lease_acquire('a')", "40001");
+        expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
         execute(&mut next, "ROLLBACK");
         let taken = acquire_alone(&mut next, level, "a");
         assert!(taken > token);
@@ -50,7 +50,7 @@ fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() 
         let token = acquire(&mut holder, "'defined'").token;
         begin(&mut next, level);
         execute(&mut holder, &format!("SELECT lease_release('defined', {token})"));
-        refused(&mut next, "SELECT lease_acquire('defined')", "40001");
+        expect_error(&mut next, "SELECT lease_acquire('defined')", "40001");
         execute(&mut next, "ROLLBACK");
         begin(&mut next, level);
         acquire(&mut next, "'defined', ttl => '1 hour'");
@@ -71,7 +71,7 @@ fn a_snapshot_that_shows_a_holder_who_has_left_is_refused() {
         execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
         execute(&mut holder, &format!("SELECT lease_release('a', {token})"));
         assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
-        refused(&mut next, "SELECT lease_acquire('a')", "40001");
+        expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
         execute(&mut next, "ROLLBACK");
         begin(&mut next, level);
         acquire(&mut next, "'a'");
@@ -106,7 +106,7 @@ fn a_holder_that_came_and_left_since_the_snapshot_is_refused_smoke() {
                 execute(&mut holder, &release.replace("$1", &token));
                 assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
                 execute(&mut holder, "VACUUM idgen.lease");
-                refused(&mut next, "SELECT lease_acquire('a')", "40001");
+                expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
                 execute(&mut next, "ROLLBACK");
                 // The dead versions are older than the next snapshot.
                 begin(&mut next, level);
@@ -159,7 +159,7 @@ fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {
             let token = acquire(&mut holder, &format!("'{name}', ttl => '1 hour'")).token;
             execute(&mut holder, &format!("SELECT {}", ending.replace("$token", &token.to_string())));
             end(&mut holder, name);
-            refused(&mut next, &format!("SELECT lease_acquire('{name}')"), "40001");
+            expect_error(&mut next, &format!("SELECT lease_acquire('{name}')"), "40001");
             execute(&mut next, "ROLLBACK");
             acquire_alone(&mut next, level, name);
             execute(&mut next, "DELETE FROM idgen.lease");
@@ -202,14 +202,14 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         end(&mut holder, "a");
         let taken = take_if_free(&mut next, "a").expect("its time is over");
-        refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
+        expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
         execute(&mut worker, "ROLLBACK");
 
         // And a fence under a token that the snapshot is too old for.
         begin(&mut worker, level);
         end(&mut holder, "a");
         let newer = take_if_free(&mut next, "a").expect("its time is over");
-        refused(&mut worker, &format!("SELECT lease_fence('a', {newer})"), "40001");
+        expect_error(&mut worker, &format!("SELECT lease_fence('a', {newer})"), "40001");
         execute(&mut worker, "ROLLBACK");
         begin(&mut worker, level);
         execute(&mut worker, &format!("SELECT lease_fence('a', {newer}); COMMIT"));
@@ -229,7 +229,7 @@ fn a_fence_goes_by_what_is_there_now_smoke() {
             let token = acquire(&mut holder, "'a', ttl => '1 hour'").token;
             begin(&mut worker, level);
             execute(&mut holder, &format!("SELECT {}", end.replace("$token", &token.to_string())));
-            refused(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
+            expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
             execute(&mut worker, "ROLLBACK");
         }
     }

@@ -1,10 +1,10 @@
 //! Terms: what a holder's token is worth when the term is another's.
 
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{execute, refused, value};
+use idgen_testkit::sql::{execute, expect_error, value};
 use postgres::Client;
 
-use crate::{await_state, builder, release, renew};
+use crate::{builder, release, renew, wait_for_state};
 
 /// The row of `t` without what a look leaves.
 fn row(client: &mut Client) -> String {
@@ -24,15 +24,15 @@ fn a_token_is_worth_nothing_once_another_has_taken_over() {
     let cluster = builder().start_with_extension();
     let (mut first, mut second) = (cluster.client(), cluster.client());
     let old = acquire(&mut first, "'t', '100 ms', 'same'").token;
-    await_state(&cluster, "t", "0 expired");
+    wait_for_state(&cluster, "t", "0 expired");
     // It is his as long as nobody else wants it.
     renew(&mut first, "t", old);
-    await_state(&cluster, "t", "0 expired");
+    wait_for_state(&cluster, "t", "0 expired");
     let new = acquire(&mut second, "'t', '1 day', 'same'").token;
     assert!(new > old);
     let before = row(&mut second);
     for proof in PROOFS {
-        let error = refused(&mut first, &proof.replace("$token", &old.to_string()), "55000");
+        let error = expect_error(&mut first, &proof.replace("$token", &old.to_string()), "55000");
         assert_eq!(error.message(), format!("lease \"t\" is not held under token {old}"));
         let detail = error.detail().expect("how the lease stands");
         assert!(detail.starts_with("Slot 0 is held by \"same\" (role postgres) since "), "{detail}");
@@ -56,7 +56,7 @@ fn what_is_not_there_is_not_made_again_by_its_token() {
         let token = acquire(&mut client, hold).token;
         execute(&mut superuser, &end.replace("$token", &token.to_string()));
         for proof in PROOFS {
-            let error = refused(&mut client, &proof.replace("$token", &token.to_string()), "55000");
+            let error = expect_error(&mut client, &proof.replace("$token", &token.to_string()), "55000");
             assert!(error.detail().is_some_and(|detail| !detail.contains("held by")), "{error:?}");
         }
         let held = "SELECT count(*) FROM idgen.lease WHERE depth > 0";
@@ -72,7 +72,7 @@ fn another_role_is_told_that_it_is_not_the_holder() {
     let token = acquire(&mut one, "'t', '1 day', 'same'").token.to_string();
     let before = row(&mut cluster.client());
     for proof in PROOFS {
-        let error = refused(&mut two, &proof.replace("$token", &token), "42501");
+        let error = expect_error(&mut two, &proof.replace("$token", &token), "42501");
         assert_eq!(error.detail(), Some("It was acquired by role \"one\"."), "{proof}");
     }
     assert_eq!(row(&mut cluster.client()), before);

@@ -1,10 +1,10 @@
 //! Without preload nobody wakes the head, and nobody counts: it looks again every now and then.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{backend_pid, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
 use crate::process::Psql;
-use crate::{await_head, await_queued, await_state, builder, release, renew};
+use crate::{builder, release, renew, wait_for_state, wait_until_head, wait_until_queued};
 
 #[test]
 fn without_preload_all_works_by_looking_again() {
@@ -24,9 +24,9 @@ fn without_preload_all_works_by_looking_again() {
                     token
                 });
                 if number == 0 {
-                    await_head(&cluster, pid)
+                    wait_until_head(&cluster, pid)
                 } else {
-                    await_queued(&cluster, pid)
+                    wait_until_queued(&cluster, pid)
                 }
                 waiter
             })
@@ -46,19 +46,19 @@ fn without_preload_ends_of_all_kinds_are_found() {
     // The end of the term.
     let old = acquire(&mut holder, "'u', '100 ms'").token;
     let taken = acquire(&mut waiter, "'u', '1 day'").token;
-    refused(&mut holder, &format!("SELECT lease_fence('u', {old})"), "55000");
+    expect_error(&mut holder, &format!("SELECT lease_fence('u', {old})"), "55000");
     assert!(release(&mut waiter, "u", taken));
     // The end of the client.
     let mut killed = Psql::start(&cluster);
     killed.ask("SELECT token FROM lease_acquire('u', '1 day', bind_session => true)");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut waiter, "'u', '100 ms'"));
-        await_head(&cluster, pid);
+        wait_until_head(&cluster, pid);
         killed.kill();
         waiter.join().unwrap();
     });
     // The end of a transaction that has fenced.
-    await_state(&cluster, "u", "0 expired");
+    wait_for_state(&cluster, "u", "0 expired");
     let token: i64 = value(&mut holder, "SELECT token FROM idgen.lease");
     execute(&mut holder, &format!("BEGIN; SELECT lease_fence('u', {token})"));
     assert_eq!(try_acquire(&mut waiter, "'u', '150 ms'"), None);

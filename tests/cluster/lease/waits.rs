@@ -1,11 +1,11 @@
 //! Waits that end without the lease, wherever they wait: nothing of them is left, and the transaction can go on.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
-use crate::{await_head, await_queued, await_row, await_state, builder, locks_of};
+use crate::{builder, locks_of, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
 /// Where a wait can be.
 #[derive(Clone, Copy, Debug)]
@@ -39,17 +39,17 @@ fn keep(cluster: &Cluster, place: Place, holder: &mut Client, first: &mut Client
         }
         Place::Row => {
             let token = acquire(holder, "'w', '100 ms'").token;
-            await_state(cluster, "w", "0 expired");
+            wait_for_state(cluster, "w", "0 expired");
             execute(holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
         }
     }
 }
 
-fn await_waiting(cluster: &Cluster, place: Place, pid: i32) {
+fn wait_until_waiting_at(cluster: &Cluster, place: Place, pid: i32) {
     match place {
-        Place::Head => await_head(cluster, pid),
-        Place::Queue => await_queued(cluster, pid),
-        Place::Row => await_row(cluster, pid),
+        Place::Head => wait_until_head(cluster, pid),
+        Place::Queue => wait_until_queued(cluster, pid),
+        Place::Row => wait_until_waiting_for_row(cluster, pid),
     }
 }
 
@@ -82,8 +82,8 @@ fn a_wait_that_is_cancelled_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
         execute(client, "BEGIN; SAVEPOINT s");
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| refused(client, wait, "57014"));
-            await_waiting(cluster, place, pid);
+            let waiter = scope.spawn(|| expect_error(client, wait, "57014"));
+            wait_until_waiting_at(cluster, place, pid);
             execute(&mut cluster.client(), &format!("SELECT pg_cancel_backend({pid})"));
             waiter.join().unwrap();
         });
@@ -108,7 +108,7 @@ fn a_limit_that_is_over_leaves_nothing() {
             execute(client, &format!("BEGIN; SAVEPOINT s; {setting}"));
             match code {
                 Some(code) => {
-                    refused(client, &wait, code);
+                    expect_error(client, &wait, code);
                     execute(client, "ROLLBACK TO s");
                 }
                 None => assert_eq!(client.query(&wait, &[]).expect("an answer").len(), 0),
@@ -125,7 +125,7 @@ fn a_waiting_session_that_is_terminated_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| client.simple_query(wait).is_err());
-            await_waiting(cluster, place, pid);
+            wait_until_waiting_at(cluster, place, pid);
             let end = format!("SELECT pg_terminate_backend({pid}, 60000)");
             assert!(value::<bool>(&mut cluster.client(), &end));
             assert!(waiter.join().unwrap());
@@ -155,14 +155,14 @@ fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 if is_cancelled {
-                    refused(&mut client, wait, "57014");
+                    expect_error(&mut client, wait, "57014");
                     execute(&mut client, "ROLLBACK TO s");
                 } else {
                     assert_eq!(client.query(wait, &[]).expect("it is free").len(), 1, "{wait}");
                 }
                 client
             });
-            await_queued(&cluster, pid);
+            wait_until_queued(&cluster, pid);
             let paused = pause(pid);
             if is_cancelled {
                 execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));

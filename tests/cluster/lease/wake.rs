@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use postgres::Client;
 
 use crate::process::Psql;
-use crate::{await_head, await_state, builder, pause_asleep};
+use crate::{builder, pause_asleep, wait_for_state, wait_until_head};
 
 /// Has a paused process been sent the signal of a latch that it has not taken yet?
 fn is_called(pid: i32) -> bool {
@@ -24,7 +24,7 @@ fn assert_wakes(cluster: &Cluster, name: &str, event: impl FnOnce()) -> Grant {
     let pid = backend_pid(&mut waiter);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut waiter, &format!("'{name}', '1 day'")));
-        await_head(cluster, pid);
+        wait_until_head(cluster, pid);
         let paused = pause_asleep(cluster, pid);
         assert!(!is_called(pid));
         event();
@@ -87,7 +87,7 @@ fn the_end_of_a_transaction_that_has_locked_a_slot_wakes_the_head() {
     let [holder, first, second] = &mut others;
     acquire(holder, "'w'");
     let freed = acquire(first, "'w', '100 ms'");
-    await_state_of(&cluster, freed.slot, "expired");
+    wait_for_state_of(&cluster, freed.slot, "expired");
     execute(first, &format!("BEGIN; SELECT lease_fence('w', {})", freed.token));
     let taken = assert_wakes(&cluster, "w", || execute(first, "COMMIT"));
     assert_eq!(taken.slot, freed.slot);
@@ -99,7 +99,7 @@ fn the_end_of_a_transaction_that_has_locked_a_slot_wakes_the_head() {
     assert_eq!(taken.slot, freed.slot);
 }
 
-fn await_state_of(cluster: &Cluster, slot: i32, state: &str) {
+fn wait_for_state_of(cluster: &Cluster, slot: i32, state: &str) {
     let mut client = cluster.client();
     let sql = format!("SELECT state = '{state}' FROM idgen.leases WHERE name = 'w' AND slot = {slot}");
     cluster.wait_for(PATIENCE, "the slot's term to be over", || value(&mut client, &sql));
@@ -120,12 +120,12 @@ fn the_head_finds_by_itself_what_ends_in_silence() {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&mut waiter, "'s', '1 day'"));
             if hold.contains("day") {
-                await_head(&cluster, pid);
+                wait_until_head(&cluster, pid);
             }
             execute(&mut holder, end);
             waiter.join().unwrap();
         });
-        await_state(&cluster, "s", "0 held");
+        wait_for_state(&cluster, "s", "0 held");
         execute(&mut waiter, "DELETE FROM idgen.lease");
     }
 }

@@ -1,9 +1,9 @@
 //! Waits that end without the lock: what was held before is held as before, and nothing else is.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, row, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, row, value};
 use postgres::Client;
 
-use crate::{await_queued, builder, locks, locks_of};
+use crate::{builder, locks, locks_of, wait_until_queued};
 
 /// Every form, waiting for 'taken' or for several with it among them. 'mine' is held already.
 const WAITS: [&str; 8] = [
@@ -34,15 +34,15 @@ fn a_wait_that_is_cancelled_leaves_what_was_there() {
     execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
     for wait in WAITS {
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| refused(&mut client, wait, "57014"));
-            await_queued(&cluster, pid);
+            let waiter = scope.spawn(|| expect_error(&mut client, wait, "57014"));
+            wait_until_queued(&cluster, pid);
             execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
             waiter.join().unwrap();
         });
         assert_as_before(&mut client, &mut observer, pid, wait);
 
         execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '50ms'");
-        refused(&mut client, wait, "57014");
+        expect_error(&mut client, wait, "57014");
         execute(&mut client, "ROLLBACK TO s");
         assert_as_before(&mut client, &mut observer, pid, wait);
         execute(&mut client, "COMMIT");
@@ -68,7 +68,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
             } else {
                 // The plain forms go by what the user has set, and end the transaction as every error does.
                 execute(&mut client, "SAVEPOINT s; SET LOCAL lock_timeout = '30ms'");
-                refused(&mut client, wait, "55P03");
+                expect_error(&mut client, wait, "55P03");
                 execute(&mut client, "ROLLBACK TO s");
             }
             assert_as_before(&mut client, &mut observer, pid, wait);
@@ -82,7 +82,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
             let answer: bool = value(&mut client, "SELECT lock_try_acquire('taken', '1 hour')");
             (answer, client)
         });
-        await_queued(&cluster, pid);
+        wait_until_queued(&cluster, pid);
         let over = format!(
             "SELECT clock_timestamp() > waitstart + interval '1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
         );
@@ -92,7 +92,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
         assert!(answer);
         assert_eq!(value::<String>(&mut client, "SHOW lock_timeout"), "10ms");
         execute(&mut holder, "SELECT pg_advisory_lock(7)");
-        refused(&mut client, "SELECT pg_advisory_lock(7)", "55P03");
+        expect_error(&mut client, "SELECT pg_advisory_lock(7)", "55P03");
     });
 }
 
@@ -107,7 +107,7 @@ fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
         execute(&mut client, "SELECT lock_acquire('mine')");
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| client.simple_query(wait).is_err());
-            await_queued(&cluster, pid);
+            wait_until_queued(&cluster, pid);
             assert!(value::<bool>(&mut observer, &format!("SELECT pg_terminate_backend({pid}, 60000)")));
             assert!(waiter.join().unwrap());
         });
@@ -125,7 +125,7 @@ fn a_crash_of_a_waiting_process_leaves_nothing() {
     execute(&mut holder, "SELECT lock_acquire('taken')");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.simple_query(WAITS[0]).is_err());
-        await_queued(&cluster, pid);
+        wait_until_queued(&cluster, pid);
         let noted =
             "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
         let noted = row(&mut holder, noted);

@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_testkit::{Cluster, Debugger, pause};
 use postgres::{Client, SimpleQueryMessage};
 
-use crate::{await_queued, builder, locks_of};
+use crate::{builder, locks_of, wait_until_queued};
 
 /// Long enough to find the waiter in the queue, and to pause it.
 const LIMIT_MS: u64 = 5000;
@@ -48,10 +48,10 @@ fn run(cluster: &Cluster, case: &Case) {
             }
             (says, value::<String>(&mut client, "SHOW lock_timeout"))
         });
-        await_queued(cluster, pid);
+        wait_until_queued(cluster, pid);
         let paused = pause(pid);
         match case.end {
-            End::Limit => await_waited(cluster, &mut observer, pid, LIMIT_MS + 10),
+            End::Limit => wait_until_waited(cluster, &mut observer, pid, LIMIT_MS + 10),
             End::Cancel => execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})")),
         }
         execute(&mut holder, case.let_go);
@@ -72,7 +72,7 @@ fn run(cluster: &Cluster, case: &Case) {
 }
 
 /// Waits until a process has been in the queue so long.
-fn await_waited(cluster: &Cluster, observer: &mut Client, pid: i32, ms: u64) {
+fn wait_until_waited(cluster: &Cluster, observer: &mut Client, pid: i32, ms: u64) {
     let over = format!(
         "SELECT clock_timestamp() > waitstart + interval '{ms} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
     );
@@ -197,7 +197,7 @@ fn a_limit_or_a_cancel_that_comes_after_the_grant_is_part_of_the_wait() {
                     error.code().expect("an error of the server").code().to_owned()
                 }
             });
-            await_queued(&cluster, pid);
+            wait_until_queued(&cluster, pid);
             let since = format!("SELECT waitstart::text FROM pg_locks WHERE pid = {pid} AND NOT granted");
             let since: String = value(&mut observer, &since);
             let debugger = Debugger::attach(pid);
@@ -246,9 +246,9 @@ fn cancelled_as_the_time_ends_is_the_limits_answer() {
                 Ok(messages) => answer_of(&messages),
                 Err(error) => error.code().expect("an error of the server").code().to_owned(),
             });
-            await_queued(&cluster, pid);
+            wait_until_queued(&cluster, pid);
             let paused = pause(pid);
-            await_waited(&cluster, &mut observer, pid, 2010);
+            wait_until_waited(&cluster, &mut observer, pid, 2010);
             execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
             paused.resume();
             assert_eq!(waiter.join().unwrap(), says, "{wait}");

@@ -1,6 +1,6 @@
 //! What happens when there is no room: in PostgreSQL's lock table, in the registry of names, in what a process notes.
 
-use idgen_testkit::sql::{backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::{builder, locks, locks_of};
@@ -47,7 +47,7 @@ fn a_full_lock_table_leaves_nothing_of_the_call() {
         execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
         fill_lock_table(&mut holder, room);
         execute(&mut client, "BEGIN; SAVEPOINT s");
-        refused(&mut client, &sql, "53200");
+        expect_error(&mut client, &sql, "53200");
         execute(&mut client, "ROLLBACK TO s");
         execute(&mut client, "COMMIT");
         execute(&mut holder, "SELECT pg_advisory_unlock_all()");

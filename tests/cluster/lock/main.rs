@@ -30,7 +30,7 @@ fn locks(client: &mut Client) -> i64 {
 }
 
 /// Waits until a process is in the queue of a lock.
-fn await_queued(cluster: &Cluster, pid: i32) {
+fn wait_until_queued(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
     let sql = format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {pid} AND NOT granted AND waitstart IS NOT NULL");
     cluster.wait_for(PATIENCE, "the session to queue", || value(&mut client, &sql));

@@ -1,8 +1,8 @@
 //! Servers that are not an ordinary primary with idgen preloaded.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 
-use crate::{await_queued, builder, locks, locks_of};
+use crate::{builder, locks, locks_of, wait_until_queued};
 
 #[test]
 fn without_preload_locks_work_and_are_shown_by_key() {
@@ -21,7 +21,7 @@ fn without_preload_locks_work_and_are_shown_by_key() {
         assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
     }
     execute(&mut other, "SET lock_timeout = '1ms'");
-    refused(&mut other, "SELECT lock_acquire_many('{c,d}')", "55P03");
+    expect_error(&mut other, "SELECT lock_acquire_many('{c,d}')", "55P03");
     execute(&mut other, "BEGIN; SAVEPOINT s; SELECT lock_acquire_xact('d'); ROLLBACK TO s");
     assert_eq!(locks_of(&mut client, pid), 0);
     execute(&mut other, "COMMIT");
@@ -91,7 +91,7 @@ fn a_background_worker_has_locks_as_a_session_has() {
 fn a_standby_has_locks_of_its_own() {
     let primary = builder().start_with_extension();
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     let (mut there, mut client, mut other) = (primary.client(), standby.client(), standby.client());
     let pid = backend_pid(&mut other);
     execute(&mut there, "SELECT lock_acquire('a')");
@@ -103,7 +103,7 @@ fn a_standby_has_locks_of_its_own() {
     assert_eq!(value::<String>(&mut other, "SELECT name || ' ' || scope FROM idgen.locks"), "a session");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| value::<bool>(&mut other, "SELECT lock_try_acquire('a', '1 hour')"));
-        await_queued(&standby, pid);
+        wait_until_queued(&standby, pid);
         execute(&mut client, "SELECT lock_release('a')");
         assert!(waiter.join().unwrap());
     });

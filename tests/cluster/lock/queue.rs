@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
-use crate::{await_queued, builder, locks_of};
+use crate::{builder, locks_of, wait_until_queued};
 
 /// Waits in turn for 'turn', writes its number down while it has the lock, and lets go.
 const TURNS: [&str; 8] = [
@@ -34,7 +34,7 @@ fn with_turns() -> (Cluster, Client) {
 }
 
 /// Waits until a session waits for a lock by what it says itself, and sleeps; for a turn of its own or in a queue.
-fn await_asleep(cluster: &Cluster, pid: i32) {
+fn wait_until_asleep(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
     let sql = format!(
         "SELECT count(*) = 1 FROM idgen.lock_get_holds() AS hold JOIN pg_stat_activity AS activity USING (pid)
@@ -59,7 +59,7 @@ fn waiters_get_the_lock_in_the_order_in_which_they_came() {
         let shown: Vec<i32> = std::thread::scope(|scope| {
             for (who, (client, pid)) in clients.iter_mut().zip(&pids).enumerate() {
                 scope.spawn(move || execute(client, &turn(who + round, who)));
-                await_asleep(&cluster, *pid);
+                wait_until_asleep(&cluster, *pid);
             }
             let shown = column(&mut holder, "SELECT pid FROM idgen.locks WHERE NOT granted ORDER BY queue_position");
             execute(&mut holder, "SELECT lock_release('turn')");
@@ -87,7 +87,7 @@ fn a_waiter_whose_client_was_killed_is_skipped() {
     let next_pid = backend_pid(&mut next);
     std::thread::scope(|scope| {
         let next = scope.spawn(move || execute(&mut next, &turn(1, 1)));
-        await_queued(&cluster, next_pid);
+        wait_until_queued(&cluster, next_pid);
         dead.kill().unwrap();
         dead.wait().unwrap();
         execute(&mut holder, "SELECT lock_release('turn')");
@@ -120,8 +120,8 @@ fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
         execute(&mut other, "SET deadlock_timeout = '10min'; BEGIN; SELECT lock_acquire_xact('x')");
         let left = std::thread::scope(|scope| {
             let update = scope.spawn(|| execute(&mut other, "UPDATE t SET n = n + 1"));
-            await_queued(&cluster, other_pid);
-            refused(&mut victim, call, "40P01");
+            wait_until_queued(&cluster, other_pid);
+            expect_error(&mut victim, call, "40P01");
             execute(&mut victim, "ROLLBACK TO s");
             let left = locks_of(&mut victim, victim_pid);
             execute(&mut victim, "COMMIT");

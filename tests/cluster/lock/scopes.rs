@@ -1,6 +1,6 @@
 //! How long a lock is held, and whom it keeps out.
 
-use idgen_testkit::sql::{backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::{builder, locks, locks_of};
@@ -68,7 +68,7 @@ fn a_prepared_transaction_keeps_its_locks() {
 
     // As PostgreSQL has it for every advisory lock.
     execute(&mut client, "BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')");
-    refused(&mut client, "PREPARE TRANSACTION 'both'", "0A000");
+    expect_error(&mut client, "PREPARE TRANSACTION 'both'", "0A000");
     execute(&mut client, "ROLLBACK");
     // What waited was the session's for a moment, and is the transaction's.
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn a_prepared_transaction_keeps_its_locks() {
         let waiter = scope.spawn(|| {
             execute(&mut client, "BEGIN; SELECT lock_try_acquire_xact('w', '1 hour'); PREPARE TRANSACTION 'w'")
         });
-        crate::await_queued(&cluster, pid);
+        crate::wait_until_queued(&cluster, pid);
         execute(&mut other, "SELECT lock_release('w')");
         waiter.join().unwrap();
     });

@@ -1,7 +1,7 @@
 //! Every text that idgen takes and gives, in databases of other encodings than UTF-8.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{column, execute, hint, refused, row, value};
+use idgen_testkit::sql::{column, execute, expect_error, hint, row, value};
 use postgres::Client;
 
 /// Encodings of databases, each with a word that it can express.
@@ -68,18 +68,18 @@ fn leases_work_in_every_encoding_smoke() {
         let renewed = format!("SELECT name FROM lease_renew_many(ARRAY['{word}'], ARRAY[{token}])");
         assert_eq!(column::<String>(client, &renewed), [word]);
         execute(client, &format!("SELECT lease_renew('{word}', {token}), lease_fence('{word}', {token})"));
-        let stale = refused(client, &format!("SELECT lease_renew('{word}', 1)"), "55000");
+        let stale = expect_error(client, &format!("SELECT lease_renew('{word}', 1)"), "55000");
         assert!(hint(&stale).starts_with("Stop the work"), "{stale:?}");
-        refused(client, &format!("SELECT lease_drop('{word}')"), "55006");
+        expect_error(client, &format!("SELECT lease_drop('{word}')"), "55006");
         assert!(value::<bool>(client, &format!("SELECT lease_revoke('{word}')")));
         execute(client, &format!("SELECT lease_drop('{word}')"));
-        refused(client, &format!("SELECT lease_drop('{word}')"), "42704");
+        expect_error(client, &format!("SELECT lease_drop('{word}')"), "42704");
         // The row of a name that was held since the snapshot is found by the name.
         execute(client, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT");
         let holder = &mut cluster.client_in(&value::<String>(client, "SELECT current_database()"));
         let token: i64 = value(holder, &format!("SELECT token FROM lease_acquire('{word}')"));
         execute(holder, &format!("SELECT lease_release('{word}', {token})"));
-        refused(client, &format!("SELECT lease_acquire('{word}')"), "40001");
+        expect_error(client, &format!("SELECT lease_acquire('{word}')"), "40001");
         execute(client, "ROLLBACK");
     });
 }
@@ -94,11 +94,11 @@ fn segments_work_in_every_encoding() {
         assert_eq!(column::<i64>(client, &drawn), [2, 3]);
         assert_eq!(column::<i64>(client, &format!("SELECT segment_next_many('{word}', 2)")), [4, 5]);
         assert_eq!(column::<String>(client, "SELECT tag FROM idgen.stat_segment"), [word]);
-        refused(client, &format!("SELECT segment_next('{word} 2')"), "42704");
-        refused(client, &format!("SELECT segment_create('{word}')"), "42710");
-        refused(client, &format!("SELECT segment_grant('{word}', '{word} 2')"), "42704");
+        expect_error(client, &format!("SELECT segment_next('{word} 2')"), "42704");
+        expect_error(client, &format!("SELECT segment_create('{word}')"), "42710");
+        expect_error(client, &format!("SELECT segment_grant('{word}', '{word} 2')"), "42704");
         let lowered = format!("UPDATE idgen.segment SET max_id = 1 WHERE tag = '{word}'");
-        refused(client, &lowered, "22023");
+        expect_error(client, &lowered, "22023");
         execute(client, &format!("SELECT segment_alter('{word}', step => 2000, owner => '{word}')"));
         execute(client, &format!("SELECT segment_revoke('{word}', '{word}'), segment_drop('{word}')"));
         execute(client, &format!("DROP ROLE \"{word}\""));
@@ -118,7 +118,7 @@ fn triggers_work_in_every_encoding_smoke() {
                      FOR EACH ROW EXECUTE FUNCTION lease_guard('{word}')"
             ),
         );
-        refused(client, &format!("INSERT INTO \"{word}\" VALUES ('{word}')"), "55000");
+        expect_error(client, &format!("INSERT INTO \"{word}\" VALUES ('{word}')"), "55000");
         let token: i64 = value(client, &format!("SELECT token FROM lease_acquire('{word}')"));
         execute(
             client,
@@ -126,18 +126,18 @@ fn triggers_work_in_every_encoding_smoke() {
         );
         execute(client, &format!("UPDATE \"{word}\" SET \"{word}\" = 'new'"));
         assert_eq!(value::<i32>(client, &format!("SELECT \"{word} 2\" FROM \"{word}\"")), 2);
-        refused(client, &format!("UPDATE \"{word}\" SET \"{word} 2\" = 1"), "40001");
+        expect_error(client, &format!("UPDATE \"{word}\" SET \"{word} 2\" = 1"), "40001");
     });
 }
 
 #[test]
 fn ids_refuse_foreign_texts_in_every_encoding() {
     in_each(|_, client, word| {
-        refused(client, &format!("SELECT snowflake_next('{word}')"), "22023");
-        refused(client, &format!("SELECT snowflake_time(1, '{word}')"), "22023");
-        refused(client, &format!("SELECT snowflake_encode(1, '{word}')"), "22023");
-        refused(client, &format!("SELECT snowflake_decode('{word}', 'base58')"), "22023");
-        refused(client, &format!("SELECT worker_acquire('{word}')"), "42704");
+        expect_error(client, &format!("SELECT snowflake_next('{word}')"), "22023");
+        expect_error(client, &format!("SELECT snowflake_time(1, '{word}')"), "22023");
+        expect_error(client, &format!("SELECT snowflake_encode(1, '{word}')"), "22023");
+        expect_error(client, &format!("SELECT snowflake_decode('{word}', 'base58')"), "22023");
+        expect_error(client, &format!("SELECT worker_acquire('{word}')"), "42704");
         assert!(value::<bool>(client, "SELECT snowflake_next() < snowflake_next()"));
     });
 }
@@ -147,9 +147,9 @@ fn ids_refuse_foreign_texts_in_every_encoding() {
 fn bytes_that_are_no_text_are_refused() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "SQL_ASCII");
-    refused(&mut client, "SELECT lock_acquire(E'M\\374ller')", "22021");
-    refused(&mut client, "SELECT lease_acquire(E'M\\374ller')", "22021");
-    refused(&mut client, "SELECT segment_create(E'M\\374ller')", "22021");
+    expect_error(&mut client, "SELECT lock_acquire(E'M\\374ller')", "22021");
+    expect_error(&mut client, "SELECT lease_acquire(E'M\\374ller')", "22021");
+    expect_error(&mut client, "SELECT segment_create(E'M\\374ller')", "22021");
     assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('next')"));
 }
 
@@ -158,8 +158,8 @@ fn bytes_that_are_no_text_are_refused() {
 fn a_message_names_what_it_is_about_in_every_encoding() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "LATIN1");
-    let error = refused(&mut client, "SELECT segment_next('Müller')", "42704");
+    let error = expect_error(&mut client, "SELECT segment_next('Müller')", "42704");
     assert_eq!(error.message(), r#"segment "M\u00FCller" does not exist"#);
-    let error = refused(&mut database(&cluster, "UTF8"), "SELECT segment_next('Müller')", "42704");
+    let error = expect_error(&mut database(&cluster, "UTF8"), "SELECT segment_next('Müller')", "42704");
     assert_eq!(error.message(), r#"segment "Müller" does not exist"#);
 }

@@ -51,7 +51,7 @@ fn a_restored_database_has_the_definitions_and_no_terms() {
 
 #[test]
 fn a_server_upgraded_by_pg_upgrade_has_the_terms_too() {
-    let [old, new] = [builder().start_with_extension(), builder().own_initdb().start()];
+    let [old, new] = [builder().start_with_extension(), builder().new_system_identifier().start()];
     let mut client = old.client();
     execute(&mut client, "SELECT lease_define('defined', slots => 2, ttl => '1 hour')");
     acquire(&mut client, "'defined'");

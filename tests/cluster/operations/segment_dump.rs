@@ -155,8 +155,8 @@ fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
 /// As the README describes it.
 #[test]
 fn a_switchover_by_logical_replication_goes_on_above() {
-    let old = Cluster::builder().conf("wal_level", "logical").own_initdb().start_with_extension();
-    let new = Cluster::builder().own_initdb().start_with_extension();
+    let old = Cluster::builder().conf("wal_level", "logical").new_system_identifier().start_with_extension();
+    let new = Cluster::builder().new_system_identifier().start_with_extension();
     let (mut on_old, mut on_new) = (old.client(), new.client());
     const TABLE: &str = "CREATE TABLE ticket (id bigint PRIMARY KEY DEFAULT segment_next('t'))";
     create(&mut on_old, "t", ", step => 20");

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{execute, hint, refused, value};
+use idgen_testkit::sql::{execute, expect_error, hint, value};
 use postgres::Client;
 
 /// A server with roles that may log in, and what a superuser lets one of them do.
@@ -36,7 +36,7 @@ fn a_grant_and_its_revoke_reach_running_sessions() {
                 expected += 1;
                 assert_eq!(value::<i64>(drawer, sql), expected, "a grant wastes no values");
             } else {
-                let error = refused(drawer, sql, "42501");
+                let error = expect_error(drawer, sql, "42501");
                 assert!(hint(&error).contains("segment_grant('t', 'drawer')"), "{error:?}");
             }
         }
@@ -114,7 +114,7 @@ fn a_loop_that_changes_its_role() {
     // Who calls a SECURITY DEFINER function draws as its owner, and as himself beside it.
     let mut stranger = cluster.client_as("postgres", "stranger");
     assert_eq!(value::<i64>(&mut stranger, "SELECT for_all()"), 5);
-    refused(&mut stranger, "SELECT for_all(), segment_next('t')", "42501");
+    expect_error(&mut stranger, "SELECT for_all(), segment_next('t')", "42501");
     assert_eq!(next(&mut cluster.client(), "t"), 7);
     // An index whose expression draws: as the owner of its table, also when somebody else ANALYZEs it.
     execute(
@@ -125,7 +125,7 @@ fn a_loop_that_changes_its_role() {
     );
     assert_eq!(next(&mut cluster.client(), "t"), 18);
     execute(&mut dba, "SELECT segment_revoke('t', 'drawer')");
-    refused(&mut dba, "ANALYZE indexed", "42501");
+    expect_error(&mut dba, "ANALYZE indexed", "42501");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_maker_alters_and_drops() {
     let (cluster, mut dba) = with_roles();
     let [mut maker, mut stranger, mut drawer] =
         ["maker", "stranger", "drawer"].map(|role| cluster.client_as("postgres", role));
-    refused(&mut stranger, "SELECT segment_create('t')", "42501");
+    expect_error(&mut stranger, "SELECT segment_create('t')", "42501");
     create(&mut maker, "t", "");
     execute(&mut maker, "SELECT segment_grant('t', 'drawer')");
     assert_eq!([next(&mut maker, "t"), next(&mut drawer, "t")], [1, 2]);
@@ -147,33 +147,33 @@ fn the_maker_alters_and_drops() {
         "TRUNCATE idgen.segment",
     ] {
         for other in [&mut stranger, &mut drawer] {
-            refused(other, refusal, "42501");
+            expect_error(other, refusal, "42501");
         }
     }
     // The owner is a role like any other: he can only give to one that he is a member of.
-    refused(&mut maker, "SELECT segment_alter('t', owner => 'stranger')", "42501");
+    expect_error(&mut maker, "SELECT segment_alter('t', owner => 'stranger')", "42501");
     execute(&mut dba, "GRANT team TO maker, stranger");
     execute(&mut maker, "SELECT segment_alter('t', owner => 'team')");
     execute(&mut stranger, "SELECT segment_alter('t', max_id => 5000)");
     assert_eq!([next(&mut stranger, "t"), next(&mut drawer, "t")], [5001, 5002]);
     execute(&mut dba, "REVOKE team FROM maker, stranger");
     for other in [&mut maker, &mut stranger] {
-        refused(other, &draw("t"), "42501");
-        refused(other, "SELECT segment_drop('t')", "42501");
+        expect_error(other, &draw("t"), "42501");
+        expect_error(other, "SELECT segment_drop('t')", "42501");
     }
 
     // The owner is gone: those who were granted to go on, and a superuser decides.
     execute(&mut dba, "GRANT team TO maker");
     assert_eq!(next(&mut maker, "t"), 5003);
     execute(&mut dba, "DROP ROLE team");
-    refused(&mut maker, &draw("t"), "42501");
+    expect_error(&mut maker, &draw("t"), "42501");
     assert_eq!([next(&mut drawer, "t"), next(&mut dba, "t")], [5004, 5005]);
     execute(&mut dba, "SELECT segment_alter('t', owner => 'maker')");
     assert_eq!(next(&mut maker, "t"), 5006);
     execute(&mut maker, "SELECT segment_revoke('t', 'drawer')");
-    refused(&mut drawer, &draw("t"), "42501");
+    expect_error(&mut drawer, &draw("t"), "42501");
     execute(&mut maker, "SELECT segment_drop('t')");
-    refused(&mut dba, &draw("t"), "42704");
+    expect_error(&mut dba, &draw("t"), "42704");
 }
 
 /// idgen reads and writes its table as the superuser. Names that a user has put before PostgreSQL's own must not count.

@@ -8,7 +8,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, ids, stream};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::refill::{await_no_worker, await_worker_wait, worker};
+use crate::refill::{wait_until_no_worker, wait_until_worker_waits, worker};
 use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, max_id, remaining, singly, with_segment};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,7 +95,7 @@ fn the_gap_is_what_was_in_the_ring() {
         let backend = backend_pid(&mut client);
         execute(&mut client, "BEGIN");
         let seen = ids(&mut client, &singly(2300));
-        await_no_worker(&cluster, "postgres");
+        wait_until_no_worker(&cluster, "postgres");
         let left = remaining(&mut cluster.client());
         // Half a range at least, or the next one were on its way; two at most.
         assert!((500..=2000).contains(&left), "{left} left");
@@ -146,7 +146,7 @@ fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
     seen.extend(ids(&mut client, &singly(LAST)));
     assert_increasing(&seen);
     assert_eq!(remaining(&mut client), 0);
-    cluster.kill9(await_worker_wait(cluster, event));
+    cluster.kill9(wait_until_worker_waits(cluster, event));
     cluster.wait_until_ready();
     cluster.set_conf("synchronous_standby_names", "");
     cluster.reload();

@@ -6,7 +6,7 @@ use idgen_testkit::sql::{execute, ids, in_new_database, value};
 use postgres::Client;
 
 use crate::draw_until_refused;
-use crate::refill::await_worker;
+use crate::refill::wait_for_worker;
 
 /// PostgreSQL waits five seconds for others to leave a database, and a refill worker is one of them.
 #[test]
@@ -22,7 +22,7 @@ fn a_database_is_dropped_right_after_it_drew() {
             execute(&mut client, "SET idgen.segment_timeout = '100ms'");
             assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
         }
-        await_worker(&cluster, "shop");
+        wait_for_worker(&cluster, "shop");
         drop(client);
         cluster.execute("DROP DATABASE shop");
     }

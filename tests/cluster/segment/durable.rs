@@ -5,7 +5,7 @@ use idgen_testkit::segment::next;
 use idgen_testkit::sql::{execute, ids, value};
 use idgen_testkit::{Cluster, rounds};
 
-use crate::refill::await_report;
+use crate::refill::wait_for_report;
 use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, LET_COMMITS_GO, draw_dry, max_id, singly, with_segment};
 
 #[test]
@@ -18,7 +18,7 @@ fn no_value_is_used_before_its_refill_has_committed() {
     execute(&mut holder, HOLD_COMMITS);
     // The worker writes the row, and fails before it commits, again and again.
     let (mut drawn, _) = draw_dry(&mut client);
-    await_report(&cluster, "t", "canceling statement due to lock timeout");
+    wait_for_report(&cluster, "t", "canceling statement due to lock timeout");
     let (more, error) = draw_dry(&mut client);
     assert_eq!(more, []);
     assert_eq!(error.detail(), Some("canceling statement due to lock timeout"));

@@ -7,7 +7,7 @@ use idgen_testkit::segment::next;
 use idgen_testkit::sql::{PATIENCE, column, execute, ids, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 
-use crate::refill::{await_report, await_worker_wait};
+use crate::refill::{wait_for_report, wait_until_worker_waits};
 use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, draw_dry, max_id, singly, with_segment};
 
 const STEP: i64 = 100;
@@ -33,7 +33,7 @@ fn a_promoted_synchronous_standby_repeats_nothing_that_was_seen() {
     standby.stop(Stop::Fast);
     // The ring goes on being served. What comes after it, the standby does not have.
     let (rest, _) = draw_dry(&mut client);
-    await_worker_wait(&primary, "SyncRep");
+    wait_until_worker_waits(&primary, "SyncRep");
     assert_eq!(draw_dry(&mut client).0, []);
     assert!(!rest.is_empty());
     seen.extend(rest);
@@ -79,13 +79,13 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
     seen.extend(draw_dry(&mut client).0);
     let confirmed = last(&seen);
     for wasted in 1..=3 {
-        let worker = await_worker_wait(&primary, "SyncRep");
+        let worker = wait_until_worker_waits(&primary, "SyncRep");
         // The wait is for a range that is in the table, as every session sees when it is over.
         match ending {
             Ending::Cancelled => {
                 execute(&mut client, &format!("SELECT pg_cancel_backend({worker})"));
                 let (first, end) = (confirmed + (wasted - 1) * STEP + 1, confirmed + wasted * STEP);
-                await_report(
+                wait_for_report(
                     &primary,
                     "t",
                     &format!(
@@ -108,7 +108,7 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
         assert_eq!(max_id(&mut client, "t"), confirmed + wasted * STEP, "{ending:?}");
     }
     // The refill that waits now is confirmed when the standby is back.
-    await_worker_wait(&primary, "SyncRep");
+    wait_until_worker_waits(&primary, "SyncRep");
     standby.start_again();
     execute(&mut client, "SET idgen.segment_timeout = '60s'");
     assert_eq!(next(&mut client, "t"), confirmed + 3 * STEP + 1, "{ending:?}");
@@ -178,7 +178,7 @@ fn no_row_reaches_a_standby_before_its_refill() {
     execute(&mut holder, HOLD_COMMITS);
     execute(&mut client, "SET idgen.segment_timeout = '100ms'");
     while client.execute("INSERT INTO t DEFAULT VALUES", &[]).is_ok() {}
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     drop([client, holder]);
     primary.kill9_postmaster();
     standby.promote();

@@ -3,9 +3,9 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::last;
 use idgen_testkit::segment::{create, next};
-use idgen_testkit::sql::{execute, hint, ids, refused, row, value};
+use idgen_testkit::sql::{execute, expect_error, hint, ids, row, value};
 
-use crate::refill::await_report;
+use crate::refill::wait_for_report;
 use crate::{draw_dry, fixed, max_id, remaining, singly, with_segment};
 
 const LOCKED: &str = "The row of the tag in idgen.segment is locked by a transaction that has not ended.";
@@ -29,16 +29,16 @@ fn a_held_row_stalls_nobody_while_the_ring_lasts() {
         "for the first one"
     );
 
-    await_report(&cluster, "t", LOCKED);
+    wait_for_report(&cluster, "t", LOCKED);
     for _ in 0..3 {
-        let error = refused(&mut client, "SELECT segment_next('t')", "55P03");
+        let error = expect_error(&mut client, "SELECT segment_next('t')", "55P03");
         assert_eq!(error.message(), "no values of segment \"t\" within idgen.segment_timeout");
         assert_eq!(error.detail(), Some(LOCKED));
         assert_eq!(hint(&error), "Remove what keeps the refill worker; the next call tries again.");
     }
     // The other ways to draw say the same.
     for sql in ["SELECT segment_next_many('t', 5)", "SELECT * FROM segment_reserve('t', 5)"] {
-        assert_eq!(refused(&mut client, sql, "55P03").detail(), Some(LOCKED), "{sql}");
+        assert_eq!(expect_error(&mut client, sql, "55P03").detail(), Some(LOCKED), "{sql}");
     }
     execute(&mut holder, "ROLLBACK");
     for session in [&mut client, &mut other] {
@@ -86,7 +86,7 @@ fn a_held_row_stalls_no_other_tag() {
     next(&mut client, "t");
     execute(&mut holder, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
     assert_eq!(last(&draw_dry(&mut client).0), 100);
-    await_report(&cluster, "t", LOCKED);
+    wait_for_report(&cluster, "t", LOCKED);
     let others = ids(&mut client, "SELECT segment_next('u') FROM generate_series(1, 2000)");
     assert_eq!(others, (1..=2000).collect::<Vec<_>>());
     assert_eq!(max_id(&mut client, "t"), 100, "the row was held all the time");

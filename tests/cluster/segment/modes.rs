@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{execute, hint, refused, value};
+use idgen_testkit::sql::{execute, expect_error, hint, value};
 
 const ALL: [&str; 3] =
     ["SELECT segment_next('t')", "SELECT segment_next_many('t', 3)", "SELECT segment_reserve('t', 3)"];
@@ -14,12 +14,12 @@ fn a_standby_draws_when_it_is_promoted() {
     create(&mut client, "t", "");
     assert_eq!(next(&mut client, "t"), 1);
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     let mut session = standby.client();
     for sql in ALL {
-        refused(&mut session, sql, "25006");
+        expect_error(&mut session, sql, "25006");
     }
-    refused(&mut session, "SELECT segment_create('other')", "25006");
+    expect_error(&mut session, "SELECT segment_create('other')", "25006");
     assert_eq!(value::<i64>(&mut session, "SELECT count(*) FROM idgen.stat_segment"), 0);
     primary.kill9_postmaster();
     standby.promote();
@@ -35,7 +35,7 @@ fn a_read_only_transaction_draws() {
     execute(&mut client, "BEGIN READ ONLY");
     (1..=9).for_each(|id| assert_eq!(next(&mut client, "t"), id));
     execute(&mut client, "SAVEPOINT s");
-    refused(&mut client, "SELECT segment_create('other')", "25006");
+    expect_error(&mut client, "SELECT segment_create('other')", "25006");
     execute(&mut client, "ROLLBACK TO s");
     assert_eq!(next(&mut client, "t"), 10);
     execute(&mut client, "COMMIT");
@@ -59,7 +59,7 @@ fn an_old_snapshot_does_not_bring_an_old_tag_back() {
         execute(&mut dba, "SELECT segment_drop('t'); SELECT segment_create('t', 700); SELECT segment_create('new')");
         assert_eq!([next(&mut client, "t"), next(&mut dba, "t"), next(&mut client, "new")], [700, 701, 1]);
         execute(&mut dba, "SELECT segment_drop('t')");
-        refused(&mut client, &draw("t"), "42704");
+        expect_error(&mut client, &draw("t"), "42704");
         execute(&mut client, "ROLLBACK");
         execute(&mut dba, "DELETE FROM idgen.segment");
     }
@@ -71,7 +71,7 @@ fn without_the_library_tags_are_made_and_not_drawn_from() {
     let mut client = cluster.client();
     create(&mut client, "t", "");
     for sql in ALL {
-        let error = refused(&mut client, sql, "55000");
+        let error = expect_error(&mut client, sql, "55000");
         assert!(hint(&error).contains("shared_preload_libraries = 'idgen'"), "{error:?}");
     }
     execute(&mut client, "SELECT segment_alter('t', max_id => 10)");

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{column, execute, ids, refused, value};
+use idgen_testkit::sql::{column, execute, expect_error, ids, value};
 use postgres::Client;
 
 use crate::max_id;
@@ -22,9 +22,9 @@ fn a_new_tag_works_in_its_transaction_and_nowhere_else() {
     execute(&mut client, "BEGIN");
     create(&mut client, "t", ", step => 10");
     assert_eq!([next(&mut client, "t"), next(&mut client, "t")], [1, 2]);
-    refused(&mut other, &draw("t"), "42704");
+    expect_error(&mut other, &draw("t"), "42704");
     execute(&mut client, "ROLLBACK");
-    refused(&mut client, &draw("t"), "42704");
+    expect_error(&mut client, &draw("t"), "42704");
     assert_eq!((rows(&mut other), rings(&mut other)), (0, 0));
 
     // A bulk load in the transaction that makes table and tag, far beyond the step.
@@ -60,7 +60,7 @@ fn savepoints() {
     execute(&mut client, "SAVEPOINT s; SELECT segment_create('gone', 500)");
     assert_eq!(next(&mut client, "gone"), 500);
     execute(&mut client, "ROLLBACK TO s; SAVEPOINT s");
-    refused(&mut client, &draw("gone"), "42704");
+    expect_error(&mut client, &draw("gone"), "42704");
     execute(&mut client, "ROLLBACK TO s; SELECT segment_create('gone', 700)");
     assert_eq!(next(&mut client, "gone"), 700);
     execute(&mut client, "SAVEPOINT s; SELECT segment_drop('t'), segment_create('t', 9000)");
@@ -77,7 +77,7 @@ fn savepoints() {
         "BEGIN; DO $$ BEGIN PERFORM segment_create('plain'); PERFORM segment_next('plain'); RAISE 'no';
          EXCEPTION WHEN raise_exception THEN NULL; END $$",
     );
-    refused(&mut client, &draw("plain"), "42704");
+    expect_error(&mut client, &draw("plain"), "42704");
     execute(&mut client, "ROLLBACK");
 }
 
@@ -88,7 +88,7 @@ fn changed_in_the_transaction_that_draws() {
     create(&mut client, "t", "");
     assert_eq!([next(&mut client, "t"), next(&mut other, "t")], [1, 2]);
     execute(&mut client, "BEGIN; SELECT segment_alter('t', max_id => 5000); SAVEPOINT s");
-    refused(&mut client, &draw("t"), "55000");
+    expect_error(&mut client, &draw("t"), "55000");
     execute(&mut client, "ROLLBACK TO s");
     // The others go by the old row until then.
     assert_eq!(next(&mut other, "t"), 3);
@@ -98,11 +98,11 @@ fn changed_in_the_transaction_that_draws() {
     assert_eq!(next(&mut client, "t"), 5003);
     // Its row is locked until the commit, so a dry ring could not be refilled.
     execute(&mut client, "SAVEPOINT s; SELECT segment_grant('t', 'public'); SAVEPOINT granted");
-    refused(&mut client, &draw("t"), "55000");
+    expect_error(&mut client, &draw("t"), "55000");
     execute(&mut client, "ROLLBACK TO s");
     assert_eq!(next(&mut client, "t"), 5004);
     execute(&mut client, "SELECT segment_drop('t'); SAVEPOINT s");
-    refused(&mut client, &draw("t"), "42704");
+    expect_error(&mut client, &draw("t"), "42704");
     execute(&mut client, "ROLLBACK TO s");
     assert_eq!(next(&mut other, "t"), 5005);
     execute(&mut client, "ROLLBACK");
@@ -117,11 +117,11 @@ fn prepared_transactions_smoke() {
         execute(&mut client, "BEGIN; SELECT segment_create('t')");
         assert_eq!([next(&mut client, "t"), next(&mut client, "t")], [1, 2]);
         execute(&mut client, "PREPARE TRANSACTION 'p'");
-        refused(&mut client, &draw("t"), "42704");
-        refused(&mut other, &draw("t"), "42704");
+        expect_error(&mut client, &draw("t"), "42704");
+        expect_error(&mut other, &draw("t"), "42704");
         execute(&mut other, end);
         match code {
-            Some(code) => [&mut client, &mut other].map(|session| drop(refused(session, &draw("t"), code))),
+            Some(code) => [&mut client, &mut other].map(|session| drop(expect_error(session, &draw("t"), code))),
             None => [(&mut other, 3), (&mut client, 4)].map(|(session, id)| assert_eq!(next(session, "t"), id)),
         };
     }
@@ -136,7 +136,7 @@ fn prepared_transactions_smoke() {
     let (mut client, mut other) = (cluster.client(), cluster.client());
     execute(&mut client, "SET idgen.segment_timeout = '300ms'");
     // Nothing is left in shared memory, and the row is not to be had.
-    refused(&mut client, &draw("t"), "55P03");
+    expect_error(&mut client, &draw("t"), "55P03");
     execute(&mut other, "COMMIT PREPARED 'p'");
     assert_eq!([next(&mut client, "t"), next(&mut other, "t")], [90001, 90002]);
 }
@@ -190,7 +190,7 @@ fn a_parallel_worker_does_not_count_for_itself() {
     drawn.sort_unstable();
     assert_eq!(drawn, (1..=10).collect::<Vec<_>>());
     execute(&mut client, "BEGIN; SELECT segment_create('p')");
-    let error = refused(&mut client, &format!("SELECT wrong('p') {TEN}"), "25000");
+    let error = expect_error(&mut client, &format!("SELECT wrong('p') {TEN}"), "25000");
     assert!(error.message().contains("parallel worker"), "{error:?}");
     execute(&mut client, "ROLLBACK");
 }
@@ -208,8 +208,8 @@ fn a_commit_that_fails_leaves_nothing_behind() {
     );
     execute(&mut client, "BEGIN; SELECT segment_create('p')");
     assert_eq!(next(&mut client, "p"), 1);
-    refused(&mut client, "COMMIT", "58030");
-    refused(&mut client, &draw("p"), "42704");
+    expect_error(&mut client, "COMMIT", "58030");
+    expect_error(&mut client, &draw("p"), "42704");
     // What the session changes now is a change again, and no refill.
     execute(&mut client, "SELECT segment_alter('t', max_id => 4000)");
     assert_eq!([next(&mut client, "t"), next(&mut other, "t")], [4001, 4002]);
@@ -225,12 +225,12 @@ fn the_bound_of_a_new_tag() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "BEGIN; SELECT segment_create('t', upper_bound => 5); SAVEPOINT s");
-    refused(&mut client, "SELECT segment_reserve('t', 6)", "2200H");
+    expect_error(&mut client, "SELECT segment_reserve('t', 6)", "2200H");
     execute(&mut client, "ROLLBACK TO s");
     // What could not be had in one piece is still there.
     assert_eq!(next(&mut client, "t"), 1);
-    refused(&mut client, "SELECT segment_next_many('t', 5)", "2200H");
+    expect_error(&mut client, "SELECT segment_next_many('t', 5)", "2200H");
     execute(&mut client, "ROLLBACK TO s; COMMIT");
-    refused(&mut cluster.client(), &draw("t"), "2200H");
+    expect_error(&mut cluster.client(), &draw("t"), "2200H");
     assert_eq!(max_id(&mut client, "t"), 5);
 }

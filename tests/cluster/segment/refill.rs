@@ -13,7 +13,7 @@ pub(crate) fn worker(client: &mut Client, database: &str) -> Option<i32> {
 }
 
 /// Waits until the worker of a database has come, and says which process it is.
-pub(crate) fn await_worker(cluster: &Cluster, database: &str) -> i32 {
+pub(crate) fn wait_for_worker(cluster: &Cluster, database: &str) -> i32 {
     let mut client = cluster.client();
     let mut found = None;
     cluster.wait_for(PATIENCE, "a refill worker", || {
@@ -24,7 +24,7 @@ pub(crate) fn await_worker(cluster: &Cluster, database: &str) -> i32 {
 }
 
 /// Waits until the refill worker waits for this: a kind of lock such as `relation`, or `SyncRep`.
-pub(crate) fn await_worker_wait(cluster: &Cluster, event: &str) -> i32 {
+pub(crate) fn wait_until_worker_waits(cluster: &Cluster, event: &str) -> i32 {
     let mut client = cluster.client();
     let sql =
         format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill' AND wait_event = '{event}'");
@@ -38,7 +38,7 @@ pub(crate) fn await_worker_wait(cluster: &Cluster, event: &str) -> i32 {
 
 /// Waits until the refill worker has ended, and its place is free: the postmaster frees that after it has buried the
 /// process, and before it lets anybody else connect. Then no refill is under way, and none is wanted.
-pub(crate) fn await_no_worker(cluster: &Cluster, database: &str) {
+pub(crate) fn wait_until_no_worker(cluster: &Cluster, database: &str) {
     let mut client = cluster.client();
     let mut seen = Vec::new();
     cluster.wait_for(PATIENCE, "the end of the refill worker", || {
@@ -52,7 +52,7 @@ pub(crate) fn await_no_worker(cluster: &Cluster, database: &str) {
 }
 
 /// Waits until the worker's last report on a tag begins like this, and returns all of it.
-pub(crate) fn await_report(cluster: &Cluster, tag: &str, beginning: &str) -> String {
+pub(crate) fn wait_for_report(cluster: &Cluster, tag: &str, beginning: &str) -> String {
     let mut client = cluster.client();
     let sql = format!("SELECT coalesce(max(last_error), '') FROM idgen.stat_segment WHERE tag = '{tag}'");
     let mut report = String::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{column, execute, in_new_database, refused, value};
+use idgen_testkit::sql::{column, execute, expect_error, in_new_database, value};
 use postgres::Client;
 
 use crate::max_id;
@@ -26,9 +26,9 @@ impl Sessions {
         [value(&mut self.prepared, "EXECUTE n"), next(&mut self.plain, "t")]
     }
 
-    fn refused(&mut self, code: &str) {
-        refused(&mut self.prepared, "EXECUTE n", code);
-        refused(&mut self.plain, &draw("t"), code);
+    fn expect_error(&mut self, code: &str) {
+        expect_error(&mut self.prepared, "EXECUTE n", code);
+        expect_error(&mut self.plain, &draw("t"), code);
     }
 }
 
@@ -46,7 +46,7 @@ fn a_change_holds_from_the_next_value_on() {
     // Backward is refused, and changes nothing.
     let max = max_id(&mut dba, "t");
     for sql in ["UPDATE idgen.segment SET max_id = max_id - 1", "SELECT segment_alter('t', max_id => 20002)"] {
-        let error = refused(&mut dba, sql, "22023");
+        let error = expect_error(&mut dba, sql, "22023");
         assert_eq!(error.detail(), Some(format!("Values up to {max} may have been handed out.").as_str()));
     }
     // What the trigger keeps, no hand changes.
@@ -62,7 +62,7 @@ fn a_change_holds_from_the_next_value_on() {
     // The ring has values above the new bound, and keeps them to itself.
     let max = max_id(&mut dba, "t");
     execute(&mut dba, &format!("SELECT segment_alter('t', max_id => {}, upper_bound => {})", max + 20, max + 21));
-    sessions.refused("2200H");
+    sessions.expect_error("2200H");
     execute(&mut dba, "SELECT segment_alter('t', upper_bound => 1000000)");
     assert_eq!(sessions.draw(), [max + 30, max + 40]);
 }
@@ -74,7 +74,7 @@ fn a_tag_made_again_is_another() {
     create(&mut dba, "t", "");
     assert_eq!(sessions.draw(), [1, 2]);
     execute(&mut dba, "SELECT segment_drop('t')");
-    sessions.refused("42704");
+    sessions.expect_error("42704");
     create(&mut dba, "t", ", 300");
     assert_eq!(sessions.draw(), [300, 301]);
     execute(&mut dba, "BEGIN; SELECT segment_drop('t'); SELECT segment_create('t', 50); COMMIT");
@@ -86,13 +86,13 @@ fn a_tag_made_again_is_another() {
 
     // By another name it is the same.
     execute(&mut dba, "UPDATE idgen.segment SET tag = 'renamed'");
-    sessions.refused("42704");
+    sessions.expect_error("42704");
     assert_eq!(next(&mut dba, "renamed"), 3);
     execute(&mut dba, "UPDATE idgen.segment SET tag = 't'");
     assert_eq!(sessions.draw(), [4, 5]);
 
     execute(&mut dba, "TRUNCATE idgen.segment");
-    sessions.refused("42704");
+    sessions.expect_error("42704");
     create(&mut dba, "t", "");
     assert_eq!(sessions.draw(), [1, 2]);
 }
@@ -135,7 +135,7 @@ fn a_running_statement_draws_nothing_of_a_dropped_segment_smoke() {
         assert_eq!(running.fetch()[0], next, "{undone}");
     }
     execute(&mut dba, "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); RELEASE s; COMMIT");
-    refused(&mut running.0, "FETCH 2 FROM c", "42704");
+    expect_error(&mut running.0, "FETCH 2 FROM c", "42704");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_running_statement_follows_a_change_from_the_next_value_on() {
     assert_eq!(running.fetch(), [10027, 10037]);
     let max = max_id(&mut dba, "t");
     execute(&mut dba, &format!("SELECT segment_alter('t', upper_bound => {max})"));
-    refused(&mut running.0, "FETCH 2 FROM c", "2200H");
+    expect_error(&mut running.0, "FETCH 2 FROM c", "2200H");
 }
 
 /// The trigger of the table has announced the change by then.
@@ -187,7 +187,7 @@ fn an_extension_made_again_is_another() {
         create(&mut dba, "t", &format!(", {first}"));
         assert_eq!(sessions.draw(), [first, first + 1]);
         execute(&mut dba, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
-        sessions.refused("42704");
+        sessions.expect_error("42704");
     }
     create(&mut dba, "t", ", 7");
     execute(&mut dba, "BEGIN; DROP EXTENSION idgen; CREATE EXTENSION idgen; SELECT segment_create('t', 9); COMMIT");

@@ -2,10 +2,10 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::next;
-use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, execute, ids, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, ids, value, wait_until_waiting};
 use postgres::Client;
 
-use crate::refill::{await_report, worker};
+use crate::refill::{wait_for_report, worker};
 use crate::{draw_dry, singly, with_segment};
 
 /// A server with nothing left to draw, and the session that keeps the refill away.
@@ -29,7 +29,7 @@ fn end_by(cluster: &Cluster, client: &mut Client, signal: &str) -> postgres::Err
     let pid = backend_pid(client);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.simple_query("SELECT segment_next('t')").expect_err("the wait is ended"));
-        await_wait(cluster, pid);
+        wait_until_waiting(cluster, pid);
         cluster.execute(&format!("SELECT {signal}({pid})"));
         waiter.join().unwrap()
     })
@@ -43,7 +43,7 @@ fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
     assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
 
     execute(&mut client, "SET statement_timeout = '100ms'");
-    refused(&mut client, "SELECT segment_next('t')", "57014");
+    expect_error(&mut client, "SELECT segment_next('t')", "57014");
     execute(&mut client, "RESET statement_timeout");
 
     // In a transaction that goes on.
@@ -70,7 +70,7 @@ fn a_wait_ends_with_what_the_worker_last_reported() {
     let (cluster, mut holder) = with_nothing_left();
     let mut client = cluster.client();
     let mut reported = |report: &str| {
-        await_report(&cluster, "t", report);
+        wait_for_report(&cluster, "t", report);
         let (drawn, error) = draw_dry(&mut client);
         assert_eq!(drawn, []);
         assert_eq!(error.detail(), Some(report));
@@ -91,15 +91,15 @@ fn the_timeout_is_the_session_s_own() {
     let pid = backend_pid(&mut patient);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&mut patient, "t"));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         let mut client = cluster.client();
         for timeout in ["0", "1ms", "50ms"] {
             execute(&mut client, &format!("SET idgen.segment_timeout = '{timeout}'"));
-            refused(&mut client, "SELECT segment_next('t')", "55P03");
+            expect_error(&mut client, "SELECT segment_next('t')", "55P03");
         }
         execute(&mut client, "BEGIN; SET LOCAL idgen.segment_timeout = 0");
-        refused(&mut client, "SELECT segment_next_many('t', 10)", "55P03");
-        await_wait(&cluster, pid);
+        expect_error(&mut client, "SELECT segment_next_many('t', 10)", "55P03");
+        wait_until_waiting(&cluster, pid);
         execute(&mut holder, "ROLLBACK");
         assert_eq!(waiter.join().unwrap(), 101);
     });
@@ -113,7 +113,7 @@ fn a_wait_outlives_the_worker_it_waits_for() {
     let pid = backend_pid(&mut patient);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&mut patient, "t"));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         let mut client = cluster.client();
         for _ in 0..3 {
             let mut ended = 0;
@@ -146,8 +146,8 @@ fn a_waiter_learns_at_once_that_a_newer_row_is_exhausted() {
     let mut waiter = cluster.client();
     let pid = backend_pid(&mut waiter);
     std::thread::scope(|scope| {
-        let refusal = scope.spawn(|| refused(&mut waiter, "SELECT segment_next('t')", "2200H"));
-        await_wait(&cluster, pid);
+        let refusal = scope.spawn(|| expect_error(&mut waiter, "SELECT segment_next('t')", "2200H"));
+        wait_until_waiting(&cluster, pid);
         execute(&mut changer, "PREPARE TRANSACTION 'bound'");
         execute(&mut changer, "COMMIT PREPARED 'bound'");
         let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);

@@ -3,11 +3,13 @@
 use std::thread;
 
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, execute, hint, in_new_database, refused, value};
+use idgen_testkit::sql::{
+    PATIENCE, backend_pid, execute, expect_error, hint, in_new_database, value, wait_until_waiting,
+};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
-use crate::refill::{await_no_worker, await_worker, worker};
+use crate::refill::{wait_for_worker, wait_until_no_worker, worker};
 use crate::{draw_until_refused, max_id};
 
 #[test]
@@ -17,7 +19,7 @@ fn there_is_one_on_demand_and_none_when_idle_smoke() {
     create(&mut client, "t", ", max_step => 1, step => 1");
     assert!(worker(&mut client, "postgres").is_none());
     assert_eq!(next(&mut client, "t"), 1);
-    let first = await_worker(&cluster, "postgres");
+    let first = wait_for_worker(&cluster, "postgres");
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -29,7 +31,7 @@ fn there_is_one_on_demand_and_none_when_idle_smoke() {
             });
         }
     });
-    await_no_worker(&cluster, "postgres");
+    wait_until_no_worker(&cluster, "postgres");
     // Another of the same database comes when it is called.
     let mut observer = cluster.client();
     cluster.wait_for(PATIENCE, "another worker", || {
@@ -55,7 +57,7 @@ fn in_a_synchronous_wait<R: Send>(
     let mut observer = cluster.client();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| end(client));
-        let worker = await_worker(cluster, "postgres");
+        let worker = wait_for_worker(cluster, "postgres");
         let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {worker} AND wait_event = 'SyncRep'");
         cluster.wait_for(PATIENCE, "the worker to wait for the standby", || value(&mut observer, &sql));
         act(worker);
@@ -72,7 +74,7 @@ fn a_synchronous_wait_that_is_ended_wastes_its_range() {
     // A stop is waited for: half a minute is more than the worker takes to end at once.
     for signal in ["pg_cancel_backend(", "pg_terminate_backend(timeout => 30000, pid => "] {
         next(&mut client, "t");
-        await_no_worker(&cluster, "postgres");
+        wait_until_no_worker(&cluster, "postgres");
         let before = max_id(&mut observer, "t");
         let mut wasted = 0;
         let end_wait = |worker: i32| {
@@ -178,18 +180,18 @@ fn the_extension_is_dropped_under_the_worker() {
     execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| (0..20).map(|_| next(&mut client, "t")).collect::<Vec<_>>());
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         execute(&mut dba, "ROLLBACK");
         assert_eq!(waiter.join().unwrap(), (2..22).collect::<Vec<_>>());
     });
     execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| draw_until_refused(&mut client, "t").1);
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         execute(&mut dba, "COMMIT");
         assert_eq!(waiter.join().unwrap().code().code(), "42P01");
     });
-    await_no_worker(&cluster, "postgres");
+    wait_until_no_worker(&cluster, "postgres");
     execute(&mut dba, "CREATE EXTENSION idgen");
     create(&mut dba, "t", ONE);
     assert_eq!([next(&mut client, "t"), next(&mut dba, "t")], [1, 2]);
@@ -205,17 +207,17 @@ fn without_a_free_process_the_rings_are_served_and_the_error_says_what_to_raise(
     let mut client = cluster.client();
     create(&mut client, "t", ", step => 100");
     assert_eq!(next(&mut client, "t"), 1);
-    await_no_worker(&cluster, "postgres");
+    wait_until_no_worker(&cluster, "postgres");
     // Another database has the only process there is.
     let mut shop = in_new_database(&cluster, "shop");
     create(&mut shop, "t", "");
     assert_eq!(next(&mut shop, "t"), 1);
-    let paused = pause(await_worker(&cluster, "shop"));
+    let paused = pause(wait_for_worker(&cluster, "shop"));
     (2..=100).for_each(|id| assert_eq!(next(&mut client, "t"), id));
-    let error = refused(&mut client, &draw("t"), "53400");
+    let error = expect_error(&mut client, &draw("t"), "53400");
     assert!(hint(&error).contains("max_worker_processes"), "{error:?}");
     paused.resume();
-    await_no_worker(&cluster, "shop");
+    wait_until_no_worker(&cluster, "shop");
     assert_eq!(next(&mut client, "t"), 101);
 }
 
@@ -231,10 +233,10 @@ fn a_wait_outlives_its_ring() {
     execute(&mut dba, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&mut client, "t"));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         let mut other = cluster.client();
         assert!(next(&mut other, "other") > 0);
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         execute(&mut dba, "ROLLBACK");
         assert!(waiter.join().unwrap() > 0);
     });

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{execute, ids, refused, value};
+use idgen_testkit::sql::{execute, expect_error, ids, value};
 use postgres::Client;
 
 use crate::{tag_of, tagged};
@@ -95,9 +95,9 @@ fn layouts_from_columns() {
     assert_increasing(&rows.iter().map(|row| row.get(5)).collect::<Vec<_>>());
 
     // What is no layout is an error each time, and leaves the place as it was.
-    refused(&mut client, "SELECT snowflake_next(NULL)", "22004");
-    refused(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l END) FROM layouts", "22004");
-    refused(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l ELSE 'no' END) FROM layouts", "22023");
+    expect_error(&mut client, "SELECT snowflake_next(NULL)", "22004");
+    expect_error(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l END) FROM layouts", "22004");
+    expect_error(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l ELSE 'no' END) FROM layouts", "22023");
     assert_tags(&pairs(&mut client, "SELECT tag, snowflake_next(l) FROM layouts"));
 }
 

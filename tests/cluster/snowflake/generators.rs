@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{execute, ids, refused, value};
+use idgen_testkit::sql::{execute, expect_error, ids, value};
 use idgen_testkit::{Cluster, rounds};
 use postgres::Client;
 
@@ -81,9 +81,9 @@ fn layouts_that_cannot_issue_take_no_place_for_good() {
     let mut client = cluster.client();
     for tag in 0..10 {
         let future = format!("time:41 tag:10={tag} sequence:12 epoch:2100-01-01");
-        refused(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
+        expect_error(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
         let past = format!("time:20 tag:10={tag} sequence:12 epoch:2020-01-01");
-        refused(&mut client, &format!("SELECT snowflake_next('{past}')"), "22003");
+        expect_error(&mut client, &format!("SELECT snowflake_next('{past}')"), "22003");
     }
     assert!(draw(&mut client, &tagged(1)) > 0);
 }

@@ -1,7 +1,7 @@
 //! The ends of what numbers, settings and layouts can hold.
 
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{check, column, execute, hint, ids, refused, row, value};
+use idgen_testkit::sql::{check, column, execute, expect_error, hint, ids, row, value};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
@@ -12,7 +12,7 @@ fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
     for sql in
         ["SELECT snowflake_next()", "SELECT snowflake_next('js53')", "SELECT count(*) FROM snowflake_next_many(2)"]
     {
-        let error = refused(&mut client, sql, "22003");
+        let error = expect_error(&mut client, sql, "22003");
         assert!(hint(&error).contains("idgen.worker_id"), "{error:?}");
         assert!(error.detail().unwrap().contains("0 to 7"), "{error:?}");
     }
@@ -42,7 +42,7 @@ fn a_datacenter_id_is_in_the_ids_and_has_its_limit() {
         row(&mut client, "SELECT datacenter, worker FROM snowflake_parts(snowflake_next('twitter'), 'twitter')");
     assert_eq!((parts.get(0), parts.get(1)), (Some(31), Some(3)));
     let narrow = "time:41 datacenter:4 worker:5 sequence:12 epoch:2020-01-01";
-    let error = refused(&mut client, &format!("SELECT snowflake_next('{narrow}')"), "22003");
+    let error = expect_error(&mut client, &format!("SELECT snowflake_next('{narrow}')"), "22003");
     assert!(hint(&error).contains("idgen.datacenter_id"), "{error:?}");
     let worker: i32 = value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next())");
     assert_eq!(worker, 3, "it counts where the layout has the field");
@@ -106,7 +106,7 @@ fn a_clock_before_the_epoch_is_an_error() {
     let mut client = cluster.client();
     let future = "time:41 worker:10 sequence:12 epoch:2100-01-01";
     for sql in [format!("SELECT snowflake_next('{future}')"), format!("SELECT snowflake_next_many(3, '{future}')")] {
-        let error = refused(&mut client, &sql, "22003");
+        let error = expect_error(&mut client, &sql, "22003");
         assert!(error.message().contains("before the epoch"), "{error:?}");
         assert!(error.detail().unwrap().contains("2100-01-01"), "{error:?}");
     }
@@ -166,7 +166,7 @@ fn the_last_tick_works_and_the_next_is_an_error() {
          END $$"
     );
     execute(&mut client, &sql);
-    let error = refused(&mut client, &format!("SELECT snowflake_next('{layout}')"), "22003");
+    let error = expect_error(&mut client, &format!("SELECT snowflake_next('{layout}')"), "22003");
     assert!(error.message().contains("time bits"), "{error:?}");
     assert!(hint(&error).contains("more time bits"), "{error:?}");
 }
@@ -201,7 +201,7 @@ fn borrowing_ends_with_the_last_tick() {
     assert_eq!(last, last_id, "every id up to the end was given, and an error after it");
     let sql = format!("SELECT (extract(epoch FROM snowflake_time({last}, '{layout}')) * 1000)::bigint");
     assert_eq!(value::<i64>(&mut client, &sql), end_ms - 1000);
-    refused(&mut client, &format!("SELECT snowflake_next_many(5, '{layout}')"), "22003");
+    expect_error(&mut client, &format!("SELECT snowflake_next_many(5, '{layout}')"), "22003");
 
     // Its neighbours go on.
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);

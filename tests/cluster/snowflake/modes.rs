@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{execute, hint, ids, refused, row, value};
+use idgen_testkit::sql::{execute, expect_error, hint, ids, row, value};
 use postgres::Client;
 
 const GENERATE: [&str; 4] = [
@@ -38,13 +38,13 @@ fn without_preload_ids_are_read_and_not_made_smoke() {
     // Whatever comes first loads the library: each in a session of its own.
     assert_decodes(&mut cluster.client(), JS53);
     for sql in GENERATE {
-        let error = refused(&mut cluster.client(), sql, "55000");
+        let error = expect_error(&mut cluster.client(), sql, "55000");
         assert!(hint(&error).contains("shared_preload_libraries = 'idgen'"), "{error:?}");
     }
     let mut client = cluster.client();
     execute(&mut client, "LOAD 'idgen'; LOAD 'idgen'");
     for sql in GENERATE {
-        refused(&mut client, sql, "55000");
+        expect_error(&mut client, sql, "55000");
         assert_decodes(&mut client, JS53);
     }
     let sql = "SELECT c->>'ok' || ': ' || (c->>'message') FROM jsonb_array_elements(idgen.status()->'checks') AS c
@@ -70,7 +70,7 @@ fn without_preload_a_role_cannot_choose_the_layout_beforehand() {
     let mut client = cluster.client_as("postgres", "app");
     execute(&mut client, "SET idgen.layout = 'pgedge'; SET idgen.max_drift = '2s'");
     assert_eq!(value::<String>(&mut client, "SELECT spec FROM snowflake_layout()"), JS53);
-    refused(&mut client, "SET idgen.layout = 'pgedge'", "55P02");
+    expect_error(&mut client, "SET idgen.layout = 'pgedge'", "55P02");
     assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "1s");
 }
 
@@ -79,12 +79,12 @@ fn a_standby_reads_ids_and_makes_them_once_promoted() {
     let primary = Cluster::builder().conf("idgen.layout", "js53").conf("idgen.worker_id", "5").start_with_extension();
     let made: i64 = value(&mut primary.client(), "SELECT snowflake_next()");
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
 
     let mut session = standby.client();
     let mut app = standby.client();
     for sql in GENERATE {
-        let error = refused(&mut session, sql, "25006");
+        let error = expect_error(&mut session, sql, "25006");
         assert!(hint(&error).contains("primary"), "{error:?}");
     }
     let prepared = app.prepare("SELECT snowflake_next()").unwrap();
@@ -108,7 +108,7 @@ fn a_read_only_transaction_on_a_primary_generates() {
     let cluster = Cluster::builder().conf("default_transaction_read_only", "off").start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY");
-    refused(&mut client, "CREATE TABLE t ()", "25006");
+    expect_error(&mut client, "CREATE TABLE t ()", "25006");
     execute(&mut client, "ROLLBACK; BEGIN READ ONLY");
     let mut drawn = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 10)");
     drawn.extend(ids(&mut client, "SELECT snowflake_next_many(10)"));

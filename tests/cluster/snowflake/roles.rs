@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{execute, ids, refused, row, value};
+use idgen_testkit::sql::{execute, expect_error, ids, row, value};
 
 const SETTINGS: [(&str, &str); 5] = [
     ("idgen.layout", "pgedge"),
@@ -57,7 +57,7 @@ fn an_ordinary_role_changes_no_setting() {
             format!("CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql SET {name} = '{new}' AS 'SELECT 1'"),
             format!("UPDATE pg_settings SET setting = '{new}' WHERE name = '{name}'"),
         ] {
-            refused(&mut client, &sql, "55P02");
+            expect_error(&mut client, &sql, "55P02");
         }
         for sql in [
             format!("ALTER SYSTEM SET {name} = '{new}'"),
@@ -65,7 +65,7 @@ fn an_ordinary_role_changes_no_setting() {
             format!("ALTER DATABASE postgres SET {name} = '{new}'"),
             format!("ALTER ROLE postgres SET {name} = '{new}'"),
         ] {
-            refused(&mut client, &sql, "42501");
+            expect_error(&mut client, &sql, "42501");
         }
         // RESET says nothing, and does nothing.
         let _ = client.simple_query(&format!("RESET {name}"));
@@ -74,10 +74,10 @@ fn an_ordinary_role_changes_no_setting() {
         execute(&mut client, "DISCARD ALL");
         assert_eq!(value::<String>(&mut client, &format!("SHOW {name}")), before, "{name}");
         // Nor does a superuser within a session: the server's number is not a session's.
-        refused(&mut cluster.client(), &format!("SET {name} = '{new}'"), "55P02");
+        expect_error(&mut cluster.client(), &format!("SET {name} = '{new}'"), "55P02");
     }
     // Names of the prefix that idgen does not have are errors, and not silently kept.
-    refused(&mut client, "SET idgen.wroker_id = 1", "42602");
+    expect_error(&mut client, "SET idgen.wroker_id = 1", "42602");
     // Nor by the options of a connection.
     for (name, new) in SETTINGS {
         let options = format!("{} options='-c {name}={new}'", cluster.connect_string("postgres", "app"));
@@ -90,7 +90,7 @@ fn resetting_the_statistics_is_for_dbas() {
     let cluster = with_an_app();
     let mut client = cluster.client_as("postgres", "app");
     let before: i64 = ids(&mut client, "SELECT snowflake_next_many(50)").len() as i64;
-    refused(&mut client, "SELECT idgen.reset_stats()", "42501");
+    expect_error(&mut client, "SELECT idgen.reset_stats()", "42501");
     let issued = "SELECT sum(issued)::bigint FROM idgen.stat_snowflake";
     assert_eq!(value::<i64>(&mut client, issued), before);
 

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{execute, ids, refused, value};
+use idgen_testkit::sql::{execute, expect_error, ids, value};
 use postgres::Client;
 
 use crate::call_sites::{assert_tags, pairs};
@@ -77,7 +77,7 @@ fn the_count_is_kept_exactly() {
         ("SELECT * FROM snowflake_next_many(3, NULL)", "22004"),
         ("SELECT * FROM snowflake_next_many(3, 'no')", "22023"),
     ] {
-        refused(&mut client, sql, code);
+        expect_error(&mut client, sql, code);
     }
     assert_eq!(value::<i64>(&mut client, issued), 0, "nothing was drawn for any of these");
     let mut all = Vec::new();

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{await_wait, backend_pid, execute, ids, refused, row, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_until_waiting};
 use postgres::Client;
 
 /// Two ids a millisecond.
@@ -128,14 +128,14 @@ fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
     assert_eq!(waits(&mut observer), 0);
 
     execute(&mut client, "SET statement_timeout = '200ms'");
-    refused(&mut client, &draw_slowly(), "57014");
+    expect_error(&mut client, &draw_slowly(), "57014");
     execute(&mut client, "RESET statement_timeout");
     assert_early(&mut observer);
     assert_eq!(waits(&mut observer), 1, "a wait that was ended counts");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     // In a transaction that goes on.
     execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200ms'");
-    refused(&mut client, &draw_slowly(), "57014");
+    expect_error(&mut client, &draw_slowly(), "57014");
     execute(&mut client, "ROLLBACK TO s");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     execute(&mut client, "COMMIT");
@@ -145,7 +145,7 @@ fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
     let mut end_by = |signal: &str, client: &mut Client| {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| client.simple_query(&draw_slowly()).expect_err("the wait is ended"));
-            await_wait(&cluster, pid);
+            wait_until_waiting(&cluster, pid);
             assert!(value::<bool>(&mut observer, &format!("SELECT {signal}({pid})")));
             let error = waiter.join().unwrap();
             assert_early(&mut observer);
@@ -180,8 +180,8 @@ fn a_wait_holds_nothing_that_others_need() {
     let pid = backend_pid(&mut client);
     let mut other = cluster.client();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| refused(&mut client, &draw_slowly(), "57014"));
-        await_wait(&cluster, pid);
+        let waiter = scope.spawn(|| expect_error(&mut client, &draw_slowly(), "57014"));
+        wait_until_waiting(&cluster, pid);
         // A layout in use, a new one for this session, one that is new to the server, and what looks at all of them.
         assert_eq!(ids(&mut other, "SELECT snowflake_next() FROM generate_series(1, 100)").len(), 100);
         assert!(value::<i64>(&mut other, "SELECT snowflake_next('js53')") > 0);
@@ -190,7 +190,7 @@ fn a_wait_holds_nothing_that_others_need() {
         assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.stat_snowflake"), 4);
         assert!(value::<bool>(&mut other, "SELECT idgen.status() IS NOT NULL"));
         // All of that happened during the one wait: the session has nothing else to wait in.
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         assert_early(&mut other);
         execute(&mut other, &format!("SELECT pg_cancel_backend({pid})"));
         waiter.join().unwrap();
@@ -205,7 +205,7 @@ fn a_wait_does_not_keep_the_server_up() {
         let mut client = cluster.client();
         let pid = backend_pid(&mut client);
         let waiter = scope.spawn(move || client.simple_query(&draw_slowly()).is_err());
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         // Returns when all children have ended.
         cluster.kill9_postmaster();
         assert!(waiter.join().unwrap());
@@ -216,7 +216,7 @@ fn a_wait_does_not_keep_the_server_up() {
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.simple_query(&draw_slowly()).is_err());
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         assert_early(&mut cluster.client());
         cluster.restart();
         assert!(waiter.join().unwrap());

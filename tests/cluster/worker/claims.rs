@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use idgen_testkit::grants::{self, micros};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::grants::{self, epoch_us};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster, pause, rounds};
 use postgres::{Client, Config};
 
@@ -25,7 +25,7 @@ struct Allowed {
 
 /// Acquires with these arguments; `None` when the pool is exhausted.
 fn acquire(client: &mut Client, arguments: &str) -> Option<(i64, Allowed)> {
-    let (from, until) = (micros("not_before"), micros("not_after"));
+    let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
     let sql = format!("SELECT token, worker_id, {from}, {until} FROM worker_acquire({arguments})");
     match client.query_one(&sql, &[]) {
         Ok(row) => Some((row.get(0), Allowed { number: row.get(1), from_us: row.get(2), until_us: row.get(3) })),
@@ -47,7 +47,7 @@ fn as_many_claims_as_numbers_get_all_of_them_and_one_more_gets_none() {
     let numbers: BTreeSet<i32> = claims.iter().flatten().map(|(_, allowed)| allowed.number).collect();
     assert_eq!(numbers, (0..NUMBERS).collect(), "all live claimants have the same owner, and numbers of their own");
     let mut client = cluster.client();
-    let error = refused(&mut client, "SELECT worker_acquire('p', 'pod')", "53400");
+    let error = expect_error(&mut client, "SELECT worker_acquire('p', 'pod')", "53400");
     let detail = error.detail().expect("who has them");
     assert_eq!(detail.matches("\"pod\"").count(), 5, "{detail}");
 }
@@ -88,7 +88,7 @@ fn who_is_early_is_told_how_long_to_wait() {
     execute(&mut client, &format!("SELECT worker_release('p', {token})"));
     assert_eq!(heard.lock().unwrap().len(), 0, "its times began at once");
 
-    let clock = format!("SELECT {}", micros("clock_timestamp()"));
+    let clock = format!("SELECT {}", epoch_us("clock_timestamp()"));
     let before_us: i64 = value(&mut client, &clock);
     let (_, allowed) = acquire(&mut client, "'p', 'b', '100 s'").expect("it was released");
     let after_us: i64 = value(&mut client, &clock);
@@ -129,7 +129,7 @@ fn storm(cluster: &Cluster, wanted: usize, grants: &AtomicUsize, told: &Mutex<Ve
 /// Renews some times. False if the number is lost, or the session.
 fn hold(cluster: &Cluster, client: &mut Client, token: i64, allowed: &mut Allowed) -> bool {
     let last = "'epoch'::timestamptz + $2 * interval '1 microsecond'";
-    let until = format!("SELECT {} FROM worker_renew('p', $1, {last})", micros("not_after"));
+    let until = format!("SELECT {} FROM worker_renew('p', $1, {last})", epoch_us("not_after"));
     for _ in 0..random(4) {
         let pid = backend_pid(client);
         match random(16) {
@@ -159,7 +159,7 @@ fn hold(cluster: &Cluster, client: &mut Client, token: i64, allowed: &mut Allowe
 fn rectangles_never_overlap_over_claims_renewals_releases_kills_and_pauses() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 16, '100 ms')");
-    grants::write_down(&cluster);
+    grants::record(&cluster);
     let (count, told) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let wanted = rounds(1500, 50_000);
     std::thread::scope(|scope| {

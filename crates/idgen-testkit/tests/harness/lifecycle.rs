@@ -113,7 +113,7 @@ fn a_changed_setting_is_in_effect_after_reload() {
 
 #[test]
 fn two_clusters_side_by_side() {
-    let (one, two) = (builder().start(), builder().own_initdb().start());
+    let (one, two) = (builder().start(), builder().new_system_identifier().start());
     one.execute("CREATE TABLE t AS SELECT 1 AS x");
     two.execute("CREATE TABLE t AS SELECT 2 AS x");
     two.kill9_postmaster();

@@ -12,7 +12,7 @@ fn client(proxy: &Proxy) -> Client {
     Client::connect(&proxy.connect_string("postgres", "postgres"), NoTls).unwrap()
 }
 
-fn await_state(cluster: &Cluster, pid: i32, state: &str) {
+fn wait_for_state(cluster: &Cluster, pid: i32, state: &str) {
     let mut direct = cluster.client();
     let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {state}");
     cluster.wait_for(PATIENCE, state, || value(&mut direct, &sql));
@@ -49,16 +49,16 @@ fn nothing_passes_while_it_is_stopped_and_all_of_it_afterwards() {
     let (asking, answered) = (backend_pid(&mut asks), backend_pid(&mut is_answered));
     thread::scope(|scope| {
         let is_answered = scope.spawn(move || execute(&mut is_answered, "SELECT pg_advisory_lock(1)"));
-        await_state(&cluster, answered, "wait_event_type = 'Lock'");
+        wait_for_state(&cluster, answered, "wait_event_type = 'Lock'");
         proxy.stop_forwarding();
         execute(&mut direct, "SELECT pg_advisory_unlock(1)");
-        await_state(&cluster, answered, "state = 'idle'");
+        wait_for_state(&cluster, answered, "state = 'idle'");
         let asks = scope.spawn(move || execute(&mut asks, "INSERT INTO t VALUES (1)"));
         let comes = scope.spawn(|| backend_pid(&mut client(&proxy)));
         // Without a gate each of them would soon be through: far sooner than a server is started.
         drop(builder().start());
         assert!(!is_answered.is_finished() && !asks.is_finished() && !comes.is_finished());
-        await_state(&cluster, asking, "state = 'idle'");
+        wait_for_state(&cluster, asking, "state = 'idle'");
         assert_eq!(value::<i64>(&mut direct, "SELECT count(*) FROM t"), 0);
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         assert_eq!(value::<i64>(&mut direct, sessions), 3);

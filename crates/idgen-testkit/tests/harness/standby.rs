@@ -8,7 +8,7 @@ fn a_standby_follows_and_is_promoted() {
     primary.execute("CREATE TABLE t AS SELECT 1 AS x");
     let standby = primary.standby();
     primary.execute("UPDATE t SET x = 2");
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
 
     let mut client = standby.client();
     assert_eq!(text(&mut client, "SELECT x::text FROM t"), "2");

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use idgen_core::clock::record::RECORD;
-use idgen_testkit::high_water::{bytes, directory, file, mark_ms, on_file};
+use idgen_testkit::high_water::{bytes, directory, file, mark_ms, newest_record};
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{PATIENCE, check, ids, value};
 use idgen_testkit::{Builder, Cluster, Stop};
@@ -21,7 +21,7 @@ fn stopped(builder: Builder) -> (Cluster, Vec<i64>) {
     let mut seen = vec![next(&mut client)];
     cluster.wait_for(PATIENCE, "a third record", || {
         seen.extend(ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 20)"));
-        on_file(&cluster).record.turn >= 3
+        newest_record(&cluster).record.turn >= 3
     });
     assert_increasing(&seen);
     cluster.stop(Stop::Fast);
@@ -205,14 +205,14 @@ fn a_directory_that_cannot_be_written() {
 
 #[test]
 fn the_file_of_another_server() {
-    let other = start(Cluster::builder().own_initdb());
+    let other = start(Cluster::builder().new_system_identifier());
     next(&mut other.client());
     let theirs = bytes(&other);
-    let identifier = on_file(&other).record.system_identifier;
+    let identifier = newest_record(&other).record.system_identifier;
     drop(other);
     let (cluster, seen) = stopped(Cluster::builder());
     let whole = bytes(&cluster);
-    assert_ne!(on_file(&cluster).record.system_identifier, identifier);
+    assert_ne!(newest_record(&cluster).record.system_identifier, identifier);
     fs::write(file(&cluster), &theirs).unwrap();
     cluster.start_again();
     for _ in 0..2 {
@@ -251,7 +251,7 @@ fn the_way_out_is_to_remove_the_directory() {
     assert!(lead_ms <= 1000, "ids begin at the clock, not {lead_ms} ms ahead of it");
     assert_eq!(told(&cluster), before + 1, "the log says so");
     assert!(time_ms(first) < mark_ms(&cluster));
-    assert_eq!(on_file(&cluster).record.turn, 1);
+    assert_eq!(newest_record(&cluster).record.turn, 1);
     cluster.kill9_postmaster();
     cluster.start_again();
     assert!(next(&mut cluster.client()) > first);
@@ -317,7 +317,7 @@ fn a_directory_that_was_not_finished() {
     }
     next(&mut cluster.client());
     assert!(!unfinished.exists());
-    assert_eq!(on_file(&cluster).record.turn, 1);
+    assert_eq!(newest_record(&cluster).record.turn, 1);
     assert_eq!(fs::read_dir(directory(&cluster)).unwrap().count(), 1);
 }
 
@@ -334,7 +334,7 @@ fn a_file_that_is_removed_from_a_running_server() {
         file(&cluster).exists()
     });
     assert!(check(&mut client, "mark").0);
-    assert!(on_file(&cluster).record.mark_ms > time_ms(seen[seen.len() - 1]));
+    assert!(newest_record(&cluster).record.mark_ms > time_ms(seen[seen.len() - 1]));
     cluster.kill9_postmaster();
     cluster.start_again();
     assert_after(&seen, &[next(&mut cluster.client())]);

@@ -3,7 +3,7 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::high_water::{directory, mark_ms};
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{check, ids, refused, value};
+use idgen_testkit::sql::{check, expect_error, ids, value};
 
 use super::shim::{Call, Shim, WINDOW_MS, with_shim};
 use super::{
@@ -147,8 +147,8 @@ fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
     let mut client = cluster.client();
     shim.order("syncdir EIO");
     for _ in 0..3 {
-        refused(&mut client, NEXT, "58030");
-        refused(&mut cluster.client(), NEXT, "58030");
+        expect_error(&mut client, NEXT, "58030");
+        expect_error(&mut cluster.client(), NEXT, "58030");
     }
     assert!(directory(&cluster).exists(), "it has its name");
     shim.order("none");
@@ -166,7 +166,7 @@ fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
 fn a_failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     shim.order("syncdir EIO");
-    refused(&mut cluster.client(), NEXT, "58030");
+    expect_error(&mut cluster.client(), NEXT, "58030");
     cluster.kill9_postmaster();
     shim.order("none");
     cluster.start_again();
@@ -193,7 +193,7 @@ fn tries_under_a_fault_after_a_start_do_not_run_ahead() {
         shim.order(fault);
         let mut client = cluster.client();
         for _ in 0..20 {
-            refused(&mut client, NEXT, "58030");
+            expect_error(&mut client, NEXT, "58030");
         }
         assert_decoding_works(&mut client);
         shim.order("none");
@@ -220,7 +220,7 @@ fn a_record_whose_sync_failed_at_the_first_try_after_a_start_is_written_again() 
     shim.order("fsync EIO");
     let mut client = cluster.client();
     for _ in 0..3 {
-        refused(&mut client, NEXT, "58030");
+        expect_error(&mut client, NEXT, "58030");
     }
     shim.order("none");
     next(&mut client);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use idgen_testkit::high_water::{bytes, file, mark_ms, on_file};
+use idgen_testkit::high_water::{bytes, file, mark_ms, newest_record};
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{PATIENCE, check, ids, value};
 use idgen_testkit::{Cluster, Stop, rounds};
@@ -83,7 +83,7 @@ fn the_mark_on_file_is_ahead_of_every_id() {
             }
         });
     });
-    assert!(on_file(&cluster).record.turn > 2, "the mark was moved while they drew");
+    assert!(newest_record(&cluster).record.turn > 2, "the mark was moved while they drew");
 }
 
 /// Bursts that run to the end of the drift, one after the other.
@@ -106,7 +106,7 @@ fn the_file_has_all_its_blocks_from_its_first_record_on() {
     let cluster = start(Cluster::builder());
     // Of an id of 2010 nothing but the first record has to be written.
     assert_eq!(ids(&mut cluster.client(), "SELECT 1::bigint FROM snowflake_observe(1)"), [1]);
-    assert_eq!(on_file(&cluster).record.turn, 1);
+    assert_eq!(newest_record(&cluster).record.turn, 1);
     let metadata = std::fs::metadata(file(&cluster)).expect("the file");
     assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks of {} bytes", metadata.blocks(), metadata.len());
 }
@@ -246,7 +246,7 @@ fn another_default_layout_is_told_once() {
     assert!(line.contains("worker:3 sequence:9") && line.contains("worker:10 sequence:12"), "{line}");
     let (ok, message) = check(&mut client, "idgen.layout");
     assert!(!ok && message.contains("idgen.layout"), "{message}");
-    assert!(on_file(&cluster).record.layout.contains("worker:3 sequence:9"));
+    assert!(newest_record(&cluster).record.layout.contains("worker:3 sequence:9"));
 
     drop(client);
     cluster.restart();

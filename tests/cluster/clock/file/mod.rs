@@ -12,7 +12,7 @@ mod slow_sync;
 use std::collections::BTreeSet;
 
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{PATIENCE, ids, refused, value};
+use idgen_testkit::sql::{PATIENCE, expect_error, ids, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 use postgres::error::DbError;
@@ -32,9 +32,9 @@ fn next(client: &mut Client) -> i64 {
 fn assert_no_generation(client: &mut Client, code: &str) -> DbError {
     let new_layout = "SELECT snowflake_next('time:41 tag:4=3 sequence:12 epoch:2020-01-01')";
     for sql in ["SELECT count(*) FROM snowflake_next_many(3)", new_layout] {
-        refused(client, sql, code);
+        expect_error(client, sql, code);
     }
-    let error = refused(client, NEXT, code);
+    let error = expect_error(client, NEXT, code);
     assert_names_file_and_way_out(&error);
     error
 }

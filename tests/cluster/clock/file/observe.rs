@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use idgen_testkit::high_water::{bytes, directory, mark_ms};
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{backend_pid, ids, refused, value};
+use idgen_testkit::sql::{backend_pid, expect_error, ids, value};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
@@ -191,7 +191,7 @@ fn more_than_a_day_ahead_takes_force() {
     let far = id_ahead(&mut dba, DAY_MS + MINUTE_MS);
     let before = next(&mut dba);
     for arguments in [format!("{far}"), format!("{far}, 'snowflake'"), format!("{far}, false")] {
-        let error = refused(&mut dba, &format!("SELECT snowflake_observe({arguments})"), "22023");
+        let error = expect_error(&mut dba, &format!("SELECT snowflake_observe({arguments})"), "22023");
         assert!(error.message().contains(&far.to_string()), "{error:?}");
         assert!(error.hint().unwrap().contains("force => true"), "{error:?}");
     }
@@ -223,14 +223,14 @@ fn what_it_refuses() {
     }
     assert!(!directory(&cluster).exists(), "NULL does nothing");
     for arguments in ["-1", "-9223372036854775808, force => true", "-1, 'js53'", "1::bigint << 53, 'js53', true"] {
-        refused(&mut dba, &format!("SELECT snowflake_observe({arguments})"), "22003");
+        expect_error(&mut dba, &format!("SELECT snowflake_observe({arguments})"), "22003");
     }
-    refused(&mut dba, "SELECT snowflake_observe(1, 'nonsense')", "22023");
+    expect_error(&mut dba, "SELECT snowflake_observe(1, 'nonsense')", "22023");
 
     cluster.execute("CREATE ROLE app LOGIN");
     let mut app = cluster.client_as("postgres", "app");
-    refused(&mut app, "SELECT snowflake_observe(1)", "42501");
-    refused(&mut app, "SELECT snowflake_observe(1, 'js53', true)", "42501");
+    expect_error(&mut app, "SELECT snowflake_observe(1)", "42501");
+    expect_error(&mut app, "SELECT snowflake_observe(1, 'js53', true)", "42501");
     assert!(!directory(&cluster).exists(), "what is refused does nothing");
     cluster.execute("GRANT EXECUTE ON FUNCTION snowflake_observe(bigint, boolean) TO app");
     let observed = id_ahead(&mut app, MINUTE_MS);
@@ -238,7 +238,7 @@ fn what_it_refuses() {
     assert!(time_ms(next(&mut app)) > time_ms(observed));
     // The last id there is: nothing is left in this layout, and the server and other layouts go on.
     observe(&mut dba, "9223372036854775807, force => true");
-    refused(&mut dba, NEXT, "22003");
+    expect_error(&mut dba, NEXT, "22003");
     assert!(value::<i64>(&mut dba, "SELECT snowflake_next('pgedge')") > 0);
 }
 
@@ -246,14 +246,14 @@ fn what_it_refuses() {
 fn where_nothing_can_be_generated_nothing_can_be_observed() {
     let primary = start(Cluster::builder());
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
-    refused(&mut standby.client(), "SELECT snowflake_observe(1)", "25006");
-    refused(&mut standby.client(), "SELECT snowflake_observe(1, 'js53')", "25006");
+    standby.wait_until_replayed(&primary);
+    expect_error(&mut standby.client(), "SELECT snowflake_observe(1)", "25006");
+    expect_error(&mut standby.client(), "SELECT snowflake_observe(1, 'js53')", "25006");
     drop(standby);
 
     primary.set_conf("shared_preload_libraries", "");
     primary.restart();
-    let error = refused(&mut primary.client(), "SELECT snowflake_observe(1)", "55000");
+    let error = expect_error(&mut primary.client(), "SELECT snowflake_observe(1)", "55000");
     assert!(error.hint().unwrap().contains("shared_preload_libraries"), "{error:?}");
 }
 

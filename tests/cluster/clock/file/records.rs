@@ -3,7 +3,7 @@
 use std::fs;
 
 use idgen_core::clock::record::{RECORD, Record};
-use idgen_testkit::high_water::{bytes, file, on_file};
+use idgen_testkit::high_water::{bytes, file, newest_record};
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{PATIENCE, ids, value};
 use idgen_testkit::{Builder, Cluster, Stop};
@@ -54,12 +54,12 @@ fn for_one_record(builder: Builder) -> Cluster {
 fn with_ids_past_the_older_mark(cluster: &Cluster) -> Vec<i64> {
     let mut client = cluster.client();
     let mut seen = vec![next(&mut client)];
-    let turn = on_file(cluster).record.turn;
+    let turn = newest_record(cluster).record.turn;
     cluster.wait_for(PATIENCE, "ids past the mark of the older record", || {
         seen.extend(ids(&mut client, "SELECT snowflake_next_many(600)"));
         let older_ms = both_records(cluster).map(|record| record.map_or(i64::MAX, |record| record.mark_ms));
         let last_ms = (seen.last().unwrap() >> 14) + 1_288_834_974_657;
-        on_file(cluster).record.turn >= turn + 2 && last_ms > older_ms[0].min(older_ms[1]) + 30
+        newest_record(cluster).record.turn >= turn + 2 && last_ms > older_ms[0].min(older_ms[1]) + 30
     });
     assert_increasing(&seen);
     seen
@@ -69,16 +69,16 @@ fn with_ids_past_the_older_mark(cluster: &Cluster) -> Vec<i64> {
 fn assert_goes_on(cluster: &Cluster, seen: &mut Vec<i64>) {
     let mut client = cluster.client();
     let mut after = ids(&mut client, "SELECT snowflake_next_many(1000)");
-    let turn = on_file(cluster).record.turn;
+    let turn = newest_record(cluster).record.turn;
     cluster.wait_for(PATIENCE, "both records to be written", || {
         after.extend(ids(&mut client, "SELECT snowflake_next_many(600)"));
-        on_file(cluster).record.turn >= turn + 2
+        newest_record(cluster).record.turn >= turn + 2
     });
     assert_no_repeats(seen, &after);
     assert_after(seen, &after);
     assert_increasing(&after);
     seen.extend(after);
-    assert!(!on_file(cluster).other_is_damaged);
+    assert!(!newest_record(cluster).other_is_damaged);
 }
 
 /// One record is damaged and the other is whole. Which it is cannot be told, so ids begin a little ahead of the clock.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{PATIENCE, await_wait, backend_pid, ids, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, expect_error, ids, value, wait_until_waiting};
 use postgres::Client;
 
 use super::shim::{Call, Shim, WINDOW_MS, with_shim};
@@ -13,11 +13,11 @@ use super::{NEXT, assert_after, assert_decoding_works, assert_no_repeats, draw_u
 /// While one session sits in a sync that does not return, every other wait for the same can be ended.
 fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client) {
     waiter.batch_execute("SET statement_timeout = '200ms'").unwrap();
-    refused(waiter, NEXT, "57014");
-    refused(waiter, "SELECT count(*) FROM snowflake_next_many(10)", "57014");
+    expect_error(waiter, NEXT, "57014");
+    expect_error(waiter, "SELECT count(*) FROM snowflake_next_many(10)", "57014");
     // In a transaction that goes on.
     waiter.batch_execute("BEGIN; SAVEPOINT s").unwrap();
-    refused(waiter, NEXT, "57014");
+    expect_error(waiter, NEXT, "57014");
     waiter.batch_execute("ROLLBACK TO s").unwrap();
     assert_decoding_works(waiter);
     waiter.batch_execute("COMMIT; RESET statement_timeout").unwrap();
@@ -27,7 +27,7 @@ fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client
     for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.simple_query(NEXT).is_err());
-            await_wait(cluster, pid);
+            wait_until_waiting(cluster, pid);
             assert!(value::<bool>(&mut cluster.client(), &format!("SELECT {signal}({pid})")));
             assert!(waiting.join().unwrap());
         });
@@ -80,7 +80,7 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
         // A wait that is not ended gets its id as soon as the mark has moved.
         let pid = backend_pid(&mut late);
         let waiting = scope.spawn(move || next(&mut late));
-        await_wait(&cluster, pid);
+        wait_until_waiting(&cluster, pid);
         done.store(true, Ordering::Relaxed);
         shim.order("none");
         let id = waiting.join().unwrap();

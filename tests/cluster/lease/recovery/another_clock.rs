@@ -4,7 +4,7 @@
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{backend_pid, execute, value};
 
-use super::{SECOND_US, TICK_US, assert_free_between, await_writer, builder, by_another_clock};
+use super::{SECOND_US, TICK_US, assert_free_between, builder, by_another_clock, wait_for_walwriter};
 use crate::boot_us;
 
 /// The names, and the ends that their rows show: long ago, and never.
@@ -26,7 +26,7 @@ fn a_term_of_another_clock_lasts_its_ttl_from_the_beginning() {
     cluster.kill9_postmaster();
     let before_us = boot_us();
     cluster.start_again();
-    await_writer(&cluster);
+    wait_for_walwriter(&cluster);
     let latest_us = boot_us() + 3 * SECOND_US + TICK_US;
     let earliest_us = before_us + 3 * SECOND_US;
     let mut client = cluster.client();
@@ -52,7 +52,7 @@ fn a_crash_of_another_backend_begins_anew_too() {
     let before_us = boot_us();
     cluster.kill9(backend_pid(&mut client));
     cluster.wait_until_ready();
-    await_writer(&cluster);
+    wait_for_walwriter(&cluster);
     let ttl_us = 2 * SECOND_US;
     assert_free_between(&cluster, "early", before_us + ttl_us, boot_us() + ttl_us + TICK_US);
 }

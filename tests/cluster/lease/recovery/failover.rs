@@ -3,9 +3,9 @@
 
 use idgen_testkit::Stop;
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
-use idgen_testkit::sql::{PATIENCE, await_event, backend_pid, column, execute, refused, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
 
-use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, await_writer, builder, by_another_clock};
+use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, by_another_clock, wait_for_walwriter};
 use crate::boot_us;
 
 /// Whatever is set, the commit of an acquire waits for the standby; nothing else does where it is not set to.
@@ -45,7 +45,7 @@ fn a_synchronous_standby_has_the_token_before_the_client() {
                     assert_eq!(value::<String>(&mut client, "SHOW synchronous_commit"), setting);
                     (name.to_owned(), token)
                 });
-                await_event(&primary, pid, "SyncRep");
+                wait_for_event(&primary, pid, "SyncRep");
                 waiter
             })
             .collect();
@@ -86,7 +86,7 @@ fn a_cancelled_wait_for_the_standby_is_answered_and_its_token_does_not_come_agai
     let pid = backend_pid(&mut client);
     let told = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'a', ttl => '1 hour'").token);
-        await_event(&primary, pid, "SyncRep");
+        wait_for_event(&primary, pid, "SyncRep");
         primary.execute(&format!("SELECT pg_cancel_backend({pid})"));
         waiter.join().unwrap()
     });
@@ -118,7 +118,7 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
     acquire(&mut client, "'bound', ttl => '3 s', bind_session => true");
     execute(&mut client, &format!("UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound'", boot_us() - HOUR_US));
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     // A session that has looked before the promotion knows no beginning yet.
     let mut early_bird = standby.client();
     let held = "SELECT count(*) FROM idgen.leases WHERE state = 'held'";
@@ -137,7 +137,7 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
 
     let before_us = boot_us();
     standby.promote();
-    await_writer(&standby);
+    wait_for_walwriter(&standby);
     let latest_us = boot_us() + TTL_US + TICK_US;
     // This session was there before, too.
     for name in ["long", "bound long"] {
@@ -180,13 +180,13 @@ fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
         ),
     );
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     primary.kill9_postmaster();
     standby.promote();
     let mut client = standby.client();
     let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
     assert_eq!(regranted, [0, 1]);
-    refused(&mut client, acquire_worker, "53400");
+    expect_error(&mut client, acquire_worker, "53400");
     // Of a bare lease nothing is known but its row.
     assert_held(&mut client, "bare");
 }

@@ -51,7 +51,7 @@ fn by_another_clock(client: &mut Client, name: &str, ends_us: i64) {
 }
 
 /// Waits until the server writes, which is when terms begin whose end it cannot know.
-fn await_writer(cluster: &Cluster) {
+fn wait_for_walwriter(cluster: &Cluster) {
     let mut client = cluster.client();
     let sql = "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'walwriter'";
     cluster.wait_for(PATIENCE, "the server to write", || value(&mut client, sql));

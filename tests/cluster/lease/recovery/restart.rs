@@ -3,7 +3,7 @@
 use idgen_testkit::lease::{acquire, assert_held, term};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, await_writer, builder};
+use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, wait_for_walwriter};
 use crate::boot_us;
 
 /// Nobody can say when the client of a bound session noticed, so its term begins with the server. An unbound one goes by
@@ -31,7 +31,7 @@ fn after_a_restart(stop: fn(&Cluster)) {
     let before_us = boot_us();
     cluster.start_again();
     let mut client = cluster.client();
-    await_writer(&cluster);
+    wait_for_walwriter(&cluster);
     let begun_us = boot_us();
     assert_eq!(term(&mut client, "unbound"), unbound);
     assert_held(&mut client, "unbound");

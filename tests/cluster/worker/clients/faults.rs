@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use idgen_testkit::Stop;
-use idgen_testkit::grants::{Seen, assert_kept, rectangles};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles};
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::sql::{PATIENCE, execute, row, value};
 
@@ -22,10 +22,10 @@ fn ids_of(site: &Site, owner: &str, instance: &mut Instance) -> Vec<i64> {
 
 fn assert_all_kept(site: &Site, owner: &str, ids: &[i64]) {
     let granted = rectangles(&mut site.cluster.client());
-    assert_kept(&granted, &[Seen { data_dir: PathBuf::from(owner), ids: ids.to_vec() }]);
+    assert_ids_granted(&granted, &[Seen { data_dir: PathBuf::from(owner), ids: ids.to_vec() }]);
 }
 
-fn await_ids(site: &Site, instance: &Instance) {
+fn wait_for_ids(site: &Site, instance: &Instance) {
     site.cluster.wait_for(PATIENCE, "ids", || instance.last().is_some());
 }
 
@@ -33,11 +33,11 @@ fn coordinator_restarts(language: Language, ways: &[Stop]) {
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     for how in ways {
-        await_ids(&site, &instance);
+        wait_for_ids(&site, &instance);
         site.cluster.stop(*how);
         site.cluster.start_again();
         // Only a renewal after the restart allows this.
-        instance.await_time(&site.cluster, site.allowed("a").2);
+        instance.wait_for_time(&site.cluster, site.allowed("a").2);
     }
     ids_of(&site, "a", &mut instance);
 }
@@ -71,7 +71,7 @@ fn grant_is_not_replicated(language: Language) {
 
     standby.start_again();
     let mut instance = site.start(language, "b", "6", ENDLESS);
-    await_ids(&site, &instance);
+    wait_for_ids(&site, &instance);
     ids_of(&site, "b", &mut instance);
 }
 
@@ -88,7 +88,7 @@ fn a_java_client_makes_no_ids_under_a_grant_that_is_not_replicated() {
 fn worker_id_does_not_fit(language: Language) {
     let site = Site::with_pool(builder(), "2, '30 s', first_slot => 1023");
     let mut fits = site.start(language, "fits", "6", ENDLESS);
-    await_ids(&site, &fits);
+    wait_for_ids(&site, &fits);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     let (status, errors) = instance.end(&site.cluster);
     assert!(!status.success() && errors.contains("worker id 1024 does not fit into 10 bits"), "{status}: {errors}");
@@ -111,17 +111,17 @@ fn a_java_client_refuses_a_worker_id_that_does_not_fit() {
 /// Renewals are due every 2 s, so ids of 3 s later were made while one was under way.
 const DURING_A_RENEWAL: Duration = Duration::from_secs(3);
 
-fn await_ids_during_a_renewal(site: &Site, instance: &Instance) {
-    await_ids(site, instance);
+fn wait_for_ids_during_a_renewal(site: &Site, instance: &Instance) {
+    wait_for_ids(site, instance);
     site.proxy.stop_forwarding();
     let last = instance.last().expect("it has made ids");
-    instance.await_time(&site.cluster, time_us(last) + DURING_A_RENEWAL.as_micros() as i64);
+    instance.wait_for_time(&site.cluster, time_us(last) + DURING_A_RENEWAL.as_micros() as i64);
 }
 
 fn coordinator_is_silent(language: Language) {
     let site = Site::new(builder(), 1);
     let mut instance = site.start(language, "a", "6", ENDLESS);
-    await_ids_during_a_renewal(&site, &instance);
+    wait_for_ids_during_a_renewal(&site, &instance);
     let (status, errors) = instance.end(&site.cluster);
     assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
     ids_of(&site, "a", &mut instance);
@@ -141,10 +141,10 @@ fn coordinator_speaks_again(language: Language) {
     // The renewal that was sent may arrive late: then the client takes another worker id.
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
-    await_ids_during_a_renewal(&site, &instance);
+    wait_for_ids_during_a_renewal(&site, &instance);
     let until_us = site.allowed("a").2;
     site.proxy.go_on();
-    instance.await_time(&site.cluster, until_us);
+    instance.wait_for_time(&site.cluster, until_us);
     ids_of(&site, "a", &mut instance);
 }
 
@@ -161,7 +161,7 @@ fn a_java_client_goes_on_when_a_silent_server_speaks_again() {
 fn token_in_two_processes(language: Language) {
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
-    await_ids(&site, &instance);
+    wait_for_ids(&site, &instance);
     let mut client = site.cluster.client();
     let token = row(&mut client, "SELECT token, number FROM idgen.worker_number");
     let (token, first): (i64, i32) = (token.get(0), token.get(1));

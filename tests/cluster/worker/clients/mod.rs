@@ -62,7 +62,7 @@ impl Site {
     fn with_pool(builder: Builder, definition: &str) -> Site {
         let cluster = builder.start_with_extension();
         cluster.execute(&format!("SELECT lease_define('p', {definition})"));
-        grants::write_down(&cluster);
+        grants::record(&cluster);
         let proxy = Proxy::on_tcp(&cluster);
         Site { cluster, proxy }
     }
@@ -167,7 +167,7 @@ impl Instance {
     }
 
     /// Waits for an id of this time, in microseconds since 1970, or a later one.
-    fn await_time(&self, cluster: &Cluster, us: i64) {
+    fn wait_for_time(&self, cluster: &Cluster, us: i64) {
         cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us(id) >= us));
     }
 }

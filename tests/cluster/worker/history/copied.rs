@@ -1,8 +1,8 @@
 //! A copy of the coordinator that is started beside it, as a base backup or the clone of a disk is.
 
 use idgen_testkit::Stop;
-use idgen_testkit::grants::micros;
-use idgen_testkit::sql::{execute, hint, refused, value};
+use idgen_testkit::grants::epoch_us;
+use idgen_testkit::sql::{execute, expect_error, hint, value};
 
 use super::{acquire, assert_apart, builder, define, release, renew, renewal};
 
@@ -25,16 +25,16 @@ fn a_copy_of_the_coordinator_grants_nothing_until_its_history_begins_anew() {
         format!("SELECT worker_renew('p', {}, now())", first.token),
         format!("SELECT worker_confirm('p', {})", first.token),
     ] {
-        let error = refused(&mut client, &statement, "55000");
+        let error = expect_error(&mut client, &statement, "55000");
         assert_eq!(error.message(), "this database is a copy of the coordinator");
         assert!(hint(&error).contains("SELECT worker_begin_history();"));
     }
     execute(&mut client, "CREATE ROLE clerk; SET ROLE clerk");
-    refused(&mut client, "SELECT worker_begin_history()", "42501");
+    expect_error(&mut client, "SELECT worker_begin_history()", "42501");
     execute(&mut client, "RESET ROLE");
 
-    let begins_us: i64 = value(&mut client, &format!("SELECT {}", micros("worker_begin_history()")));
-    refused(&mut client, &renewal(first.token, "10 s"), "55000");
+    let begins_us: i64 = value(&mut client, &format!("SELECT {}", epoch_us("worker_begin_history()")));
+    expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
     release(&mut client, &first);
     let (third, fourth) = (acquire(&mut client), acquire(&mut client));
     assert_eq!(third.from_us, begins_us);

@@ -1,7 +1,7 @@
 //! Failovers: the standby that is promoted may lack the last grants and renewals.
 
 use idgen_testkit::Stop;
-use idgen_testkit::sql::{execute, hint, refused, value};
+use idgen_testkit::sql::{execute, expect_error, hint, value};
 
 use super::{acquire, assert_apart, builder, define, release, renew, renewal};
 
@@ -16,22 +16,22 @@ fn a_lagging_standby_that_is_promoted_grants_no_id_time_again_smoke() {
     let mut client = primary.client();
     let mut first = acquire(&mut client);
     let mut kept = acquire(&mut client);
-    laggard.wait_replayed(&primary);
+    laggard.wait_until_replayed(&primary);
 
     laggard.stop(Stop::Fast);
     renew(&mut client, &mut first, "14 s");
     let second = acquire(&mut client);
     renew(&mut client, &mut kept, "10 s");
-    current.wait_replayed(&primary);
+    current.wait_until_replayed(&primary);
     primary.stop(Stop::Immediate);
     laggard.start_again();
     laggard.promote();
 
     let mut client = laggard.client();
-    let error = refused(&mut client, &renewal(first.token, "10 s"), "55000");
+    let error = expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
     assert!(error.message().contains("before the history of this coordinator was interrupted"), "{}", error.message());
     assert!(hint(&error).contains("worker_acquire()"));
-    refused(&mut client, &format!("SELECT worker_confirm('p', {})", kept.token), "55000");
+    expect_error(&mut client, &format!("SELECT worker_confirm('p', {})", kept.token), "55000");
     // An old holder can end its term, and then nothing of its times is granted again.
     release(&mut client, &first);
     let mut anew = [acquire(&mut client), acquire(&mut client), acquire(&mut client)];
@@ -40,7 +40,7 @@ fn a_lagging_standby_that_is_promoted_grants_no_id_time_again_smoke() {
     for told in &mut anew {
         renew(&mut client, told, "14 s");
     }
-    refused(&mut client, &renewal(kept.token, "10 s"), "55000");
+    expect_error(&mut client, &renewal(kept.token, "10 s"), "55000");
     let [one, two, three] = &anew;
     assert_apart(&[&first, &kept, &second, one, two, three]);
     let since = "SELECT since > clock_timestamp() - interval '1 min' AND timeline = 2 FROM idgen.worker_history";
@@ -55,7 +55,7 @@ fn two_failovers_in_a_row_grant_no_id_time_again() {
     let mut client = primary.client();
     let first = acquire(&mut client);
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
+    standby.wait_until_replayed(&primary);
     primary.stop(Stop::Immediate);
     standby.promote();
 
@@ -63,7 +63,7 @@ fn two_failovers_in_a_row_grant_no_id_time_again() {
     release(&mut client, &first);
     let second = acquire(&mut client);
     let laggard = standby.standby();
-    laggard.wait_replayed(&standby);
+    laggard.wait_until_replayed(&standby);
     laggard.stop(Stop::Fast);
     release(&mut client, &second);
     // Of this one the laggard knows nothing.

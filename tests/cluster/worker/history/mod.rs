@@ -5,7 +5,7 @@ mod copied;
 mod interrupted;
 mod restored;
 
-use idgen_testkit::grants::micros;
+use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
@@ -29,7 +29,7 @@ struct Told {
 }
 
 fn acquire(client: &mut Client) -> Told {
-    let (from, until) = (micros("not_before"), micros("not_after"));
+    let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
     let sql = format!("SELECT worker_id, token, {from}, {until} FROM worker_acquire('p', NULL, '10 s')");
     let row = client.query_one(&sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     Told { worker_id: row.get(0), token: row.get(1), from_us: row.get(2), until_us: row.get(3) }
@@ -37,7 +37,7 @@ fn acquire(client: &mut Client) -> Told {
 
 /// As a keeper of 0.7 renews whose ids are this far ahead of the clock.
 fn renewal(token: i64, ttl: &str) -> String {
-    format!("SELECT {} FROM worker_renew('p', {token}, '{ttl}'::interval)", micros("not_after"))
+    format!("SELECT {} FROM worker_renew('p', {token}, '{ttl}'::interval)", epoch_us("not_after"))
 }
 
 fn renew(client: &mut Client, told: &mut Told, ttl: &str) {

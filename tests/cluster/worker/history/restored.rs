@@ -1,6 +1,6 @@
 //! Dumps, and an extension that is dropped and made again.
 
-use idgen_testkit::grants::micros;
+use idgen_testkit::grants::epoch_us;
 use idgen_testkit::run;
 use idgen_testkit::sql::{execute, value};
 
@@ -63,7 +63,7 @@ fn a_pool_with_a_shorter_ttl_begins_after_the_rectangles_of_the_longer_one() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "SELECT lease_define('p', 4, '1 hour')");
-    let until = micros("not_after");
+    let until = epoch_us("not_after");
     let first_us: i64 = value(&mut client, &format!("SELECT {until} FROM worker_acquire('p', NULL, '1 hour')"));
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
     define(&cluster);
@@ -74,7 +74,7 @@ fn a_pool_with_a_shorter_ttl_begins_after_the_rectangles_of_the_longer_one() {
     execute(&mut client, "UPDATE idgen.worker_history SET timeline = 0");
     let third = acquire(&mut client);
     execute(&mut client, "SELECT lease_define('p', 4, '1 s')");
-    let from = micros("not_before");
+    let from = epoch_us("not_before");
     let fourth_us: i64 = value(&mut client, &format!("SELECT {from} FROM worker_acquire('p', NULL, '1 s')"));
     assert!(fourth_us >= third.from_us, "{} us before", third.from_us - fourth_us);
 

@@ -1,7 +1,7 @@
 //! What a server may use of a grant: what the coordinator has confirmed, whatever else it says.
 
-use idgen_testkit::grants::{Seen, assert_kept, rectangles, time_us_of};
-use idgen_testkit::sql::{PATIENCE, execute, ids, refused, value};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, time_us_of};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Stop, pause};
 
 use super::{Worker, coordinator, draw, one_of};
@@ -27,7 +27,7 @@ fn what_the_standby_of_the_coordinator_does_not_have_is_not_used() {
         execute(&mut impatient, cancel);
         Worker::of(&mut client).failures > 8
     });
-    refused(&mut client, "SELECT snowflake_next()", "55000");
+    expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert_eq!(Worker::of(&mut client).number, None);
     assert_eq!(value::<i64>(&mut impatient, ROWS), 1, "all tries are for one worker id");
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
@@ -36,9 +36,9 @@ fn what_the_standby_of_the_coordinator_does_not_have_is_not_used() {
     primary.kill9_postmaster();
     standby.start_again();
     standby.promote();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     let seen = ids(&mut client, "SELECT snowflake_next_many(10000)");
-    assert_kept(&rectangles(&mut standby.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_ids_granted(&rectangles(&mut standby.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn an_unconfirmed_worker_id_is_confirmed_when_the_standby_is_back() {
     let primary = coordinator(builder(), 24, "5 s");
     let standby = primary.standby_builder().synchronous().start();
     let server = pooled(&primary.connect_string("postgres", "postgres")).start_with_extension();
-    let held = Worker::await_state(&server, "leased");
+    let held = Worker::wait_for_state(&server, "leased");
     let keeper = pause(held.keeper.expect("it has leased"));
     primary.execute(&format!("SELECT lease_revoke('{POOL}')"));
     standby.stop(Stop::Fast);
     keeper.resume();
-    Worker::await_that(&server, "failures", |worker| worker.failures > held.failures + 5);
+    Worker::wait_until(&server, "failures", |worker| worker.failures > held.failures + 5);
     standby.start_again();
-    Worker::await_that(&server, "another term", |worker| worker.state == "leased" && worker.from_us > held.from_us);
+    Worker::wait_until(&server, "another term", |worker| worker.state == "leased" && worker.from_us > held.from_us);
     draw(&mut server.client());
     assert_eq!(value::<i64>(&mut primary.client(), ROWS), 2, "the one that was revoked, and one for all the tries");
 }
@@ -67,7 +67,7 @@ fn warnings_that_are_not_about_the_grant_do_no_harm() {
          CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn()",
     );
     let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
-    let worker = Worker::await_that(&server, "renewals", |worker| worker.renewals > 3);
+    let worker = Worker::wait_until(&server, "renewals", |worker| worker.renewals > 3);
     assert_eq!((worker.failures, worker.changes), (0, 1));
     draw(&mut server.client());
     assert_eq!(value::<i64>(&mut coordinator.client(), ROWS), 1);
@@ -99,7 +99,7 @@ fn of_two_holders_of_one_token_none_uses_what_the_other_renewed() {
     let of_twin = |id: &&i64| (until_us..twins_us).contains(&time_us_of(**id));
     assert_eq!(seen.iter().filter(of_twin).count(), 0, "ids in what the twin has renewed");
     assert!(server.log().contains("was renewed by another holder of its token"), "{}", server.log());
-    assert_kept(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_ids_granted(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
 }
 
 /// Each start gives back what the last one held. Its id times are to come, so another worker id goes first.
@@ -117,7 +117,7 @@ fn a_server_that_crashes_again_and_again_does_not_use_up_its_pool() {
     idgen_testkit::ids::assert_increasing(&seen);
     let held = "SELECT count(*) FROM idgen.workers WHERE state = 'held'";
     assert_eq!(value::<i64>(&mut coordinator.client(), held), 1, "a crash leaves no worker id held");
-    assert_kept(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_ids_granted(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_pool_that_was_moved_goes_on_under_its_new_name_with_the_same_term() {
     coordinator.execute(&format!("SELECT worker_move('{POOL}', 'others')"));
     server.set_conf("idgen.worker_pool", "others");
     server.reload();
-    Worker::await_that(&server, "a renewal under the new name", |worker| worker.renewals > 0);
+    Worker::wait_until(&server, "a renewal under the new name", |worker| worker.renewals > 0);
     seen.extend(ids(&mut client, "SELECT snowflake_next_many(1000)"));
     let worker = Worker::of(&mut client);
     assert_eq!((worker.number, worker.changes), (Some(0), 1));
@@ -148,12 +148,12 @@ fn a_pool_that_was_moved_goes_on_under_its_new_name_with_the_same_term() {
 fn a_worker_id_that_cannot_be_remembered_is_not_used() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
-    let before = Worker::await_state(&server, "leased");
+    let before = Worker::wait_for_state(&server, "leased");
     let in_the_way = server.data_dir().join("idgen_worker.tmp");
     std::fs::create_dir(&in_the_way).expect("nothing is there");
     coordinator.execute(&format!("SELECT lease_revoke('{POOL}', {})", before.number.expect("leased")));
-    let failing = Worker::await_that(&server, "three tries", |worker| worker.failures >= before.failures + 3);
+    let failing = Worker::wait_until(&server, "three tries", |worker| worker.failures >= before.failures + 3);
     assert_eq!(failing.from_us, before.from_us);
     std::fs::remove_dir(&in_the_way).expect("it is empty");
-    Worker::await_that(&server, "another lease", |worker| worker.from_us != before.from_us);
+    Worker::wait_until(&server, "another lease", |worker| worker.from_us != before.from_us);
 }

@@ -3,13 +3,13 @@
 use std::sync::atomic::AtomicUsize;
 
 use idgen_testkit::ids::{assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, refused, row, stream, value};
+use idgen_testkit::sql::{PATIENCE, expect_error, row, stream, value};
 use idgen_testkit::{Cluster, Proxy};
 use postgres::Client;
 
 use super::{Worker, coordinator, draw, one_of};
 use crate::{POOL, builder, pooled};
-use idgen_testkit::grants::{Seen, assert_kept, rectangles};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles};
 
 /// 16 ids a millisecond: few enough to draw all that a lease allows.
 const NARROW: &str = "time:41 worker:10 sequence:4 unit:1ms epoch:2020-01-01T00:00:00Z";
@@ -36,7 +36,7 @@ fn ids_go_on_up_to_the_end_of_the_lease_and_the_error_says_since_when_and_why() 
     let mut ids = draw_all(&mut client);
 
     // The clock comes there too.
-    let ended = Worker::await_state(&server, "ended");
+    let ended = Worker::wait_for_state(&server, "ended");
     assert_eq!((ended.number, ended.changes), (leased.number, leased.changes));
     let until_us = ended.until_us.expect("it was leased");
     let parts = format!(
@@ -50,7 +50,7 @@ fn ids_go_on_up_to_the_end_of_the_lease_and_the_error_says_since_when_and_why() 
     // What was granted while nothing passed any more is not known here.
     assert!(until_us <= granted[0].until_us, "{granted:?}");
 
-    let error = refused(&mut client, "SELECT snowflake_next()", "55000");
+    let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert!(error.message().starts_with("the lease of worker id 0 from pool \"servers\" ended at "), "{error:?}");
     let detail = error.detail().expect("since when and why");
     assert!(detail.starts_with("To ask the coordinator has failed since "), "{detail}");
@@ -81,27 +81,27 @@ fn the_number_passes_to_another_who_begins_where_the_first_one_ended() {
     assert_taken(&mut other);
 
     proxy.stop_forwarding();
-    Worker::await_state(&second, "leased");
+    Worker::wait_for_state(&second, "leased");
     let until_us = Worker::of(&mut client).until_us.expect("it was leased");
     let of_second = draw_some(&mut other);
     let granted = rectangles(&mut coordinator.client());
     assert_eq!(granted.len(), 2, "{granted:?}");
     assert!(until_us <= granted[0].until_us && granted[0].until_us <= granted[1].from_us, "{until_us} {granted:?}");
     assert_eq!(Worker::of(&mut other).number, Some(0));
-    refused(&mut client, "SELECT snowflake_next()", "55000");
+    expect_error(&mut client, "SELECT snowflake_next()", "55000");
 
     proxy.go_on();
     let why = "SELECT coalesce(last_error LIKE '%are taken%', false) FROM idgen.stat_worker";
     first.wait_for(PATIENCE, "it to be told", || value(&mut client, why));
     assert_taken(&mut client);
     coordinator.execute(&format!("SELECT lease_define('{POOL}', 2, '3 s')"));
-    let leased = Worker::await_state(&first, "leased");
+    let leased = Worker::wait_for_state(&first, "leased");
     assert_eq!((leased.number, leased.changes), (Some(1), 2));
     of_first.extend(draw_some(&mut client));
     assert_increasing(&of_first);
     let seen = [(&first, of_first), (&second, of_second)];
     let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
-    assert_kept(&rectangles(&mut coordinator.client()), &seen);
+    assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
 }
 
 fn draw_some(client: &mut Client) -> Vec<i64> {
@@ -109,7 +109,7 @@ fn draw_some(client: &mut Client) -> Vec<i64> {
 }
 
 fn assert_taken(client: &mut Client) {
-    let error = refused(client, "SELECT snowflake_next()", "55000");
+    let error = expect_error(client, "SELECT snowflake_next()", "55000");
     let detail = error.detail().unwrap_or_default();
     assert!(
         detail.contains("all 1 numbers of worker pool \"servers\" are taken. Not renewed for longest: 0 by \""),

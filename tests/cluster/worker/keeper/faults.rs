@@ -12,7 +12,7 @@ use super::Worker;
 use super::load::Load;
 use super::random::Random;
 use crate::POOL;
-use idgen_testkit::grants::{Seen, micros};
+use idgen_testkit::grants::{Seen, epoch_us};
 
 /// What happens to one server.
 #[derive(Clone, Copy, Debug)]
@@ -100,13 +100,13 @@ impl Fault {
             Fault::KeeperEnded => {
                 let pid = keeper(server);
                 end(pid);
-                Worker::await_that(server, "its keeper gone", |worker| worker.keeper != Some(pid));
+                Worker::wait_until(server, "its keeper gone", |worker| worker.keeper != Some(pid));
             }
             Fault::KeeperPaused => {
                 // A fault before may have cost the server its lease; without one there is none that ends.
-                Worker::await_that(server, "a lease", |worker| worker.until_us.is_some());
+                Worker::wait_until(server, "a lease", |worker| worker.until_us.is_some());
                 let paused = pause(keeper(server));
-                Worker::await_state(server, "ended");
+                Worker::wait_for_state(server, "ended");
                 paused.resume();
             }
             Fault::BackendPaused => load.with_victim(|pid| {
@@ -120,36 +120,37 @@ impl Fault {
                 let step_ms = 1 + random.below(1000) as i64;
                 for offset_ms in [step_ms, -2 * step_ms, 0] {
                     server.clock().set_offset_ms(offset_ms);
-                    await_ids_or_end(load, coordinator.is_some());
+                    wait_for_ids_or_end(load, coordinator.is_some());
                 }
             }
             Fault::ClockLeapt => {
                 server.clock().set_offset_ms(2000 + random.below(2000) as i64);
                 // The lease is asked for from there on; where nobody answers, it is over.
-                await_ids_or_end(load, coordinator.is_some());
+                wait_for_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);
             }
             Fault::Twinned => twin(load, coordinator.expect("one that answers")),
             Fault::Moved => {
-                let is_other = Worker::await_state(server, "leased").number.is_some_and(|number| number >= FIRST_OTHER);
+                let is_other =
+                    Worker::wait_for_state(server, "leased").number.is_some_and(|number| number >= FIRST_OTHER);
                 server.set_conf("idgen.worker_pool", if is_other { POOL } else { OTHER_POOL });
                 server.reload();
-                Worker::await_that(server, "one of the other pool", |worker| {
+                Worker::wait_until(server, "one of the other pool", |worker| {
                     worker.number.is_some_and(|number| is_other != (number >= FIRST_OTHER))
                 });
-                load.await_ids();
+                load.wait_for_ids();
             }
             Fault::SetByHand => {
                 let pool: String = value(&mut server.client(), "SHOW idgen.worker_pool");
                 server.set_conf("idgen.worker_id", &load.by_hand.to_string());
                 server.set_conf("idgen.worker_pool", "");
                 server.restart();
-                Worker::await_that(server, "the one by hand", |worker| worker.number == Some(load.by_hand));
-                load.await_ids();
+                Worker::wait_until(server, "the one by hand", |worker| worker.number == Some(load.by_hand));
+                load.wait_for_ids();
                 server.set_conf("idgen.worker_pool", &pool);
                 server.reload();
-                Worker::await_state(server, "leased");
-                load.await_ids();
+                Worker::wait_for_state(server, "leased");
+                load.wait_for_ids();
                 server.set_conf("idgen.worker_id", "-1");
                 server.restart();
             }
@@ -166,7 +167,7 @@ pub const FIRST_OTHER: i32 = 100;
 fn twin(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
-    let (before, after) = (micros("known.not_after"), micros("renewed.not_after"));
+    let (before, after) = (epoch_us("known.not_after"), epoch_us("renewed.not_after"));
     let renew = format!(
         "SELECT known.number, known.token, {before}, {after}
          FROM idgen.worker_number AS known, worker_renew(known.pool, known.token, known.not_after) AS renewed
@@ -195,7 +196,7 @@ fn twin(load: &Load, coordinator: &Cluster) {
 }
 
 fn keeper(server: &Cluster) -> i32 {
-    Worker::await_that(server, "a keeper", |worker| worker.keeper.is_some()).keeper.expect("waited for")
+    Worker::wait_until(server, "a keeper", |worker| worker.keeper.is_some()).keeper.expect("waited for")
 }
 
 pub fn end(pid: i32) {
@@ -212,7 +213,7 @@ fn revoke(load: &Load, coordinator: &Cluster) {
     let is_over = format!(
         "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
          FROM told WHERE {own}",
-        micros("clock_timestamp()")
+        epoch_us("clock_timestamp()")
     );
     let began = Instant::now();
     coordinator.wait_for(PATIENCE, "another rectangle", || {
@@ -240,10 +241,10 @@ fn copy(server: &Cluster, is_answered: bool) -> Seen {
     Seen { data_dir: copy.data_dir(), ids }
 }
 
-fn await_ids_or_end(load: &Load, is_answered: bool) {
+fn wait_for_ids_or_end(load: &Load, is_answered: bool) {
     if is_answered {
-        load.await_ids();
+        load.wait_for_ids();
     } else {
-        Worker::await_state(load.cluster, "ended");
+        Worker::wait_for_state(load.cluster, "ended");
     }
 }

@@ -12,7 +12,7 @@ use super::load::Load;
 use super::random::Random;
 use super::{Worker, coordinator, one_of};
 use crate::{builder, pooled};
-use idgen_testkit::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, with_lost};
+use idgen_testkit::grants::{Rectangle, Seen, assert_ids_granted, merge_lost, rectangles, worker_id_of};
 
 const TTL: &str = "1500 ms";
 
@@ -165,7 +165,7 @@ impl Fleet<'_> {
                 self.begin_outage();
                 self.coordinators.serving.kill9_postmaster();
                 for server in self.servers {
-                    Worker::await_state(server, "ended");
+                    Worker::wait_for_state(server, "ended");
                 }
                 self.coordinators.serving.start_again();
                 end_outage(event, self.loads);
@@ -203,14 +203,14 @@ impl Fleet<'_> {
 
     /// What is told of an outage is not what happened before it.
     fn begin_outage(&self) {
-        self.loads.iter().for_each(Load::await_ids);
+        self.loads.iter().for_each(Load::wait_for_ids);
         self.loads.iter().for_each(Load::begin_outage);
     }
 
     fn step_clock(&self, offsets_ms: &[i64]) {
         for offset_ms in offsets_ms {
             self.coordinators.serving.clock().set_offset_ms(*offset_ms);
-            self.await_renewals();
+            self.wait_for_renewals();
         }
     }
 
@@ -221,10 +221,10 @@ impl Fleet<'_> {
         // It lacks renewals, the end of a lease and the grant of another one.
         let load = &self.loads[random.below(self.loads.len())];
         self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
-        self.await_renewals();
+        self.wait_for_renewals();
         self.begin_outage();
         let granted = self.coordinators.lose_all_but(laggard);
-        self.lost = with_lost(std::mem::take(&mut self.lost), granted);
+        self.lost = merge_lost(std::mem::take(&mut self.lost), granted);
         paused.resume();
         self.coordinators.promote(self.servers, || ());
         end_outage(event, self.loads);
@@ -238,7 +238,7 @@ impl Fleet<'_> {
                       WHERE wait_event = 'SyncRep' OR usename = 'deaf' AND query LIKE '%worker_confirm%'";
         for server in self.servers {
             let before = Worker::of(&mut server.client()).failures;
-            Worker::await_that(server, "failures", |worker| {
+            Worker::wait_until(server, "failures", |worker| {
                 execute(&mut impatient, cancel);
                 worker.failures > before + 3
             });
@@ -246,10 +246,10 @@ impl Fleet<'_> {
         standby.start_again();
     }
 
-    fn await_renewals(&self) {
+    fn wait_for_renewals(&self) {
         for server in self.servers {
             let before = Worker::of(&mut server.client()).renewals;
-            Worker::await_that(server, "a renewal", |worker| worker.renewals != before);
+            Worker::wait_until(server, "a renewal", |worker| worker.renewals != before);
         }
     }
 }
@@ -258,7 +258,7 @@ impl Fleet<'_> {
 fn end_outage(event: Event, loads: &[Load]) {
     loads.iter().for_each(Load::expect_ids);
     let told = loads.iter().map(|load| {
-        let (longest, late) = load.await_expected();
+        let (longest, late) = load.wait_for_expected_ids();
         format!("{} ms, {} of them with the coordinator back", longest.as_millis(), late.as_millis())
     });
     println!("    {event:?}: no ids for {}", told.collect::<Vec<_>>().join("; "));
@@ -278,13 +278,13 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
     let mut fleet = Fleet { coordinators, servers: &servers, loads: &loads, copies: Vec::new(), lost: Vec::new() };
     thread::scope(|scope| {
         let _ends: Vec<_> = loads.iter().map(|load| load.run(scope, 2)).collect();
-        loads.iter().for_each(Load::await_ids);
+        loads.iter().for_each(Load::wait_for_ids);
         for _ in 0..rounds(1, 10) {
             for event in events(&mut random) {
                 fleet.meet(event, &mut random);
             }
         }
-        loads.iter().for_each(Load::await_ids);
+        loads.iter().for_each(Load::wait_for_ids);
     });
     let Fleet { coordinators, copies: mut seen, lost, .. } = fleet;
     println!("{} ids of {} copies", seen.iter().map(|copy| copy.ids.len()).sum::<usize>(), seen.len());
@@ -292,15 +292,15 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
     for load in loads {
         let (data_dir, by_hand) = (load.cluster.data_dir(), load.by_hand);
         let (ids, errors) = load.into_seen();
-        let numbers: BTreeSet<i32> = ids.iter().map(|id| number_of(*id)).collect();
+        let numbers: BTreeSet<i32> = ids.iter().map(|id| worker_id_of(*id)).collect();
         println!("{} ids under numbers {numbers:?}, errors {errors:?}", ids.len());
         // No other server has the one that is set by hand, and no pool.
-        let (set, ids): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| number_of(*id) == by_hand);
+        let (set, ids): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| worker_id_of(*id) == by_hand);
         of_settings.extend(set);
         seen.push(Seen { data_dir, ids });
     }
-    let granted = with_lost(rectangles(&mut coordinators.serving.client()), lost);
+    let granted = merge_lost(rectangles(&mut coordinators.serving.client()), lost);
     println!("{} rectangles", granted.len());
-    assert_kept(&granted, &seen);
+    assert_ids_granted(&granted, &seen);
     assert_distinct(seen.into_iter().flat_map(|server| server.ids).chain(of_settings).collect());
 }

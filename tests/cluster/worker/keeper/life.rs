@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use idgen_testkit::grants::{Rectangle, Seen, assert_kept, number_of, rectangles, time_us_of};
+use idgen_testkit::grants::{Rectangle, Seen, assert_ids_granted, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, execute, ids, refused, value};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Cluster, Stop, pause, rounds};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
@@ -41,7 +41,7 @@ fn a_server_that_starts_again_has_its_number_again_and_goes_on_at_once() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_micros() as i64;
         // An hour ahead it would be if the number had not been given back with the last time used.
         assert!(time_us_of(id) <= now, "{} us ahead", time_us_of(id) - now);
-        assert_eq!(number_of(id), 0);
+        assert_eq!(worker_id_of(id), 0);
         seen.push(id);
         seen.extend(draw_some(&mut client));
         let pairs = granted(&coordinator);
@@ -49,7 +49,7 @@ fn a_server_that_starts_again_has_its_number_again_and_goes_on_at_once() {
         assert_eq!(before.until_us, after.from_us);
     }
     assert_increasing(&seen);
-    assert_kept(&granted(&coordinator), &[of(&server, seen)]);
+    assert_ids_granted(&granted(&coordinator), &[of(&server, seen)]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_server_that_was_stopped_at_once_leases_anew() {
     assert_increasing(&seen);
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), tokens + 1, "a token for each start: {granted:?}");
-    assert_kept(&granted, &[of(&server, seen)]);
+    assert_ids_granted(&granted, &[of(&server, seen)]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_keeper_that_is_ended_is_followed_by_one_that_goes_on_with_its_lease_smoke()
     assert_eq!((worker.changes, worker.failures), (1, 0));
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), 1, "one token: {granted:?}");
-    assert_kept(&granted, &[of(&server, seen)]);
+    assert_ids_granted(&granted, &[of(&server, seen)]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn the_second_of_two_servers_has_the_one_number_when_the_first_has_stopped() {
     let of_first = draw_some(&mut first.client());
     let second = pooled_by(&coordinator);
     let mut client = second.client();
-    let error = refused(&mut client, "SELECT snowflake_next()", "55000");
+    let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), "this server has no worker id yet from pool \"servers\"");
     let detail = error.detail().expect("the coordinator's error");
     let holder = "all 1 numbers of worker pool \"servers\" are taken. Not renewed for longest: 0 by \"";
@@ -113,9 +113,9 @@ fn the_second_of_two_servers_has_the_one_number_when_the_first_has_stopped() {
     first.stop(Stop::Fast);
     second.wait_for(PATIENCE, "the number", || Worker::of(&mut client).state == "leased");
     let of_second = draw_some(&mut client);
-    assert_eq!(number_of(of_second[0]), 0);
+    assert_eq!(worker_id_of(of_second[0]), 0);
     assert_distinct([&of_first[..], &of_second].concat());
-    assert_kept(&granted(&coordinator), &[of(&first, of_first), of(&second, of_second)]);
+    assert_ids_granted(&granted(&coordinator), &[of(&first, of_first), of(&second, of_second)]);
 }
 
 /// A statement in the middle of a set goes on in the next term, and what it had reserved before is still of the last one.
@@ -136,10 +136,10 @@ fn a_term_that_is_taken_away_is_followed_by_another() {
         let held = Worker::of(&mut other);
         let number = held.number.expect("it is leased");
         assert!(value::<bool>(&mut coordinator.client(), &format!("SELECT lease_revoke('{POOL}', {number})")));
-        Worker::await_that(&server, "another term", |worker| worker.from_us > held.from_us);
+        Worker::wait_until(&server, "another term", |worker| worker.from_us > held.from_us);
         // After all that any other session was given.
         let new = draw(&mut other);
-        assert_eq!(Some(number_of(new)), Worker::of(&mut other).number);
+        assert_eq!(Some(worker_id_of(new)), Worker::of(&mut other).number);
     }
     while let Some(row) = rows.next().unwrap() {
         seen.push(row.get(0));
@@ -148,7 +148,7 @@ fn a_term_that_is_taken_away_is_followed_by_another() {
     assert_increasing(&seen);
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), 4, "{granted:?}");
-    assert_kept(&granted, &[of(&server, seen)]);
+    assert_ids_granted(&granted, &[of(&server, seen)]);
 }
 
 /// A server whose keeper stands still does not know that its number was taken away, and need not.
@@ -160,10 +160,10 @@ fn whoever_is_given_a_number_that_was_taken_away_begins_where_the_holder_before_
     let mut of_first = vec![draw(&mut client)];
     let second = pooled_by(&coordinator);
     let mut other = second.client();
-    refused(&mut other, "SELECT snowflake_next()", "55000");
+    expect_error(&mut other, "SELECT snowflake_next()", "55000");
     let paused = pause(Worker::of(&mut client).keeper.expect("it has leased"));
     assert!(value::<bool>(&mut coordinator.client(), &format!("SELECT lease_revoke('{POOL}')")));
-    Worker::await_state(&second, "leased");
+    Worker::wait_for_state(&second, "leased");
     let mut of_second = Vec::new();
     let ended = loop {
         of_second.push(draw(&mut other));
@@ -173,10 +173,10 @@ fn whoever_is_given_a_number_that_was_taken_away_begins_where_the_holder_before_
         }
     };
     assert_eq!(ended.code().map(|code| code.code()), Some("55000"), "{ended:?}");
-    assert!(of_first.len() > 1 && number_of(of_second[0]) == 0, "both had the number at once");
+    assert!(of_first.len() > 1 && worker_id_of(of_second[0]) == 0, "both had the number at once");
     paused.resume();
     assert!(last(&of_first) < of_second[0], "{} and {}", last(&of_first), of_second[0]);
-    assert_kept(&granted(&coordinator), &[of(&first, of_first), of(&second, of_second)]);
+    assert_ids_granted(&granted(&coordinator), &[of(&first, of_first), of(&second, of_second)]);
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn a_promoted_standby_leases_a_number_of_its_own_smoke() {
     let mut client = primary.client();
     execute(&mut client, "CREATE TABLE t (id bigint)");
     let replicated = ids(&mut client, "INSERT INTO t SELECT snowflake_next_many(10000) RETURNING id");
-    standby.wait_replayed(&primary);
-    refused(&mut standby.client(), "SELECT snowflake_next()", "25006");
+    standby.wait_until_replayed(&primary);
+    expect_error(&mut standby.client(), "SELECT snowflake_next()", "25006");
     assert_eq!(granted(&coordinator).len(), 1, "a standby needs no number");
 
     standby.promote();
@@ -199,7 +199,7 @@ fn a_promoted_standby_leases_a_number_of_its_own_smoke() {
     of_primary.extend(draw_some(&mut client));
     assert_ne!(Worker::of(&mut client).number, Worker::of(&mut other).number, "both are alive");
     assert_distinct([&of_primary[..], &of_promoted].concat());
-    assert_kept(&granted(&coordinator), &[of(&primary, of_primary), of(&standby, of_promoted)]);
+    assert_ids_granted(&granted(&coordinator), &[of(&primary, of_primary), of(&standby, of_promoted)]);
 }
 
 #[test]
@@ -211,15 +211,15 @@ fn a_copy_has_no_number_until_it_has_leased_one_of_its_own() {
     coordinator.stop(Stop::Immediate);
     let copy = server.copy();
     let mut other = copy.client();
-    let error = refused(&mut other, "SELECT snowflake_next()", "55000");
+    let error = expect_error(&mut other, "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), "this server has no worker id yet from pool \"servers\"");
     assert_eq!(Worker::of(&mut other).number, None);
 
     coordinator.start_again();
-    let [held, of_copy] = [&server, &copy].map(|server| Worker::await_state(server, "leased").number);
+    let [held, of_copy] = [&server, &copy].map(|server| Worker::wait_for_state(server, "leased").number);
     assert_ne!(held, of_copy);
     seen.extend(draw_some(&mut client));
     let copied = draw_some(&mut other);
     assert_distinct([&seen[..], &copied].concat());
-    assert_kept(&granted(&coordinator), &[of(&server, seen), of(&copy, copied)]);
+    assert_ids_granted(&granted(&coordinator), &[of(&server, seen), of(&copy, copied)]);
 }

@@ -142,7 +142,7 @@ impl<'a> Load<'a> {
     }
 
     /// Waits until ids are seen that were not there when this was called.
-    pub fn await_ids(&self) {
+    pub fn wait_for_ids(&self) {
         let count = self.count.load(Ordering::Relaxed);
         self.cluster.wait_for(PATIENCE, "more ids", || self.count.load(Ordering::Relaxed) > count);
     }
@@ -159,7 +159,7 @@ impl<'a> Load<'a> {
     }
 
     /// Waits for ids that are expected. The longest time without any in the outage, and how long they were expected.
-    pub fn await_expected(&self) -> (Duration, Duration) {
+    pub fn wait_for_expected_ids(&self) -> (Duration, Duration) {
         let silence = || self.silence.lock().expect("nobody panics with it");
         self.cluster.wait_for(PATIENCE, "ids after an outage", || silence().late.is_some());
         let silence = silence();

@@ -22,7 +22,7 @@ use crate::POOL;
 fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
     let coordinator = builder.start_with_extension();
     coordinator.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
-    grants::write_down(&coordinator);
+    grants::record(&coordinator);
     coordinator
 }
 
@@ -47,7 +47,7 @@ struct Worker {
 
 impl Worker {
     fn of(client: &mut Client) -> Worker {
-        let (from, until) = (grants::micros("not_before"), grants::micros("not_after"));
+        let (from, until) = (grants::epoch_us("not_before"), grants::epoch_us("not_after"));
         let columns = format!("state, worker_id, {until}, pid, renewals, failures, changes, {from}");
         let row = row(client, &format!("SELECT {columns} FROM idgen.stat_worker"));
         Worker {
@@ -62,12 +62,12 @@ impl Worker {
         }
     }
 
-    fn await_state(cluster: &Cluster, state: &str) -> Worker {
-        Worker::await_that(cluster, state, |worker| worker.state == state)
+    fn wait_for_state(cluster: &Cluster, state: &str) -> Worker {
+        Worker::wait_until(cluster, state, |worker| worker.state == state)
     }
 
     /// Waits until a server says this of its number.
-    fn await_that(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Worker) -> bool) -> Worker {
+    fn wait_until(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Worker) -> bool) -> Worker {
         let mut client = cluster.client();
         let mut last = None;
         cluster.wait_for(PATIENCE, &format!("the server's number: {what}"), || {

@@ -51,7 +51,7 @@ fn tcp(hosts: &str, ports: &str) -> String {
 }
 
 /// Waits until the last error of the server's keeper contains this text.
-fn await_error(server: &Cluster, text: &str) {
+fn wait_for_error(server: &Cluster, text: &str) {
     let sql = format!("SELECT coalesce(strpos(last_error, '{text}') > 0, false) FROM idgen.stat_worker");
     let mut client = server.client();
     server.wait_for(PATIENCE, &format!("the error \"{text}\""), || value(&mut client, &sql));
@@ -81,7 +81,7 @@ fn a_reload_ends_the_wait_for_a_name() {
     server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
     server.set_conf("idgen.coordinator", &coordinator.connect_string("postgres", "postgres"));
     server.reload();
-    let leased = Worker::await_state(&server, "leased");
+    let leased = Worker::wait_for_state(&server, "leased");
     assert_eq!(leased.failures, 0, "the try with the name did not fail, it was given up");
 }
 
@@ -91,9 +91,9 @@ fn the_second_host_is_used_while_the_name_of_the_first_hangs_smoke() {
     let proxy = Proxy::on_tcp(&coordinator);
     let hosts = tcp(&format!("hangs.test,{}", proxy.host()), &format!("5432,{}", proxy.port()));
     let server = resolving(pooled(&hosts));
-    let leased = Worker::await_state(&server, "leased");
+    let leased = Worker::wait_for_state(&server, "leased");
     draw(&mut server.client());
-    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 3);
+    let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 3);
     assert_eq!(renewed.changes, 1, "the lease never ended");
     assert_eq!(lookups(&server), 1, "the lookup that hangs is not begun again");
 }
@@ -101,8 +101,8 @@ fn the_second_host_is_used_while_the_name_of_the_first_hangs_smoke() {
 #[test]
 fn a_name_that_hangs_costs_one_thread_however_often_the_keeper_tries() {
     let server = resolving(pooled(&tcp("hangs.test", "5432")).conf("idgen.worker_id", "5"));
-    let worker = Worker::await_that(&server, "two failures", |worker| worker.failures >= 2);
-    await_error(&server, "the lookup of host name \"hangs.test\" has not ended within");
+    let worker = Worker::wait_until(&server, "two failures", |worker| worker.failures >= 2);
+    wait_for_error(&server, "the lookup of host name \"hangs.test\" has not ended within");
     assert_eq!((threads(worker.keeper.expect("it runs")), lookups(&server)), (2, 1));
 }
 
@@ -111,10 +111,10 @@ fn every_address_of_a_host_name_is_tried() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let (proxy, silence) = proxy_beside_silence(&coordinator);
     let server = resolving(pooled(&tcp("two.test", proxy.port())));
-    let leased = Worker::await_state(&server, "leased");
+    let leased = Worker::wait_for_state(&server, "leased");
     drop(silence);
     // Now the first address refuses.
-    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
+    let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
     assert_eq!(renewed.changes, 1, "the lease never ended");
     let named = format!("two.test:{}", proxy.port());
     assert_eq!(value::<String>(&mut server.client(), "SELECT coordinator FROM idgen.stat_worker"), named);
@@ -123,7 +123,7 @@ fn every_address_of_a_host_name_is_tried() {
 #[test]
 fn a_name_without_an_address_is_an_error_that_says_so() {
     let server = pooled(&tcp("nowhere.invalid", "5432")).start_with_extension();
-    await_error(&server, "could not translate host name \"nowhere.invalid\" to address: ");
+    wait_for_error(&server, "could not translate host name \"nowhere.invalid\" to address: ");
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn connect_timeout_bounds_each_attempt() {
     // One second is less than libpq allows.
     for (connect_timeout, ms) in [("1", 2000), ("3", 3000)] {
         let server = pooled(&format!("{conninfo} connect_timeout={connect_timeout}")).start_with_extension();
-        await_error(&server, &format!("127.0.0.1:{port} has not answered within {ms} ms"));
+        wait_for_error(&server, &format!("127.0.0.1:{port} has not answered within {ms} ms"));
     }
     let server = pooled(&conninfo).start_with_extension();
     server.stop(Stop::Fast);
     server.set_env("PGCONNECT_TIMEOUT", "2");
     server.start_again();
-    await_error(&server, &format!("127.0.0.1:{port} has not answered within 2000 ms"));
+    wait_for_error(&server, &format!("127.0.0.1:{port} has not answered within 2000 ms"));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_silent_coordinator_is_tried_ever_more_seldom() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_tcp(&coordinator);
     let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let first = proxy.accepted();
     server.wait_for(PATIENCE, "a try", || proxy.accepted() > first);
@@ -172,8 +172,8 @@ fn hosts_of_a_service_file_are_tried_one_after_the_other() {
     std::fs::write(&services, ids).expect("the cluster's directory is writable");
     server.set_env("PGSERVICEFILE", services);
     server.start_again();
-    let leased = Worker::await_state(&server, "leased");
-    let renewed = Worker::await_that(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
+    let leased = Worker::wait_for_state(&server, "leased");
+    let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
     assert_eq!((renewed.changes, renewed.failures), (1, 0));
 }
 
@@ -184,7 +184,7 @@ fn the_target_session_attrs_of_the_connection_string_hold() {
     let conninfo = standby.connect_string("postgres", "postgres");
     for (attributes, error) in [("", "session is read-only"), ("target_session_attrs=any", "during recovery")] {
         let server = pooled(&format!("{conninfo} {attributes}")).start_with_extension();
-        await_error(&server, error);
+        wait_for_error(&server, error);
     }
 }
 
@@ -194,7 +194,7 @@ fn a_standby_is_passed_over_at_once() {
     let standby = coordinator.standby();
     let hosts = [&standby, &coordinator].map(|cluster| cluster.host().to_owned()).join(",");
     let server = pooled(&format!("host={hosts} user=postgres dbname=postgres")).start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     assert_eq!(Worker::of(&mut server.client()).failures, 0);
     assert_eq!(
         value::<i64>(

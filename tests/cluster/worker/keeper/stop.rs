@@ -19,7 +19,7 @@ fn a_server_that_is_stopped_in_the_middle_of_a_renewal_gives_its_worker_id_back_
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_socket(&coordinator);
     let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let before = proxy.accepted();
     server.wait_for(PATIENCE, "a renewal under way", || proxy.accepted() > before);
@@ -38,7 +38,7 @@ fn a_server_that_is_stopped_does_not_wait_long_for_a_silent_coordinator() {
     let coordinator = coordinator(builder(), 4, "1 min");
     let proxy = Proxy::on_socket(&coordinator);
     let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let began = std::time::Instant::now();
     server.stop(Stop::Fast);
@@ -50,9 +50,9 @@ fn a_server_that_is_stopped_does_not_wait_long_for_a_silent_coordinator() {
 fn a_keeper_that_is_terminated_alone_keeps_the_term() {
     let coordinator = coordinator(builder(), 4, "1 min");
     let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
-    let keeper = Worker::await_state(&server, "leased").keeper.expect("it has leased");
+    let keeper = Worker::wait_for_state(&server, "leased").keeper.expect("it has leased");
     end(keeper);
-    Worker::await_that(&server, "another keeper", |worker| worker.keeper.is_some_and(|pid| pid != keeper));
+    Worker::wait_until(&server, "another keeper", |worker| worker.keeper.is_some_and(|pid| pid != keeper));
     assert_eq!(held(&coordinator), 1);
     assert_eq!(Worker::of(&mut server.client()).changes, 1);
 }
@@ -62,7 +62,7 @@ fn a_keeper_that_is_terminated_alone_keeps_the_term() {
 fn giving_back_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
     let proxy = Proxy::on_socket(coordinator);
     let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let before = proxy.accepted();
     server.set_conf("idgen.worker_pool", "");
@@ -88,14 +88,14 @@ fn a_pool_that_is_set_again_while_the_worker_id_is_given_back_is_leased_from() {
     server.set_conf("idgen.worker_pool", POOL);
     server.reload();
     proxy.go_on();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
 }
 
 #[test]
 fn a_reload_in_the_middle_of_a_renewal_loses_no_term() {
     let coordinator = coordinator(builder(), 4, "6 s");
     let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
-    let before = Worker::await_state(&server, "leased");
+    let before = Worker::wait_for_state(&server, "leased");
     let mut other = coordinator.client();
     let mut blocking = other.transaction().expect("a transaction");
     blocking.execute("LOCK idgen.worker_number IN EXCLUSIVE MODE", &[]).expect("a lock");
@@ -105,7 +105,7 @@ fn a_reload_in_the_middle_of_a_renewal_loses_no_term() {
     coordinator.wait_for(PATIENCE, "a renewal under way", || value(&mut watch, waiting));
     server.reload();
     blocking.commit().expect("it ends");
-    let after = Worker::await_that(&server, "a renewal", |worker| worker.renewals > before.renewals);
+    let after = Worker::wait_until(&server, "a renewal", |worker| worker.renewals > before.renewals);
     assert_eq!((after.changes, after.from_us), (1, before.from_us));
     assert!(!server.log().contains("is lost"), "{}", server.log());
 }
@@ -116,13 +116,13 @@ fn a_worker_id_set_by_hand_is_used_again_when_the_pool_goes_between_two_keepers(
     let proxy = Proxy::on_socket(&coordinator);
     let conninfo = proxy.connect_string("postgres", "postgres");
     let server = pooled(&conninfo).conf("idgen.worker_id", "3").start_with_extension();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     server.stop(Stop::Immediate);
     server.start_again();
-    let keeper = Worker::await_that(&server, "a keeper", |worker| worker.keeper.is_some()).keeper;
+    let keeper = Worker::wait_until(&server, "a keeper", |worker| worker.keeper.is_some()).keeper;
     end(keeper.expect("it was awaited"));
     server.set_conf("idgen.worker_pool", "");
     server.reload();
-    assert_eq!(Worker::await_state(&server, "set").number, Some(3));
+    assert_eq!(Worker::wait_for_state(&server, "set").number, Some(3));
 }

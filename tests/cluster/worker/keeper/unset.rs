@@ -1,8 +1,8 @@
 //! Where worker ids change hands between settings and pools: not set, set by hand, leased, and back.
 
-use idgen_testkit::grants::{Seen, assert_kept, number_of, rectangles};
-use idgen_testkit::ids::{assert_distinct, assert_increasing, repeated};
-use idgen_testkit::sql::{PATIENCE, execute, hint, ids, refused, value};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, worker_id_of};
+use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
@@ -16,7 +16,7 @@ fn draw_some(client: &mut Client) -> Vec<i64> {
 /// A server that has leased worker id 0.
 fn holder_of_0(coordinator: &Cluster) -> Cluster {
     let server = pooled(&coordinator.conninfo()).start_with_extension();
-    assert_eq!(number_of(draw(&mut server.client())), 0);
+    assert_eq!(worker_id_of(draw(&mut server.client())), 0);
     server
 }
 
@@ -27,17 +27,17 @@ fn an_idle_server_without_a_worker_id_issues_none_as_0_after_it_was_given_a_pool
     let coordinator = coordinator(builder(), 4, "1 hour");
     let idle = builder().start_with_extension();
     let mut client = idle.client();
-    assert_eq!(number_of(draw(&mut client)), 0, "one server alone needs no worker id");
+    assert_eq!(worker_id_of(draw(&mut client)), 0, "one server alone needs no worker id");
     let other = holder_of_0(&coordinator);
     let of_other = draw_some(&mut other.client());
     set_pool(&idle, POOL, &coordinator.conninfo());
     let of_idle = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 10000)");
-    let as_0 = of_idle.iter().filter(|id| number_of(**id) == 0).count();
+    let as_0 = of_idle.iter().filter(|id| worker_id_of(**id) == 0).count();
     assert_eq!(as_0, 0, "ids under worker id 0, which the other server holds");
     assert_distinct([&of_other[..], &of_idle].concat());
     let seen = [(&other, of_other), (&idle, of_idle)];
     let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
-    assert_kept(&rectangles(&mut coordinator.client()), &seen);
+    assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
 }
 
 /// No draw is needed for it.
@@ -46,7 +46,7 @@ fn the_keeper_leases_at_the_reload_and_renews_before_the_first_draw() {
     let coordinator = coordinator(builder(), 4, "1 s");
     let server = builder().start_with_extension();
     set_pool(&server, POOL, &coordinator.conninfo());
-    let leased = Worker::await_that(&server, "renewals", |worker| worker.renewals > 1);
+    let leased = Worker::wait_until(&server, "renewals", |worker| worker.renewals > 1);
     assert_eq!((leased.state.as_str(), leased.number), ("leased", Some(0)));
 }
 
@@ -61,8 +61,8 @@ fn a_used_up_pool_leaves_a_server_without_a_worker_id_without_ids() {
     set_pool(&late, POOL, &coordinator.conninfo());
     let error = client.query("SELECT snowflake_next() FROM generate_series(1, 10000)", &[]);
     let of_late: Vec<i64> = error.as_ref().map_or(vec![], |rows| rows.iter().map(|row| row.get(0)).collect());
-    assert_eq!(of_late.len(), 0, "ids as 0, {} of them on both", repeated(&of_first, &of_late));
-    let error = refused(&mut client, "SELECT snowflake_next()", "55000");
+    assert_eq!(of_late.len(), 0, "ids as 0, {} of them on both", count_repeated(&of_first, &of_late));
+    let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), "this server has no worker id yet from pool \"servers\"");
     assert!(error.detail().is_some_and(|detail| detail.contains("of worker pool \"servers\" are taken")), "{error:?}");
 }
@@ -76,7 +76,7 @@ fn a_server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
         server.stop(how);
         server.start_again();
         let mut client = server.client();
-        let error = refused(&mut client, "SELECT snowflake_next()", "55000");
+        let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
         assert_eq!(error.message(), HAD_A_POOL);
         assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
         let state = Worker::of(&mut client);
@@ -84,30 +84,30 @@ fn a_server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
     }
     server.set_conf("idgen.worker_id", "9");
     server.restart();
-    assert_eq!(number_of(draw(&mut server.client())), 9);
+    assert_eq!(worker_id_of(draw(&mut server.client())), 9);
 }
 
 #[test]
 fn a_damaged_memory_counts_as_that_of_a_pool() {
     let server = builder().start_with_extension();
     let mut client = server.client();
-    assert_eq!(number_of(draw(&mut client)), 0);
+    assert_eq!(worker_id_of(draw(&mut client)), 0);
     let path = server.data_dir().join("idgen_worker");
     assert!(!path.exists(), "it never had a pool");
     std::fs::write(&path, "idgen worker 1\n").expect("the data directory is writable");
     server.restart();
-    let error = refused(&mut server.client(), "SELECT snowflake_next()", "55000");
+    let error = expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), HAD_A_POOL);
     assert!(error.detail().is_some_and(|detail| detail.contains("\"idgen_worker\" could not be read")), "{error:?}");
     server.wait_for(PATIENCE, "the log to say so", || server.log().contains("could not read file \"idgen_worker\""));
     assert!(server.log().contains("HINT:  Set idgen.worker_id, or idgen.worker_pool"), "what to do");
     server.set_conf("idgen.worker_id", "5");
     server.restart();
-    assert_eq!(number_of(draw(&mut server.client())), 5, "a worker id that is set needs no memory");
+    assert_eq!(worker_id_of(draw(&mut server.client())), 5, "a worker id that is set needs no memory");
 
     let coordinator = coordinator(builder(), 4, "1 hour");
     set_pool(&server, POOL, &coordinator.conninfo());
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     let written = std::fs::read_to_string(&path).expect("it is there");
     assert!(written.contains("\npool servers\n"), "{written}");
 }
@@ -118,7 +118,7 @@ fn a_copy_of_a_server_with_a_pool_does_not_act_as_0_and_ends_no_term_of_its_orig
     let server = holder_of_0(&coordinator);
     let copy = server.copy();
     let mut other = copy.client();
-    assert_ne!(number_of(draw(&mut other)), 0);
+    assert_ne!(worker_id_of(draw(&mut other)), 0);
     let held = "SELECT count(*) FROM idgen.workers WHERE state = 'held'";
     assert_eq!(value::<i64>(&mut coordinator.client(), held), 2, "the origin's is held too");
     assert_eq!(Worker::of(&mut server.client()).changes, 1);
@@ -126,7 +126,7 @@ fn a_copy_of_a_server_with_a_pool_does_not_act_as_0_and_ends_no_term_of_its_orig
     // A copy of a copy, without a pool from the start.
     server.set_conf("idgen.worker_pool", "");
     let alone = server.copy();
-    let error = refused(&mut alone.client(), "SELECT snowflake_next()", "55000");
+    let error = expect_error(&mut alone.client(), "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), HAD_A_POOL);
 }
 
@@ -138,7 +138,7 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     let mut seen = draw_some(&mut client);
     coordinator.stop(Stop::Fast);
     set_pool(&server, POOL, &coordinator.conninfo());
-    Worker::await_that(&server, "failures", |worker| worker.failures > 2);
+    Worker::wait_until(&server, "failures", |worker| worker.failures > 2);
     seen.extend(draw_some(&mut client));
     // Also after a crash: no pool has had it yet.
     server.stop(Stop::Immediate);
@@ -147,24 +147,24 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     seen.extend(draw_some(&mut client));
     assert_eq!(Worker::of(&mut client).state, "set");
     coordinator.start_again();
-    let leased = Worker::await_state(&server, "leased");
+    let leased = Worker::wait_for_state(&server, "leased");
     seen.extend(draw_some(&mut client));
-    assert!(seen.iter().all(|id| number_of(*id) == 7) && leased.number == Some(7), "{leased:?}");
+    assert!(seen.iter().all(|id| worker_id_of(*id) == 7) && leased.number == Some(7), "{leased:?}");
     assert_increasing(&seen);
 
     // From now on the pool is in charge of it.
     coordinator.stop(Stop::Fast);
     server.stop(Stop::Immediate);
     server.start_again();
-    refused(&mut server.client(), "SELECT snowflake_next()", "55000");
+    expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
     // And no more when it is set by hand again, on a server that gave it back.
     coordinator.start_again();
-    Worker::await_state(&server, "leased");
+    Worker::wait_for_state(&server, "leased");
     set_pool(&server, "", "");
-    Worker::await_state(&server, "set");
+    Worker::wait_for_state(&server, "set");
     server.stop(Stop::Immediate);
     server.start_again();
-    assert_eq!(number_of(draw(&mut server.client())), 7);
+    assert_eq!(worker_id_of(draw(&mut server.client())), 7);
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn a_worker_id_set_by_hand_that_another_server_holds_is_given_up_and_logged() {
     let mut client = server.client();
     draw(&mut client);
     set_pool(&server, POOL, &coordinator.conninfo());
-    let leased = Worker::await_state(&server, "leased");
+    let leased = Worker::wait_for_state(&server, "leased");
     assert_eq!(leased.number, Some(1));
-    assert_eq!(number_of(draw(&mut client)), 1);
+    assert_eq!(worker_id_of(draw(&mut client)), 1);
     let warning = "WARNING:  worker id 0, which idgen.worker_id sets, is not free in pool \"servers\"";
     assert!(server.log().contains(warning), "{}", server.log());
 }
@@ -189,7 +189,7 @@ fn the_keeper_holds_up_neither_databases_nor_an_orderly_stop() {
     let mut client = server.client();
     assert_eq!(Worker::of(&mut client).keeper, None, "nothing is kept");
     set_pool(&server, POOL, &server.conninfo());
-    Worker::await_that(&server, "its keeper", |worker| worker.keeper.is_some());
+    Worker::wait_until(&server, "its keeper", |worker| worker.keeper.is_some());
     execute(&mut client, "SET statement_timeout = '10s'");
     execute(&mut client, "CREATE DATABASE made TEMPLATE template1");
     execute(&mut client, "DROP DATABASE made");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use idgen_testkit::Stop;
-use idgen_testkit::sql::{backend_pid, execute, refused, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
 use super::{DRAW, ask_keepers_for_a_password, coordinator};
 use crate::{builder, pooled};
@@ -52,9 +52,9 @@ fn only_who_may_configure_the_server_sees_and_sets_the_coordinator() {
     let cluster = builder().conf("idgen.coordinator", "password=hidden").start_with_extension();
     cluster.execute("CREATE ROLE ordinary LOGIN");
     let mut client = cluster.client_as("postgres", "ordinary");
-    refused(&mut client, "SHOW idgen.coordinator", "42501");
-    refused(&mut client, "SET idgen.worker_pool = 'p'", "55P02");
-    refused(&mut client, "ALTER SYSTEM SET idgen.coordinator = ''", "42501");
+    expect_error(&mut client, "SHOW idgen.coordinator", "42501");
+    expect_error(&mut client, "SET idgen.worker_pool = 'p'", "55P02");
+    expect_error(&mut client, "ALTER SYSTEM SET idgen.coordinator = ''", "42501");
     let all: String = value(&mut client, "SELECT string_agg(setting, ' ') FROM pg_settings WHERE name ~ 'idgen'");
     let status: String = value(&mut client, "SELECT idgen.status()::text || (SELECT s::text FROM idgen.stat_worker s)");
     assert!(!all.contains("hidden") && !status.contains("hidden"), "{all} {status}");
@@ -72,8 +72,8 @@ fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop_smoke() {
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(move || refused(&mut client, DRAW, "57014"));
-        idgen_testkit::sql::await_wait(&cluster, pid);
+        let waiting = scope.spawn(move || expect_error(&mut client, DRAW, "57014"));
+        idgen_testkit::sql::wait_until_waiting(&cluster, pid);
         cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
         waiting.join().unwrap();
     });

@@ -21,7 +21,7 @@ fn state(client: &mut Client) -> String {
     value(client, "SELECT state FROM idgen.stat_worker")
 }
 
-fn await_state(cluster: &Cluster, wanted: &str) {
+fn wait_for_state(cluster: &Cluster, wanted: &str) {
     let mut client = cluster.client();
     cluster.wait_for(PATIENCE, &format!("the number to be {wanted}"), || state(&mut client) == wanted);
 }

@@ -1,9 +1,9 @@
 //! The settings of a pool and their changes, and what is said when something goes wrong.
 
 use idgen_testkit::Stop;
-use idgen_testkit::sql::{PATIENCE, check, execute, hint, ids, refused, row, value};
+use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, hint, ids, row, value};
 
-use super::{DRAW, WORKER, ask_keepers_for_a_password, await_state, coordinator, state};
+use super::{DRAW, WORKER, ask_keepers_for_a_password, coordinator, state, wait_for_state};
 use crate::{builder, pooled, set_pool};
 
 #[test]
@@ -18,7 +18,7 @@ fn a_pool_takes_the_place_of_the_setting_and_the_setting_that_of_the_pool() {
     set_pool(&cluster, "servers", &cluster.conninfo());
     // Nothing waits for the keeper: the worker id is the one that was set until another is leased.
     seen.extend(ids(&mut client, DRAW));
-    await_state(&cluster, "leased");
+    wait_for_state(&cluster, "leased");
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     seen.extend(ids(&mut client, DRAW));
     let message = format!(
@@ -38,7 +38,7 @@ fn a_pool_takes_the_place_of_the_setting_and_the_setting_that_of_the_pool() {
     cluster.wait_for(PATIENCE, "the first pool's worker id to be given back", is_given_back);
 
     set_pool(&cluster, "", "");
-    await_state(&cluster, "set");
+    wait_for_state(&cluster, "set");
     assert_eq!(value::<i32>(&mut client, WORKER), 7);
     seen.extend(ids(&mut client, DRAW));
     assert_eq!(value::<String>(&mut client, held), "others 0 held, others 1 free, servers 0 free");
@@ -56,7 +56,7 @@ fn a_number_that_is_given_back_can_be_used_at_once() {
     let mut client = cluster.client();
     let last = ids(&mut client, DRAW)[0];
     set_pool(&cluster, "", "");
-    await_state(&cluster, "set");
+    wait_for_state(&cluster, "set");
     let mut there = coordinator.client();
     let sql = format!(
         "SELECT not_before > snowflake_time({last}), not_before < now() + interval '1 min' FROM worker_acquire('servers')"
@@ -74,20 +74,20 @@ fn a_server_without_its_pool_and_without_a_setting_has_no_number() {
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     set_pool(&cluster, "no such pool", &coordinator.conninfo());
     cluster.wait_for(PATIENCE, "a failure", || value(&mut client, "SELECT failures > 0 FROM idgen.stat_worker"));
-    refused(&mut client, DRAW, "55000");
+    expect_error(&mut client, DRAW, "55000");
     let no_pool = "pool \"no such pool\": ";
     assert!(check(&mut client, "worker").1.contains(no_pool), "{:?}", check(&mut client, "worker"));
 
     set_pool(&cluster, "servers", &coordinator.conninfo());
-    await_state(&cluster, "leased");
+    wait_for_state(&cluster, "leased");
     execute(&mut client, DRAW);
     set_pool(&cluster, "", "");
-    await_state(&cluster, "waiting");
+    wait_for_state(&cluster, "waiting");
     let message = "this server has no worker id: it had a pool, idgen.worker_pool names none any more, and idgen.worker_id is not set";
     assert_eq!(check(&mut client, "worker"), (false, message.to_owned()));
     // There is nothing to wait for: less than the patience with a keeper's first try.
     execute(&mut client, "SET statement_timeout = '4s'");
-    let error = refused(&mut client, DRAW, "55000");
+    let error = expect_error(&mut client, DRAW, "55000");
     assert_eq!(error.message(), "this server has no worker id any more");
     assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
     cluster.set_conf("idgen.worker_id", "9");
@@ -125,7 +125,7 @@ fn what_goes_wrong_is_said_with_since_when_and_why() {
         cluster.set_conf("idgen.coordinator", &conninfo);
         cluster.restart();
         let mut client = cluster.client();
-        let error = refused(&mut client, DRAW, "55000");
+        let error = expect_error(&mut client, DRAW, "55000");
         assert_eq!(error.message(), format!("this server has no worker id yet from pool \"{pool}\""));
         let detail = error.detail().expect("why");
         assert!(
@@ -160,7 +160,7 @@ fn a_number_too_large_for_a_layout_is_an_error_there_and_nowhere_else() {
     coordinator.execute("SELECT worker_acquire('servers', ttl => '1 min') FROM generate_series(1, 8)");
     let cluster = pooled(&coordinator.conninfo()).start_with_extension();
     let mut client = cluster.client();
-    let error = refused(&mut client, "SELECT snowflake_next('js53')", "22003");
+    let error = expect_error(&mut client, "SELECT snowflake_next('js53')", "22003");
     assert_eq!(hint(&error), "Use a layout with more bits for it, or a pool with fewer slots.");
     assert_eq!(value::<i32>(&mut client, WORKER), 8);
 }
@@ -198,7 +198,7 @@ fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
 
     // No rectangle reaches further ahead than the coordinator lets it.
     cluster.clock().set_offset_ms(72 * 3_600_000);
-    let error = refused(&mut client, DRAW, "55000");
+    let error = expect_error(&mut client, DRAW, "55000");
     assert!(error.detail().is_some_and(|detail| detail.contains("idgen.worker_max_lead")), "{error:?}");
     cluster.clock().set_offset_ms(0);
     seen.extend(ids(&mut client, DRAW));
@@ -207,7 +207,7 @@ fn a_server_that_is_ahead_of_the_coordinator_goes_on() {
     // Nor for ids that were observed, though the clock is right and the lease lasts.
     let too_far = "SELECT snowflake_observe(snowflake_make(clock_timestamp() + interval '48 h', 0, 0), true)";
     client.query(too_far, &[]).unwrap();
-    let error = refused(&mut client, DRAW, "55000");
+    let error = expect_error(&mut client, DRAW, "55000");
     assert!(error.message().contains(" ends before the next id, at "), "{error:?}");
     assert!(!check(&mut client, "worker").0);
 }

@@ -1,14 +1,14 @@
 //! worker_confirm() beside a synchronous standby: it returns what the standby has, or it raises.
 
 use idgen_testkit::Stop;
-use idgen_testkit::grants::micros;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, refused, value};
+use idgen_testkit::grants::epoch_us;
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use postgres::Client;
 
 use super::{acquire, builder, renewal};
 
 fn confirmation(token: i64) -> String {
-    format!("SELECT {} FROM worker_confirm('p', {token}) AS confirmed", micros("confirmed"))
+    format!("SELECT {} FROM worker_confirm('p', {token}) AS confirmed", epoch_us("confirmed"))
 }
 
 /// A keeper's session: its commits wait for no standby, and it hears of no warning.
@@ -39,7 +39,7 @@ fn a_grant_that_no_standby_has_is_not_confirmed_whatever_the_role_hears_smoke() 
     });
 
     execute(&mut observer, "SET statement_timeout = '300 ms'");
-    refused(&mut observer, &confirmation(told), "57014");
+    expect_error(&mut observer, &confirmation(told), "57014");
     // Cancelled while it waits, it is an error, and no notice.
     let pid = backend_pid(&mut client);
     let asked = std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ fn a_grant_that_no_standby_has_is_not_confirmed_whatever_the_role_hears_smoke() 
     let not_after: i64 = value(&mut client, &confirmation(told));
     primary.kill9_postmaster();
     standby.promote();
-    let there = format!("SELECT {} FROM idgen.worker_number WHERE token = {told}", micros("not_after"));
+    let there = format!("SELECT {} FROM idgen.worker_number WHERE token = {told}", epoch_us("not_after"));
     assert_eq!(value::<i64>(&mut standby.client(), &there), not_after);
 }
 
@@ -149,6 +149,6 @@ fn a_standby_confirms_nothing() {
     primary.execute("SELECT lease_define('p', 4, '10 s')");
     let told = acquire(&mut primary.client(), "clock_timestamp()");
     let standby = primary.standby();
-    standby.wait_replayed(&primary);
-    refused(&mut standby.client(), &confirmation(told.token), "25006");
+    standby.wait_until_replayed(&primary);
+    expect_error(&mut standby.client(), &confirmation(told.token), "25006");
 }

@@ -1,6 +1,6 @@
 //! The coordinator's clock leaps a year ahead and comes back.
 
-use idgen_testkit::sql::{hint, refused, value};
+use idgen_testkit::sql::{expect_error, hint, value};
 
 use super::{acquire, at, builder, renewal};
 
@@ -48,7 +48,7 @@ fn a_worker_id_that_begins_a_year_ahead_is_refused_and_cured() {
     cluster.execute(&format!("SELECT worker_release('p', {token})"));
 
     let sql = format!("SELECT worker_acquire('p', NULL, '10 s', {})", at(true_us()));
-    let error = refused(&mut client, &sql, "55000");
+    let error = expect_error(&mut client, &sql, "55000");
     assert!(
         error.message().starts_with("worker id 0 of worker pool \"p\" cannot be used before "),
         "{}",
@@ -76,6 +76,6 @@ fn a_far_worker_id_is_passed_over_and_a_caller_far_ahead_refused() {
     let sql = "SELECT worker_id FROM worker_acquire('p', NULL, '10 s', clock_timestamp(), prefer => 0)";
     assert_eq!(value::<i32>(&mut client, sql), 1, "worker id 0 is preferred, and of no use");
     let ahead = "SELECT worker_acquire('p', NULL, '10 s', now() + interval '1 year')";
-    let error = refused(&mut client, ahead, "55000");
+    let error = expect_error(&mut client, ahead, "55000");
     assert!(hint(&error).contains("idgen.worker_max_lead"), "{}", hint(&error));
 }

@@ -6,7 +6,7 @@ mod leap;
 mod pipeline;
 mod twins;
 
-use idgen_testkit::grants::micros;
+use idgen_testkit::grants::epoch_us;
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 
@@ -29,7 +29,7 @@ fn at(us: i64) -> String {
 
 /// Acquires as a holder does that has come to this time.
 fn acquire(client: &mut Client, reached: &str) -> Told {
-    let (from, until) = (micros("not_before"), micros("not_after"));
+    let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
     let sql = format!("SELECT token, {from}, {until} FROM worker_acquire('p', ttl => '10 s', reached => {reached})");
     let row = client.query_one(&sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     Told { token: row.get(0), from_us: row.get(1), until_us: row.get(2) }
@@ -37,6 +37,6 @@ fn acquire(client: &mut Client, reached: &str) -> Told {
 
 /// Renews as a holder does that was told this last, and has come to this time.
 fn renewal(told: &Told, reached: &str) -> String {
-    let (until, last) = (micros("not_after"), at(told.until_us));
+    let (until, last) = (epoch_us("not_after"), at(told.until_us));
     format!("SELECT {until} FROM worker_renew('p', {}, {last}, {reached})", told.token)
 }

@@ -1,6 +1,6 @@
 //! Two processes with one token, as a virtual machine that was resumed twice makes them.
 
-use idgen_testkit::sql::{refused, value};
+use idgen_testkit::sql::{expect_error, value};
 
 use super::{acquire, builder, renewal};
 
@@ -12,7 +12,7 @@ fn of_two_processes_with_one_token_one_is_refused_at_its_next_renewal() {
     let mut one = acquire(&mut client, "clock_timestamp()");
     let twin = one.clone();
     one.until_us = value(&mut client, &renewal(&one, "clock_timestamp()"));
-    let error = refused(&mut other, &renewal(&twin, "clock_timestamp()"), "55000");
+    let error = expect_error(&mut other, &renewal(&twin, "clock_timestamp()"), "55000");
     assert!(error.message().contains("was renewed by another holder of its token"), "{}", error.message());
     assert!(error.detail().is_some_and(|detail| detail.contains("Its not_after is ")));
     // The refused one keeps what it was told, and the other one goes on behind it.
