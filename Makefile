@@ -1,105 +1,117 @@
-# Everything a developer of idgen does, one target each. `make` alone lists them.
-# Every target does its own set-up first and skips quickly what is already there.
+# `make` lists the targets. Each target installs the packages that it needs and skips those that are installed.
 
-# The major version of PostgreSQL to build for and test with. PG_CONFIG names a server that is there already.
+# The major version of PostgreSQL. PG_CONFIG selects a server of that version other than the default one.
 PG ?= 15
 PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-config.sh)
-# How much of `make soak`: 1 takes minutes, 100 takes a night.
+# The root of a staged installation, as in PGXS.
+DESTDIR ?=
+# The length of `make soak`: 1 takes minutes, 100 takes a night.
 ROUNDS ?= 1
-# How long each target of `make fuzz` runs.
+# How long `make fuzz` runs each fuzz target.
 SECONDS ?= 60
-# What `make bench` measures: subjects, and --quick to see only that it works. Nothing is everything.
+# The subjects of `make bench`, by default all of them. --quick only checks that the bench works.
 BENCH ?=
 
-# PGRX_PG_CONFIG_PATH tells pgrx which PostgreSQL to compile against; it makes `cargo pgrx init`, and its files in
-# the home directory, unnecessary.
+# pgrx compiles against PGRX_PG_CONFIG_PATH and then needs no `cargo pgrx init`.
 export PG PG_CONFIG
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
-# Rust may have been installed after this shell was started.
+# The calling shell may be older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 CARGO ?= cargo
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
-# Built as the extension is, and installed nowhere.
+# The no-op extension of the bench. It is built like idgen and never installed.
 NOOP = target/package/noop-pg$(PG)
-# Model checking replaces the atomics in every crate, so it keeps its own target directory.
+# loom replaces the atomics of every crate, so it needs a target directory of its own.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install installcheck test-core test smoke demo demo-stop bench soak fuzz lint clean
+.PHONY: help rust deps dev-deps bench-deps build install installcheck test-core test smoke demo demo-stop bench soak \
+  fuzz lint clean
 
 help: ## list the targets
-	@echo "idgen, for PostgreSQL $(PG) (choose another with PG=...)"
+	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
-setup: ## install what building and testing need (Debian packages, cargo-pgrx; builds PostgreSQL if there is no package)
-	@scripts/setup.sh
+rust:
+	@scripts/setup.sh rust
 
-# Old releases' SQL goes along: it is where every upgrade begins, and its test.
-build: setup ## build in release, into target/package
+deps: ## install what the build needs: compiler, PostgreSQL and its headers, cargo-pgrx
+	@scripts/setup.sh deps
+
+dev-deps: deps ## install what the tests need too: libfaketime, PgBouncer, clients in Python and Java
+	@scripts/setup.sh dev-deps
+
+bench-deps: deps ## install what the bench compares with: Redis, etcd
+	@scripts/setup.sh bench-deps
+
+# Cargo compiles only what changed. The stage is cheap, so each build makes a new one. cargo-pgrx copies the upgrade
+# scripts, but not the SQL of the first release that they start from.
+build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)
-	@$(CARGO) pgrx package $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE)
+	@$(CARGO) pgrx package $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE) >/dev/null
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
-# `install` and not `cp`: it replaces the library instead of writing into it, which would crash a server that has it
-# loaded, and it sets the mode whatever the umask. An unchanged file is left alone. Who may not write into PostgreSQL's
-# directories asks sudo, for that copy only.
-install: build ## build and install into PostgreSQL
-	@echo "==> install into PostgreSQL $(PG)"
-	@sudo=; [ -w "$$($(PG_CONFIG) --pkglibdir)" ] || sudo=sudo; \
-	cd $(STAGE) && find . -type f | while read -r file; do \
-	  cmp -s "$$file" "/$$file" || { echo "$${file#.}"; $$sudo install -m 0644 -D "$$file" "/$$file" </dev/null || exit 1; }; \
+# `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
+# It also sets the mode under any umask. sudo runs only to copy into a directory that the user may not write to.
+install: build ## build and install into PostgreSQL, or below DESTDIR
+	@echo "==> install into $(or $(DESTDIR),PostgreSQL $(PG))"
+	@sudo=; [ -n "$(DESTDIR)" ] || [ -w "$$($(PG_CONFIG) --pkglibdir)" ] || sudo=sudo; \
+	find $(STAGE) -type f -printf '/%P\n' | while read -r file; do \
+	  cmp -s "$(STAGE)$$file" "$(DESTDIR)$$file" && continue; \
+	  echo "$(DESTDIR)$$file"; \
+	  $$sudo install -m 0644 -D "$(STAGE)$$file" "$(DESTDIR)$$file" </dev/null || exit 1; \
 	done
 
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
 	@scripts/installcheck.sh
 
-test-core: setup ## the tests that need no PostgreSQL
+test-core: rust ## tests of the core, without PostgreSQL
 	@echo "==> core: unit and property tests"
 	@$(CARGO) test -p idgen-core
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
 
-test: test-core installcheck ## all tests: core, loom models, SQL, real clusters
+test: dev-deps test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"
 	@$(CARGO) test -p idgen-testkit -p idgen-cluster-tests -p idgen-bench
 	@echo "==> all tests passed"
 
-smoke: install ## the quickest of the cluster tests that say whether a PostgreSQL will do
-	@echo "==> real servers of PostgreSQL $(PG): the tests that depend on its version"
+smoke: dev-deps install ## the cluster tests that depend on the version of PostgreSQL
+	@echo "==> real clusters of PostgreSQL $(PG): tests that depend on its version"
 	@scripts/smoke.sh
 
-demo: install ## see it work: ids under pgbench load, checked by query
+demo: install ## run the demo: ids under pgbench load, verified by queries
 	@scripts/demo.sh
 
-demo-stop: ## stop and remove the demo's server
+demo-stop: ## stop and remove the demo server
 	@scripts/demo.sh stop
 
-# Ratios bear a machine that does other work meanwhile, up to a point; nothing else does.
-bench: install ## measure the speed against other generators; BENCH=ids, segments, locks, leases or workers, BENCH=--quick
+# Other load on the machine distorts the absolute figures, and the ratios less.
+bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leases or workers; BENCH=--quick
 	@echo "==> benchmarks of the core"
 	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))
 	@echo "==> benchmarks on a server"
 	@rm -rf $(NOOP)
-	@$(CARGO) pgrx package --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP)
+	@$(CARGO) pgrx package --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP) >/dev/null
 	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
 	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
 
-soak: install ## the same tests in big figures; ROUNDS=n for more
+soak: dev-deps install ## long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
 
-fuzz: setup ## made-up texts for the parsers (needs nightly Rust); SECONDS=n for more
+fuzz: rust ## fuzz the parsers (needs nightly Rust); SECONDS=n for each
 	@scripts/fuzz.sh $(SECONDS)
 
-# The extension apart from the rest: only it needs PostgreSQL's headers and the choice of a version.
-lint: setup ## formatting, clippy, and the syntax of the scripts
+# Only the extension and the no-op need a version of PostgreSQL, so clippy checks them separately.
+lint: deps ## check the format, clippy, and the syntax of the scripts
 	@echo "==> format"
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path crates/idgen-core/fuzz/Cargo.toml --check
@@ -110,6 +122,6 @@ lint: setup ## formatting, clippy, and the syntax of the scripts
 	@echo "==> scripts"
 	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
 
-clean: demo-stop ## remove everything that was built, and the demo's server
+clean: demo-stop ## remove the build and the demo server
 	@echo "==> clean"
 	@$(CARGO) clean

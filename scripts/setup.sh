@@ -1,40 +1,50 @@
 #!/usr/bin/env bash
-# Installs what building and testing idgen need, and nothing that is already there. Works as root, or as a user who
-# may use sudo. It creates and starts no PostgreSQL server.
+# setup.sh rust|deps|dev-deps|bench-deps: installs what one group of make targets needs, and skips what is installed.
+# Runs as root or as a user who may use sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export PG=${PG:-15}
-packages=(
-  build-essential clang libclang-dev                  # pgrx reads the headers through libclang
-  pkg-config libssl-dev                               # to compile cargo-pgrx
-  libpq-dev                                           # the keeper's connection to its coordinator
-  faketime                                            # tests that step the clock
-  pgbouncer                                           # tests of locks behind a pooler
-  python3-psycopg                                     # tests of the README's clients that make ids, in Python
-  default-jdk-headless libpostgresql-jdbc-java        # and in Java
-  redis-server etcd-server                            # what the bench compares locks and leases with
+build_packages=(
+  build-essential clang libclang-dev # pgrx reads PostgreSQL's headers with libclang
+  pkg-config libssl-dev              # cargo-pgrx
+  libpq-dev                          # the connection to a coordinator
 )
-# The server with its headers, pg_regress and pgbench.
+# The server to install into, which brings pgbench; its headers and pg_regress.
 server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
-# What building and running it needs, where the system has no such packages. The last one makes the user postgres.
-build_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-common)
-# cargo-pgrx and the library must be of one version, and Cargo.toml names it.
+# For a server built from source. postgresql-common creates the user postgres.
+source_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-common)
+test_packages=(
+  libfaketime                                  # tests that step the clock
+  pgbouncer                                    # tests of locks behind a pooler
+  python3-psycopg                              # tests of the documented Python client
+  default-jdk-headless libpostgresql-jdbc-java # tests of the documented Java client
+)
+bench_packages=(redis-server etcd-server)
+# cargo-pgrx must be of the same version as the library.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 
 say() { echo "==> $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# Debian's packages make and start a cluster, a pooler, a Redis and an etcd, which nobody asked for here. Two files
-# prevent that; they are there only while apt runs, and files that exist are not touched.
+# Prints those of the packages that are not installed.
+missing() {
+  local status package
+  status=" $(dpkg-query -W -f '${db:Status-Status}=${Package} ' "$@" 2>/dev/null || true)"
+  for package in "$@"; do
+    [[ $status == *" installed=$package "* ]] || echo "$package"
+  done
+}
+
+# Debian's packages create a cluster and start a pooler, a Redis and an etcd. Two files prevent that while apt runs.
+# A policy-rc.d of the administrator stays as it is.
 no_cluster=/etc/postgresql-common/createcluster.d/idgen-setup.conf
 no_start=/usr/sbin/policy-rc.d
 prevent_services() {
   made_no_start=
-  [ -e "$no_start" ] || made_no_start=yes # before the trap, which removes what was made here
+  [ -e "$no_start" ] || made_no_start=yes # before the trap: it removes the file only if this script made it
   trap allow_services EXIT
   as_root mkdir -p "${no_cluster%/*}"
   echo 'create_main_cluster = false' | as_root tee "$no_cluster" >/dev/null
@@ -49,15 +59,15 @@ allow_services() {
   as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
 }
 
-# install_missing PACKAGE...
 install_missing() {
-  local missing=() package
-  for package in "$@"; do installed "$package" || missing+=("$package"); done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  say "install ${missing[*]}"
+  local packages
+  mapfile -t packages < <(missing "$@")
+  [ ${#packages[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "cannot install packages without apt-get; install the equivalents of: $*"
+  say "install ${packages[*]}"
   update_lists
   prevent_services
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}"
   allow_services
 }
 
@@ -69,19 +79,20 @@ update_lists() {
   lists_updated=yes
 }
 
-# The system's server, and one built from source where it has none. A server that PG_CONFIG names is taken as it is.
+# The server that PG_CONFIG names, the system's, or one built from source, in this order.
 provide_server() {
   local default version
   default=$(scripts/default-pg-config.sh)
   if [ "${PG_CONFIG:-$default}" != "$default" ]; then
-    version=$("$PG_CONFIG" --version) || die "there is no PostgreSQL with $PG_CONFIG"
-    [[ $version =~ ^"PostgreSQL $PG"[^0-9] ]] || die "$PG_CONFIG is of $version: say PG=... as well"
-  elif installed "postgresql-$PG"; then
+    version=$("$PG_CONFIG" --version) || die "cannot run $PG_CONFIG"
+    [[ $version =~ ^"PostgreSQL $PG"[^0-9] ]] || die "$PG_CONFIG belongs to $version: set PG to its major version"
+    [ -e "$("$PG_CONFIG" --includedir-server)/postgres.h" ] || die "$PG_CONFIG has no server headers: install them"
+  elif [ -z "$(missing "postgresql-$PG")" ]; then
     install_missing "${server_packages[@]}"
   elif [ ! -x "$default" ] && update_lists && apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
     install_missing "${server_packages[@]}"
   else
-    install_missing "${build_packages[@]}"
+    install_missing "${source_packages[@]}"
     scripts/build-postgresql.sh "${default%/bin/pg_config}"
   fi
 }
@@ -91,21 +102,29 @@ check_rust() {
   version=$(rustc --version 2>/dev/null | cut -d ' ' -f 2) ||
     die "Rust $rust is missing: install rustup, then run: rustup toolchain install $rust"
   [ "$(printf '%s\n' "$rust" "$version" | sort -V | head -n 1)" = "$rust" ] ||
-    die "Rust $version is too old, $rust is needed: install rustup, then run: rustup toolchain install $rust"
-  { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 ||
-    die "rustfmt or clippy is missing: run: rustup component add rustfmt clippy"
+    die "Rust $version is older than $rust: install rustup, then run: rustup toolchain install $rust"
 }
 
 install_cargo_pgrx() {
   [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] && return
   say "install cargo-pgrx $pgrx (takes minutes, once)"
-  # Its own target directory: otherwise it would use, and disturb, that of this project when one is set.
+  # In a target directory of its own: cargo-pgrx must not share that of this project.
   env -u CARGO_TARGET_DIR cargo install --locked cargo-pgrx --version "$pgrx"
 }
 
-command -v apt-get >/dev/null || die "knows Debian and its relatives only; elsewhere install: ${packages[*]} ${server_packages[*]}"
-check_rust
-install_missing "${packages[@]}"
-provide_server
-install_cargo_pgrx
-say "setup: PostgreSQL $PG, Rust and cargo-pgrx $pgrx are there"
+case ${1:-} in
+rust)
+  install_missing build-essential
+  check_rust
+  ;;
+deps)
+  install_missing "${build_packages[@]}"
+  check_rust
+  provide_server
+  install_cargo_pgrx
+  say "use ${PG_CONFIG:-$(scripts/default-pg-config.sh)}, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
+  ;;
+dev-deps) install_missing "${test_packages[@]}" ;;
+bench-deps) install_missing "${bench_packages[@]}" ;;
+*) die "usage: setup.sh rust|deps|dev-deps|bench-deps" ;;
+esac
