@@ -38,17 +38,17 @@ help: ## list the targets
 rust:
 	@scripts/setup.sh rust
 
-deps: ## install what the build needs: compiler, PostgreSQL and its headers, cargo-pgrx
+deps: ## install the build dependencies: compiler, PostgreSQL with its headers, cargo-pgrx
 	@scripts/setup.sh deps
 
-dev-deps: deps ## install what the tests need too: libfaketime, PgBouncer, clients in Python and Java
+dev-deps: deps ## install the test dependencies too: libfaketime, PgBouncer, Python and Java clients
 	@scripts/setup.sh dev-deps
 
-bench-deps: deps ## install what the bench compares with: Redis, etcd
+bench-deps: deps ## install the peers of the bench too: Redis, etcd
 	@scripts/setup.sh bench-deps
 
-# Cargo compiles only what changed. The stage is cheap, so each build makes a new one. cargo-pgrx copies the upgrade
-# scripts, but not the SQL of the first release that they start from.
+# Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
+# cargo-pgrx copies the upgrade scripts, but not the SQL of the first release, where they start.
 build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)

@@ -1,6 +1,5 @@
-//! Says where the library finds libpq: where the server's own modules find theirs. A process has one libpq, that of whoever is
-//! loaded first, and that is a library that is preloaded. With the system's, a server that is not the system's could not stream
-//! from its primary any more.
+//! Sets the library's run path to the server's libdir, so that both load the same libpq. A process has one libpq, and a
+//! preloaded library decides which. With the system's libpq, another server's walreceiver fails to connect.
 
 use std::env;
 use std::process::Command;
@@ -8,7 +7,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
-    // Without it pgrx asks another PostgreSQL, or none: `make` sets it.
+    // `make` sets it. Without it the library keeps the default search path.
     let Ok(pg_config) = env::var("PGRX_PG_CONFIG_PATH") else {
         return;
     };

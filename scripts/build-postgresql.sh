@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# build-postgresql.sh DIRECTORY: builds PostgreSQL $PG there, for tests, unless it is there. From Debian's source package
-# of a newer suite than this system's; the mirror is the one this system uses, whose own configuration and lists stay as
-# they are.
+# build-postgresql.sh DIRECTORY: builds PostgreSQL $PG for tests in DIRECTORY, unless it exists. The source package is
+# from a newer suite of Debian, on this system's mirror. The system's apt configuration and lists do not change.
 set -euo pipefail
 
 PG=${PG:?}
@@ -9,12 +8,12 @@ prefix=$1
 suites=(stable testing unstable)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 work=$prefix.building
-unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles think they are called by one another
+unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles take them for those of a parent makefile of their own
 
 say() { echo "==> $*"; }
 die() { echo "build-postgresql: $*" >&2; exit 1; }
 
-# Silent, unless it fails.
+# Shows the output only if the command fails.
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 50 "$work/log" >&2; die "failed: $*"; }; }
 
 private_apt() {
@@ -24,23 +23,23 @@ private_apt() {
     -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" "$@"
 }
 
-# apt checks the signature of the suite, and the tarball against it.
+# apt verifies the signature of the suite, and the tarball by the suite's checksums.
 download() {
   local mirror suite
   mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | sed -n 's/^Debian //p' | head -n 1)
-  [ -n "$mirror" ] || die "apt has no lists of a Debian mirror: run apt-get update, or choose a server by PG_CONFIG"
+  [ -n "$mirror" ] || die "apt has no lists of a Debian mirror: run apt-get update, or set PG_CONFIG"
   for suite in "${suites[@]}"; do
     echo "deb-src [signed-by=$keys] $mirror $suite main"
   done >"$work/sources.list"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
   quietly private_apt apt-get update
   private_apt apt-cache showsrc "postgresql-$PG" 2>/dev/null | grep -q . ||
-    die "no source package of PostgreSQL $PG in ${suites[*]} of $mirror: add the PostgreSQL project's own package" \
-      "source to this system, or build it yourself and name its pg_config: PG_CONFIG=... PG=$PG"
+    die "no source package of PostgreSQL $PG in ${suites[*]} of $mirror: add the PostgreSQL project's apt repository" \
+      "to this system, or set PG_CONFIG to the pg_config of your own build"
   (cd "$work" && quietly private_apt apt-get source --tar-only "postgresql-$PG")
 }
 
-# What upstream released, without Debian's changes of paths. Only what initdb, the tests and pgrx need.
+# Debian's patches change paths, so this builds the release itself. The options are those that the tests need.
 build() {
   local source=$work/source
   mkdir "$source"
@@ -53,12 +52,12 @@ build() {
 
 mkdir -p "${prefix%/*}"
 exec 9>"$prefix.lock"
-flock 9 # another checkout may be building the same
+flock 9 # another checkout may build the same version
 [ ! -x "$prefix/bin/pg_config" ] || exit 0
-rm -rf "$work" # of a build that was killed
+rm -rf "$work" # a killed build leaves it
 trap 'rm -rf "$work"' EXIT
 mkdir "$work"
 say "build PostgreSQL $PG from its source package (takes minutes, once)"
 download
 (build)
-mv "$work/root$prefix" "$prefix" # at once: what is there is whole
+mv "$work/root$prefix" "$prefix" # atomic: an existing installation is complete

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh rust|deps|dev-deps|bench-deps: installs what one group of make targets needs, and skips what is installed.
-# Runs as root or as a user who may use sudo. Creates and starts no PostgreSQL server.
+# setup.sh rust|deps|dev-deps|bench-deps: installs one group of dependencies and skips those that are installed. Needs
+# root or sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
