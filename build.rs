@@ -6,6 +6,9 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // Cargo tracks each version of the package by itself, but all of them share one library file. Without this line, a
+    // return to an earlier version keeps the library of the later one.
+    println!("cargo::rerun-if-changed=Cargo.toml");
     println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
     // `make` sets it. Without it the library keeps the default search path.
     let Ok(pg_config) = env::var("PGRX_PG_CONFIG_PATH") else {

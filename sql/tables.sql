@@ -1,8 +1,8 @@
--- Not IF NOT EXISTS: a schema somebody else made is not ours to fill.
+-- Without IF NOT EXISTS: another role may own an existing schema of this name.
 CREATE SCHEMA idgen;
 
--- Where segment ids come from, one row for each tag. The constraints make a row impossible that values cannot be made
--- from, whoever writes it; the trigger keeps creation, version and the two transaction numbers, and lets max_id only rise.
+-- Segments, one row for each tag. The constraints refuse rows that no values can come from, also in a restore. The trigger sets
+-- creation, version and the two transaction ids, and refuses a lower max_id.
 CREATE TABLE idgen.segment (
     tag text PRIMARY KEY
         CHECK (pg_catalog.octet_length(tag) OPERATOR(pg_catalog.>=) 1
@@ -16,7 +16,7 @@ CREATE TABLE idgen.segment (
     residue bigint NOT NULL DEFAULT 0 CHECK (residue OPERATOR(pg_catalog.>=) 0),
     upper_bound bigint NOT NULL DEFAULT 9223372036854775807,
     owner regrole NOT NULL,
-    -- 0, written "-", is PUBLIC.
+    -- 0, shown as "-", is PUBLIC.
     drawers regrole[] NOT NULL DEFAULT '{}',
     creation bigint NOT NULL UNIQUE,
     version bigint NOT NULL,
@@ -25,9 +25,9 @@ CREATE TABLE idgen.segment (
     CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
     CHECK (residue OPERATOR(pg_catalog.<) stride),
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
-) WITH (fillfactor = 50); -- room beside each row, so that a refill touches no index
--- A dump names roles. A role that was dropped is only a number in a row, which may be another role's where the dump is restored:
--- the dump gives its segments to the owner of the database, and its grants to nobody. The columns are those of the table, in order.
+) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
+-- A dump names roles. The row of a dropped role has its OID, which can be another role's where the dump is restored. So the dump
+-- gives its segments to the owner of the database, and omits its grants. The columns are those of the table, in order.
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
@@ -40,7 +40,7 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
            creation, version, created_in, changed_in
     FROM idgen.segment$condition$);
 
--- What is laid down for names of leases.
+-- Definitions of leases.
 CREATE TABLE idgen.lease_definition (
     name text PRIMARY KEY
         CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1
@@ -58,12 +58,12 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot
     FROM idgen.lease_definition$condition$);
 
--- Fencing tokens. Neither it nor the terms are for a dump: who restores one is another server, where nobody holds anything.
+-- Fencing tokens. A dump contains neither the sequence nor the terms: the server that restores it has no holders.
 CREATE SEQUENCE idgen.lease_token;
--- Past those of an extension that was dropped: a session that raised the sequence then does not raise it again.
+-- Past the tokens of an extension that was dropped: a session that raised its sequence does not raise this one.
 SELECT pg_catalog.setval('idgen.lease_token', (pg_catalog.extract('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint);
 
--- The slots of names, and their terms: who holds one, or had it last. Times are microseconds of the clock that is named.
+-- Slots and their current or last terms. Times are microseconds of the clock in the column clock.
 CREATE TABLE idgen.lease (
     name text NOT NULL,
     slot int NOT NULL,
@@ -80,12 +80,12 @@ CREATE TABLE idgen.lease (
     session bigint,
     session_key bigint,
     PRIMARY KEY (name, slot),
-    -- So a new token is a change of a key, which waits for those who hold FOR KEY SHARE; a renewal is none, and does not.
+    -- A new token changes a key, so it waits for fences, which hold FOR KEY SHARE. A renewal does not.
     UNIQUE (name, token)
-) WITH (fillfactor = 50); -- room beside each row, so that a renewal touches no index
+) WITH (fillfactor = 50); -- free space on each page, so that renewals are HOT updates
 
--- Which id times the last holder of each number of a pool was allowed. It outlives leases, pools and a dump: the next holder
--- begins after it.
+-- The id times of the last holder of each worker id (column number). The rows outlive leases, pools and a dump: the next
+-- holder begins after them.
 CREATE TABLE idgen.worker_number (
     pool text NOT NULL,
     number int NOT NULL,
@@ -96,8 +96,8 @@ CREATE TABLE idgen.worker_number (
 ) WITH (fillfactor = 50);
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');
 
--- Which server, timeline, database and data directory have granted worker ids from this database, so that it notices when
--- another one goes on with its data. At most one row.
+-- The server, timeline, database and data directory that grant worker ids from this database, to detect that another one
+-- continues with its data. At most one row.
 CREATE TABLE idgen.worker_history (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     system_identifier bigint NOT NULL,
@@ -108,6 +108,6 @@ CREATE TABLE idgen.worker_history (
     first_token bigint NOT NULL,
     longest interval NOT NULL
 );
--- A restored database is another one than that which granted.
+-- A restored database must not pass for the one that granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);

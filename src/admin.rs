@@ -1,17 +1,17 @@
-//! `idgen.status()` and `idgen.reset_stats()`: the whole extension in one look.
+//! `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
 use crate::pg::encoding::for_message;
 use crate::pg::{recovery, spi, system_clock};
 use crate::snowflake::{default_layout, node};
-use crate::worker::state::LEASE;
-use crate::worker::stats::{Standing, standing};
+use crate::worker::{SERVER_LEASE, WorkerStatus};
 use crate::{clock, lease, segment, settings, shmem, snowflake, worker};
 use idgen_core::layout::{Node, time_text};
+use idgen_core::snowflake::IdSpace;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
 
-/// Sets the counters of the views to zero.
+/// Sets the counters of all views to zero. Without preload it does nothing.
 #[pg_extern(sql = "CREATE FUNCTION idgen.reset_stats() RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn reset_stats() {
@@ -19,10 +19,10 @@ fn reset_stats() {
     clock::stats::reset();
     segment::stats::reset();
     lease::stats::reset();
-    worker::state::reset();
+    worker::reset_counters();
 }
 
-/// Works without preload, and then says so.
+/// Versions, settings, the worker id, and checks. Without preload the check "preloaded" fails and the worker is null.
 #[pg_extern(sql = "CREATE FUNCTION idgen.status() RETURNS jsonb VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn status() -> JsonB {
@@ -46,28 +46,28 @@ fn status() -> JsonB {
         },
         "worker": worker(),
         "checks": [
-            check_preloaded(),
-            check_versions(library, &sql),
-            check_worker(),
-            check_layouts(),
-            check_default_layout(),
-            check_clock(),
-            check_mark(),
+            entry("preloaded", check_preloaded()),
+            entry("versions", check_versions(library, &sql)),
+            entry("worker", check_worker()),
+            entry("layouts", check_layouts()),
+            entry("idgen.layout", check_default_layout()),
+            entry("clock", check_clock()),
+            entry("mark", check_mark()),
         ],
     }))
 }
 
-/// What `idgen.stat_worker` says of how it stands; null without preload.
+/// The state of the worker id, as in `idgen.stat_worker`; null without preload.
 fn worker() -> Value {
     if !shmem::is_preloaded() {
         return Value::Null;
     }
-    let lease = LEASE.shared(|lease| *lease);
+    let lease = SERVER_LEASE.shared(|lease| *lease);
     json!({
-        "state": standing(&lease).name(),
+        "state": worker::status(&lease).name(),
         "worker_id": current_node().map(|node| node.worker),
-        "not_before": lease.interval().map(|interval| time_text(interval.first_ms())),
-        "not_after": lease.interval().map(|interval| time_text(interval.end_ms())),
+        "not_before": lease.rectangle().map(|rectangle| time_text(rectangle.first_ms())),
+        "not_after": lease.rectangle().map(|rectangle| time_text(rectangle.end_ms())),
         "coordinator": lease.coordinator.text().map(for_message),
         "failing_since": lease.failing_since_ms.map(time_text),
         "last_error": lease.last_error.text().map(for_message),
@@ -79,84 +79,79 @@ fn sql_version() -> String {
     spi::read_one(query).unwrap_or_default()
 }
 
-fn check(name: &str, ok: bool, message: String) -> Value {
-    json!({ "check": name, "ok": ok, "message": for_message(message) })
+/// The message of a check that succeeds, or of one that fails.
+type Check = Result<String, String>;
+
+fn entry(name: &str, check: Check) -> Value {
+    json!({ "check": name, "ok": check.is_ok(), "message": for_message(check.unwrap_or_else(|message| message)) })
 }
 
-fn check_preloaded() -> Value {
+fn check_preloaded() -> Check {
     match shmem::is_preloaded() {
-        true => check("preloaded", true, "ids can be generated".to_owned()),
-        false => check("preloaded", false, "set shared_preload_libraries = 'idgen' and restart".to_owned()),
+        true => Ok("idgen is preloaded".to_owned()),
+        false => {
+            Err("idgen is not preloaded: set shared_preload_libraries = 'idgen' and restart the server".to_owned())
+        }
     }
 }
 
-fn check_versions(library: &str, sql: &str) -> Value {
-    let message = match library == sql {
-        true => "library and SQL objects are of one version".to_owned(),
-        false => format!(
-            "the library is {library}, the SQL objects are {sql}: run ALTER EXTENSION idgen UPDATE, and restart if the library was replaced"
-        ),
-    };
-    check("versions", library == sql, message)
+fn check_versions(library: &str, sql: &str) -> Check {
+    if library == sql {
+        return Ok("the library and the SQL objects have the same version".to_owned());
+    }
+    Err(format!(
+        "the library has version {library} and the SQL objects have version {sql}: run ALTER EXTENSION idgen UPDATE, and restart the server if the library was replaced"
+    ))
 }
 
-fn check_worker() -> Value {
+fn check_worker() -> Check {
     if recovery::is_in_progress() {
-        return check("worker", true, "a standby needs no worker id".to_owned());
+        return Ok("a standby needs no worker id".to_owned());
     }
-    let Some(node) = current_node() else {
-        return check("worker", false, without_worker_id());
-    };
-    if let Err(e) = default_layout().space(node) {
-        // A datacenter is always a setting.
-        let is_leased = is_leased();
-        let whence = if is_leased && e.field == "worker" { "the leased " } else { "idgen." };
-        let message = format!("{whence}{}_id is {}, and the layout has room for 0 to {}", e.field, e.value, e.max);
-        return check("worker", false, message);
+    let node = current_node().ok_or_else(without_worker_id)?;
+    if let Err(e) = IdSpace::new(&default_layout(), node) {
+        // A datacenter id is always a setting.
+        let name = match is_leased() && e.field == "worker" {
+            true => "the leased worker id".to_owned(),
+            false => format!("idgen.{}_id", e.field),
+        };
+        return Err(format!("{name} is {}, but the layout allows at most {}", e.value, e.max));
     }
-    let is_number = format!("this server is worker {} of datacenter {}", node.worker, node.datacenter);
+    let subject = format!("this server has worker id {} and datacenter id {}", node.worker, node.datacenter);
     if is_leased() {
-        return check_lease(is_number);
+        return check_lease(subject);
     }
-    let whence = match settings::worker_undecided() {
-        true => "idgen.worker_id is not set and acts as 0",
-        false => "idgen.worker_id is set",
+    let source = match settings::worker_undecided() {
+        true => "the default of idgen.worker_id",
+        false => "idgen.worker_id",
     };
-    if let Some(pool) = worker::local::pool_that_grants(node.worker) {
-        let message = format!(
-            "{is_number}, as {whence}; pool \"{pool}\" in this database grants the same worker id to other servers: lease it from there with idgen.worker_pool, or set one that no pool has"
-        );
-        return check("worker", false, message);
+    if let Some(pool) = worker::pool_that_grants(node.worker) {
+        return Err(format!(
+            "{subject} by {source}, but pool \"{pool}\" in this database grants the same worker id to other servers: lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools"
+        ));
     }
     if shmem::is_preloaded() && settings::has_worker_pool() {
-        return check_lease(is_number);
+        return check_lease(subject);
     }
-    match settings::worker_undecided() {
-        true => check(
-            "worker",
-            false,
-            "idgen.worker_id is not set and acts as 0: set it, differently on each server whose ids meet, or set idgen.worker_pool"
-                .to_owned(),
-        ),
-        false => {
-            check("worker", true, format!("{is_number}, as idgen.worker_id is set; no pool in this database grants it"))
-        }
+    if settings::worker_undecided() {
+        return Err("idgen.worker_id is not set and acts as 0: set a different one on each server whose ids meet, or set idgen.worker_pool".to_owned());
     }
+    Ok(format!("{subject} by {source}, and no pool in this database grants it"))
 }
 
-/// Why there is none.
+/// Why this server has no worker id.
 fn without_worker_id() -> String {
-    match settings::has_worker_pool() {
-        true => {
-            let why = shmem::is_preloaded().then(|| LEASE.shared(|lease| lease.last_error.text())).flatten();
-            let why = why.unwrap_or_else(|| "the coordinator has not answered yet".to_owned());
-            format!("this server has no worker id yet from pool \"{}\": {why}", settings::pool_name())
-        }
-        false => "this server has no worker id: it had a pool, idgen.worker_pool names none any more, and idgen.worker_id is not set".to_owned(),
+    if !settings::has_worker_pool() {
+        return "this server has no worker id: idgen.worker_pool was removed, and idgen.worker_id is not set"
+            .to_owned();
     }
+    let why =
+        shmem::is_preloaded().then(|| SERVER_LEASE.shared(|lease| lease.last_error)).and_then(|error| error.text());
+    let why = why.unwrap_or_else(|| "the coordinator has not answered yet".to_owned());
+    format!("this server has no worker id yet from pool \"{}\": {why}", settings::pool_name())
 }
 
-/// This server's worker id and datacenter; `None` while it has no worker id.
+/// This server's worker id and datacenter id; `None` while it has no worker id.
 fn current_node() -> Option<Node> {
     node::CURRENT.get().map_or(Some(settings::node()), node::CurrentNode::get)
 }
@@ -165,98 +160,71 @@ fn is_leased() -> bool {
     node::CURRENT.get().is_some_and(|current| !current.is_setting())
 }
 
-fn check_lease(is_number: String) -> Value {
-    let lease = LEASE.shared(|lease| *lease);
+fn check_lease(subject: String) -> Check {
+    let lease = SERVER_LEASE.shared(|lease| *lease);
     let why = lease.last_error.text().map_or_else(String::new, |error| format!(": {error}"));
-    match standing(&lease) {
-        Standing::Leased if lease.falls_short => check(
-            "worker",
-            false,
-            format!(
-                "{is_number}, and its ids are further ahead of the coordinator's clock than idgen.worker_max_lead allows there"
-            ),
-        ),
-        Standing::Leased => {
-            let coordinator = lease.coordinator.text().unwrap_or_default();
-            let pool = settings::pool_name();
-            check(
-                "worker",
-                true,
-                format!("{is_number}, leased from pool \"{pool}\" of the coordinator at {coordinator}"),
-            )
+    match worker::status(&lease) {
+        WorkerStatus::Leased if lease.falls_short => Err(format!(
+            "{subject}, but its ids are further ahead of the coordinator's clock than idgen.worker_max_lead allows there"
+        )),
+        WorkerStatus::Leased => {
+            let (pool, coordinator) = (settings::pool_name(), lease.coordinator.text().unwrap_or_default());
+            Ok(format!("{subject}, leased from pool \"{pool}\" of the coordinator at {coordinator}"))
         }
-        Standing::Failing => check("worker", false, format!("{is_number}, and the lease could not be renewed{why}")),
-        Standing::Ended => check("worker", false, format!("{is_number}, and the lease has ended{why}")),
-        Standing::Set | Standing::Waiting => {
-            check("worker", false, format!("{is_number} until the keeper has leased another{why}"))
+        WorkerStatus::Failing => Err(format!("{subject}, but the lease could not be renewed{why}")),
+        WorkerStatus::Ended => Err(format!("{subject}, but the lease has ended{why}")),
+        WorkerStatus::Set | WorkerStatus::Waiting => {
+            Err(format!("{subject} until it has leased one from the pool{why}"))
         }
     }
 }
 
-/// The default layout, and every other in use: does one end within a year?
-fn check_layouts() -> Value {
+/// Fails if the default layout or another one in use ends within a year.
+fn check_layouts() -> Check {
     let now_ms = system_clock::wall_ms();
     let in_use = snowflake::stats::tenants().into_iter().map(|(_, tenant, _)| tenant.layout);
     let ending = in_use.chain([default_layout()]).filter(|layout| layout.ends_within_a_year(now_ms));
     match ending.min_by_key(|layout| layout.ends_at_ms()) {
-        None => check("layouts", true, "no layout in use ends within a year".to_owned()),
-        Some(layout) => {
-            let ends_at = time_text(layout.ends_at_ms());
-            check("layouts", false, format!("layout \"{layout}\" has no ids from {ends_at} on"))
-        }
+        None => Ok("no layout in use ends within a year".to_owned()),
+        Some(layout) => Err(format!("layout \"{layout}\" has no ids from {} on", time_text(layout.ends_at_ms()))),
     }
 }
 
-fn check_default_layout() -> Value {
-    let changed = clock::stats::is_layout_changed();
-    let message = match changed {
-        false => "idgen.layout is what it was when ids were last issued",
-        true => {
-            "idgen.layout is another than before this start: old and new ids of one table may be equal, and decode differently"
-        }
-    };
-    check("idgen.layout", !changed, message.to_owned())
+fn check_default_layout() -> Check {
+    match clock::stats::is_layout_changed() {
+        false => Ok("idgen.layout is the same as when ids were last issued".to_owned()),
+        true => Err("idgen.layout was changed before this start: old and new ids of one table can be equal, and decode differently".to_owned()),
+    }
 }
 
-/// How far the clock may be behind before somebody should look at it.
+/// A clock that is this far behind ids fails the check.
 const BEHIND_MS: i64 = 1000;
 
-fn check_clock() -> Value {
+fn check_clock() -> Check {
     if let Some((steps, days)) = clock::stats::far_forward() {
-        return check(
-            "clock",
-            false,
-            format!(
-                "the wall clock was set forward by {days} days, in {steps} {}: if it is wrong, set it right before more ids are generated, as they keep its time; if it is right, run SELECT idgen.reset_stats()",
-                if steps == 1 { "step" } else { "steps" }
-            ),
-        );
+        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        return Err(format!(
+            "the wall clock was set forward by {days} days, in {steps}: if it is wrong, correct it before more ids are generated, because they keep its time; if it is right, run SELECT idgen.reset_stats()"
+        ));
     }
     let behind_ms = clock::stats::behind_ms();
-    match behind_ms < BEHIND_MS {
-        true => check("clock", true, "ids go by the wall clock".to_owned()),
-        false => check(
-            "clock",
-            false,
-            format!(
-                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash or a promotion"
-            ),
-        ),
+    if behind_ms >= BEHIND_MS {
+        return Err(format!(
+            "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash or a promotion"
+        ));
     }
+    Ok("ids follow the wall clock".to_owned())
 }
 
-/// The mark has passed the label.
-const PASSED: &str = "could not write how far ids may go, so a standby that is promoted now may issue ids again: raise max_worker_processes if no background worker could be started, or see the server's log";
-
-fn check_mark() -> Value {
+fn check_mark() -> Check {
     if let Some((path, error)) = clock::stats::write_error() {
-        return check("mark", false, format!("the high-water file \"{path}\" could not be written: {error}"));
+        return Err(format!("high-water file \"{path}\" could not be written: {error}"));
     }
     if clock::stats::is_label_passed() {
-        return check("mark", false, PASSED.to_owned());
+        return Err("could not tell standbys the high-water mark, so a standby promoted now may issue ids again: raise max_worker_processes if no background worker could be started, or see the server's log".to_owned());
     }
-    match clock::stats::mark_ms() {
-        Some(mark_ms) => check("mark", true, format!("ids are durably promised up to {}", time_text(mark_ms))),
-        None => check("mark", true, "no id was generated since the server started".to_owned()),
-    }
+    Ok(clock::stats::mark_ms().map_or_else(
+        || "no id was issued since the server started".to_owned(),
+        |mark_ms| format!("ids are durably promised up to {}", time_text(mark_ms)),
+    ))
 }

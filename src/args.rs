@@ -1,6 +1,7 @@
-//! Checks of arguments that several capabilities share.
+//! Checks of arguments, shared by the capabilities.
 
 use crate::error;
+use idgen_core::lock::is_valid_name;
 use pgrx::datum::Interval;
 use std::time::Duration;
 
@@ -9,13 +10,22 @@ pub fn required<T>(value: Option<T>, name: &str) -> T {
     value.unwrap_or_else(|| error::null_argument(name).raise())
 }
 
+/// A name of a lock or a lease: not NULL, 1 to 255 bytes.
+pub fn name(name: Option<&str>) -> &str {
+    let name = required(name, "name");
+    if !is_valid_name(name) {
+        error::name_length(name).raise();
+    }
+    name
+}
+
 /// How many rows a set has: not NULL, not negative.
 pub fn count(count: Option<i32>) -> u64 {
     let count = required(count, "count");
     u64::try_from(count).unwrap_or_else(|_| error::negative_count(count).raise())
 }
 
-/// A timeout: not NULL, not negative, and no longer than PostgreSQL can wait.
+/// Raises 22004 for NULL, 22023 if negative or longer than PostgreSQL can wait.
 pub fn timeout(timeout: Option<Interval>) -> Duration {
     let longest = Duration::from_millis(i32::MAX as u64);
     let given = u64::try_from(required(timeout, "timeout").as_micros()).map(Duration::from_micros);

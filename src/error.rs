@@ -1,11 +1,17 @@
-//! Errors that several capabilities raise. Errors of one capability are in its room, in `errors.rs`.
+//! Errors that several capabilities raise. Each capability has its own errors in its `errors.rs`.
 
 use crate::pg::ereport::Report;
 use crate::pg::recovery;
+use idgen_core::lock::MAX_NAME_BYTES;
 use pgrx::prelude::*;
 
 pub fn null_argument(name: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED, format!("{name} must not be null"))
+}
+
+pub fn name_length(name: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid name \"{name}\""))
+        .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {}.", name.len()))
 }
 
 pub fn negative_count(count: i32) -> Report {
@@ -13,21 +19,18 @@ pub fn negative_count(count: i32) -> Report {
 }
 
 pub fn not_preloaded() -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        "idgen must be preloaded to generate ids",
-    )
-    .detail("All sessions issue ids from one place in shared memory, which is set up when the server starts.")
-    .hint("Set shared_preload_libraries = 'idgen' in postgresql.conf (after others, separated by commas), and restart.")
+    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "idgen must be preloaded")
+        .detail("All sessions share state in shared memory, which is allocated when the server starts.")
+        .hint("Set shared_preload_libraries = 'idgen' and restart the server. Separate several libraries by commas.")
 }
 
 fn standby() -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION, "cannot generate ids during recovery")
-        .detail("This server is a standby: its primary issues the ids.")
+        .detail("This server is a standby. Only its primary issues ids.")
         .hint("Connect to the primary, or promote this server.")
 }
 
-/// Raises 25006 during recovery. Once a session is enough: a server never goes back into recovery.
+/// Raises 25006 during recovery. One check a session suffices: a server does not return to recovery.
 pub fn refuse_on_standby() {
     if recovery::is_in_progress() {
         standby().raise();

@@ -1,7 +1,7 @@
-//! idgen: ids that never repeat and locks that are correct, inside PostgreSQL.
+//! idgen: unique ids and correct locks inside PostgreSQL.
 //!
-//! This crate is thin on purpose. It reads settings, the clock, shared memory and tables, asks `idgen-core`, and turns
-//! the answer into a datum or an error. What decides, and what is worth a test without a server, lives there.
+//! This crate is thin. It reads settings, clocks, shared memory and tables, asks `idgen-core` for a decision, and turns the
+//! answer into a datum or an error. The core can be tested without a server.
 
 use pgrx::prelude::*;
 
@@ -21,16 +21,15 @@ mod worker;
 
 pgrx::pg_module_magic!();
 
-// Tables first, as functions name their types. The rest when all functions exist, which it names.
+// Tables come first: functions use their types. Comments and privileges come last: they name functions and views.
 extension_sql_file!("../sql/tables.sql", bootstrap);
 extension_sql_file!("../sql/finalize.sql", finalize);
 
-/// Runs when the library is loaded: by the postmaster if it is preloaded, else by a backend at its first call. The
-/// second is no error: decoding works then, and generation says what is missing when it is called. An error here
-/// would break `pg_upgrade --check` and every restore.
+/// The postmaster calls this when it preloads the library. Otherwise a backend does, at its first call of a function. Then
+/// decoding works and generation raises an error. An error here would break `pg_upgrade --check` and every restore.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    // SAFETY: a flag that PostgreSQL sets before it loads libraries and clears after; there is one thread.
+    // SAFETY: a flag of this process, which has one thread.
     let preloading = unsafe { pg_sys::process_shared_preload_libraries_in_progress };
     settings::define(preloading);
     if preloading {

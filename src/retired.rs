@@ -1,5 +1,6 @@
-//! C functions that the SQL of earlier releases calls and that of this one does not. Users replace the library first, and
-//! run ALTER EXTENSION idgen UPDATE later.
+//! C functions that only the SQL of earlier releases calls. Users replace the library first and run ALTER EXTENSION idgen
+//! UPDATE later. The functions stand together as the list of symbols that the library must keep. Functions of today with the
+//! same SQL name have C names of their own, such as `worker_release_compared`.
 
 use crate::pg::encoding::Text;
 use crate::{lease, worker};
@@ -9,11 +10,11 @@ use pgrx::prelude::*;
 /// Of 0.6 to 0.7: slots begin at 0, and `idgen.lease_definition` has no column first_slot.
 #[pg_extern(sql = false)]
 fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    lease::define::define(name, slots, ttl, lock_delay, None);
+    lease::define(name, slots, ttl, lock_delay, None);
 }
 
 /// Of 0.7: the end of the rectangle is not compared.
 #[pg_extern(sql = false)]
 fn worker_release(pool: Option<Text>, token: Option<i64>, last_time: Option<TimestampWithTimeZone>) -> bool {
-    worker::release::release(pool, token, last_time, None)
+    worker::release(pool, token, last_time, None)
 }

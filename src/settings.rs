@@ -1,6 +1,6 @@
-//! Every setting, the reason for its default, and its typed accessor.
+//! Every setting: the reason for its default, its definition, and its typed accessor.
 //!
-//! An ordinary role cannot change what uniqueness rests on.
+//! Roles without privileges cannot change a setting that uniqueness depends on.
 
 use crate::pg::ereport::Report;
 use idgen_core::layout::{Layout, Node};
@@ -10,317 +10,300 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The layout most of the world already uses.
-static LAYOUT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"snowflake"));
-/// Undecided: acts as 0, which is right for one server, and `idgen.status()` asks for a decision.
-static WORKER_ID: GucSetting<i32> = GucSetting::<i32>::new(-1);
-static DATACENTER_ID: GucSetting<i32> = GucSetting::<i32>::new(0);
-/// Where set, the number is leased instead.
-static WORKER_POOL: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-static COORDINATOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-/// Long enough for a burst of four million ids at the default layout's rate, short enough to sort by.
-static MAX_DRIFT: GucSetting<i32> = GucSetting::<i32>::new(1000);
-/// One fsync in three seconds is nothing to any disk, and three seconds ahead after a crash nothing to any user.
-static CLOCK_WINDOW: GucSetting<i32> = GucSetting::<i32>::new(3000);
-/// Far more layouts than a schema has, in some 100 kB.
-static MAX_GENERATORS: GucSetting<i32> = GucSetting::<i32>::new(256);
+use Change::{AtOnce, Reload, Restart};
 
-/// Early enough that a range is there before the last one is used up, late enough that a crash loses little.
-static SEGMENT_LOW_WATER: GucSetting<i32> = GucSetting::<i32>::new(50);
-/// A refill takes milliseconds; one that takes seconds is stuck, and its waiters had better say so.
-static SEGMENT_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5000);
+type Text = GucSetting<Option<CString>>;
+type Int = GucSetting<i32>;
+
+/// The best-known layout.
+static LAYOUT: Text = Text::new(Some(c"snowflake"));
+/// Undecided: acts as 0, which is right for a single server, and `idgen.status()` asks for a decision.
+static WORKER_ID: Int = Int::new(-1);
+static DATACENTER_ID: Int = Int::new(0);
+static WORKER_POOL: Text = Text::new(Some(c""));
+static COORDINATOR: Text = Text::new(Some(c""));
+/// After a crash a server's ids are some seconds ahead of its clock, and synchronized clocks differ by less than this.
+static WORKER_MAX_LEAD: Int = Int::new(60_000);
+/// Long enough for a burst of four million ids at the default layout's rate, short enough to sort by. At
+/// most a minute: the time of an id further ahead is of no use.
+static MAX_DRIFT: Int = Int::new(1000);
+/// One fsync in three seconds costs little, and after a crash ids are only seconds ahead of the clock.
+static CLOCK_WINDOW: Int = Int::new(3000);
+/// More layouts than a schema has, in about 100 kB.
+static MAX_GENERATORS: Int = Int::new(256);
+/// Early enough to fetch a range before the last one is used up, late enough that a crash loses little.
+static SEGMENT_LOW_WATER: Int = Int::new(50);
+/// A refill takes milliseconds. One that takes seconds is stuck, and its waiters should report it.
+static SEGMENT_TIMEOUT: Int = Int::new(5000);
 /// More tags than most schemas have tables, in half a megabyte.
-static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1024);
+static MAX_SEGMENTS: Int = Int::new(1024);
+/// More locks than are held at a time, in 1.5 MB.
+static MAX_LOCK_NAMES: Int = Int::new(4096);
+/// Long enough to renew at a third of it, short enough to wait for after a crash.
+static LEASE_TTL: Int = Int::new(30_000);
+/// On a busy machine, the renewal of a shorter lease would come too late.
+static LEASE_MIN_TTL: Int = Int::new(100);
+/// A day: the longest time that a vanished holder blocks others.
+static LEASE_MAX_TTL: Int = Int::new(86_400_000);
 
-/// More locks than are held at a time, in a megabyte and a half.
-static MAX_LOCK_NAMES: GucSetting<i32> = GucSetting::<i32>::new(4096);
+/// When a setting takes effect.
+#[derive(Clone, Copy)]
+enum Change {
+    /// When the server starts: shared memory or uniqueness depends on it.
+    Restart,
+    Reload,
+    AtOnce,
+}
 
-/// Long enough to renew at a third of it without haste, short enough to wait for after a crash.
-static LEASE_TTL: GucSetting<i32> = GucSetting::<i32>::new(30_000);
-/// Below it a renewal could not come in time on a busy machine.
-static LEASE_MIN_TTL: GucSetting<i32> = GucSetting::<i32>::new(100);
-/// A holder that vanished blocks others for no longer.
-static LEASE_MAX_TTL: GucSetting<i32> = GucSetting::<i32>::new(86_400_000);
+enum Value {
+    Text(&'static Text, pg_sys::GucStringCheckHook),
+    /// With its least and greatest value. The flag is its unit.
+    Int(&'static Int, i32, i32, GucFlags),
+}
 
-/// A server that was started again after a crash has ids ahead of its clock by some seconds, and clocks differ by less than
-/// this where anybody looks after them.
-static WORKER_MAX_LEAD: GucSetting<i32> = GucSetting::<i32>::new(60_000);
+struct Setting {
+    name: &'static CStr,
+    change: Change,
+    value: Value,
+    /// `short_desc` in `pg_settings`.
+    short: &'static CStr,
+    /// `extra_desc` in `pg_settings`.
+    long: &'static CStr,
+}
 
-/// The widest drift that can be set: ids more than a minute ahead of the clock are of no use as times.
-const MAX_DRIFT_LIMIT_MS: i32 = 60_000;
+static SETTINGS: [Setting; 16] = [
+    text(c"idgen.layout", Restart, &LAYOUT, Some(check_layout)).described(
+        c"Sets the default layout of snowflake ids.",
+        c"A preset (snowflake, twitter, sonyflake, instagram, pgedge, seconds, js53) or a spec such as \
+          \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
+    ),
+    int(c"idgen.worker_id", Restart, &WORKER_ID, -1, i32::MAX).described(
+        c"Sets the worker id of this server.",
+        c"Servers whose ids meet must differ in it, unless they differ in idgen.datacenter_id. -1 means \
+          undecided and acts as 0.",
+    ),
+    int(c"idgen.datacenter_id", Restart, &DATACENTER_ID, 0, i32::MAX).described(
+        c"Sets the datacenter id of this server.",
+        c"The pair of datacenter id and worker id must differ between all servers whose ids meet.",
+    ),
+    text(c"idgen.worker_pool", Reload, &WORKER_POOL, None).described(
+        c"Sets the pool from which this server leases its worker id.",
+        c"If empty, the worker id is idgen.worker_id. A pool is a lease that is defined in the coordinator \
+          database.",
+    ),
+    text(c"idgen.coordinator", Reload, &COORDINATOR, None).described(
+        c"Sets the connection string of the database that has the worker pool.",
+        c"A libpq connection string. It can list the hosts of a replicated server, or name this server itself.",
+    ),
+    milliseconds(c"idgen.worker_max_lead", Reload, &WORKER_MAX_LEAD, 0, 86_400_000).described(
+        c"Sets how far holders of worker ids may be ahead of this coordinator's clock.",
+        c"Their id times end at most this long, or one ttl if that is longer, after now plus the ttl. After a \
+          failover, grants begin this late.",
+    ),
+    milliseconds(c"idgen.max_drift", Reload, &MAX_DRIFT, 0, 60_000).described(
+        c"Sets how far a burst of ids may run ahead of the clock.",
+        c"A full tick borrows from later ticks up to this lead. Then generation waits for the clock.",
+    ),
+    milliseconds(c"idgen.clock_window", Reload, &CLOCK_WINDOW, 100, 60_000).described(
+        c"Sets how far ahead the high-water mark is written.",
+        c"The mark is written at most once in this time. After a crash, ids begin ahead of the clock by up to \
+          idgen.max_drift plus 1.5 times this value.",
+    ),
+    // At least 2: one for idgen.layout, and one for another layout.
+    int(c"idgen.max_generators", Restart, &MAX_GENERATORS, 2, 65_536).described(
+        c"Sets the maximum number of pairs of layout and worker id that generate ids at once.",
+        c"Beyond this, the pair that has been idle longest is evicted.",
+    ),
+    int(c"idgen.segment_low_water", Reload, &SEGMENT_LOW_WATER, 0, 100).described(
+        c"Sets the percentage of a segment's last range at which the next range is fetched.",
+        c"With 0, the next range is fetched only when no value is left, and a session waits each time.",
+    ),
+    milliseconds(c"idgen.segment_timeout", AtOnce, &SEGMENT_TIMEOUT, 0, 3_600_000).described(
+        c"Sets the maximum time to wait for a segment's next range when no value is left.",
+        c"After this time the call fails, with an error that names the cause.",
+    ),
+    int(c"idgen.max_segments", Restart, &MAX_SEGMENTS, 1, 65_536).described(
+        c"Sets the maximum number of tags, over all databases, with values in shared memory.",
+        c"Beyond this, the tag that was refilled longest ago is evicted and loses the rest of its range.",
+    ),
+    int(c"idgen.max_lock_names", Restart, &MAX_LOCK_NAMES, 1, 1_048_576).described(
+        c"Sets the maximum number of lock names that can be shown at once.",
+        c"Beyond this, names of locks that are not held are evicted. If all are held, further locks are shown \
+          by their keys.",
+    ),
+    milliseconds(c"idgen.lease_ttl", Reload, &LEASE_TTL, 1, i32::MAX).described(
+        c"Sets the default time to live of leases whose name is not defined.",
+        c"It counts from the acquisition or the last renewal.",
+    ),
+    milliseconds(c"idgen.lease_min_ttl", Reload, &LEASE_MIN_TTL, 1, i32::MAX).described(
+        c"Sets the minimum time to live of a lease.",
+        c"A shorter lease would end before its holder can renew it.",
+    ),
+    milliseconds(c"idgen.lease_max_ttl", Reload, &LEASE_MAX_TTL, 1, i32::MAX).described(
+        c"Sets the maximum time to live of a lease.",
+        c"A holder that has vanished can block others for this long.",
+    ),
+];
 
-/// The widest window: after a crash ids begin up to that, and half of it, ahead of the clock.
-const CLOCK_WINDOW_LIMIT_MS: i32 = 60_000;
+const fn text(
+    name: &'static CStr,
+    change: Change,
+    setting: &'static Text,
+    check: pg_sys::GucStringCheckHook,
+) -> Setting {
+    Setting { name, change, value: Value::Text(setting, check), short: c"", long: c"" }
+}
 
-/// Defines the settings. What shared memory depends on is fixed when the server starts. A library that was not
-/// preloaded comes too late for that, and has no shared memory: it reads the same settings from the server's files.
+const fn int(name: &'static CStr, change: Change, setting: &'static Int, least: i32, greatest: i32) -> Setting {
+    let value = Value::Int(setting, least, greatest, GucFlags::empty());
+    Setting { name, change, value, short: c"", long: c"" }
+}
+
+const fn milliseconds(
+    name: &'static CStr,
+    change: Change,
+    setting: &'static Int,
+    least: i32,
+    greatest: i32,
+) -> Setting {
+    let value = Value::Int(setting, least, greatest, GucFlags::UNIT_MS);
+    Setting { name, change, value, short: c"", long: c"" }
+}
+
+/// Defines the settings. A library that was not preloaded can no longer define settings that are fixed at the start. It
+/// reads their values from the configuration files instead.
 pub fn define(preloading: bool) {
-    let configured: Vec<_> = NAMES.iter().map(|(name, flags)| (*name, *flags, value_of(name))).collect();
-    let at_start = || {
-        if preloading { GucContext::Postmaster } else { GucContext::Sighup }
-    };
-    // SAFETY: the check hook has the signature and keeps the contract that PostgreSQL states for string settings.
-    unsafe {
-        GucRegistry::define_string_guc_with_hooks(
-            c"idgen.layout",
-            c"Layout of ids where none is named.",
-            c"A preset (snowflake, twitter, sonyflake, instagram, pgedge, seconds, js53) or a spec such as \
-              \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
-            &LAYOUT,
-            at_start(),
-            GucFlags::default(),
-            Some(check_layout),
-            None,
-            None,
-        );
-    }
-    GucRegistry::define_int_guc(
-        c"idgen.worker_id",
-        c"This server's number, in every layout that has a worker field.",
-        c"Must differ between all servers whose ids meet. -1 is undecided and acts as 0.",
-        &WORKER_ID,
-        -1,
-        i32::MAX,
-        at_start(),
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.datacenter_id",
-        c"This server's datacenter number, in every layout that has a datacenter field.",
-        c"The pair of datacenter and worker must differ between all servers whose ids meet.",
-        &DATACENTER_ID,
-        0,
-        i32::MAX,
-        at_start(),
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.max_drift",
-        c"How far a burst of ids may run ahead of the clock.",
-        c"A full tick borrows from the next ones, up to this; then generation waits for the clock.",
-        &MAX_DRIFT,
-        0,
-        MAX_DRIFT_LIMIT_MS,
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.clock_window",
-        c"How far ahead the high-water mark is written.",
-        c"The mark is written once in this time at the most. After a crash ids begin up to the drift and one and a half of it ahead.",
-        &CLOCK_WINDOW,
-        100,
-        CLOCK_WINDOW_LIMIT_MS,
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.max_generators",
-        c"How many combinations of layout and worker number can generate at once.",
-        c"Beyond this, the one that has been still for longest makes room.",
-        &MAX_GENERATORS,
-        // One is kept for idgen.layout, and another layout must have a place too.
-        2,
-        65_536,
-        at_start(),
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.segment_low_water",
-        c"How much of a segment's last range is left when the next one is fetched, in percent.",
-        c"0 fetches only when nothing is left, and somebody waits each time.",
-        &SEGMENT_LOW_WATER,
-        0,
-        100,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.segment_timeout",
-        c"How long to wait for a segment's next range when nothing is left.",
-        c"After this it is an error that says what keeps the refill worker.",
-        &SEGMENT_TIMEOUT,
-        0,
-        3_600_000,
-        GucContext::Userset,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.max_segments",
-        c"How many tags, over all databases, can have values in shared memory at once.",
-        c"Beyond this, the tag that was refilled longest ago makes room and loses what is left of its range.",
-        &MAX_SEGMENTS,
-        1,
-        65_536,
-        at_start(),
-        GucFlags::default(),
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.max_lock_names",
-        c"How many names of locks can be shown at once.",
-        c"Beyond this, names of locks that nobody holds are forgotten, and then locks are shown by their keys.",
-        &MAX_LOCK_NAMES,
-        1,
-        1_048_576,
-        at_start(),
-        GucFlags::default(),
-    );
-    define_lease_settings();
-    define_pool_settings();
-    if preloading {
-        for (name, flags, text) in configured {
-            refuse_unless_taken(name, flags, text);
+    for setting in &SETTINGS {
+        let configured = setting.current();
+        setting.define(preloading);
+        if preloading {
+            setting.refuse_unless_accepted(configured);
         }
-        // SAFETY: a C string literal. Only when preloaded, for this removes every setting of the prefix that is not
-        // defined by now, and those fixed at the start cannot be defined later.
+    }
+    if preloading {
+        // SAFETY: a C string literal. Only when preloaded: this removes every setting of the prefix that is not defined
+        // yet, and those fixed at the start cannot be defined later.
         unsafe { pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
     }
 }
 
-fn define_lease_settings() {
-    let define = |name, short, long, setting| {
-        // A millisecond to 24 days, as long as PostgreSQL can wait.
-        GucRegistry::define_int_guc(name, short, long, setting, 1, i32::MAX, GucContext::Sighup, GucFlags::UNIT_MS);
-    };
-    define(
-        c"idgen.lease_ttl",
-        c"How long a lease lasts whose name is not defined, unless its holder says so.",
-        c"From its acquisition or its last renewal on.",
-        &LEASE_TTL,
-    );
-    define(
-        c"idgen.lease_min_ttl",
-        c"The shortest time a lease can be made to last.",
-        c"A shorter one would end before its holder can renew it.",
-        &LEASE_MIN_TTL,
-    );
-    define(
-        c"idgen.lease_max_ttl",
-        c"The longest time a lease can be made to last.",
-        c"For so long a holder that has vanished can keep others out.",
-        &LEASE_MAX_TTL,
-    );
-}
-
-fn define_pool_settings() {
-    GucRegistry::define_string_guc(
-        c"idgen.worker_pool",
-        c"Pool of worker ids from which this server leases its number.",
-        c"Empty: the number is idgen.worker_id. The pool is a lease that is defined in the coordinator database.",
-        &WORKER_POOL,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
-    GucRegistry::define_string_guc(
-        c"idgen.coordinator",
-        c"Connection string of the database that has the pool of worker ids.",
-        c"As libpq takes it; several hosts for one that is replicated. It may be this server itself.",
-        &COORDINATOR,
-        GucContext::Sighup,
-        // It can hold a password.
-        GucFlags::SUPERUSER_ONLY,
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.worker_max_lead",
-        c"How far holders of worker ids may be ahead of this coordinator's clock.",
-        c"Their id times end at most that much, or a ttl, beyond a ttl from now. Grants after a failover begin after as long.",
-        &WORKER_MAX_LEAD,
-        0,
-        86_400_000,
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-}
-
-/// Every setting, with the flags by which PostgreSQL reads its number; `None` for a text.
-const NAMES: [(&CStr, Option<GucFlags>); 16] = [
-    (c"idgen.layout", None),
-    (c"idgen.worker_id", Some(GucFlags::empty())),
-    (c"idgen.datacenter_id", Some(GucFlags::empty())),
-    (c"idgen.worker_pool", None),
-    (c"idgen.coordinator", None),
-    (c"idgen.worker_max_lead", Some(GucFlags::UNIT_MS)),
-    (c"idgen.max_drift", Some(GucFlags::UNIT_MS)),
-    (c"idgen.clock_window", Some(GucFlags::UNIT_MS)),
-    (c"idgen.max_generators", Some(GucFlags::empty())),
-    (c"idgen.segment_low_water", Some(GucFlags::empty())),
-    (c"idgen.segment_timeout", Some(GucFlags::UNIT_MS)),
-    (c"idgen.max_segments", Some(GucFlags::empty())),
-    (c"idgen.max_lock_names", Some(GucFlags::empty())),
-    (c"idgen.lease_ttl", Some(GucFlags::UNIT_MS)),
-    (c"idgen.lease_min_ttl", Some(GucFlags::UNIT_MS)),
-    (c"idgen.lease_max_ttl", Some(GucFlags::UNIT_MS)),
-];
-
-/// What a setting is now, as text; before it is defined, what the configuration says.
-fn value_of(name: &CStr) -> Option<CString> {
-    // SAFETY: the name is a C string; the result is null or a C string that is copied at once.
-    unsafe {
-        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
-        (!value.is_null()).then(|| CStr::from_ptr(value).to_owned())
+impl Setting {
+    const fn described(self, short: &'static CStr, long: &'static CStr) -> Self {
+        Self { short, long, ..self }
     }
-}
 
-/// Where the configuration has a wrong value for a library's setting, PostgreSQL takes the default instead and warns. A
-/// worker id that is quietly 0 makes duplicates, so the server does not start, as with PostgreSQL's own settings.
-fn refuse_unless_taken(name: &CStr, number: Option<GucFlags>, configured: Option<CString>) {
-    let (Some(text), Some(taken)) = (configured, value_of(name)) else {
-        return;
-    };
-    let is_taken = match number {
-        None => text == taken,
-        Some(flags) => {
-            let mut parsed = 0;
-            // SAFETY: a C string, a local for the result, and no wish for a hint.
-            let is_number =
-                unsafe { pg_sys::parse_int(text.as_ptr(), &mut parsed, flags.bits(), std::ptr::null_mut()) };
-            is_number && taken.to_string_lossy() == parsed.to_string()
+    fn define(&self, preloading: bool) {
+        let Self { name, short, long, .. } = *self;
+        let context = match self.change {
+            Restart if preloading => GucContext::Postmaster,
+            Restart | Reload => GucContext::Sighup,
+            AtOnce => GucContext::Userset,
+        };
+        match self.value {
+            Value::Int(setting, least, greatest, unit) => {
+                GucRegistry::define_int_guc(name, short, long, setting, least, greatest, context, unit);
+            }
+            Value::Text(setting, check) => {
+                // A connection string can hold a password.
+                let is_secret = name == c"idgen.coordinator";
+                let flags = if is_secret { GucFlags::SUPERUSER_ONLY } else { GucFlags::empty() };
+                // SAFETY: a check hook has the signature and the contract that PostgreSQL states for string settings.
+                unsafe {
+                    GucRegistry::define_string_guc_with_hooks(
+                        name, short, long, setting, context, flags, check, None, None,
+                    );
+                }
+            }
         }
-    };
-    if !is_taken {
-        let (name, text) = (name.to_string_lossy(), text.to_string_lossy());
-        Report::new(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            format!("invalid value for parameter \"{name}\": \"{text}\""),
-        )
-        .detail("Uniqueness depends on this setting, so the server does not start with its default instead.")
-        .hint("Set a valid value, or remove the line.")
-        .raise();
     }
+
+    /// The value as text. Before the setting is defined, the text in the configuration.
+    fn current(&self) -> Option<CString> {
+        // SAFETY: the name is a C string; the result is null or a C string that is copied at once.
+        unsafe {
+            let value = pg_sys::GetConfigOption(self.name.as_ptr(), true, false);
+            (!value.is_null()).then(|| CStr::from_ptr(value).to_owned())
+        }
+    }
+
+    /// Stops the start of a server whose configuration has an invalid value. PostgreSQL would only warn and use the
+    /// default, and a default worker id makes duplicate ids.
+    fn refuse_unless_accepted(&self, configured: Option<CString>) {
+        let (Some(text), Some(accepted)) = (configured, self.current()) else {
+            return;
+        };
+        let is_accepted = match self.value {
+            Value::Text(..) => text == accepted,
+            Value::Int(_, _, _, unit) => {
+                let mut parsed = 0;
+                // SAFETY: a C string, a local for the result, and null: no hint is needed.
+                let is_int =
+                    unsafe { pg_sys::parse_int(text.as_ptr(), &mut parsed, unit.bits(), std::ptr::null_mut()) };
+                is_int && accepted.to_string_lossy() == parsed.to_string()
+            }
+        };
+        if !is_accepted {
+            let (name, text) = (self.name.to_string_lossy(), text.to_string_lossy());
+            Report::new(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                format!("invalid value for parameter \"{name}\": \"{text}\""),
+            )
+            .detail("Uniqueness depends on this setting, so the server does not start with its default instead.")
+            .hint(format!("Set {name} to a valid value, or remove it from the configuration."))
+            .raise();
+        }
+    }
+}
+
+/// Rejects an invalid layout when it is set, not when it is first used.
+#[pg_guard]
+unsafe extern "C-unwind" fn check_layout(
+    new: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: PostgreSQL passes a pointer to the proposed value, a C string or null.
+    let text = unsafe { (!(*new).is_null()).then(|| CStr::from_ptr(*new)) };
+    let parsed = Layout::parse(&text.unwrap_or_default().to_string_lossy());
+    if let Err(error) = &parsed {
+        let detail = CString::new(error.to_string()).unwrap_or_default();
+        // SAFETY: the variable holds a string in PostgreSQL's memory, which pstrdup allocates.
+        unsafe { pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr()) };
+    }
+    parsed.is_ok()
 }
 
 /// The text of `idgen.layout`.
 pub fn layout() -> String {
-    let text = LAYOUT.get().unwrap_or_default();
-    text.into_string().unwrap_or_default()
+    LAYOUT.get().unwrap_or_default().into_string().unwrap_or_default()
 }
 
-/// `idgen.layout` in the canonical form, the same for two spellings of one layout.
+/// `idgen.layout` in canonical form: equal for two spellings of one layout.
 pub fn canonical_layout() -> String {
     let text = layout();
-    // The check hook refuses what does not parse.
+    // The check hook rejects a text that does not parse.
     Layout::parse(&text).map_or(text, |layout| layout.to_string())
 }
 
-/// What `idgen.worker_id` and `idgen.datacenter_id` say, with an undecided worker as 0.
+/// `idgen.worker_id` and `idgen.datacenter_id`. An undecided worker id is 0.
 pub fn node() -> Node {
-    // Neither is negative here: a setting's lower bound holds always.
+    // Neither is negative here: PostgreSQL enforces the lower bounds.
     Node { datacenter: DATACENTER_ID.get() as u32, worker: WORKER_ID.get().max(0) as u32 }
 }
 
-/// Is the worker's number still the default?
+/// True if `idgen.worker_id` still has its default.
 pub fn worker_undecided() -> bool {
     WORKER_ID.get() < 0
 }
 
-/// The pool that this server's number is leased from, and the connection string of its coordinator.
+/// The pool from which this server leases its worker id, and the connection string of its coordinator.
 #[derive(PartialEq)]
 pub struct Pool {
     pub name: String,
     pub coordinator: CString,
 }
 
-/// `None` where the number is a setting.
+/// `None` if the worker id is a setting.
 pub fn worker_pool() -> Option<Pool> {
     has_worker_pool().then(|| Pool { name: pool_name(), coordinator: COORDINATOR.get().unwrap_or_default() })
 }
@@ -330,17 +313,17 @@ pub fn pool_name() -> String {
     WORKER_POOL.get().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Is there one? Looks at the text in place, for it is asked again and again.
+/// True if a pool is configured. Called often, so it reads the setting without copying it.
 pub fn has_worker_pool() -> bool {
-    // SAFETY: PostgreSQL's variable of this process: null or a C string, and nothing changes it meanwhile.
+    // SAFETY: PostgreSQL's variable of this process: null or a C string. Nothing changes it during this call.
     unsafe {
         let text = *WORKER_POOL.as_ptr();
         !text.is_null() && *text != 0
     }
 }
 
-/// How far beyond now and its ttl the lease of a worker id may reach, in microseconds. At least a ttl: a server that has crashed
-/// can go on with the worker id that it had, right after its rectangle.
+/// The lease of a worker id may reach this far beyond now plus its ttl, in microseconds. At least one ttl: after a crash a
+/// server can continue with the same worker id right after its rectangle.
 pub fn worker_max_lead_us(ttl_us: i64) -> i64 {
     ttl_us.max(i64::from(WORKER_MAX_LEAD.get()) * 1000)
 }
@@ -358,7 +341,7 @@ pub fn max_generators() -> usize {
     MAX_GENERATORS.get() as usize
 }
 
-/// The part of a range of so many values that is left when the next one is to be fetched.
+/// The next range is fetched when this many values of a range of `count` are left.
 pub fn segment_low_water(count: u64) -> u64 {
     count.saturating_mul(SEGMENT_LOW_WATER.get() as u64) / 100
 }
@@ -375,30 +358,12 @@ pub fn max_lock_names() -> usize {
     MAX_LOCK_NAMES.get() as usize
 }
 
-/// Refuses a text that is no layout when it is set, not when it is first used.
-#[pg_guard]
-unsafe extern "C-unwind" fn check_layout(
-    new: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    // SAFETY: PostgreSQL passes a pointer to the proposed value, a C string or null.
-    let text = unsafe { (!(*new).is_null()).then(|| CStr::from_ptr(*new)) };
-    let parsed = Layout::parse(&text.unwrap_or_default().to_string_lossy());
-    if let Err(error) = &parsed {
-        let detail = CString::new(error.to_string()).unwrap_or_default();
-        // SAFETY: the variable holds a string of PostgreSQL's memory, which pstrdup makes.
-        unsafe { pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr()) };
-    }
-    parsed.is_ok()
-}
-
-/// How long a lease lasts whose name is not defined, in microseconds.
+/// The default ttl of a lease whose name is not defined, in microseconds.
 pub fn lease_ttl_us() -> i64 {
     i64::from(LEASE_TTL.get()) * 1000
 }
 
-/// What a lease's ttl can be, in microseconds.
+/// The range of a lease's ttl, in microseconds.
 pub fn lease_ttl_limits_us() -> RangeInclusive<i64> {
     i64::from(LEASE_MIN_TTL.get()) * 1000..=i64::from(LEASE_MAX_TTL.get()) * 1000
 }

@@ -5,9 +5,9 @@
 //! - [`Locked`]: a value behind an LWLock.
 //!
 //! A process that holds one of the locks acquires another one only if that is of a higher order; [`Locked`] checks it.
-//! Under a lock, code allocates nothing, logs nothing and raises nothing, except where its declaration says otherwise.
+//! Under a lock, code logs nothing and raises nothing, and allocates nothing where many wait.
 //!
-//! `pg_shmem_allocations` lists every part by its name, and `tests/cluster/operations/shared_memory.rs` has the table.
+//! `pg_shmem_allocations` lists every part by its name, and `crates/idgen-testkit/tests/house/shared_memory.rs` has the table.
 //!
 //! When a backend crashes, PostgreSQL ends all others and initialises shared memory again, as at a start.
 
@@ -22,13 +22,14 @@ mod fixed_text;
 pub use fixed_text::FixedText;
 
 /// Where a value initialises the arrays that belong to it.
-pub struct Room {
+pub struct Block {
     /// Null while the size is measured.
     base: *mut u8,
     used: usize,
+    size: usize,
 }
 
-impl Room {
+impl Block {
     /// An array in shared memory. Empty while the size is measured.
     pub fn array<T>(&mut self, count: usize, value: impl Fn() -> T) -> &'static mut [T] {
         let begin = self.used.next_multiple_of(align_of::<T>());
@@ -36,7 +37,8 @@ impl Room {
         if self.base.is_null() {
             return &mut [];
         }
-        // SAFETY: the block was measured by the same calls, so the array is inside it, aligned, and overlaps nothing.
+        assert!(self.used <= self.size, "measured {} bytes", self.size);
+        // SAFETY: the array is inside of the block, aligned, and overlaps nothing.
         unsafe {
             let first = self.base.add(begin).cast::<T>();
             (0..count).for_each(|index| first.add(index).write(value()));
@@ -45,20 +47,21 @@ impl Room {
     }
 
     /// The bytes that a value and its arrays need.
-    fn measure<T>(init: fn(&mut Room) -> T) -> usize {
-        let mut room = Room { base: std::ptr::null_mut(), used: size_of::<T>() };
-        std::mem::forget(init(&mut room));
-        room.used
+    fn measure<T>(init: fn(&mut Block) -> T) -> usize {
+        let mut block = Block { base: std::ptr::null_mut(), used: size_of::<T>(), size: 0 };
+        std::mem::forget(init(&mut block));
+        block.used
     }
 
     /// Initialises a value in a block of shared memory with this name.
-    fn place<T>(name: &CStr, init: fn(&mut Room) -> T) -> *mut T {
+    fn place<T>(name: &CStr, init: fn(&mut Block) -> T) -> *mut T {
         let mut found = false;
         // SAFETY: the postmaster calls this in the startup hook. The block is aligned to PostgreSQL's cache lines, 128
         // bytes, which is the largest alignment in use.
         unsafe {
-            let base = pg_sys::ShmemInitStruct(name.as_ptr(), Self::measure(init), &mut found).cast::<u8>();
-            let value = init(&mut Room { base, used: size_of::<T>() });
+            let size = Self::measure(init);
+            let base = pg_sys::ShmemInitStruct(name.as_ptr(), size, &mut found).cast::<u8>();
+            let value = init(&mut Block { base, used: size_of::<T>(), size });
             base.cast::<T>().write(value);
             base.cast::<T>()
         }
@@ -68,14 +71,14 @@ impl Room {
 /// A value in shared memory that all processes read and write without a lock.
 pub struct Part<T> {
     name: &'static CStr,
-    init: fn(&mut Room) -> T,
+    init: fn(&mut Block) -> T,
     /// Null unless the library was preloaded. Set by the postmaster, inherited by every process that it forks.
     place: AtomicPtr<T>,
 }
 
 impl<T: Sync> Part<T> {
-    /// `init` runs twice: once to measure, with empty arrays.
-    pub const fn new(name: &'static CStr, init: fn(&mut Room) -> T) -> Self {
+    /// `init` runs several times, all but the last to measure, with empty arrays.
+    pub const fn new(name: &'static CStr, init: fn(&mut Block) -> T) -> Self {
         Self { name, init, place: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
@@ -98,13 +101,13 @@ pub struct Locked<T> {
     name: &'static CStr,
     /// Locks are acquired in ascending order.
     order: u32,
-    init: fn(&mut Room) -> T,
+    init: fn(&mut Block) -> T,
     place: AtomicPtr<T>,
     lock: AtomicPtr<pg_sys::LWLock>,
 }
 
 // SAFETY: the value is reached under the lock only, which works between processes and so between threads.
-unsafe impl<T: Send> Sync for Locked<T> {}
+unsafe impl<T: Send + Sync> Sync for Locked<T> {}
 
 /// The highest order of the locks that this process holds.
 static HELD: AtomicU32 = AtomicU32::new(0);
@@ -127,9 +130,9 @@ impl Drop for Order {
     }
 }
 
-impl<T: Send> Locked<T> {
-    /// `init` runs twice, as for a [`Part`].
-    pub const fn new(name: &'static CStr, order: u32, init: fn(&mut Room) -> T) -> Self {
+impl<T: Send + Sync> Locked<T> {
+    /// `init` runs as that of a [`Part`].
+    pub const fn new(name: &'static CStr, order: u32, init: fn(&mut Block) -> T) -> Self {
         let (place, lock) = (AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut()));
         Self { name, order, init, place, lock }
     }
@@ -162,8 +165,11 @@ impl<T: Send> Locked<T> {
     }
 
     /// Works on the value without its lock. For the postmaster after all its children have ended: none can hold it.
-    pub fn after_all_processes<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: this process is the only one, and holds no other reference.
+    ///
+    /// # Safety
+    /// This process is the only one that is left, and holds no reference to the value.
+    pub unsafe fn after_all_processes<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: by the above.
         work(unsafe { &mut *self.placed().0 })
     }
 
@@ -199,7 +205,7 @@ pub trait Registered: Sync {
 
 impl<T: Sync> Registered for Part<T> {
     fn size(&self) -> usize {
-        Room::measure(self.init)
+        Block::measure(self.init)
     }
 
     fn lock_count(&self) -> i32 {
@@ -207,13 +213,13 @@ impl<T: Sync> Registered for Part<T> {
     }
 
     fn place(&self, _locks: &mut *mut pg_sys::LWLockPadded) {
-        self.place.store(Room::place(self.name, self.init), Relaxed);
+        self.place.store(Block::place(self.name, self.init), Relaxed);
     }
 }
 
-impl<T: Send> Registered for Locked<T> {
+impl<T: Send + Sync> Registered for Locked<T> {
     fn size(&self) -> usize {
-        Room::measure(self.init)
+        Block::measure(self.init)
     }
 
     fn lock_count(&self) -> i32 {
@@ -226,7 +232,7 @@ impl<T: Send> Registered for Locked<T> {
             self.lock.store(&raw mut (**locks).lock, Relaxed);
             *locks = locks.add(1);
         }
-        self.place.store(Room::place(self.name, self.init), Relaxed);
+        self.place.store(Block::place(self.name, self.init), Relaxed);
     }
 }
 
@@ -252,7 +258,8 @@ static REGISTERED: Mutex<Vec<&'static dyn Registered>> = Mutex::new(Vec::new());
 /// Called when all parts are initialised.
 static AT_STARTUP: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
-/// Registers state of a capability. While the postmaster preloads libraries.
+/// Registers state of a capability. While the postmaster preloads libraries. An `init` can use parts that are registered
+/// before its own.
 pub fn register(parts: &[&'static dyn Registered]) {
     REGISTERED.lock().extend(parts);
 }

@@ -1,51 +1,37 @@
-//! The comparisons that the README quotes, on a throw-away server. It reports: a figure that does not hold fails nothing.
+//! Compares idgen with its alternatives on throw-away servers. The results are a report; a missed target is no failure.
 //!
-//! A subject is a module with a `measure`, which returns a [`Section`]. What it needs for that is shared: a [`Server`] with
-//! sane settings, [`rounds`] that measure all contenders side by side, [`pgbench`], the [`report`], and what one does with
-//! whatever makes ids: [`calls`] in a loop, [`loads`] of many sessions, [`inserts`].
+//! A subject ([`ids`], [`segments`], [`locks`], [`leases`], [`workers`]) is a list of parts. Each part compares some
+//! contenders, and adds figures and tables to a section of the report. [`harness`] has what all subjects share,
+//! [`generators`] and [`locking`] what two of them share, and [`peers`] the alternatives to idgen.
 
 use clap::{Parser, ValueEnum};
-use report::{Report, Section};
-use scale::Scale;
-use server::Server;
+use harness::report::{Report, Section};
+use harness::scale::Scale;
+use harness::server::Server;
 use std::path::PathBuf;
 
-mod beside;
-mod calls;
-mod contender;
-mod cycles;
-mod etcd;
-mod fairness;
+mod generators;
+mod harness;
 mod ids;
-mod inserts;
 mod leases;
-mod loads;
+mod locking;
 mod locks;
-mod machine;
-mod pgbench;
-mod redis;
-mod redis_lock;
-mod report;
-mod rounds;
-mod samples;
-mod scale;
+mod peers;
 mod segments;
-mod server;
-mod subject;
 mod workers;
 
-/// Compares idgen with what a user would pick instead.
+/// Compares idgen with its alternatives on the server of $PG_CONFIG
 #[derive(Parser)]
 struct Options {
-    /// What to measure; without one, everything
+    /// What to measure; everything by default
     subjects: Vec<Subject>,
-    /// Only see that all of it works: the figures mean nothing
+    /// Only check that everything runs: the figures mean nothing
     #[arg(long)]
     quick: bool,
     /// The library of idgen-bench-noop
     #[arg(long, value_name = "FILE")]
     noop: PathBuf,
-    /// Where the report goes, as JSON and as Markdown
+    /// The directory for the report, as JSON and as Markdown
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
 }
@@ -62,11 +48,11 @@ enum Subject {
 impl Subject {
     fn measure(self, server: &Server, scale: &Scale) -> Section {
         match self {
-            Subject::Ids => ids::measure(server, scale),
-            Subject::Segments => segments::measure(server, scale),
-            Subject::Locks => locks::measure(server, scale),
-            Subject::Leases => leases::measure(server, scale),
-            Subject::Workers => workers::measure(server, scale),
+            Subject::Ids => harness::measure("ids", &ids::PARTS, server, scale),
+            Subject::Segments => harness::measure("segments", &segments::PARTS, server, scale),
+            Subject::Locks => harness::measure("locks", &locks::PARTS, server, scale),
+            Subject::Leases => harness::measure("leases", &leases::PARTS, server, scale),
+            Subject::Workers => harness::measure("workers", &workers::PARTS, server, scale),
         }
     }
 }
@@ -76,17 +62,18 @@ fn main() {
     let subjects = if options.subjects.is_empty() { Subject::value_variants() } else { &options.subjects };
     let scale = if options.quick { Scale::quick() } else { Scale::full() };
     let server = Server::start(&options.noop);
+    peers::sql::create(&server);
     let report = Report {
         command: command(&options),
         machine: server.machine(),
         sections: subjects.iter().map(|subject| subject.measure(&server, &scale)).collect(),
     };
-    // What was measured in earnest stays.
+    // A quick run does not overwrite a real report.
     let name = if options.quick { "quick" } else { "report" };
     println!("{}", report.write(&options.out, name));
 }
 
-/// What to type for such a report.
+/// The command that makes such a report.
 fn command(options: &Options) -> String {
     let names = options.subjects.iter().filter_map(|subject| subject.to_possible_value());
     let mut arguments: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();

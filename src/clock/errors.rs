@@ -6,29 +6,32 @@ use pgrx::prelude::*;
 
 /// The high-water file cannot be used. Generation waits until it can: the next call tries again.
 pub fn high_water(error: FileError) -> Report {
-    let way_out = "Bring the file back from where it was moved or copied; it must be this server's own and not older than \
-                   its last id. If there is none, and the server's clock is past the time of every id issued here, remove \
-                   the directory \"idgen\" from the data directory: ids then begin at the clock.";
+    let repair = "Restore the file from where it was moved or copied to. It must be this server's own, and not older than \
+                  its last id. If there is none, and the server's clock is past the time of every id issued here, remove \
+                  the directory \"idgen\" from the data directory: ids then begin at the clock.";
     let damaged = |message: &str| {
-        Report::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, format!("{message} \"{PATH}\"")).hint(way_out)
+        Report::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, format!("high-water file \"{PATH}\" {message}"))
+            .hint(repair)
     };
     match error {
         FileError::Missing => {
             Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_FILE, format!("high-water file \"{PATH}\" is missing"))
-                .detail("The directory is there, so ids were issued here, up to a time that only the file knows.")
-                .hint(way_out)
+                .detail("Its directory exists, so ids were issued here. Only the file records up to which time.")
+                .hint(repair)
         }
-        FileError::Damaged => damaged("no record is whole in the high-water file")
-            .detail("It says up to which time ids were issued here."),
-        FileError::Foreign(other) => damaged("another server has written the high-water file")
-            .detail(format!("Its system identifier is {other}.")),
+        FileError::Damaged => {
+            damaged("has no intact record").detail("The file records the time up to which ids were issued here.")
+        }
+        FileError::Foreign(other) => {
+            damaged("was written by another server").detail(format!("The file has system identifier {other}."))
+        }
         FileError::Io(error) => Report::new(
             PgSqlErrorCode::ERRCODE_IO_ERROR,
-            format!("could not use the high-water file \"{PATH}\": {error}"),
+            format!("could not access high-water file \"{PATH}\": {error}"),
         )
         .detail("No id is issued past the time that the file durably promises.")
         .hint(
-            "Make the directory \"idgen\" in the data directory writable, with space left; the next call tries again.",
+            "Make the directory \"idgen\" in the data directory writable, with free space. The next call tries again.",
         ),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Paths are relative: every process of a server has the data directory as its working directory.
 
+use super::state::Written;
 use crate::pg::recovery;
 use idgen_core::clock::record::{FILE, Found, Record};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,16 +15,6 @@ const DIRECTORY: &str = "idgen";
 /// The directory under construction. It gets its name when the file in it is complete, so that a crash never leaves a
 /// directory without a file.
 const UNFINISHED: &str = "idgen.tmp";
-
-/// What this server has written. Behind the lock of the file.
-#[derive(Default)]
-pub struct Written {
-    /// The number of the newest durable record.
-    pub turn: u64,
-    /// The data directory was synced with the file in it since the server started. A server that starts does not know: an
-    /// earlier one may have failed right before that.
-    is_name_durable: bool,
-}
 
 /// Why the file cannot be used.
 pub enum FileError {
@@ -113,8 +104,8 @@ pub fn sync_directory(path: &str) -> io::Result<()> {
 }
 
 fn write_record(file: &File, record: &Record) -> io::Result<()> {
-    for place in record.places() {
-        file.write_all_at(&record.encode(), place)?;
+    for offset in record.offsets() {
+        file.write_all_at(&record.encode(), offset)?;
     }
     file.sync_all()
 }

@@ -8,10 +8,10 @@
 //! The mark waits for the label. If no worker can write it, the mark passes it: generation never stops. The check "mark"
 //! of `idgen.status()` reports that.
 
-use super::{STATE, State as Clock};
+use super::state::{LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::wait_event::WaitEvent;
+use crate::pg::wait_event;
 use crate::pg::{recovery, session, system_clock, xact};
 use crate::settings;
 use idgen_core::clock::label::Label;
@@ -19,25 +19,8 @@ use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
-
-/// The part of the clock's state that is about the label.
-pub struct State {
-    /// The time of the label that was committed since the server started.
-    until_ms: AtomicI64,
-    /// The same before the commit. Holder of the catalog's lock.
-    planned_ms: AtomicI64,
-    /// Where the mark is to move.
-    wanted_ms: AtomicI64,
-    /// When the worker was requested, on CLOCK_BOOTTIME in microseconds; negative once that request has failed; 0 if none
-    /// is pending.
-    requested_us: AtomicI64,
-    /// The last worker did not write the label, and none has since.
-    is_failing: AtomicBool,
-    /// The mark has passed the label, and the log says so.
-    is_passed: AtomicBool,
-}
 
 /// How long the mark waits for the worker, which takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,18 +31,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label", connects: true };
 
-impl State {
-    pub fn new() -> Self {
-        Self {
-            until_ms: AtomicI64::new(i64::MIN),
-            planned_ms: AtomicI64::new(i64::MIN),
-            wanted_ms: AtomicI64::new(i64::MIN),
-            requested_us: AtomicI64::new(0),
-            is_failing: AtomicBool::new(false),
-            is_passed: AtomicBool::new(false),
-        }
-    }
-
+impl LabelState {
     /// No id with this time or a later one is in WAL, unless the mark has passed it.
     fn until_ms(&self) -> i64 {
         // Acquire: a process that reads a label reads one that WAL has.
@@ -100,7 +72,7 @@ impl State {
 }
 
 /// True if the mark may move to this time without waiting. Otherwise requests a label past it. For a mark that stops no id.
-pub fn allows(clock: &Clock, mark_ms: i64) -> bool {
+pub fn allows(clock: &State, mark_ms: i64) -> bool {
     let state = &clock.label;
     if state.until_ms() >= mark_ms {
         return true;
@@ -109,9 +81,9 @@ pub fn allows(clock: &Clock, mark_ms: i64) -> bool {
     state.is_failing.load(Acquire) && !state.is_pending()
 }
 
-/// How far the mark may move if it is to move to this time: at least there. Waits until the worker has written a label past
-/// it, or has failed. The wait can be cancelled. Not under an LWLock.
-pub fn bound(clock: &Clock, mark_ms: i64) -> i64 {
+/// The time up to which the mark may move, at least `mark_ms`. Waits until the worker has written a label past that, or has
+/// failed. The wait can be cancelled. Not under an LWLock.
+pub fn bound(clock: &State, mark_ms: i64) -> i64 {
     let state = &clock.label;
     let began = Instant::now();
     while state.until_ms() < mark_ms {
@@ -125,7 +97,7 @@ pub fn bound(clock: &Clock, mark_ms: i64) -> i64 {
         let is_given_up = !state.is_pending() || began.elapsed() >= RETRY;
         let is_failing = state.is_failing.load(Acquire) && is_given_up;
         if is_late && !is_failing {
-            clock.moved.sleep(RETRY, WaitEvent::EXTENSION);
+            clock.moved.sleep(RETRY, &wait_event::EXTENSION);
         }
         ConditionVariable::cancel_sleep();
         if is_late && is_failing {
@@ -136,7 +108,7 @@ pub fn bound(clock: &Clock, mark_ms: i64) -> i64 {
 }
 
 /// Requests the next label in time, after the mark has moved; logs when the mark has passed the label.
-pub fn keep_ahead(clock: &Clock) {
+pub fn keep_ahead(clock: &State) {
     let (state, mark_ms) = (&clock.label, clock.mark.mark_ms());
     if Label::is_due(state.until_ms(), mark_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
         state.request(mark_ms);
@@ -174,7 +146,7 @@ pub fn read() -> Option<Label> {
 
 /// Writes the label and returns its time, which is valid once the transaction has committed. It may be before that of an
 /// earlier start: the mark that was read then covers the difference.
-fn write(clock: &Clock) -> i64 {
+fn write(clock: &State) -> i64 {
     // SAFETY: a lock that the end of the transaction releases. It conflicts with itself: two workers would update one row.
     unsafe { pg_sys::LockRelationOid(CATALOG, pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE) };
     let state = &clock.label;

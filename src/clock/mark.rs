@@ -4,11 +4,12 @@
 //! Under the file's lock there is file I/O, which is not interrupted and raises nothing. Errors are returned and raised
 //! after the lock is released.
 
-use super::file::{self, FileError, Written};
-use super::{FILE, GENERATORS, STATE, State, errors, label, read, recovery};
+use super::file::{self, FileError};
+use super::state::{FILE, GENERATORS, STATE, State, Written, read};
+use super::{errors, label, recovery};
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::recovery as pg_recovery;
-use crate::pg::wait_event::WaitEvent;
+use crate::pg::wait_event;
 use crate::settings;
 use idgen_core::clock::Target;
 use idgen_core::clock::record::Record;
@@ -19,8 +20,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// Reads the file, unless a process has since the server started. `now_ms` is the time of the id that is about to be
-/// issued; `None` if none is, and then the clock says nothing about where ids begin. Raises what is wrong with the file;
-/// the next call tries again, so a repaired file needs no restart.
+/// issued; `None` if no id is, and then the wall clock is ignored. Raises what is wrong with the file; the next call tries
+/// again, so a repaired file needs no restart.
 pub fn ensure_begun(now_ms: Option<i64>) {
     let state = STATE.require();
     if state.is_ready.load(Acquire) {
@@ -59,7 +60,7 @@ pub fn ensure_begun(now_ms: Option<i64>) {
     outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
 }
 
-/// What the first generation after a start has found.
+/// The result of the first generation after a start.
 enum Begun {
     WithoutFile,
     ByFile { layout: String },
@@ -111,10 +112,13 @@ fn alone(
     while is_needed(state) {
         // Before the lock is tried, or a wakeup is lost.
         state.moved.prepare_to_sleep();
-        let done = FILE.try_exclusive(|written| if is_needed(state) { work(written) } else { Ok(()) });
+        let done = FILE.try_exclusive(|written| {
+            ConditionVariable::cancel_sleep();
+            if is_needed(state) { work(written) } else { Ok(()) }
+        });
         if done.is_none() {
             // Not for ever: a process can end without a broadcast.
-            state.moved.sleep(Duration::from_secs(1), WaitEvent::EXTENSION);
+            state.moved.sleep(Duration::from_secs(1), &wait_event::EXTENSION);
         }
         ConditionVariable::cancel_sleep();
         if let Some(outcome) = done {
@@ -134,8 +138,8 @@ fn begin_at_floor(
     now_ms: Option<i64>,
 ) -> Result<(Begun, bool), FileError> {
     let found = file::read(pg_recovery::system_identifier())?;
-    // Without a file ids begin at the clock, but only at a time that an id gets: the clock may be wrong for a moment. A
-    // file with one damaged record says nothing without a clock.
+    // Without a file, ids begin at the clock, but only if an id is about to be issued: the clock may be wrong for a moment.
+    // A file with a damaged record also needs the clock.
     let wall_ms = now_ms.unwrap_or(if found.is_some() { evidence.wall_ms } else { i64::MIN });
     let floor_ms = Evidence { wall_ms, ..*evidence }.floor_ms(found.as_ref());
     let reading = read();
@@ -249,8 +253,10 @@ pub fn at_exit(code: i32) {
     if code != 0 || !state.mark.is_known() || !pg_recovery::is_shut_down() {
         return;
     }
-    let exact_ms = GENERATORS.after_all_processes(|table| table.settled_ms());
-    if let Err(error) = FILE.after_all_processes(|written| write(state, written, exact_ms)) {
+    // SAFETY: the postmaster gives up shared memory when its children have ended.
+    let exact_ms = unsafe { GENERATORS.after_all_processes(|table| table.unused_from_ms()) };
+    // SAFETY: as above.
+    if let Err(error) = unsafe { FILE.after_all_processes(|written| write(state, written, exact_ms)) } {
         log!("could not write \"{}\" at shutdown; the next start uses the last record: {error}", file::PATH);
     }
 }

@@ -1,10 +1,11 @@
-//! What was replayed from another server, on that server's clock.
+//! Times replayed from another server, by that server's clock.
 //!
 //! PostgreSQL forgets the time of the last replayed commit when it restarts, also when it crashes right after a promotion.
 //! So a worker keeps the file's mark past that time during recovery. When recovery has ended, it makes the mark known, and
 //! ends.
 
-use super::{STATE, State, errors, file, label, mark};
+use super::state::{STATE, State};
+use super::{errors, file, label, mark};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::{latch, recovery, session, spi, system_clock, timestamp};
 use crate::settings;
@@ -32,7 +33,7 @@ pub fn evidence() -> Evidence {
 /// All that is known about the time before this start. After a recovery this runs a query.
 pub fn whole_evidence(state: &State) -> Evidence {
     let label = label::read();
-    // A label of an earlier timeline tells it where nothing else does: the server crashed right after its promotion.
+    // Only a label of an earlier timeline shows that the server crashed right after its promotion.
     let is_promoted = label.is_some_and(|label| label.timeline != recovery::timeline());
     let recovered = is_promoted || state.is_recovered.load(Relaxed) || file::is_of_recovery();
     Evidence {
@@ -58,7 +59,7 @@ fn prepared_ms() -> Option<i64> {
     spi::read_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
 }
 
-/// How often the worker reads what was replayed. Often, because of what is replayed last before a promotion.
+/// How often the worker reads what was replayed. Short, so that the file covers the last commits before a promotion.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
 const WORKER: Worker = Worker { name: "idgen mark in recovery", function: "idgen_mark_in_recovery", connects: true };

@@ -1,11 +1,14 @@
 //! The view `idgen.stat_clock`, and what `idgen.status()` reads of the clock. All times are 0 or `None` without preload.
 
-use super::{GENERATORS, NS_PER_MS, STATE, file, read};
+use super::file;
+use super::state::{GENERATORS, NS_PER_MS, STATE, days, read};
 use crate::pg::{system_clock, timestamp};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
+
+extension_sql_file!("views.sql", name = "clock_views", requires = [stat_get_clock]);
 
 /// The row of `idgen.stat_clock`; none without preload.
 #[pg_extern(
@@ -65,10 +68,6 @@ pub fn behind_ms() -> i64 {
 pub fn far_forward() -> Option<(u64, i64)> {
     let forward = STATE.get()?.effective.far_forward(read())?;
     Some((forward.steps, days(forward.by_ns)))
-}
-
-pub fn days(ns: i64) -> i64 {
-    ns / NS_PER_MS / 86_400_000
 }
 
 /// The error of the last write of the mark, with the file's path.

@@ -1,290 +1,220 @@
-//! Acquiring: through the turnstile, at its head, to a row.
+//! lease_acquire and lease_try_acquire: wait in the queue of the name, then at its head for a slot.
 
-use super::errors;
-use super::precedence::Precedence;
-use super::row::{self, Granted, Lease, Wish};
-use super::turnstile::Turnstile;
-use super::{define, machine, pending, stats, tokens, versions};
-use crate::lock::acquire::in_transaction;
-use crate::lock::manager::{Lock, Mode, Scope};
-use crate::lock::wait::{self, Limit};
-use crate::pg::xact;
-use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_outside, to_end_before};
+use super::grant::{self, AcquireRequest, Alternative, AnySlot, Outcome, checked_ttl_us, refuse_older_snapshot};
+use super::queue::{Precedence, Queue};
+use super::store::slots::{self, Granted, NewHolder};
+use super::{errors, holder, stats};
+use crate::args;
+use crate::pg::call_site::text_arg;
+use crate::pg::composite::{self, Composite};
+use crate::pg::encoding::Text;
+use crate::pg::lock_wait::{self, Limit};
+use crate::pg::{system_clock, xact};
+use pgrx::datum::Interval;
+use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// What a try at the head of the queue has come to.
-enum Attempt {
-    /// It is the caller's once the transaction commits.
-    Granted(Granted),
-    /// Nothing is free, and it is not to be waited for.
-    Refused,
-    /// Look again.
-    Again,
-    /// Nothing to do before then, unless something happens; `None` is not known.
-    NothingBefore(Option<i64>),
-    /// A slot is free but for others' locks on these rows: its own, and those of terms that end with the grant.
-    Locked { slots: Vec<i32>, waits_for: WaitsFor },
+/// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
+/// is the ttl of the definition. Raises 22004 for NULL as name or bind_session, 22023 for an invalid name or ttl, 55000
+/// for a token without a term, 42501 for the token of another role, 0A000 if a term cannot be bound later, 40001 if the
+/// transaction's snapshot is too old, 55P03 if the time is over, and 25006 on a standby.
+#[pg_extern(sql = "CREATE FUNCTION lease_acquire(name text, ttl interval DEFAULT NULL, owner text DEFAULT NULL, \
+           data jsonb DEFAULT NULL, token bigint DEFAULT NULL, bind_session boolean DEFAULT false, \
+           OUT name text, OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, \
+           OUT expires_at timestamptz, OUT depth int) \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let granted = unsafe { acquire_by_args(fcinfo, 1, Limit::by_lock_timeout()) };
+    let (name, granted) = granted.expect("without an answer it is an error");
+    let expires_at = granted.expires_at();
+    let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
+    let columns = [
+        Text::from(name).into_datum(),
+        slot.into_datum(),
+        token.into_datum(),
+        owner.map(Text::from).into_datum(),
+        acquired_at.into_datum(),
+        expires_at.into_datum(),
+        depth.into_datum(),
+    ];
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { composite::form(fcinfo, columns) }
 }
 
-/// What can end a wait for locked rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WaitsFor {
-    /// These rows only.
-    Rows,
-    /// Or another slot, whose row is locked too.
-    OtherRows,
-    /// Or the end of a term in another slot.
-    OtherTerms,
+/// Acquires a lease if a slot becomes free within the timeout; otherwise returns no row. Raises what `lease_acquire`
+/// raises except 55P03, and 22004 or 22023 for an invalid timeout.
+#[pg_extern(
+    sql = "CREATE FUNCTION lease_try_acquire(name text, timeout interval DEFAULT '0', ttl interval DEFAULT NULL, \
+           owner text DEFAULT NULL, data jsonb DEFAULT NULL, token bigint DEFAULT NULL, \
+           bind_session boolean DEFAULT false, \
+           OUT name text, OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, \
+           OUT expires_at timestamptz, OUT depth int) RETURNS SETOF record ROWS 1 \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+#[allow(clippy::type_complexity, reason = "the columns of a row")]
+fn lease_try_acquire(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
+    'static,
+    (
+        name!(name, Text<'static>),
+        name!(slot, i32),
+        name!(token, i64),
+        name!(owner, Option<Text<'static>>),
+        name!(acquired_at, TimestampWithTimeZone),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+        name!(depth, i32),
+    ),
+> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let granted = unsafe {
+        let timeout = args::timeout(pg_getarg::<Interval>(fcinfo, 1));
+        acquire_by_args(fcinfo, 2, Limit::answer(timeout))
+    };
+    TableIterator::new(granted.map(|(name, granted)| {
+        let expires_at = granted.expires_at();
+        let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
+        (name.into(), slot, token, owner.map(Text::from), acquired_at, expires_at, depth)
+    }))
 }
 
-/// How long the head of a queue sleeps before it waits for a locked row, where a term of another slot may end sooner. The
-/// lock manager finds deadlocks only among those that wait in it.
-const BEFORE_ROWS: Duration = Duration::from_secs(10);
+/// # Safety
+/// `fcinfo` is that of the running call. Its first argument is a text; from `first` on they are ttl, owner, data, token and
+/// bind_session.
+unsafe fn acquire_by_args(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit: Limit) -> Option<(String, Granted)> {
+    // SAFETY: by the above.
+    let (name, ttl, owner, data, token, bind_session) = unsafe {
+        (
+            text_arg(fcinfo, 0),
+            pg_getarg::<Interval>(fcinfo, first),
+            text_arg(fcinfo, first + 1),
+            pg_getarg_datum(fcinfo, first + 2),
+            pg_getarg::<i64>(fcinfo, first + 3),
+            pg_getarg::<bool>(fcinfo, first + 4),
+        )
+    };
+    let name = args::name(name.as_deref());
+    let ttl_us = checked_ttl_us(ttl);
+    let bind_session = args::required(bind_session, "bind_session");
+    xact::require_read_write(c"lease_acquire()");
+    let granted = match token {
+        Some(token) => holder::deepen(name, token, ttl_us, bind_session),
+        None => {
+            let request = AcquireRequest {
+                name,
+                ttl_us,
+                holder: NewHolder { owner: owner.as_deref(), data, bind_session },
+                only_if_free: false,
+                preference: &AnySlot,
+                has_one_snapshot: xact::has_one_snapshot(),
+            };
+            acquire(&request, limit)?
+        }
+    };
+    if xact::is_in_block() {
+        errors::not_held_before_commit(name).warn();
+    }
+    Some((name.to_owned(), granted))
+}
 
-/// Acquires a slot. `None` when the time is over, or an error, as the limit says.
-pub fn slot(wish: &Wish, limit: Limit) -> Option<Granted> {
-    let turnstile = Turnstile::of(wish.name);
+/// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
+pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<Granted> {
+    let queue = Queue::of(request.name);
     let began = Instant::now();
-    if !turnstile.enter(limit) {
+    if !queue.enter(limit) {
         return None;
     }
-    let granted = at_the_head(wish, limit, &turnstile);
-    stats::waited(began.elapsed());
+    let granted = wait_at_head(request, limit, &queue);
+    stats::count_wait(began.elapsed());
     if granted.is_some() {
         return granted;
     }
-    turnstile.leave();
+    queue.leave();
     let is_over = limit.left() == Some(Duration::ZERO);
-    if wish.only_if_free && !is_over { None } else { wait::time_is_over(limit) }
+    if request.only_if_free && !is_over { None } else { limit.time_out() }
 }
 
-fn at_the_head(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Option<Granted> {
+/// Attempts a grant whenever a slot may have become free. `None` if the request is refused or the limit has passed.
+fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<Granted> {
     let mut precedence = None;
     let granted = loop {
-        let broadcasts = turnstile.broadcasts();
-        let until_us = match attempt(wish, limit, turnstile) {
-            Attempt::Granted(granted) => break Some(granted),
-            Attempt::Refused => break None,
-            Attempt::Again => Some(0),
-            Attempt::NothingBefore(until_us) => {
-                precedence.take().into_iter().for_each(Precedence::end);
+        let broadcasts = queue.broadcasts();
+        let until_us = match grant::attempt(request, limit, queue) {
+            Outcome::Granted(granted) => break Some(granted),
+            Outcome::Refused => break None,
+            Outcome::Retry => Some(0),
+            Outcome::Wait { until_us } => {
+                precedence.take().into_iter().for_each(Precedence::release);
                 until_us
             }
-            Attempt::Locked { slots, waits_for } => wait_for_rows(wish, &slots, waits_for, limit, &mut precedence),
+            Outcome::RowsLocked { slots, alternative } => {
+                let precedence = precedence.get_or_insert_with(Precedence::new);
+                wait_for_rows(request, &slots, alternative, limit, precedence)
+            }
         };
         let left = limit.left();
         if left == Some(Duration::ZERO) {
             break None;
         }
-        let until = until_us.map(|until_us| until_us.saturating_sub(machine::now(false).now_us).max(0) as u64);
+        let until = until_us.map(|until_us| until_us.saturating_sub(system_clock::boot_us()).max(0) as u64);
         if until != Some(0) {
-            let sleep = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            turnstile.sleep(broadcasts, sleep);
+            let time = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
+            queue.sleep(broadcasts, time);
         }
         check_for_interrupts!();
     };
-    precedence.into_iter().for_each(Precedence::end);
+    precedence.into_iter().for_each(Precedence::release);
     granted
 }
 
-fn attempt(wish: &Wish, limit: Limit, turnstile: &Turnstile) -> Attempt {
-    // A grant holds it until the transaction ends: no grant follows a definition that has been replaced.
-    let definition = definition_lock(wish.name);
-    if !turnstile.is_alone() && !in_transaction(&definition, limit) {
-        return Attempt::Refused;
-    }
-    let attempt = attempt_by_definition(wish, turnstile);
-    if !turnstile.is_alone() && !matches!(attempt, Attempt::Granted(_)) {
-        definition.release(Scope::Transaction);
-    }
-    attempt
-}
+/// While another term can end first, sleep this long before waiting in the lock manager. Only the lock manager detects
+/// deadlocks.
+const SLEEP_BEFORE_ROWS: Duration = Duration::from_secs(10);
 
-/// From how many terms of a transaction on one lock stands for the definitions of all further names: a lock for each would fill
-/// the lock table.
-const MANY_TERMS: usize = 64;
-
-fn definition_lock(name: &str) -> Lock {
-    let of_all = define::lock_of_all(Mode::Shared);
-    if of_all.is_held() || pending::term_count() >= MANY_TERMS { of_all } else { define::lock(name, Mode::Shared) }
-}
-
-fn attempt_by_definition(wish: &Wish, turnstile: &Turnstile) -> Attempt {
-    stats::count(|counters| &counters.probes);
-    // Hold no table lock while sleeping: a queued ALTER TABLE would block renewals.
-    let (lease, preferred) = xact::rolled_back(|| (look(wish), wish.preference.first()));
-    let now = machine::now(lease.needs_the_beginning());
-    let ttl_us = wish.ttl_us.unwrap_or(lease.definition.ttl_us);
-    let (mut slots, all) = match choose(&lease.terms, &lease.definition, &preferred, now) {
-        Choice::Take { slots, all } => (slots, all),
-        Choice::Make { slot } => return make(wish, slot, &lease, now, ttl_us),
-        Choice::Wait { .. } if wish.only_if_free => return Attempt::Refused,
-        Choice::Wait { until_us } => return Attempt::NothingBefore(until_us),
-    };
-    let last = xact::rolled_back(|| wish.preference.last());
-    let last: HashMap<i32, usize> = last.into_iter().filter(|slot| !preferred.contains(slot)).zip(0..).collect();
-    slots.sort_by_key(|slot| last.get(slot));
-    let at_once = |slot: &i32| {
-        let taken = xact::in_subtransaction(|| take(wish, *slot, &lease, now, ttl_us));
-        taken.unwrap_or_else(|cause| cause.rethrow())
-    };
-    if let Some(granted) = slots.iter().find_map(at_once) {
-        // The next one is served meanwhile, and finds the row locked. Not where there is less room than there are free slots:
-        // it would not count this grant.
-        if !has_holders_outside(&lease.terms, &lease.definition, now) {
-            turnstile.leave();
-        }
-        return granted_to(wish, granted, &lease);
-    }
-    let waits_for = match all {
-        true if slots.len() == 1 => WaitsFor::Rows,
-        true => WaitsFor::OtherRows,
-        false => WaitsFor::OtherTerms,
-    };
-    let mut rows = to_end_before(&lease.terms, &lease.definition, slots[0], now);
-    rows.push(slots[0]);
-    locked_among(wish, rows, waits_for)
-}
-
-/// The name as it is now, with what the caller knows of its holders.
-fn look(wish: &Wish) -> Lease {
-    let mut lease = row::look_to_take(wish.name);
-    if lease.terms.iter().any(|term| !term.by_this_clock) {
-        lease.ended = wish.preference.ended();
-        lease.terms = lease.terms.iter().map(|term| as_known(term, &lease.ended)).collect();
-    }
-    lease
-}
-
-fn as_known(term: &Term, ended: &HashSet<i32>) -> Term {
-    if ended.contains(&term.slot) { term.of_ended_holder() } else { *term }
-}
-
-/// What the transaction has to remember of a grant.
-fn granted_to(wish: &Wish, granted: Granted, lease: &Lease) -> Attempt {
-    pending::require_durability();
-    pending::locked(granted.token);
-    pending::wake_at_end(wish.name);
-    if let Some(key) = granted.session_key {
-        pending::bind(wish.name, granted.token, key, lease.definition.lock_delay_us);
-    }
-    Attempt::Granted(granted)
-}
-
-/// What to wait for, when one of these rows was locked, or its term renewed.
-fn locked_among(wish: &Wish, mut slots: Vec<i32>, waits_for: WaitsFor) -> Attempt {
-    slots.retain(|slot| xact::rolled_back(|| row::lock(wish.name, *slot).is_none()));
-    if slots.is_empty() { Attempt::Again } else { Attempt::Locked { slots, waits_for } }
-}
-
-/// Makes the row of a slot that nobody has had. The turn lasts to the end of the transaction: others do not see the row
-/// before, and would make it too.
-fn make(wish: &Wish, slot: i32, lease: &Lease, now: Now, ttl_us: i64) -> Attempt {
-    let ends = to_end_before(&lease.terms, &lease.definition, slot, now);
-    refuse_an_older_snapshot(wish, || ends.is_empty() && !versions::has_changed_since_snapshot(wish.name, slot));
-    let make = || tokens::draw(|| row::make(wish, slot, ttl_us));
-    let granted = if ends.is_empty() {
-        make()
-    } else {
-        let made = xact::in_subtransaction(|| end_terms(wish, &ends, lease, now).and_then(|()| make()));
-        made.unwrap_or_else(|cause| cause.rethrow())
-    };
-    match granted {
-        Some(granted) => {
-            stats::count(|counters| &counters.grants);
-            granted_to(wish, granted, lease)
-        }
-        None if ends.is_empty() => Attempt::Again,
-        None => locked_among(wish, ends, WaitsFor::OtherTerms),
-    }
-}
-
-/// Takes a slot whose row is there, if nobody has locked it and it can still be taken.
-fn take(wish: &Wish, slot: i32, lease: &Lease, now: Now, ttl_us: i64) -> Option<Granted> {
-    let ends = to_end_before(&lease.terms, &lease.definition, slot, now);
-    end_terms(wish, &ends, lease, now)?;
-    let term = row::lock(wish.name, slot)?;
-    if !can_be_taken(&term, lease, now) {
-        return None;
-    }
-    let is_take_over = term.depth > 0 || term.revoked;
-    let as_it_was = || row::see(wish.name, slot) == Some((term.token, term.depth, term.ends_us));
-    refuse_an_older_snapshot(wish, || ends.is_empty() && !is_take_over && as_it_was());
-    let granted = tokens::draw(|| row::take(wish, slot, ttl_us))?;
-    stats::count(|counters| if is_take_over { &counters.take_overs } else { &counters.grants });
-    Some(granted)
-}
-
-/// Ends expired terms, whose holders could renew them otherwise. `None` if one of the rows is locked, as by a fence, or its
-/// term was renewed.
-fn end_terms(wish: &Wish, slots: &[i32], lease: &Lease, now: Now) -> Option<()> {
-    slots.iter().try_for_each(|slot| {
-        let term = row::lock(wish.name, *slot)?;
-        if !can_be_taken(&term, lease, now) {
-            return None;
-        }
-        row::end(wish.name, *slot);
-        Some(())
-    })
-}
-
-fn can_be_taken(term: &Term, lease: &Lease, now: Now) -> bool {
-    matches!(as_known(term, &lease.ended).availability(lease.definition.lock_delay_us, now), Availability::Since(_))
-}
-
-/// Waits for those who have locked rows that are free otherwise: transactions that have fenced, or that are about to take
-/// them. Returns until when to sleep before the next look at the rows; 0 is not at all.
+/// Waits for transactions that have locked rows of free slots: they have fenced, or are about to take the slots.
+/// Returns until when to sleep before the next attempt; 0 for not at all.
 ///
-/// The wait is in the lock manager, which finds deadlocks. It keeps its precedence over later fences, but no lock on a row:
-/// renewals pass.
+/// The wait is in the lock manager, which detects deadlocks. It keeps precedence over later fences, but no lock on a
+/// row, so renewals pass.
 fn wait_for_rows(
-    wish: &Wish,
+    request: &AcquireRequest,
     slots: &[i32],
-    waits_for: WaitsFor,
+    alternative: Alternative,
     limit: Limit,
-    precedence: &mut Option<Precedence>,
+    precedence: &mut Precedence,
 ) -> Option<i64> {
     if limit.left() == Some(Duration::ZERO) {
         return Some(0);
     }
-    let precedence = precedence.get_or_insert_with(Precedence::new);
-    precedence.keep(slots);
-    if !slots.iter().all(|slot| precedence.take(wish.name, *slot, limit)) {
+    precedence.retain(slots);
+    if !slots.iter().all(|slot| precedence.acquire(request.name, *slot, limit)) {
         return Some(0);
     }
-    if waits_for == WaitsFor::OtherTerms && precedence.since.elapsed() < BEFORE_ROWS {
+    if alternative == Alternative::OtherTerm && precedence.since.elapsed() < SLEEP_BEFORE_ROWS {
         return None;
     }
-    refuse_an_older_snapshot(wish, || false);
+    refuse_older_snapshot(request, || false);
     for slot in slots {
         let left_ms = limit.left_ms();
-        // Look again after a while, long enough to find a deadlock: others may be free sooner, and this term renewed, whose fences
-        // wait meanwhile.
+        // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this term
+        // may be renewed, and its fences wait for this one.
         // SAFETY: reads a setting.
         let ms = Some(left_ms.unwrap_or(i32::MAX).min(unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000)));
         if ms == Some(0) {
             break;
         }
-        let undone = wait::limited(ms, || {
-            row::lock_waiting(wish.name, *slot);
+        let rolled_back = lock_wait::with_lock_timeout(ms, || {
+            slots::lock_slot_waiting(request.name, *slot);
             None::<()>
         });
-        if let Err(cause) = undone
-            && !wait::is_time_over(&cause)
+        if let Err(cause) = rolled_back
+            && !lock_wait::is_lock_timeout(&cause)
         {
             cause.rethrow();
         }
     }
     precedence.since = Instant::now();
     Some(0)
-}
-
-/// In a transaction block that has one snapshot for all its statements, that must not be older than what the last holder has
-/// written. It is not if he has released the slot before; of one who has not, nobody knows when he wrote last.
-fn refuse_an_older_snapshot(wish: &Wish, shows_all: impl FnOnce() -> bool) {
-    if wish.has_one_snapshot && !shows_all() {
-        errors::snapshot_too_old(wish.name).raise();
-    }
 }

@@ -35,10 +35,10 @@ pub fn lengths_differ(names: usize, tokens: usize) -> Report {
         .detail(format!("There are {names} names and {tokens} tokens."))
 }
 
-pub fn nobodys_until_commit(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lease \"{name}\" is nobody's until this transaction commits"))
-        .detail("Before, a rollback or a crash takes it back, and renewals in other sessions do not see it.")
-        .hint("Acquire it in a transaction of its own, and commit before the work begins.")
+pub fn not_held_before_commit(name: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lease \"{name}\" is not held until this transaction commits"))
+        .detail("A rollback or a crash before the commit undoes the acquisition, and renewals in other sessions do not see it.")
+        .hint("Acquire the lease in a transaction of its own, and commit before the work begins.")
 }
 
 pub fn stale(name: &str, token: i64, state: String) -> Report {
@@ -47,7 +47,7 @@ pub fn stale(name: &str, token: i64, state: String) -> Report {
         format!("lease \"{name}\" is not held under token {token}"),
     )
     .detail(state)
-    .hint("Stop the work that the lease protects; to go on, acquire it anew.")
+    .hint("Stop the work that the lease protects. To continue, acquire the lease again.")
 }
 
 pub fn not_the_holders_role(name: &str, role: &str) -> Report {
@@ -58,15 +58,17 @@ pub fn not_the_holders_role(name: &str, role: &str) -> Report {
 pub fn snapshot_too_old(name: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-        format!("could not serialize access: lease \"{name}\" may have been another's since this transaction began"),
+        format!(
+            "could not serialize access: lease \"{name}\" may have had another holder since this transaction began"
+        ),
     )
-    .detail("The transaction does not see what that holder has written since.")
+    .detail("The transaction's snapshot does not show what that holder has written.")
     .hint("Acquire the lease in a transaction of its own, before the one that works under it.")
 }
 
 pub fn no_boot_id(error: &std::io::Error) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
-        .detail("By it a lease's time is told from that of another start of the machine.")
+        .detail("Leases need it to tell times of different boots of the machine apart.")
 }
 
 pub fn prepared() -> Report {
@@ -80,16 +82,16 @@ pub fn prepared() -> Report {
 pub fn bound_too_late(name: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-        format!("lease \"{name}\" is held already, and not bound to this session"),
+        format!("lease \"{name}\" is already held and not bound to this session"),
     )
-    .detail("A lease is bound when it is first acquired.")
-    .hint("Leave out bind_session, or release the lease and acquire it without the token.")
+    .detail("A lease can be bound only when it is first acquired.")
+    .hint("Omit bind_session, or release the lease and acquire it without the token.")
 }
 
 pub fn in_use(name: &str, slot: i32) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("lease \"{name}\" is held"))
         .detail(format!("Its slot {slot} has a holder."))
-        .hint(format!("Wait for its release, or SELECT lease_revoke({}, {slot});", quoted(name)))
+        .hint(format!("Wait until it is released, or run SELECT lease_revoke({}, {slot});", quoted(name)))
 }
 
 pub fn unknown(name: &str) -> Report {
@@ -98,24 +100,24 @@ pub fn unknown(name: &str) -> Report {
 
 pub fn not_definer(name: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be definer of lease \"{name}\""))
-        .detail("Who has defined it may do this; with a name that is not defined, a superuser.")
+        .detail("Only members of the role that defined it may do this, or a superuser if it is not defined.")
 }
 
 pub fn held_by_another_role(name: &str, slot: i32, role: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied to define lease \"{name}\""))
-        .detail(format!("Its slot {slot} is held by role \"{role}\", of which the current role is not a member."))
-        .hint("Define a name before it is used. Wait for its release, or have a superuser define it.")
+        .detail(format!("Its slot {slot} is held by role \"{role}\", and the current role is not a member of it."))
+        .hint("Define a name before it is used. Wait until it is released, or ask a superuser to define it.")
 }
 
 pub fn guard_usage(detail: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-        "lease_guard is used in a way that it is not made for",
+        "lease_guard() must be called by a BEFORE trigger with the name of a lease",
     )
     .detail(detail)
     .hint(
-        "CREATE TRIGGER ... BEFORE INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION lease_guard('name'); \
-         and another one BEFORE TRUNCATE ON ... FOR EACH STATEMENT.",
+        "Use CREATE TRIGGER ... BEFORE INSERT OR UPDATE OR DELETE ON ... FOR EACH ROW EXECUTE FUNCTION lease_guard('name'); \
+         and another trigger BEFORE TRUNCATE ON ... FOR EACH STATEMENT.",
     )
 }
 
@@ -124,6 +126,6 @@ pub fn not_fenced(name: &str, table: &str) -> Report {
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("table \"{table}\" can be written only under lease \"{name}\""),
     )
-    .detail("This transaction has not fenced by it, or has rolled the fence back or released the lease since.")
-    .hint(format!("In this transaction, before the write: SELECT lease_fence({}, <token>);", quoted(name)))
+    .detail("This transaction has not fenced by the lease, or has rolled back the fence or released the lease since.")
+    .hint(format!("In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name)))
 }

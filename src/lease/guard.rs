@@ -7,13 +7,15 @@ use crate::pg::trigger;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
-/// A trigger before writes to rows, or before statements and so for TRUNCATE. Its argument is the lease's name.
+/// A trigger before writes of rows, or before statements, for TRUNCATE. Its argument is the name of the lease. Raises
+/// 55000 unless the transaction has fenced by the name, and 39P01 if the trigger is not declared as it must be.
 ///
-/// A transaction has fenced while its list of fences says so: the list follows its savepoints as the lock on the lease's row
-/// does, so the row need not be locked again for each row that is written.
+/// Reads the transaction's list of fences, which follows savepoints as the lock on the lease's row does. So a write
+/// does not lock that row again.
 #[pg_extern(sql = "CREATE FUNCTION lease_guard() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> trigger::Row {
-    // SAFETY: `context` is null or a node; a trigger's is a TriggerData, whose trigger and table are there for the call.
+    // SAFETY: `context` is null or a node; a trigger's is a TriggerData, whose trigger and table are there for the
+    // call.
     let call = unsafe {
         let context = (*fcinfo).context;
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
@@ -23,11 +25,11 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> trigger::Row {
     };
     // SAFETY: the trigger is there for the call.
     let [name] = trigger::arguments(unsafe { &*call.tg_trigger })[..] else {
-        errors::guard_usage("It takes the name of one lease.").raise();
+        errors::guard_usage("It must have one argument, the name of a lease.").raise();
     };
     let name = decoded(name.to_bytes());
     if call.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
-        errors::guard_usage("It is for BEFORE, so that nothing is written.").raise();
+        errors::guard_usage("It must be a BEFORE trigger.").raise();
     }
     if !pending::has_fenced(&name) {
         // SAFETY: the trigger's table is open during the call.

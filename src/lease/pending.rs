@@ -1,8 +1,8 @@
-//! The effects of the running transaction on leases, which take place at its end.
+//! Effects of the running transaction on leases: what its end has to do, or to take back.
 
-use super::errors;
-use super::{own, session, turnstile};
-use crate::lock::manager::Scope;
+use super::store::terms;
+use super::{errors, queue, session_lock};
+use crate::pg::advisory_lock::Scope;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::sync_commit::{self, Durability};
 use crate::pg::xact::{self, SubxactList};
@@ -10,25 +10,25 @@ use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::Once;
 
-/// Something that the transaction has done with a lease.
+/// What the transaction has done with a lease. A savepoint that is rolled back removes its effects.
 enum PendingEffect {
     /// The row is locked against take-overs.
     Fenced { name: String, token: i64 },
     /// The row is locked otherwise: the term has begun or was extended.
     Locked { token: i64 },
-    /// The session holds the lock of a term that does not exist if this is rolled back.
+    /// The session has acquired the lock of a new term. A rollback removes the term, and must release the lock.
     Bound { token: i64 },
-    /// The token fences nothing any more, and its session releases its lock at the commit.
+    /// The token no longer fences. A term that is bound to this session gives up its session lock at the commit.
     Released { token: i64 },
 }
 
 static EFFECTS: SubxactList<PendingEffect> = SubxactList::new(undo);
 
-/// The rest of the transaction's state, which no savepoint takes back.
+/// The state of the transaction that savepoints do not roll back.
 struct Transaction {
-    /// A term that has begun or was extended must not be lost once the client knows of it.
+    /// A term must not be lost once its client knows that it has begun or was extended.
     durability: Durability,
-    /// Signalled when the transaction has ended.
+    /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }
 
@@ -48,13 +48,14 @@ fn push(effect: PendingEffect) {
     EFFECTS.push(effect);
 }
 
-/// A term has begun, or was extended.
+/// A term has begun or was extended: the commit waits for the disk and for synchronous standbys.
 pub fn require_durability() {
     follow_transactions();
     RUNNING.lock().durability = Durability::Failover;
 }
 
-/// Terms that begin or are extended in `work` need the standbys only if the caller has not set `synchronous_commit = local`.
+/// Under `synchronous_commit = local`, terms that begin or are extended in `work` wait for the disk only. The client then
+/// calls worker_confirm().
 pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
     let before = RUNNING.lock().durability;
     let result = work();
@@ -64,7 +65,7 @@ pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
 
 /// Wakes the waiters for a name when the transaction ends.
 pub fn wake_at_end(name: &str) {
-    let Some(condition) = turnstile::condition(name) else {
+    let Some(condition) = queue::condition(name) else {
         return;
     };
     follow_transactions();
@@ -116,20 +117,14 @@ pub fn has_fenced(name: &str) -> bool {
     })
 }
 
-/// True if later statements of the transaction see what its first one saw. Not inside of a subtransaction of ours, which
-/// looks like a block.
-pub fn has_one_snapshot() -> bool {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && pg_sys::IsTransactionBlock() }
-}
-
-/// Binds a term to the session: it holds the lock of this key as long as the term lasts. The slot rests after the session
-/// for `rest_us`.
-pub fn bind(name: &str, token: i64, key: i64, rest_us: i64) {
-    // Other sessions may have ended or moved these terms: release the locks of those that ended, and rename those that moved.
+/// Binds a term to the session, which holds the lock of this key until the term ends. After the session, the slot stays
+/// unavailable for `lock_delay_us`.
+pub fn bind(name: &str, token: i64, key: i64, lock_delay_us: i64) {
+    // Other sessions may have ended or moved these terms: release the locks of those that ended, and rename those that
+    // moved.
     let bound = SESSION_TERMS.lock().clone();
-    for term in bound.into_iter().filter(|term| !own::is_current(&term.name, term.token)) {
-        match own::name_of(term.token) {
+    for term in bound.into_iter().filter(|term| !terms::is_current(&term.name, term.token)) {
+        match terms::name_of(term.token) {
             Some(name) => SESSION_TERMS
                 .lock()
                 .iter_mut()
@@ -138,19 +133,19 @@ pub fn bind(name: &str, token: i64, key: i64, rest_us: i64) {
             None => unbind(term.token),
         }
     }
-    session::lock(key).take(Scope::Session);
+    session_lock::lock(key).acquire(Scope::Session);
     push(PendingEffect::Bound { token });
-    // The session's end frees the lease.
-    SESSION_TERMS.lock().push(BoundTerm { name: name.to_owned(), token, key, rest_us });
+    // The end of the session frees the slot.
+    SESSION_TERMS.lock().push(BoundTerm { name: name.to_owned(), token, key, lock_delay_us });
 }
 
-/// A term that was bound to this session. Another session may have ended it.
+/// A term that is bound to this session. Another session may have ended it.
 #[derive(Clone)]
 struct BoundTerm {
     name: String,
     token: i64,
     key: i64,
-    rest_us: i64,
+    lock_delay_us: i64,
 }
 
 static SESSION_TERMS: Mutex<Vec<BoundTerm>> = Mutex::new(Vec::new());
@@ -159,8 +154,8 @@ fn unbind(token: i64) {
     let Some(key) = SESSION_TERMS.lock().iter().find(|term| term.token == token).map(|term| term.key) else {
         return;
     };
-    let lock = session::lock(key);
-    // DISCARD ALL has released it.
+    let lock = session_lock::lock(key);
+    // DISCARD ALL may have released it.
     if lock.is_held() {
         lock.release(Scope::Session);
     }
@@ -176,14 +171,14 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
         pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().durability > Durability::Any => {
             errors::prepared().raise()
         }
-        // All sessions see the rows by now.
+        // Other sessions see the changed rows already.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|effect| {
             if let PendingEffect::Released { token } = effect {
                 unbind(token);
             }
         }),
         pg_sys::XactEvent::XACT_EVENT_ABORT => end(undo),
-        // A fence goes on with the prepared transaction, without this session.
+        // The prepared transaction keeps the row locks of its fences, without this session.
         pg_sys::XactEvent::XACT_EVENT_PREPARE => end(drop),
         _ => {}
     }
@@ -208,9 +203,9 @@ fn end(finish: fn(PendingEffect)) {
 
 /// The session ends, and PostgreSQL has released its locks.
 fn at_exit(_code: i32) {
-    for BoundTerm { name, key, rest_us, .. } in SESSION_TERMS.lock().drain(..) {
-        session::known_end_us(key, Some(rest_us));
-        if let Some(condition) = turnstile::condition(&name) {
+    for BoundTerm { name, key, lock_delay_us, .. } in SESSION_TERMS.lock().drain(..) {
+        session_lock::ended_since_us(key, Some(lock_delay_us));
+        if let Some(condition) = queue::condition(&name) {
             condition.broadcast();
         }
     }

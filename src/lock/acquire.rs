@@ -1,9 +1,9 @@
-//! Taking and letting go of named locks, one or several.
+//! Acquiring and releasing named locks, one or several.
 
-use super::errors;
-use super::manager::{Lock, Mode, Scope, Space, Taken};
-use super::registry;
-use super::wait::{self, Limit};
+use super::holds::{self, Waiting};
+use super::{errors, registry};
+use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Mode, Scope};
+use crate::pg::lock_wait::{Limit, acquire_for_session};
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
@@ -11,17 +11,37 @@ use parking_lot::Mutex;
 /// A lock by its name.
 pub struct Named<'a> {
     pub hash: NameHash,
-    /// Asked for only where the name is not registered yet.
+    /// Called only if the name is not registered yet.
     pub name: &'a dyn Fn() -> String,
 }
 
-/// Takes a lock. False when the time is over.
+impl Named<'_> {
+    fn lock(&self, mode: Mode) -> AdvisoryLock {
+        holds::lock(self.hash.key, mode)
+    }
+
+    #[inline]
+    fn acquired(&self, mode: Mode, scope: Scope, acquired: Acquired) {
+        if holds::acquired(self.hash.key, mode, scope, acquired) {
+            registry::register(self.hash, self.name);
+        }
+    }
+
+    fn waiting(&self, mode: Mode, scope: Scope) -> Waiting {
+        // First: the registry keeps names of locks that a process waits for.
+        let waiting = Waiting::begin(self.hash.key, mode, scope);
+        registry::register(self.hash, self.name);
+        waiting
+    }
+}
+
+/// Acquires a lock. False when the time is over.
 #[inline]
 pub fn one(named: &Named, mode: Mode, scope: Scope, limit: Limit) -> bool {
-    let lock = Lock::new(Space::Name, named.hash.key, mode);
-    match lock.try_take(scope).or_else(|| wait_for(named, &lock, mode, scope, limit)) {
-        Some(taken) => {
-            registry::taken(named, mode, scope, taken);
+    let lock = named.lock(mode);
+    match lock.try_acquire(scope).or_else(|| wait_for(named, &lock, mode, scope, limit)) {
+        Some(acquired) => {
+            named.acquired(mode, scope, acquired);
             true
         }
         None => false,
@@ -29,96 +49,78 @@ pub fn one(named: &Named, mode: Mode, scope: Scope, limit: Limit) -> bool {
 }
 
 #[cold]
-fn wait_for(named: &Named, lock: &Lock, mode: Mode, scope: Scope, limit: Limit) -> Option<Taken> {
+fn wait_for(named: &Named, lock: &AdvisoryLock, mode: Mode, scope: Scope, limit: Limit) -> Option<Acquired> {
     let _waiting = match limit {
         Limit::Answer(until) if until <= std::time::Instant::now() => return None,
-        _ => registry::waiting(named, mode, scope),
+        _ => named.waiting(mode, scope),
     };
-    // Without a time limit of our own, the end of the transaction lets go of a transaction's lock, however the wait ends.
+    // Without a limit of this call, an error of the wait ends the transaction, which releases the transaction's lock.
     if scope == Scope::Transaction && !matches!(limit, Limit::Answer(_)) {
-        return Some(lock.take(scope));
+        return Some(lock.acquire(scope));
     }
-    let taken = wait::in_session(lock, limit)?;
+    let acquired = acquire_for_session(lock, limit)?;
     if scope == Scope::Transaction {
-        hand_over(lock);
+        lock.hand_to_transaction();
     }
-    Some(taken)
+    Some(acquired)
 }
 
-/// Takes a lock for the transaction within the limit. False when the time is over.
-pub fn in_transaction(lock: &Lock, limit: Limit) -> bool {
-    if lock.try_take(Scope::Transaction).is_some() {
-        return true;
-    }
-    let is_taken = wait::in_session(lock, limit).is_some();
-    if is_taken {
-        hand_over(lock);
-    }
-    is_taken
-}
-
-/// What the session holds becomes the transaction's. It is never free in between.
-pub fn hand_over(lock: &Lock) {
-    lock.take(Scope::Transaction);
-    lock.release(Scope::Session);
-}
-
-/// Takes every lock, in the order of their keys, or none. False when the time is over before all are there.
+/// Acquires every lock, in the order given, which is that of the keys, or none. False when the time is over.
 pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit) -> bool {
-    // The session's scope first, whatever is wanted: it outlives the subtransaction that catches an error.
-    let held: Mutex<Vec<(Lock, Taken)>> = Mutex::new(Vec::with_capacity(names.len()));
-    let let_go = || {
+    // For the session first, in either scope: session locks outlive the subtransaction that catches an error.
+    let held: Mutex<Vec<(AdvisoryLock, Acquired)>> = Mutex::new(Vec::with_capacity(names.len()));
+    let release_held = || {
         for (lock, _) in held.lock().drain(..).rev() {
             lock.release(Scope::Session);
         }
     };
     let outcome = xact::in_subtransaction(|| {
-        let all_are_there = names.iter().all(|(hash, name)| {
+        let has_all = names.iter().all(|(hash, name)| {
             let named = Named { hash: *hash, name: &|| name.clone() };
-            let lock = Lock::new(Space::Name, hash.key, mode);
-            let taken = lock.try_take(Scope::Session).or_else(|| {
-                let _waiting = registry::waiting(&named, mode, scope);
-                wait::in_session(&lock, limit)
+            let lock = named.lock(mode);
+            let acquired = lock.try_acquire(Scope::Session).or_else(|| {
+                let _waiting = named.waiting(mode, scope);
+                acquire_for_session(&lock, limit)
             });
-            taken.map(|taken| held.lock().push((lock, taken))).is_some()
+            acquired.map(|acquired| held.lock().push((lock, acquired))).is_some()
         });
-        all_are_there.then_some(())
+        has_all.then_some(())
     });
     match outcome {
         Ok(Some(())) => {
-            for ((lock, taken), (hash, name)) in held.lock().iter().zip(names) {
+            for ((lock, acquired), (hash, name)) in held.lock().iter().zip(names) {
                 if scope == Scope::Transaction {
-                    hand_over(lock);
+                    lock.hand_to_transaction();
                 }
-                registry::taken(&Named { hash: *hash, name: &|| name.clone() }, mode, scope, *taken);
+                Named { hash: *hash, name: &|| name.clone() }.acquired(mode, scope, *acquired);
             }
             true
         }
         Ok(None) => {
-            let_go();
+            release_held();
             false
         }
         Err(cause) => {
-            let_go();
+            release_held();
             cause.rethrow()
         }
     }
 }
 
-/// Lets go of a session's lock once, in the mode or in whichever is held. False, with a warning, if it is held in none.
+/// Releases a session's lock once. Without a mode, releases the exclusive lock, or else the shared one. False, with a
+/// warning, if the session does not hold it.
 pub fn release(named: &Named, mode: Option<Mode>) -> bool {
     let modes: &[Mode] = match &mode {
         Some(mode) => std::slice::from_ref(mode),
         None => &[Mode::Exclusive, Mode::Shared],
     };
-    let lock = |mode: &Mode| Lock::new(Space::Name, named.hash.key, *mode);
-    match modes.iter().find(|mode| lock(mode).release(Scope::Session)) {
+    match modes.iter().find(|mode| named.lock(**mode).release(Scope::Session)) {
         Some(mode) => {
-            registry::released(named.hash, *mode);
+            holds::released(named.hash.key, *mode);
             true
         }
         None => {
-            let is_transactions = modes.iter().any(|mode| lock(mode).is_held());
+            let is_transactions = modes.iter().any(|mode| named.lock(*mode).is_held());
             errors::not_held(&(named.name)(), is_transactions).warn();
             false
         }

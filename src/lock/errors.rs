@@ -1,43 +1,33 @@
 //! The errors of named locks.
 
 use crate::pg::ereport::Report;
-use idgen_core::lock::MAX_NAME_BYTES;
 use pgrx::prelude::*;
-
-pub fn name_length(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid name \"{name}\""))
-        .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {}.", name.len()))
-}
-
-/// As PostgreSQL says it when `lock_timeout` ends a wait.
-pub fn timed_out() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
-}
 
 pub fn not_held(name: &str, is_transactions: bool) -> Report {
     if !is_transactions {
         return Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this session does not hold lock \"{name}\""));
     }
     Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lock \"{name}\" is held by the transaction"))
-        .detail("It was taken by a function with _xact, and ends with the transaction.")
+        .detail("A function with _xact in its name acquired it. The end of the transaction releases it.")
 }
 
 pub fn collision(name: &str, other: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lock names \"{name}\" and \"{other}\" have the same key"))
-        .detail("They are one lock: whoever holds one of them keeps others from both.")
+        .detail("They are one lock: a session that holds one of them blocks both.")
         .hint("Use another name for one of them.")
 }
 
 pub fn names_unknown() -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_WARNING, "names of locks are known only when idgen is preloaded").hint(
-        "Set shared_preload_libraries = 'idgen' in postgresql.conf, and restart; until then lock_key(name) tells.",
+        "Set shared_preload_libraries = 'idgen' in postgresql.conf and restart. Until then, lock_key(name) returns the \
+         key of a name.",
     )
 }
 
 pub fn row_version_usage(detail: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-        "row_version is used in a way that it is not made for",
+        "row_version() must be called by a BEFORE UPDATE row trigger",
     )
     .detail(detail)
     .hint("CREATE TRIGGER ... BEFORE UPDATE ON ... FOR EACH ROW EXECUTE FUNCTION row_version('column');")
@@ -54,5 +44,5 @@ pub fn stale_row(column: &str, now: Option<i64>, given: Option<i64>) -> Report {
 }
 
 pub fn row_version_ended(column: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("{column} has come to its greatest number"))
+    Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("{column} has reached its maximum"))
 }

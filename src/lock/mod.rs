@@ -1,31 +1,35 @@
-//! Named advisory locks: the SQL functions. The waiting, the order and the freeing are PostgreSQL's own.
+//! Named locks: the SQL functions. They are advisory locks: PostgreSQL's lock manager queues them, detects deadlocks,
+//! and releases them when the session or transaction ends.
+//!
+//! All functions raise 22004 if an argument is NULL, except where they say otherwise, and 22023 for a name that is not
+//! 1 to 255 bytes long. A call that fails leaves no lock held.
 
 use crate::args;
+use crate::pg::advisory_lock::{Mode, Scope};
 use crate::pg::call_site::CallSite;
 use crate::pg::encoding::Text;
+use crate::pg::lock_wait::Limit;
 use crate::shmem;
 use acquire::Named;
-use idgen_core::lock::{NameHash, in_order, is_name};
-use manager::{Mode, Scope};
+use idgen_core::lock::{NameHash, in_lock_order};
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::prelude::*;
-use wait::Limit;
 
-pub mod acquire;
+mod acquire;
 mod errors;
-pub mod manager;
-pub mod registry;
-pub mod row_version;
-pub mod wait;
+mod holds;
+mod registry;
+mod row_version;
+mod view;
 
-/// The key of a name, as it stands in pg_locks.
+/// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
 #[pg_extern(immutable, strict, parallel_safe)]
 fn lock_key(name: Text) -> i64 {
-    checked(&name).key
+    hash(args::name(Some(&name))).key
 }
 
-/// Takes a lock for the session.
+/// Acquires a lock for the session. Waits as long as `lock_timeout` allows, then raises 55P03.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire(name text, shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_acquire(fcinfo: pg_sys::FunctionCallInfo) {
@@ -33,7 +37,7 @@ fn lock_acquire(fcinfo: pg_sys::FunctionCallInfo) {
     unsafe { acquire_one(fcinfo, Scope::Session) }
 }
 
-/// Takes a lock for the transaction.
+/// Acquires a lock for the transaction, as `lock_acquire` does.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire_xact(name text, shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) {
@@ -41,7 +45,7 @@ fn lock_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) {
     unsafe { acquire_one(fcinfo, Scope::Transaction) }
 }
 
-/// Takes a lock for the session, if it is to be had in time.
+/// Acquires a lock for the session. False if it is not available within the timeout, 0 to 24 days; else 22023.
 #[pg_extern(
     sql = "CREATE FUNCTION lock_try_acquire(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -51,7 +55,7 @@ fn lock_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     unsafe { try_acquire_one(fcinfo, Scope::Session) }
 }
 
-/// Takes a lock for the transaction, if it is to be had in time.
+/// Acquires a lock for the transaction, as `lock_try_acquire` does.
 #[pg_extern(
     sql = "CREATE FUNCTION lock_try_acquire_xact(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -61,31 +65,34 @@ fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     unsafe { try_acquire_one(fcinfo, Scope::Transaction) }
 }
 
-/// Lets go of a session's lock once. `shared` NULL is whichever mode is held, exclusive first.
+/// Releases a session's lock once. With `shared` NULL, releases the exclusive lock, or else the shared one. False, with
+/// a warning, if the session does not hold it.
 #[pg_extern(sql = "CREATE FUNCTION lock_release(name text, shared boolean DEFAULT NULL) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
     let name = || site.text().unwrap_or_default().into_owned();
-    site.with(hash_of, |hash| acquire::release(&Named { hash: *hash, name: &name }, shared.map(Mode::of)))
+    site.with(hash_of_call, |hash| acquire::release(&Named { hash: *hash, name: &name }, shared.map(Mode::of)))
 }
 
-/// Takes several locks for the session, or none.
+/// Acquires several locks for the session, or none. Waits as long as `lock_timeout` allows for all of them, then raises
+/// 55P03.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire_many(names text[], shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_acquire_many(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::by_lock_timeout());
 }
 
-/// Takes several locks for the transaction, or none.
+/// Acquires several locks for the transaction, as `lock_acquire_many` does.
 #[pg_extern(sql = "CREATE FUNCTION lock_acquire_many_xact(names text[], shared boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_acquire_many_xact(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::by_lock_timeout());
 }
 
-/// Takes several locks for the session, if all are to be had in time, or none.
+/// Acquires several locks for the session. False, with none of them held, if they are not all available within the
+/// timeout.
 #[pg_extern(
     sql = "CREATE FUNCTION lock_try_acquire_many(names text[], timeout interval DEFAULT '0', shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -94,7 +101,7 @@ fn lock_try_acquire_many(names: Option<Array<Text>>, timeout: Option<Interval>, 
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(args::timeout(timeout)))
 }
 
-/// Takes several locks for the transaction, if all are to be had in time, or none.
+/// Acquires several locks for the transaction, as `lock_try_acquire_many` does.
 #[pg_extern(sql = "CREATE FUNCTION lock_try_acquire_many_xact(names text[], timeout interval DEFAULT '0', \
            shared boolean DEFAULT false) \
            RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -102,7 +109,7 @@ fn lock_try_acquire_many_xact(names: Option<Array<Text>>, timeout: Option<Interv
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(args::timeout(timeout)))
 }
 
-/// Lets go of several of a session's locks, each once. False if one of them was not held.
+/// Releases several of a session's locks, each once, as `lock_release` does. False if one of them was not held.
 #[pg_extern(sql = "CREATE FUNCTION lock_release_many(names text[], shared boolean DEFAULT NULL) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
@@ -118,7 +125,7 @@ fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
 unsafe fn acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) {
     // SAFETY: by the above.
     let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
-    take(&site, mode(shared), scope, Limit::Setting);
+    acquire(&site, mode(shared), scope, Limit::Setting);
 }
 
 /// # Safety
@@ -129,33 +136,21 @@ unsafe fn try_acquire_one(fcinfo: pg_sys::FunctionCallInfo, scope: Scope) -> boo
         let shared = pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 2);
         (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<Interval>(fcinfo, 1), shared)
     };
-    take(&site, mode(shared), scope, Limit::answer(args::timeout(timeout)))
+    acquire(&site, mode(shared), scope, Limit::answer(args::timeout(timeout)))
 }
 
 #[inline]
-fn take(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
+fn acquire(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
     let name = || site.text().unwrap_or_default().into_owned();
-    site.with(hash_of, |hash| acquire::one(&Named { hash: *hash, name: &name }, mode, scope, limit))
+    site.with(hash_of_call, |hash| acquire::one(&Named { hash: *hash, name: &name }, mode, scope, limit))
 }
 
-fn hash_of(site: &CallSite) -> NameHash {
-    hash(checked_name(site.text().as_deref()))
+fn hash_of_call(site: &CallSite) -> NameHash {
+    hash(args::name(site.text().as_deref()))
 }
 
-fn checked(name: &str) -> NameHash {
-    hash(checked_name(Some(name)))
-}
-
-/// A name that is one: not NULL, not empty, not too long.
-pub fn checked_name(name: Option<&str>) -> &str {
-    let name = args::required(name, "name");
-    if !is_name(name) {
-        errors::name_length(name).raise();
-    }
-    name
-}
-
-/// Whoever takes a lock lets go of the same one next, and to hash a name costs as much as to take its lock.
+/// A session that acquires a lock often releases the same one next, and hashing a name costs as much as acquiring its
+/// lock.
 fn hash(name: &str) -> NameHash {
     static LAST: Mutex<(String, NameHash)> = Mutex::new((String::new(), NameHash { key: 0, check: 0 }));
     let (last, hash) = &mut *LAST.lock();
@@ -170,9 +165,9 @@ fn ordered(names: Option<Array<Text>>) -> Vec<(NameHash, String)> {
     let names = args::required(names, "names");
     let hashed = names.iter().map(|name| {
         let name = args::required(name, "a name");
-        (checked(&name), name.into())
+        (hash(args::name(Some(&name))), name.into())
     });
-    in_order(hashed.collect())
+    in_lock_order(hashed.collect())
 }
 
 fn mode(shared: Option<bool>) -> Mode {
@@ -181,5 +176,5 @@ fn mode(shared: Option<bool>) -> Mode {
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&registry::BACKENDS, &registry::NAMES, &registry::NAME_TEXTS]);
+    shmem::register(&[&holds::BACKENDS, &registry::NAMES, &registry::NAME_TEXTS]);
 }

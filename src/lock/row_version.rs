@@ -1,4 +1,4 @@
-//! row_version: optimistic locking of rows, as a trigger.
+//! Optimistic locking of rows: the trigger function `row_version`.
 
 use super::errors;
 use crate::pg::encoding;
@@ -10,30 +10,31 @@ use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
 use std::ffi::CStr;
 use std::num::NonZeroUsize;
 
-/// Refuses an UPDATE that gives another version than the row has, and counts the row's version up.
+/// A trigger BEFORE UPDATE, FOR EACH ROW, on the column that is its argument. Raises 40001 if the UPDATE gives another
+/// version than the row has; else increments the version. NULL counts as 0. Raises 22003 at the type's maximum, and
+/// 39P01 if it is called in another way.
 #[pg_extern(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }
         .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());
     let [column] = trigger::arguments(trigger.trigger())[..] else {
-        errors::row_version_usage("It takes the name of one column.").raise();
+        errors::row_version_usage("Its only argument is the name of a column.").raise();
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
     match (trigger.when()?, trigger.op()?, old, new) {
         (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
-            Ok(Some(counted(column, &old, new)?).into())
+            Ok(Some(incremented(column, &old, new)?).into())
         }
-        _ => errors::row_version_usage("It is for BEFORE UPDATE, FOR EACH ROW.").raise(),
+        _ => errors::row_version_usage("The trigger is not BEFORE UPDATE, FOR EACH ROW.").raise(),
     }
 }
 
-fn counted<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+fn incremented<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
     let Some((number, is_int)) = find(column, old) else {
-        errors::row_version_usage("The column must be there, and be int or bigint.").raise();
+        errors::row_version_usage("Its argument must name a column of type int or bigint.").raise();
     };
-    // An int column's numbers fit a bigint, and back, but for the greatest.
     let read = |tuple: &Tuple| match is_int {
         true => tuple.get_by_index::<i32>(number).map(|version| version.map(i64::from)),
         false => tuple.get_by_index::<i64>(number),
@@ -50,8 +51,8 @@ fn counted<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'
     Ok(new)
 }
 
-/// The number of a column, and whether it is an int; `None` unless it is an int or a bigint. By the type and not by what can be
-/// read: a smallint can be read as an int, and a NULL as anything. By its bytes: pgrx reads names as UTF-8.
+/// The number of a column, and whether it is an int; `None` unless it is an int or a bigint. Tests the type itself:
+/// pgrx reads a smallint as an int, and a NULL as any type. Compares the bytes of names: pgrx reads names as UTF-8.
 fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
     // SAFETY: a name is a C string, and lives as long as the row's description.
     let is_named = |name: &pg_sys::NameData| unsafe { CStr::from_ptr(name.data.as_ptr()) } == column;

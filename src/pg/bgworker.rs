@@ -18,12 +18,12 @@ pub type SignalHandler = unsafe extern "C-unwind" fn(c_int);
 /// The shared library of this crate.
 const LIBRARY: &str = env!("CARGO_PKG_NAME");
 
-/// A worker of this library: a C function without an argument, or with one.
+/// A worker of this library, and the name of its C function.
 pub struct Worker {
-    /// As `pg_stat_activity.backend_type` shows it.
+    /// In `pg_stat_activity.backend_type`.
     pub name: &'static str,
     pub function: &'static str,
-    /// It connects to a database, by a call of [`connect`] or [`connect_by_name`].
+    /// True if it calls [`connect`] or [`connect_by_name`].
     pub connects: bool,
 }
 
@@ -34,8 +34,8 @@ impl Worker {
         if self.connects { builder.enable_spi_access() } else { builder }
     }
 
-    /// Registers a worker that runs from `start` on, and again this long after its end. While the postmaster preloads
-    /// libraries.
+    /// Registers a worker that runs from `start` on, and restarts this long after its end. Call this while the postmaster
+    /// preloads libraries.
     pub fn register(&self, start: BgWorkerStartTime, restart: Duration) {
         // After `builder`, where a connection sets another start time.
         self.builder(self.name).set_start_time(start).set_restart_time(Some(restart)).load();
@@ -54,8 +54,8 @@ pub fn database_argument(argument: pg_sys::Datum) -> u32 {
     argument.value() as u32
 }
 
-/// Installs the signal handlers: the given one or PostgreSQL's own for SIGTERM, PostgreSQL's own for SIGHUP, and for
-/// SIGINT what is given. The first thing that a worker does.
+/// Installs the handlers of SIGTERM (by default PostgreSQL's own), SIGHUP (PostgreSQL's own) and SIGINT (if given). A worker
+/// calls this first.
 pub fn handle_signals(terminate: Option<SignalHandler>, interrupt: Option<SignalHandler>) {
     // SAFETY: in the main function of a background worker, before it unblocks signals.
     unsafe {
@@ -91,7 +91,7 @@ pub fn set_variable(name: &CStr, value: &CStr) {
     }
 }
 
-/// What a signal handler of our own does: runs `note`, which stores atomics, and sets the latch.
+/// The body of a signal handler: runs `note`, which only stores atomics, and sets the latch.
 ///
 /// # Safety
 /// In a signal handler of this process.

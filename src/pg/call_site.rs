@@ -1,32 +1,32 @@
-//! What a place in a query remembers between its calls, so that a call in a hot INSERT compares no text.
+//! A cache at each call site of a query, so that a call in a hot INSERT compares no text.
 
 use crate::pg::encoding::decoded;
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::borrow::Cow;
 
-/// One call of a function, at its place in the query.
+/// A running call of a function, at its call site in the query.
 #[derive(Clone, Copy)]
 pub struct CallSite {
     fcinfo: pg_sys::FunctionCallInfo,
-    /// Which argument says what is to be remembered; without one it never changes.
+    /// The argument that the cached value depends on, if there is one.
     text_arg: Option<usize>,
 }
 
 impl CallSite {
     /// # Safety
-    /// `fcinfo` is that of the running call, with `text_arg` among its arguments and of type text. The function keeps
-    /// nothing in `fn_extra` but by `with`, and always the same type.
+    /// `fcinfo` is that of the running call, and its argument `text_arg` is a text. The function uses `fn_extra` only
+    /// through `with`, always with the same type.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo, text_arg: Option<usize>) -> Self {
         Self { fcinfo, text_arg }
     }
 
-    /// Works with what this place remembers. Where the query gives the text as a constant, as a DEFAULT does, it is
-    /// found at the first call only.
+    /// Calls `work` with the cached value. If the text is a constant in the query, as in a DEFAULT, `find` runs at the first
+    /// call only.
     #[inline]
     pub fn with<T: Copy, R>(self, find: impl FnOnce(&Self) -> T, work: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: `flinfo` belongs to the running call. `fn_extra` is null or was set below, in memory that lives as
-        // long as `flinfo`; nobody else has a reference into it.
+        // long as `flinfo`. There is no other reference into it.
         match unsafe { (*(*self.fcinfo).flinfo).fn_extra.cast::<T>().as_mut() } {
             Some(kept) => work(kept),
             None => self.find(find, work),
@@ -50,9 +50,9 @@ impl CallSite {
         work(kept)
     }
 
-    /// The text of this call; `None` if it is NULL, or there is no such argument.
+    /// The text of this call; `None` if it is NULL or there is no such argument.
     pub fn text(&self) -> Option<Cow<'_, str>> {
-        // SAFETY: the argument is there and is a text (see `new`).
+        // SAFETY: the argument exists and is a text: see `new`.
         self.text_arg.and_then(|arg| unsafe { text_arg(self.fcinfo, arg) })
     }
 
@@ -60,14 +60,14 @@ impl CallSite {
         self.text_arg.is_some()
     }
 
-    /// Will every call from this place give the same text? Only a constant is sure to: PL/pgSQL keeps the place and
-    /// changes the parameters.
+    /// True if every call from this site passes the same text. Only a constant ensures that: PL/pgSQL keeps the call site
+    /// and changes parameters.
     fn text_is_fixed(&self) -> bool {
         let Some(arg) = self.text_arg else {
             return true;
         };
-        // SAFETY: `fn_expr` is null or the expression of this call; a FuncExpr has a list of its arguments, as many as the
-        // function has. A query of one call comes here each time, so the list is read in place: `list_nth` is guarded.
+        // SAFETY: `fn_expr` is null or the expression of this call, and a FuncExpr lists all arguments of the function. The
+        // list is read in place, because each simple query comes here and pgrx's guard of `list_nth` costs time.
         unsafe {
             let expr = (*(*self.fcinfo).flinfo).fn_expr;
             if expr.is_null() || (*expr).type_ != pg_sys::NodeTag::T_FuncExpr {
@@ -83,8 +83,8 @@ impl CallSite {
 /// A text argument of a call; `None` if it is NULL.
 ///
 /// # Safety
-/// `fcinfo` is that of the running call, and the argument is there and a text.
+/// `fcinfo` is that of the running call, and the argument exists and is a text.
 pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Option<Cow<'a, str>> {
-    // SAFETY: by the above. Its bytes are those of a bytea, and live as long as the call.
+    // SAFETY: by the above. A text has the format of a bytea, and lives as long as the call.
     unsafe { pgrx::fcinfo::pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
 }

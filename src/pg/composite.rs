@@ -1,17 +1,17 @@
-//! One row with OUT parameters as its columns, as a function's result. pgrx makes sets of rows or named types only.
+//! Functions that return one row, with OUT parameters as its columns. pgrx supports only sets of rows and named types.
 
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::impl_sql_translatable;
 use pgrx::prelude::*;
 
-/// A composite datum of the call's own result type.
+/// A row of the call's result type.
 pub struct Composite(pg_sys::Datum);
 
 impl_sql_translatable!(Composite, "record");
 
-// SAFETY: the datum is a composite one, made by `form` in the memory context of the call, which is what a function
-// that returns a record has to return.
+// SAFETY: a function that returns a record must return a composite datum in the memory context of the call. `form` makes
+// one.
 unsafe impl BoxRet for Composite {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above.
@@ -22,11 +22,11 @@ unsafe impl BoxRet for Composite {
 /// Forms the row that the running call returns.
 ///
 /// # Safety
-/// `fcinfo` is that of the running call, which is declared with OUT parameters of the types of `columns`, in order.
+/// `fcinfo` is that of the running call. The function has OUT parameters of the types of `columns`, in this order.
 pub unsafe fn form<const N: usize>(fcinfo: pg_sys::FunctionCallInfo, columns: [Option<pg_sys::Datum>; N]) -> Composite {
     let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
     let mut nulls = columns.map(|column| column.is_none());
-    // SAFETY: the caller vouches for fcinfo and types; both arrays have as many elements as the row has columns.
+    // SAFETY: by the above. Both arrays have one element for each column.
     unsafe {
         let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
         pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);

@@ -31,7 +31,7 @@ impl ConditionVariable {
     }
 
     /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is cancelled.
-    pub fn sleep(&self, time: Duration, event: WaitEvent) -> bool {
+    pub fn sleep(&self, time: Duration, event: &WaitEvent) -> bool {
         let ms = time.as_millis().max(1) as i64;
         // SAFETY: as in `prepare_to_sleep`.
         !unsafe { pg_sys::ConditionVariableTimedSleep(self.variable.get(), ms, event.id()) }
@@ -42,7 +42,7 @@ impl ConditionVariable {
     }
 
     /// Sleeps unless there was a broadcast since this count was read.
-    pub fn sleep_unless_broadcast_since(&self, broadcasts: u64, time: Duration, event: WaitEvent) {
+    pub fn sleep_unless_broadcast_since(&self, broadcasts: u64, time: Duration, event: &WaitEvent) {
         self.prepare_to_sleep();
         if self.broadcasts() == broadcasts {
             self.sleep(time, event);

@@ -1,5 +1,5 @@
-//! Texts between the encoding of the database and UTF-8, which is what Rust has. Arguments and rows are converted where they
-//! come in, results and arguments of queries where they go out; everything between is UTF-8.
+//! Conversion between the encoding of the database and UTF-8, the encoding of Rust's strings. Arguments and rows are converted
+//! on entry, results and arguments of queries on exit. Everything in between is UTF-8.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Array, Datum, DatumWithOid, UnboxDatum};
@@ -11,30 +11,30 @@ use std::ffi::{CStr, CString};
 use std::ops::Deref;
 
 const UTF8: i32 = pg_sys::pg_enc::PG_UTF8 as i32;
-
-const NONE: i32 = pg_sys::pg_enc::PG_SQL_ASCII as i32;
+/// The database has no encoding, and PostgreSQL converts nothing.
+const SQL_ASCII: i32 = pg_sys::pg_enc::PG_SQL_ASCII as i32;
 
 unsafe extern "C-unwind" {
-    /// PostgreSQL's own. Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot
-    /// fail. Not to be kept: the postmaster, from which processes inherit, has no database.
+    /// Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot fail. Do not cache
+    /// the result in the postmaster: it has no database, and its children inherit the cache.
     #[link_name = "GetDatabaseEncoding"]
     safe fn encoding() -> i32;
 }
 
-/// Are all texts of this database UTF-8, or taken for it because PostgreSQL converts nothing?
+/// True if texts of this database are UTF-8, or pass as it because PostgreSQL converts nothing.
 #[inline]
-fn is_as_rust_has_it() -> bool {
-    matches!(encoding(), UTF8 | NONE)
+fn needs_no_conversion() -> bool {
+    matches!(encoding(), UTF8 | SQL_ASCII)
 }
 
-/// A text of the database as UTF-8. Raises 22021 where it is none, as it can be in a database without an encoding.
+/// A text of the database as UTF-8. Raises 22021 for invalid bytes, which a database without an encoding can have.
 pub fn decoded(bytes: &[u8]) -> Cow<'_, str> {
-    // Encodings of a server have ASCII in common, and not all can be converted.
+    // ASCII is part of every server encoding, and some encodings cannot be converted.
     if encoding() == UTF8 || bytes.is_ascii() {
-        // SAFETY: ASCII, or PostgreSQL lets no other bytes into a database of this encoding.
+        // SAFETY: ASCII, or UTF-8 because PostgreSQL validates every text of a database with this encoding.
         return Cow::Borrowed(unsafe { std::str::from_utf8_unchecked(bytes) });
     }
-    // SAFETY: reads as many bytes as there are. The result is these bytes, which are UTF-8 then, or a C string of this call.
+    // SAFETY: reads `len` bytes. The result is these bytes, then valid UTF-8, or a C string in the memory of this call.
     let converted = unsafe {
         let converted = pg_sys::pg_server_to_any(bytes.as_ptr().cast(), bytes.len() as i32, UTF8).cast_const();
         if converted.cast() == bytes.as_ptr() {
@@ -45,31 +45,31 @@ pub fn decoded(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(converted.to_string_lossy().into_owned())
 }
 
-/// The same for people: without an encoding, what is no text is replaced and not refused. A role's name can be such.
-fn readable(bytes: &[u8]) -> Cow<'_, str> {
-    if is_as_rust_has_it() { String::from_utf8_lossy(bytes) } else { decoded(bytes) }
+/// As [`decoded`], for display: in a database without an encoding, invalid bytes are replaced. The name of a role can have
+/// some.
+fn decoded_lossy(bytes: &[u8]) -> Cow<'_, str> {
+    if needs_no_conversion() { String::from_utf8_lossy(bytes) } else { decoded(bytes) }
 }
 
-/// A name of PostgreSQL's.
+/// The name of an object of PostgreSQL.
 pub fn name(name: &CStr) -> String {
-    readable(name.to_bytes()).into_owned()
+    decoded_lossy(name.to_bytes()).into_owned()
 }
 
-/// A text in the encoding of the database. Characters that this cannot express are escaped, as PostgreSQL reads them in E''.
+/// A text in the encoding of the database. If that encoding lacks a character, all other than ASCII are escaped as in E''.
 pub fn encoded(text: &str) -> Cow<'_, [u8]> {
-    if text.is_ascii() || is_as_rust_has_it() {
+    if text.is_ascii() || needs_no_conversion() {
         return Cow::Borrowed(text.as_bytes());
     }
     convert(text).map_or_else(|| Cow::Owned(escaped(text).into_bytes()), Cow::Owned)
 }
 
-/// `None` where the encoding of the database has no such characters.
+/// `None` if the encoding of the database lacks a character.
 fn convert(text: &str) -> Option<Vec<u8>> {
     let encoding = encoding();
-    // PostgreSQL's bound: no character becomes longer than four bytes of any encoding for each of its own.
+    // PostgreSQL's bound: a conversion makes a text at most four times as long.
     let mut buffer = vec![0u8; text.len() * 4 + 1];
-    // SAFETY: reads as many bytes as there are, writes no more than there is room for, and raises nothing for characters
-    // that it cannot convert.
+    // SAFETY: reads `length` bytes, writes at most `room`, and raises nothing for characters that it cannot convert.
     let read = unsafe {
         let converter = pg_sys::FindDefaultConversionProc(UTF8, encoding);
         if converter == pg_sys::InvalidOid {
@@ -95,13 +95,12 @@ fn convert(text: &str) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// A text for a message. pgrx takes messages as UTF-8 and hands them on as they are, so in a database of another encoding they
-/// are in ASCII.
+/// A text for a message. pgrx passes messages on as UTF-8, so a database of another encoding gets ASCII.
 pub fn for_message(text: String) -> String {
-    if text.is_ascii() || is_as_rust_has_it() { text } else { escaped(&text) }
+    if text.is_ascii() || needs_no_conversion() { text } else { escaped(&text) }
 }
 
-/// As PostgreSQL reads it in E''.
+/// With every character other than ASCII as an escape of E''.
 fn escaped(text: &str) -> String {
     let escape = |c: char| match c.is_ascii() {
         true => c.to_string(),
@@ -110,7 +109,7 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// The same as a C string, for PostgreSQL's own functions. Nothing after a NUL, which no text of PostgreSQL has.
+/// As [`encoded`], as a C string for PostgreSQL's functions. Empty if the text has a NUL, which no text of PostgreSQL has.
 pub fn c_string(text: &str) -> CString {
     CString::new(encoded(text)).unwrap_or_default()
 }
@@ -119,10 +118,10 @@ pub fn c_string(text: &str) -> CString {
 pub fn arguments<'a>(args: &[DatumWithOid<'a>]) -> Vec<DatumWithOid<'a>> {
     let converted = |arg: &DatumWithOid| {
         let datum = arg.datum().map(|datum| datum.sans_lifetime())?;
-        // SAFETY: texts, and arrays of them, were made from UTF-8 in this process.
+        // SAFETY: this process made the texts, and arrays of them, from UTF-8.
         unsafe {
             match arg.oid() {
-                _ if is_as_rust_has_it() => Some(datum),
+                _ if needs_no_conversion() => Some(datum),
                 pg_sys::TEXTOID => Text::from(utf8(datum)).into_datum(),
                 pg_sys::TEXTARRAYOID => {
                     let texts = Array::<&str>::from_datum(datum, false)?;
@@ -132,18 +131,18 @@ pub fn arguments<'a>(args: &[DatumWithOid<'a>]) -> Vec<DatumWithOid<'a>> {
             }
         }
     };
-    // SAFETY: a datum of the type said, which lives as long as the one it was made from, or as the call.
+    // SAFETY: a datum of this type, which lives as long as its source or as the call.
     args.iter().map(|arg| unsafe { DatumWithOid::new(converted(arg), arg.oid()) }).collect()
 }
 
 /// # Safety
-/// The datum is a text that was made from a `&str`.
+/// The datum is a text made from a `&str`.
 unsafe fn utf8<'a>(datum: pg_sys::Datum) -> &'a str {
     // SAFETY: by the above.
     unsafe { std::str::from_utf8_unchecked(varlena_to_byte_slice(datum.cast_mut_ptr())) }
 }
 
-/// A `text` of SQL: an argument, a column of a row, or a result.
+/// A `text` of SQL: an argument, a column, or a result.
 pub struct Text<'a>(Cow<'a, str>);
 
 impl_sql_translatable!(Text<'_>, "text");
@@ -182,7 +181,7 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Text<'fcx> {
     }
 }
 
-// SAFETY: the text borrows from the array that it is an element of, or owns its characters.
+// SAFETY: the text borrows from the array of which it is an element, or owns its characters.
 unsafe impl UnboxDatum for Text<'_> {
     type As<'src>
         = Text<'src>
@@ -202,7 +201,7 @@ impl FromDatum for Text<'_> {
     unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, typoid: pg_sys::Oid) -> Option<Self> {
         // SAFETY: by the caller, the datum is a text, whose bytes are those of a bytea.
         let bytes = unsafe { <&[u8]>::from_polymorphic_datum(datum, is_null, typoid) }?;
-        Some(Self(Cow::Owned(readable(bytes).into_owned())))
+        Some(Self(Cow::Owned(decoded_lossy(bytes).into_owned())))
     }
 }
 

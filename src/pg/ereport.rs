@@ -25,7 +25,7 @@ impl Report {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Ends the statement with it.
+    /// Sends it as an ERROR, which ends the statement.
     pub fn raise(self) -> ! {
         self.send(PgLogLevel::ERROR);
         unreachable!("an error report of level ERROR does not return")
@@ -42,7 +42,7 @@ impl Report {
     }
 
     fn send(self, level: PgLogLevel) {
-        let mut report = ErrorReport::new(self.code, for_message(self.message), "idgen");
+        let mut report = ErrorReport::new(self.code, for_message(self.message), env!("CARGO_PKG_NAME"));
         if let Some(detail) = self.detail {
             report = report.set_detail(for_message(detail));
         }
@@ -53,7 +53,7 @@ impl Report {
     }
 }
 
-/// A text as a literal in SQL, for a HINT.
+/// A text as a literal of SQL, for a HINT.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

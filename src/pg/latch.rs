@@ -1,6 +1,6 @@
 //! The latch of this process: sleeping until another process or a signal handler sets it.
 
-use super::wait_event::WaitEvent;
+use super::wait_event::{self, WaitEvent};
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ impl LatchAddress {
         Self(unsafe { pg_sys::MyLatch } as usize)
     }
 
-    /// Wakes the process that owns the latch now. If the one that was meant has ended, its successor wakes for nothing.
+    /// Wakes the process that owns the latch now. If another process has ended, one that reuses its latch wakes for nothing.
     pub fn set(self) {
         // SAFETY: the latch of a process slot in shared memory, which exists as long as the server.
         unsafe { pg_sys::SetLatch(self.0 as *mut pg_sys::Latch) };
@@ -24,16 +24,16 @@ impl LatchAddress {
 }
 
 /// Sleeps until the latch is set, at most `time` if there is one, and resets the latch. Serves no interrupts.
-pub fn wait(time: Option<Duration>, event: WaitEvent) {
+pub fn wait(time: Option<Duration>, event: &WaitEvent) {
     wait_for(pg_sys::WL_LATCH_SET, -1, time, event);
 }
 
 /// As [`wait`], or until the socket is ready for these events. True if it is.
-pub fn wait_or_socket(socket: c_int, events: u32, time: Duration, event: WaitEvent) -> bool {
+pub fn wait_or_socket(socket: c_int, events: u32, time: Duration, event: &WaitEvent) -> bool {
     wait_for(pg_sys::WL_LATCH_SET | events, socket, Some(time), event) & events != 0
 }
 
-fn wait_for(events: u32, socket: c_int, time: Option<Duration>, event: WaitEvent) -> u32 {
+fn wait_for(events: u32, socket: c_int, time: Option<Duration>, event: &WaitEvent) -> u32 {
     let timeout = if time.is_some() { pg_sys::WL_TIMEOUT } else { 0 };
     let events = (events | timeout | pg_sys::WL_EXIT_ON_PM_DEATH) as c_int;
     let ms = time.map_or(-1, |time| time.as_millis() as i64);
@@ -51,9 +51,9 @@ fn wait_for(events: u32, socket: c_int, time: Option<Duration>, event: WaitEvent
 /// Sleeps for `time`, at most a second, or until the latch is set. Below a millisecond only a signal ends the sleep.
 pub fn sleep(time: Duration) {
     if time.as_millis() > 0 {
-        return wait(Some(time.min(Duration::from_secs(1))), WaitEvent::EXTENSION);
+        return wait(Some(time.min(Duration::from_secs(1))), &wait_event::EXTENSION);
     }
-    // A latch counts milliseconds, and would sleep through a tick of the default layout. A signal that arrives just
+    // A latch counts milliseconds, and would sleep for a whole one. A signal that arrives just
     // before the sleep is served within the millisecond.
     let rest = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: the pointer is to a local that outlives the call; null: the remainder is not wanted.

@@ -1,14 +1,18 @@
-//! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows idgen: the modules would serve any extension.
+//! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows what idgen does; the lists of
+//! hosts of a connection string are the core's.
 
+pub mod advisory_lock;
 pub mod bgworker;
 pub mod call_site;
 pub mod compat;
 pub mod composite;
 pub mod condition_variable;
+pub mod data_directory;
 pub mod encoding;
 pub mod ereport;
 pub mod latch;
 pub mod libpq;
+pub mod lock_wait;
 pub mod owner;
 pub mod process_utility;
 pub mod recovery;

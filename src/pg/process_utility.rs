@@ -8,6 +8,7 @@ use pgrx::prelude::*;
 use std::ffi::c_char;
 
 /// Does to the rows of this database what a command does to objects of these roles.
+#[derive(Clone, Copy)]
 pub struct OwnedRows {
     /// False if the tables do not exist here: no extension, an older one, or the command has dropped them.
     pub exist: fn() -> bool,
@@ -85,7 +86,9 @@ unsafe extern "C-unwind" fn follow(command: *mut pg_sys::Node) {
             (roles((*command.cast::<pg_sys::DropOwnedStmt>()).roles), None)
         }
     };
-    for rows in OWNED_ROWS.lock().iter().filter(|rows| (rows.exist)()) {
+    // A copy: a trigger on these rows may run such a command, too.
+    let all = OWNED_ROWS.lock().clone();
+    for rows in all.into_iter().filter(|rows| (rows.exist)()) {
         match heir {
             Some(heir) => (rows.reassign)(&owners, heir),
             None => (rows.drop)(&owners),

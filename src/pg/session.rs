@@ -32,14 +32,23 @@ pub fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
+/// True if a database with this OID exists.
+pub fn database_exists(database: u32) -> bool {
+    let id = pg_sys::SysCacheIdentifier::DATABASEOID as i32;
+    let none = pg_sys::Datum::null();
+    // SAFETY: the cache of databases has one key, the OID.
+    unsafe { pg_sys::SearchSysCacheExists(id, pg_sys::Oid::from(database).into(), none, none, none) }
+}
+
 pub fn is_parallel_worker() -> bool {
     // SAFETY: a variable of this process, set when it starts.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
-/// Applies a changed configuration file. For the main loop of a process.
+/// Applies a changed configuration file. PostgreSQL's processes do it between statements; a long wait inside of a statement
+/// may do it as well.
 pub fn reload_configuration() {
-    // SAFETY: as PostgreSQL's own processes do it, outside of any statement.
+    // SAFETY: as autovacuum does it inside of a transaction. Values from a file belong to no transaction.
     unsafe {
         pg_sys::ConfigReloadPending = 0;
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);

@@ -190,7 +190,7 @@ pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize)
     row.get(column).unwrap_or_else(unexpected)
 }
 
-/// Errors of PostgreSQL end the statement before; what is left is a query that does not fit the tables.
+/// PostgreSQL raises its own errors. This error means that the query does not fit the tables.
 pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -1,22 +1,21 @@
-//! Set-returning functions that stream one bigint a call.
+//! Set-returning functions that return one bigint per call.
 
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
 
-/// Returns the next row of a set; `None` ends it. PostgreSQL's protocol of one value a call, without its helper functions
-/// where they only read `fn_extra`: a guarded call for each row would cost more than an id.
+/// The next row of a set, in PostgreSQL's value-per-call mode; `None` ends the set. PostgreSQL's helper functions that only
+/// read `fn_extra` are not called: pgrx's guard would cost more than the row.
 ///
 /// # Safety
-/// `fcinfo` is that of a running call of a function that returns a set, and that keeps nothing else in `fn_extra`. A `T`
-/// needs no drop.
+/// `fcinfo` is that of a running call of a set-returning function that uses `fn_extra` for nothing else. `T` needs no drop.
 #[inline]
 pub unsafe fn next_row<T>(
     fcinfo: pg_sys::FunctionCallInfo,
     begin: impl FnOnce() -> T,
     next: impl FnOnce(&mut T) -> Option<i64>,
 ) -> Option<i64> {
-    // SAFETY: `fn_extra` of a function that returns a set is null, or what `init_MultiFuncCall` put there; PostgreSQL
-    // sets it back to null when the set ends or is abandoned. `user_fctx` is ours, set right after.
+    // SAFETY: `fn_extra` is null or the context that `init_MultiFuncCall` stored. PostgreSQL sets it back to null when the
+    // set ends or is abandoned. `user_fctx` is set right after the context is created.
     unsafe {
         let flinfo = (*fcinfo).flinfo;
         if (*flinfo).fn_extra.is_null() {

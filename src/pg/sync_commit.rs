@@ -1,12 +1,12 @@
-//! How long a commit waits: `synchronous_commit` for the running transaction.
+//! `synchronous_commit` of the running transaction.
 
 use pgrx::prelude::*;
 
-/// What a commit must survive.
+/// The failures that a commit must survive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     Any,
-    /// A crash. A session that has set `synchronous_commit = local` confirms the standbys itself.
+    /// A crash. Under `synchronous_commit = local` the commit does not wait for standbys.
     Crash,
     /// A failover to a synchronous standby.
     Failover,

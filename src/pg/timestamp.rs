@@ -1,12 +1,12 @@
-//! PostgreSQL's timestamps and the core's milliseconds and microseconds since 1970.
+//! Conversion between PostgreSQL's timestamps and milliseconds or microseconds since 1970.
 
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
-/// 2000-01-01, where PostgreSQL's timestamps begin, in milliseconds since 1970.
+/// The epoch of PostgreSQL's timestamps, 2000-01-01, in milliseconds since 1970.
 const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
 
-/// The millisecond that holds an instant; the least and greatest number for the infinities.
+/// Rounded down. `-infinity` and `infinity` are `i64::MIN` and `i64::MAX`.
 pub fn to_ms(ts: TimestampWithTimeZone) -> i64 {
     match pg_sys::TimestampTz::from(ts) {
         infinite @ (i64::MIN | i64::MAX) => infinite,
@@ -14,13 +14,13 @@ pub fn to_ms(ts: TimestampWithTimeZone) -> i64 {
     }
 }
 
-/// `None` for what a timestamp cannot say.
+/// `None` if out of range for a timestamp.
 pub fn from_ms(ms: i64) -> Option<TimestampWithTimeZone> {
     let us = ms.checked_sub(POSTGRES_EPOCH_MS)?.checked_mul(1000)?;
     TimestampWithTimeZone::try_from(us).ok()
 }
 
-/// The microsecond since 1970; the least and greatest number for the infinities, and for what is too far away.
+/// `-infinity` and `infinity` are `i64::MIN` and `i64::MAX`, as is a time out of range for an `i64`.
 pub fn to_us(ts: TimestampWithTimeZone) -> i64 {
     match pg_sys::TimestampTz::from(ts) {
         infinite @ (i64::MIN | i64::MAX) => infinite,
@@ -28,7 +28,7 @@ pub fn to_us(ts: TimestampWithTimeZone) -> i64 {
     }
 }
 
-/// `None` for the infinities as `to_us` says them, and for what a timestamp cannot say.
+/// `None` for the infinities of [`to_us`], and if out of range for a timestamp.
 pub fn from_us(us: i64) -> Option<TimestampWithTimeZone> {
     if matches!(us, i64::MIN | i64::MAX) {
         return None;
@@ -36,9 +36,21 @@ pub fn from_us(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(us.checked_sub(POSTGRES_EPOCH_MS * 1000)?).ok()
 }
 
-/// `infinity` for what is later than a timestamp can say.
+/// `infinity` if out of range for a timestamp.
 pub fn from_ms_or_infinity(ms: i64) -> TimestampWithTimeZone {
     from_ms(ms).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
+}
+
+/// `infinity` for what is later than a timestamp can say.
+pub fn from_us_or_infinity(us: i64) -> TimestampWithTimeZone {
+    from_us(us).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
+}
+
+/// Microseconds since 1970 on the wall clock, as `clock_timestamp()` reads it.
+pub fn now_us() -> i64 {
+    // SAFETY: reads the clock.
+    let us = unsafe { pg_sys::GetCurrentTimestamp() };
+    us + POSTGRES_EPOCH_MS * 1000
 }
 
 /// `None` for what an interval cannot say.

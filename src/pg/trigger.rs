@@ -1,4 +1,4 @@
-//! Functions that only a trigger may call. pgrx's own kind of them answers anybody else with an internal error.
+//! Trigger functions. pgrx's own support raises an internal error when such a function is called outside of a trigger.
 
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -10,7 +10,7 @@ use std::ffi::CStr;
 
 pub type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
-/// The row that a trigger lets through, or none.
+/// The result of a trigger: the row to write, or none to skip it.
 pub struct Row(Option<pg_sys::Datum>);
 
 impl_sql_translatable!(Row, "trigger");
@@ -27,25 +27,25 @@ impl From<pg_sys::HeapTuple> for Row {
     }
 }
 
-// SAFETY: the datum is a tuple in memory of the call, or a null pointer, which is what a trigger has to return.
+// SAFETY: a trigger must return a tuple in the memory of the call, or a null pointer.
 unsafe impl BoxRet for Row {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: as above. A trigger that returns no row returns a null pointer, and not NULL.
+        // SAFETY: as above. For no row, a trigger returns a null pointer, not NULL.
         unsafe { fcinfo.return_raw_datum(self.0.unwrap_or(pg_sys::Datum::null())) }
     }
 }
 
-/// What the running call is about; `None` if it is not a trigger's.
+/// The trigger of the running call; `None` if the call is not a trigger's.
 ///
 /// # Safety
 /// `fcinfo` is that of the running call.
 pub unsafe fn of<'a>(fcinfo: pg_sys::FunctionCallInfo) -> Option<PgTrigger<'a>> {
-    // SAFETY: by the above. It looks whether the call is a trigger's before it looks at anything else.
+    // SAFETY: by the above. pgrx tests first that a trigger made the call.
     unsafe { PgTrigger::from_fcinfo(&*fcinfo) }.ok()
 }
 
-/// The arguments of a trigger's definition, in the encoding of the database.
+/// The arguments in a trigger's definition, in the encoding of the database.
 pub fn arguments(definition: &pg_sys::Trigger) -> Vec<&CStr> {
-    // SAFETY: a trigger has as many arguments as it says, all C strings that live as long as it.
+    // SAFETY: `tgargs` has `tgnargs` C strings, which live as long as the trigger.
     (0..definition.tgnargs as usize).map(|index| unsafe { CStr::from_ptr(*definition.tgargs.add(index)) }).collect()
 }

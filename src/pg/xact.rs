@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::panic::AssertUnwindSafe;
 
 /// Runs the function at each later event of a transaction of this process. Register once.
@@ -19,7 +19,8 @@ unsafe extern "C-unwind" fn xact_event(event: pg_sys::XactEvent::Type, callback:
     callback(event);
 }
 
-/// Runs the function when this process exits in order, while it still has its transaction and its database.
+/// Runs the function when this process exits in order. PostgreSQL runs what was registered last first: after [a
+/// connection](super::bgworker::connect), that is while the process still has its transaction.
 pub fn before_exit(callback: fn(code: i32)) {
     // SAFETY: as in `on_xact_event`.
     unsafe { pg_sys::before_shmem_exit(Some(exit), pg_sys::Datum::from(callback as usize)) };
@@ -36,6 +37,18 @@ unsafe extern "C-unwind" fn exit(code: i32, callback: pg_sys::Datum) {
     // SAFETY: registered above, with a function of this type.
     let callback = unsafe { std::mem::transmute::<usize, fn(i32)>(callback.value()) };
     callback(code);
+}
+
+/// The transaction's id, which it gets now if it has none.
+pub fn id() -> i64 {
+    // SAFETY: in a transaction.
+    unsafe { pg_sys::GetTopFullTransactionId() }.value as i64
+}
+
+/// The transaction's id; 0 if it has none.
+pub fn id_if_any() -> i64 {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64
 }
 
 /// Works in a subtransaction, so that an error can be caught and the transaction goes on. `None` rolls back, as an error
@@ -72,16 +85,47 @@ pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     result.expect("the read has returned")
 }
 
+/// The transaction itself, among its subtransactions: a macro of PostgreSQL.
+const TOP: pg_sys::SubTransactionId = 1;
+
+/// Raises 25006 during recovery and in a read-only transaction, under the name of a function that writes.
+pub fn require_read_write(function: &CStr) {
+    // SAFETY: a C string.
+    unsafe {
+        pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+    }
+}
+
+/// True in a transaction block. Also inside of [`in_subtransaction`], which looks like a block.
+pub fn is_in_block() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::IsTransactionBlock() }
+}
+
+/// True in a transaction block whose later statements see what its first one saw.
+pub fn has_one_snapshot() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && is_in_block() }
+}
+
 /// Effects of the running transaction, each with the subtransaction that it belongs to.
 pub struct SubxactList<T: 'static> {
     effects: Mutex<Vec<(pg_sys::SubTransactionId, T)>>,
     /// Runs for each effect of a subtransaction that is rolled back.
     undo: fn(T),
+    /// False if effects that no savepoint can undo are not listed.
+    keeps_top: bool,
 }
 
 impl<T: Send> SubxactList<T> {
     pub const fn new(undo: fn(T)) -> Self {
-        Self { effects: Mutex::new(Vec::new()), undo }
+        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: true }
+    }
+
+    /// A list of the effects that a savepoint can still undo.
+    pub const fn of_savepoints(undo: fn(T)) -> Self {
+        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: false }
     }
 
     /// Makes the list follow savepoints. Call once, before the first `push`.
@@ -93,7 +137,10 @@ impl<T: Send> SubxactList<T> {
     /// Adds an effect of the running subtransaction.
     pub fn push(&self, effect: T) {
         // SAFETY: reads this process's own state.
-        self.effects.lock().push((unsafe { pg_sys::GetCurrentSubTransactionId() }, effect));
+        let subxact = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        if self.keeps_top || subxact != TOP {
+            self.effects.lock().push((subxact, effect));
+        }
     }
 
     /// True if there is such an effect. Tests the newest first.
@@ -112,16 +159,20 @@ impl<T: Send> SubxactList<T> {
 
     fn subxact_event(&self, event: pg_sys::SubXactEvent::Type, own: u32, parent: u32) {
         let mut effects = self.effects.lock();
+        // Those of the innermost subtransaction are the last ones.
+        let first = effects.iter().rposition(|(subxact, _)| *subxact != own).map_or(0, |other| other + 1);
         match event {
+            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB if parent == TOP && !self.keeps_top => {
+                effects.truncate(first)
+            }
             // The effects become the parent's.
             pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
-                effects.iter_mut().filter(|(xact, _)| *xact == own).for_each(|(xact, _)| *xact = parent);
+                effects[first..].iter_mut().for_each(|(subxact, _)| *subxact = parent);
             }
             pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-                let (undone, kept) = std::mem::take(&mut *effects).into_iter().partition(|(xact, _)| *xact == own);
-                *effects = kept;
+                let undone = effects.split_off(first);
                 drop(effects);
-                Vec::into_iter(undone).for_each(|(_, effect)| (self.undo)(effect));
+                undone.into_iter().for_each(|(_, effect)| (self.undo)(effect));
             }
             _ => {}
         }

@@ -1,18 +1,22 @@
-//! Making, changing and giving away tags. Who is who is checked here; the table itself is nobody's to write.
+//! Creating, altering, dropping and granting segments. Users have no privileges on the table: these functions check
+//! theirs.
 
 use super::errors;
-use super::row::{self, Row};
+use super::store::{self, TagRow};
 use crate::args;
 use crate::pg::encoding::{Text, c_string};
-use idgen_core::segment::definition::{Definition, MAX_TAG_BYTES};
+use crate::pg::session;
+use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
-/// The step that a busy tag may grow to, unless the tag says otherwise: ten million last about a second where as many are
-/// drawn as two cores can draw. A range that lasts a tenth of that ends before a disk under load has committed the next.
-const MAX_STEP: i64 = 10_000_000;
+/// The default of `max_step`: two cores draw ten million values in about a second. A range that lasts a tenth of that
+/// can end before a busy disk has committed the next one.
+const DEFAULT_MAX_STEP: i64 = 10_000_000;
 
-/// Makes a tag; the caller owns it. `start` is the least value it may hand out.
+/// Creates a segment that the caller owns. `start` is the lower bound of its values; `min_step` defaults to the step,
+/// `max_step` to 10,000,000 or the step. Raises 42710 if it exists, 22023 for a value out of range, 22004 for other
+/// arguments that are NULL.
 #[pg_extern(sql = "CREATE FUNCTION segment_create(tag text, start bigint DEFAULT 1, step bigint DEFAULT 1000, \
            min_step bigint DEFAULT NULL, max_step bigint DEFAULT NULL, target_duration interval DEFAULT '1 second', \
            stride bigint DEFAULT 1, residue bigint DEFAULT 0, upper_bound bigint DEFAULT 9223372036854775807) \
@@ -32,24 +36,25 @@ fn segment_create(
     let tag = checked_tag(tag.as_deref());
     let step = args::required(step, "step");
     let target_duration = args::required(target_duration, "target_duration");
-    let definition = Definition {
-        // Of the least bigint there is none below; the check says so.
+    let definition = TagDefinition {
+        // The check refuses the least bigint, which has none below it.
         max_id: args::required(start, "start").saturating_sub(1),
         step,
         min_step: min_step.unwrap_or(step),
-        max_step: max_step.unwrap_or(step.max(MAX_STEP)),
+        max_step: max_step.unwrap_or(step.max(DEFAULT_MAX_STEP)),
         target_us: micros(&target_duration),
         stride: args::required(stride, "stride"),
         residue: args::required(residue, "residue"),
         upper_bound: args::required(upper_bound, "upper_bound"),
     };
     definition.check_new().unwrap_or_else(|e| errors::definition(e).raise());
-    if !row::insert(tag, row::user(), &definition, target_duration) {
+    if !store::insert(tag, session::user(), &definition, target_duration) {
         errors::exists(tag).raise();
     }
 }
 
-/// Changes a tag: what is not given stays. `max_id` goes forward only.
+/// Alters a segment; NULL keeps a setting. Raises 42704 if there is no such segment, 42501 unless the caller is a
+/// member of its owner and of the new one, 22023 for a value out of range or a `max_id` below the current one.
 #[pg_extern(sql = "CREATE FUNCTION segment_alter(tag text, max_id bigint DEFAULT NULL, step bigint DEFAULT NULL, \
            min_step bigint DEFAULT NULL, max_step bigint DEFAULT NULL, target_duration interval DEFAULT NULL, \
            stride bigint DEFAULT NULL, residue bigint DEFAULT NULL, upper_bound bigint DEFAULT NULL, \
@@ -69,14 +74,14 @@ fn segment_alter(
     owner: Option<Text>,
 ) {
     let tag = args::required(tag.as_deref(), "tag");
-    let now = lock_own(tag).definition;
-    if let Some(wish) = max_id.filter(|wish| *wish < now.max_id) {
-        errors::lowered(tag, now.max_id, wish).raise();
+    let now = lock_owned(tag).definition;
+    if let Some(lower) = max_id.filter(|max_id| *max_id < now.max_id) {
+        errors::lowered(tag, now.max_id, lower).raise();
     }
     let (least, most) = (min_step.unwrap_or(now.min_step), max_step.unwrap_or(now.max_step));
-    let definition = Definition {
+    let definition = TagDefinition {
         max_id: max_id.unwrap_or(now.max_id),
-        // The step moves by itself, so it moves with its limits too.
+        // The step adapts by itself, so it follows its limits too.
         step: step.unwrap_or(now.step.min(most).max(least)),
         min_step: least,
         max_step: most,
@@ -87,26 +92,28 @@ fn segment_alter(
     };
     definition.check().unwrap_or_else(|e| errors::definition(e).raise());
     let owner = owner.as_deref().map(new_owner);
-    row::update(tag, owner, &definition, target_duration);
+    store::update(tag, owner, &definition, target_duration);
 }
 
-/// Drops a tag. One that is made again under its name begins anew.
+/// Drops a segment. Raises 42704 and 42501 as `segment_alter`, 22004 for NULL. A segment created later under this tag
+/// has values of its own.
 #[pg_extern(sql = "CREATE FUNCTION segment_drop(tag text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_drop(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
-    lock_own(tag);
-    row::delete(tag);
+    lock_owned(tag);
+    store::delete(tag);
 }
 
-/// Lets a role draw, or everybody: `public`.
+/// Lets a role draw, or `public`. Raises 42704 if there is no such segment or role, 42501 unless the caller is a member
+/// of the owner, 22004 for NULL.
 #[pg_extern(sql = "CREATE FUNCTION segment_grant(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_grant(tag: Option<Text>, role: Option<Text>) {
     set_drawer(tag, role, true);
 }
 
-/// Takes back what `segment_grant` gave, from the next statement of every session on.
+/// Revokes what `segment_grant` granted, from the next statement of each session on. Errors as `segment_grant`.
 #[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
@@ -115,16 +122,16 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 
 fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
-    lock_own(tag);
-    row::set_drawer(tag, role_or_public(role), may_draw);
+    lock_owned(tag);
+    store::set_drawer(tag, role_or_public(role), may_draw);
 }
 
-/// Locks the row of a tag that the current user may alter, and returns it as it is under the lock.
-fn lock_own(tag: &str) -> Row {
+/// Locks the row of a tag that the current user may alter, and returns it.
+fn lock_owned(tag: &str) -> TagRow {
     loop {
         // A role that is not the owner neither waits for the lock nor holds it.
-        require_owner(tag, &row::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
-        if let Some(row) = row::find_and_lock(tag) {
+        require_owner(tag, &store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
+        if let Some(row) = store::find_and_lock(tag) {
             require_owner(tag, &row);
             return row;
         }
@@ -132,7 +139,7 @@ fn lock_own(tag: &str) -> Row {
     }
 }
 
-fn require_owner(tag: &str, row: &Row) {
+fn require_owner(tag: &str, row: &TagRow) {
     if !row.may_alter {
         errors::not_owner(tag).raise();
     }
@@ -146,14 +153,14 @@ fn checked_tag(tag: Option<&str>) -> &str {
     tag
 }
 
-/// A role by its name; 0 is everybody.
+/// A role by its name; 0 for `public`.
 fn role_or_public(name: &str) -> pg_sys::Oid {
     if name == "public" { pg_sys::InvalidOid } else { role(name) }
 }
 
-/// Not by an error of PostgreSQL's: pgrx cannot pass on its text in an encoding of several bytes.
+/// Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
 fn role(name: &str) -> pg_sys::Oid {
-    // SAFETY: a C string; looks into the system's caches.
+    // SAFETY: a C string; reads system caches.
     let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
     if role == pg_sys::InvalidOid {
         errors::no_role(name).raise();
@@ -161,17 +168,17 @@ fn role(name: &str) -> pg_sys::Oid {
     role
 }
 
-/// A role that the current user may make an owner, as with PostgreSQL's own objects: one that it is a member of.
+/// A role that the current user may make the owner: as for PostgreSQL's own objects, one that the user is a member of.
 fn new_owner(name: &str) -> pg_sys::Oid {
     let role = role(name);
     // SAFETY: as above.
-    if !unsafe { pg_sys::is_member_of_role(pg_sys::GetUserId(), role) } {
+    if !unsafe { pg_sys::is_member_of_role(session::user(), role) } {
         errors::not_member(name).raise();
     }
     role
 }
 
-/// The length of an interval, with months of 30 days. What is too long for a bigint is as good as for ever.
+/// The microseconds of an interval, with months of 30 days, limited to a bigint.
 fn micros(interval: &Interval) -> i64 {
     i64::try_from(interval.as_micros()).unwrap_or(i64::MAX)
 }

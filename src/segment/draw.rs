@@ -1,55 +1,38 @@
-//! Drawing: from the ring of a tag, waiting for a refill where it is dry.
+//! Drawing values from the ring of a tag, and waiting for a refill if the ring is dry.
 
 use super::attach::{self, Attached, Source};
-use super::errors;
-use super::slot::{SEGMENTS, slot};
-use super::{private, refill, row, slot};
+use super::demand;
+use super::state::{LastError, SEGMENTS, slot};
+use super::{errors, store, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event::WaitEvent;
 use crate::settings;
-use idgen_core::segment::{Answer, Ended, Run};
+use idgen_core::segment::{Draw, ValueRun};
+use idgen_core::tenancy::Ended;
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How often somebody who waits makes sure that there is a worker. One that ends says so, unless it never began.
+/// A waiter makes sure after this time that a refill worker runs. One that ends wakes its waiters; one that never began
+/// does not.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// The next value. This is the hot path: no lock, no allocation, no logging, and no foreign call but for the user.
-#[inline]
-pub fn one(attached: &mut Attached, site: &CallSite) -> i64 {
-    if attached.is_good()
-        && let Source::Shared { ring, handle, index } = *attached.source()
-        && let Ok(Answer::Drawn { run, ask }) = ring.draw(handle, 1)
-    {
-        if ask {
-            prefetch(index);
-        }
-        return run.first;
-    }
-    run(attached, site, 1).first
-}
-
-/// Asks for a refill while there still is something. That goes on being served, with or without a worker.
-#[cold]
-fn prefetch(index: usize) {
-    let _ = refill::ask(index);
-}
+/// As `pg_stat_activity` shows the wait for a refill.
+static REFILL_WAIT: WaitEvent = WaitEvent::named(c"IdgenSegmentRefill");
 
 /// The next run of values, at least 1 and at most `want`.
 #[cold]
-pub fn run(attached: &mut Attached, site: &CallSite, want: u64) -> Run {
+pub fn run(attached: &mut Attached, site: &CallSite, want: u64) -> ValueRun {
     Drawing { attached, site, want, whole: false }.draw()
 }
 
-/// As many values as wanted, in one piece.
-pub fn block(attached: &mut Attached, site: &CallSite, want: u64) -> Run {
+/// A run of exactly `want` values.
+pub fn block(attached: &mut Attached, site: &CallSite, want: u64) -> ValueRun {
     Drawing { attached, site, want, whole: true }.draw()
 }
 
-/// One call that draws, with all that may come in its way.
 struct Drawing<'a> {
     attached: &'a mut Attached,
     site: &'a CallSite,
@@ -58,28 +41,28 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    fn draw(mut self) -> Run {
+    fn draw(mut self) -> ValueRun {
         let mut waiting: Option<Waiting> = None;
         let mut dry_since: Option<Instant> = None;
         loop {
-            if !self.attached.is_good() {
+            if !self.attached.is_valid() {
                 self.attach_again(waiting.take());
             }
             let Source::Shared { ring, handle, index } = *self.attached.source() else {
-                return self.draw_private();
+                return self.draw_uncommitted();
             };
             let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
             match answer {
-                Ok(Answer::Drawn { run, ask }) => {
-                    if ask {
-                        prefetch(index);
+                Ok(Draw::Drawn { run, request }) => {
+                    if request {
+                        demand::prefetch(index);
                     }
                     if let Some(waiting) = waiting {
                         waiting.end();
                     }
                     return run;
                 }
-                Ok(Answer::Dry) => {
+                Ok(Draw::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
                     dry_since.get_or_insert_with(Instant::now);
                     waiting.get_or_insert_with(|| Waiting::begin(index, self.want)).go_on(&self, waited);
@@ -89,8 +72,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// Attaches to what the tag is now, and where it lives: the ring may have been given to another tag, or the row be
-    /// changed or gone. What is waited for is another ring from here on.
+    /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
+    /// wait goes on at the new ring.
     fn attach_again(&mut self, waiting: Option<Waiting>) {
         if let Some(waiting) = waiting {
             waiting.end();
@@ -98,15 +81,12 @@ impl Drawing<'_> {
         *self.attached = attach::look_up(&self.tag());
     }
 
-    fn draw_private(&self) -> Run {
-        match private::draw(self.attached.creation(), self.want, self.whole) {
-            Some((range, stride)) => Run { first: range.first, count: range.count, stride },
-            None => self.exhausted(),
-        }
+    fn draw_uncommitted(&self) -> ValueRun {
+        uncommitted::draw(self.attached.creation(), self.want, self.whole).unwrap_or_else(|| self.exhausted())
     }
 
     fn exhausted(&self) -> ! {
-        let bound = row::find(&self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
+        let bound = store::find(&self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
         errors::exhausted(&self.tag(), bound).raise()
     }
 
@@ -116,24 +96,21 @@ impl Drawing<'_> {
 }
 
 /// A wait for the refill of one ring.
-/// As `pg_stat_activity` shows the wait for a refill.
-const REFILL_WAIT: WaitEvent = WaitEvent::named(c"IdgenSegmentRefill");
-
 struct Waiting {
     index: usize,
     began: Instant,
     want: u64,
-    /// The number of refills when values were last asked for; each that leaves too little is asked anew.
-    asked_at: Option<u64>,
+    /// The number of refills at the last request. A refill that brings too few values needs another request.
+    requested_at: Option<u64>,
 }
 
-/// However the wait ends: what was asked for and has not come is no longer wanted by this call. A refill still is.
+/// Withdraws the values of a request that is still open. A refill stays requested.
 impl Drop for Waiting {
     fn drop(&mut self) {
         let slot = slot(self.index);
-        if self.asked_at == Some(slot.refills.load(Relaxed)) {
+        if self.requested_at == Some(slot.refills.load(Relaxed)) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
-            // `Err` says that the worker has taken it.
+            // `Err` if the worker has taken the request.
             let _ = slot.demand.fetch_update(Relaxed, Relaxed, less);
         }
     }
@@ -142,20 +119,20 @@ impl Drop for Waiting {
 impl Waiting {
     fn begin(index: usize, want: u64) -> Self {
         let slot = slot(index);
-        // Counted before the wait, so that a wait which is cancelled shows too.
+        // Counted before the wait, so that a cancelled wait counts.
         slot.waits.fetch_add(1, Relaxed);
         slot.refilled.prepare_to_sleep();
-        Self { index, began: Instant::now(), want, asked_at: None }
+        Self { index, began: Instant::now(), want, requested_at: None }
     }
 
-    /// Asks for a refill, or if that is done, sleeps until there is news. After each the ring is looked at again: it may
-    /// have been refilled before this process was on the list of those to be woken. `waited` is the time since the call
-    /// first found a ring dry, be it this one or one that the tag has had to leave.
+    /// Requests a refill, or sleeps if that is done. The caller then draws again: the ring may have been refilled
+    /// before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this or an
+    /// earlier one.
     fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
         let slot = slot(self.index);
         let refills = slot.refills.load(Relaxed);
-        let is_asked = self.asked_at == Some(refills);
-        if is_asked && slot.exhausted.load(Relaxed) {
+        let is_requested = self.requested_at == Some(refills);
+        if is_requested && slot.exhausted.load(Relaxed) {
             ConditionVariable::cancel_sleep();
             drawing.exhausted();
         }
@@ -163,14 +140,14 @@ impl Waiting {
         if waited.is_some_and(|waited| waited >= timeout) {
             self.time_out(drawing);
         }
-        if !is_asked {
-            self.asked_at = Some(refills);
+        if !is_requested {
+            self.requested_at = Some(refills);
             slot.demand.fetch_add(self.want, Relaxed);
-        } else if slot.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), REFILL_WAIT) {
+        } else if slot.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT) {
             return;
         }
-        // Asked for the first time, or the worker may be gone.
-        refill::summon().unwrap_or_else(|failure| {
+        // After the first request, or if the worker may be gone.
+        demand::summon().unwrap_or_else(|failure| {
             ConditionVariable::cancel_sleep();
             failure.raise()
         });
@@ -178,7 +155,7 @@ impl Waiting {
 
     fn time_out(&self, drawing: &Drawing) -> ! {
         ConditionVariable::cancel_sleep();
-        let mut last = slot::LastError::default();
+        let mut last = LastError::default();
         SEGMENTS.exclusive(|segments| last = segments.errors[self.index]);
         errors::timed_out(&drawing.tag(), last.text()).raise()
     }

@@ -1,12 +1,12 @@
 //! The errors of segments.
 
 use crate::pg::ereport::{Report, quoted};
-use idgen_core::segment::definition::{DefinitionError, MAX_TAG_BYTES};
+use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError};
 use pgrx::prelude::*;
 
 pub fn unknown(tag: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("segment \"{tag}\" does not exist"))
-        .hint(format!("Make it with SELECT segment_create({});", quoted(tag)))
+        .hint(format!("Create it with SELECT segment_create({});", quoted(tag)))
 }
 
 pub fn exists(tag: &str) -> Report {
@@ -19,7 +19,7 @@ pub fn not_owner(tag: &str) -> Report {
 
 pub fn may_not_draw(tag: &str, user: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied for segment \"{tag}\""))
-        .hint(format!("Its owner grants it with SELECT segment_grant({}, {});", quoted(tag), quoted(user)))
+        .hint(format!("Ask its owner to run SELECT segment_grant({}, {});", quoted(tag), quoted(user)))
 }
 
 pub fn tag_length(tag: &str) -> Report {
@@ -27,8 +27,8 @@ pub fn tag_length(tag: &str) -> Report {
         .detail(format!("A tag has 1 to {MAX_TAG_BYTES} bytes, and this has {}.", tag.len()))
 }
 
-pub fn definition(error: DefinitionError) -> Report {
-    let DefinitionError { field, value, .. } = &error;
+pub fn definition(error: TagDefinitionError) -> Report {
+    let TagDefinitionError { field, value, .. } = &error;
     Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid {field} \"{value}\""))
         .detail(error.to_string())
 }
@@ -36,17 +36,17 @@ pub fn definition(error: DefinitionError) -> Report {
 pub fn row_trigger_only() -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-        "idgen.segment_row is the trigger of idgen.segment, and nothing else calls it",
+        "idgen.segment_row() must be called by the trigger of idgen.segment",
     )
 }
 
-pub fn lowered(tag: &str, now: i64, wish: i64) -> Report {
+pub fn lowered(tag: &str, now: i64, lower: i64) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-        format!("max_id of segment \"{tag}\" cannot be lowered to {wish}"),
+        format!("max_id of segment \"{tag}\" cannot be lowered to {lower}"),
     )
     .detail(format!("Values up to {now} may have been handed out."))
-    .hint("To number anew, drop the segment and make it again.")
+    .hint("To start again from a lower value, drop the segment and create it again.")
 }
 
 pub fn count_out_of_range(count: i64, most: i64) -> Report {
@@ -57,10 +57,13 @@ pub fn count_out_of_range(count: i64, most: i64) -> Report {
 pub fn exhausted(tag: &str, upper_bound: i64) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
-        format!("segment \"{tag}\" has come to its upper bound"),
+        format!("segment \"{tag}\" has reached its upper bound"),
     )
-    .detail(format!("No value above {upper_bound} is handed out, and fewer are left than were asked for."))
-    .hint(format!("If the column has room, SELECT segment_alter({}, upper_bound => ...);", quoted(tag)))
+    .detail(format!("Its values end at {upper_bound}, and fewer are left than the call wants."))
+    .hint(format!(
+        "If the column has room for larger values, run SELECT segment_alter({}, upper_bound => ...);",
+        quoted(tag)
+    ))
 }
 
 pub fn changed_here(tag: &str) -> Report {
@@ -68,36 +71,33 @@ pub fn changed_here(tag: &str) -> Report {
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("segment \"{tag}\" was changed in this transaction"),
     )
-    .detail("Other sessions go on by its old state until the transaction commits, so this one cannot draw by the new.")
-    .hint("Commit first, then draw.")
+    .detail("Other sessions draw from its old definition until the transaction commits.")
+    .hint("Commit the transaction, then draw from the segment.")
 }
 
 pub fn in_parallel_worker(tag: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
-        format!("segment \"{tag}\" of this transaction cannot be drawn from in a parallel worker"),
+        format!("cannot draw from segment \"{tag}\" in a parallel worker"),
     )
-    .detail("Until the transaction commits, its leader counts the values.")
-    .hint("Make the function that calls segment_next PARALLEL RESTRICTED, as segment_next is.")
+    .detail("This transaction created the segment, and the leader counts its values until the commit.")
+    .hint("Mark the function that calls segment_next as PARALLEL RESTRICTED, as segment_next is.")
 }
 
 pub fn timed_out(tag: &str, reason: Option<String>) -> Report {
-    let silence = "The refill worker has not reported anything: it may be waiting for a disk or a synchronous standby.";
+    let silence = "The refill worker has reported no error: it may be waiting for a disk or a synchronous standby.";
     Report::new(
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
         format!("no values of segment \"{tag}\" within idgen.segment_timeout"),
     )
     .detail(reason.unwrap_or_else(|| silence.to_owned()))
-    .hint("Remove what keeps the refill worker; the next call tries again.")
+    .hint("Remove the cause, then repeat the call.")
 }
 
 pub fn no_worker() -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
-        "no background worker is to be had for refilling segments",
-    )
-    .detail("All of max_worker_processes are in use.")
-    .hint("Raise max_worker_processes and restart.")
+    Report::new(PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "could not start the refill worker")
+        .detail("All slots of max_worker_processes are in use.")
+        .hint("Raise max_worker_processes and restart.")
 }
 
 pub fn no_role(name: &str) -> Report {

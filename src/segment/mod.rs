@@ -1,43 +1,52 @@
-//! The SQL functions that draw segment ids, and the ones that define tags.
+//! Segment ids: the SQL functions that draw them. A segment has a row in `idgen.segment`, under its tag, and a ring of
+//! values in shared memory.
 
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::composite::{self, Composite};
 use crate::pg::process_utility;
 use crate::shmem;
+use idgen_core::segment::tag::MAX_STEP;
 use pgrx::prelude::*;
 
 mod attach;
-mod change;
-pub mod define;
+mod define;
+mod demand;
 mod draw;
 mod errors;
-pub mod many;
-mod private;
-pub mod refill;
-mod row;
-mod slot;
+mod many;
+mod pending;
+mod refill;
+mod refill_worker;
+mod state;
 pub mod stats;
-pub mod trigger;
+mod store;
+mod trigger;
+mod uncommitted;
 
-/// The next value of a tag. NULL is 22004.
+/// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
+/// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,
+/// 55000 without preload or if this transaction changed the segment, 25006 on a standby.
 #[pg_extern(sql = "CREATE FUNCTION segment_next(tag text) RETURNS bigint VOLATILE PARALLEL RESTRICTED \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
-    site.with(attach::of_call, |attached| draw::one(attached, &site))
+    site.with(attach::of_call, |attached| {
+        attached.try_draw_one().unwrap_or_else(|| draw::run(attached, &site, 1).first)
+    })
 }
 
-/// So many values that follow each other, in one piece.
+/// A run of consecutive values. Raises 22004 for NULL, 22023 unless the count is 1 to 1000000000; else as
+/// `segment_next`.
 #[pg_extern(sql = "CREATE FUNCTION segment_reserve(tag text, count bigint, OUT first_id bigint, OUT last_id bigint, \
            OUT stride bigint) VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, count) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<i64>(fcinfo, 1)) };
     let count = args::required(count, "count");
-    if !(1..=idgen_core::segment::step::MAX_STEP).contains(&count) {
-        errors::count_out_of_range(count, idgen_core::segment::step::MAX_STEP).raise();
+    if !(1..=MAX_STEP).contains(&count) {
+        errors::count_out_of_range(count, MAX_STEP).raise();
     }
     let run = site.with(attach::of_call, |attached| draw::block(attached, &site, count as u64));
     // SAFETY: three columns, all bigint, as declared.
@@ -46,10 +55,10 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&slot::RINGS, &slot::SLOTS, &slot::SEGMENTS]);
+    shmem::register(&[&state::RINGS, &state::SLOTS, &state::SEGMENTS]);
     process_utility::follow_owners_of(process_utility::OwnedRows {
-        exist: || row::SEGMENT.find().is_some(),
-        reassign: row::reassign,
-        drop: row::drop_owned,
+        exist: || store::SEGMENT.find().is_some(),
+        reassign: store::reassign,
+        drop: store::drop_owned,
     });
 }

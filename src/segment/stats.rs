@@ -1,25 +1,27 @@
-//! What `idgen.stat_segment` shows of the rings of this database.
+//! What the view `idgen.stat_segment` reads: the rings of this database.
 
-use super::row;
-use super::slot::LastError;
-use super::slot::{RINGS, SEGMENTS, SLOTS, Slot, ring, slot, slots};
+use super::state::{LastError, RINGS, SEGMENTS, SLOTS, Slot, ring, slot, slots};
+use super::store;
 use crate::pg::encoding::Text;
+use crate::pg::session::database;
 use crate::shmem;
-use idgen_core::segment::table::Tenant;
-use idgen_core::segment::{Rest, Run};
+use idgen_core::segment::{Remaining, RingTenant, ValueRun};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A ring as it was at one moment.
-struct Ring {
+extension_sql_file!("views.sql", name = "segment_views", requires = [stat_get_segment]);
+
+/// A ring at one moment.
+struct RingState {
     index: usize,
-    tenant: Tenant,
-    rest: Rest,
+    tenant: RingTenant,
+    remaining: Remaining,
     position: u64,
     error: LastError,
 }
 
-/// One row for each tag that has a ring and that the caller may draw from. Members of pg_read_all_stats see all of them.
+/// One row for each segment of this database that has a ring and that the caller may draw from. Members of
+/// pg_read_all_stats see all of them. No rows without preload.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_segment(OUT creation bigint, OUT first_id bigint, OUT last_id bigint, \
            OUT next_first_id bigint, OUT next_last_id bigint, OUT remaining bigint, OUT issued bigint, OUT refills bigint, \
@@ -45,19 +47,19 @@ fn stat_get_segment() -> TableIterator<
     ),
 > {
     let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {
-        let visible = row::visible_creations();
+        let visible = store::visible_creations();
         let rings = rings().into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
         rings.map(|ring| {
             let slot = slot(ring.index);
             let of = |counter: fn(&Slot) -> &AtomicU64| counter(slot).load(Relaxed) as i64;
-            let Rest { current, next } = ring.rest;
+            let Remaining { current, next } = ring.remaining;
             let remaining = [current, next].into_iter().flatten().map(|run| run.count as i64).sum();
             (
                 ring.tenant.key.creation,
                 current.map(|run| run.first),
-                current.as_ref().map(Run::last),
+                current.as_ref().map(ValueRun::last),
                 next.map(|run| run.first),
-                next.as_ref().map(Run::last),
+                next.as_ref().map(ValueRun::last),
                 remaining,
                 ring.position.saturating_sub(slot.reset_at.load(Relaxed)) as i64,
                 of(|s| &s.refills),
@@ -71,24 +73,25 @@ fn stat_get_segment() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-fn rings() -> Vec<Ring> {
-    // Before the lock is taken: nothing may allocate under it.
+fn rings() -> Vec<RingState> {
+    // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(slots().len());
     SEGMENTS.exclusive(|segments| {
         for (index, tenant) in segments.table.tenants.iter().enumerate() {
-            if let Some(tenant) = tenant.filter(|tenant| tenant.key.database == row::database()) {
+            if let Some(tenant) = tenant.filter(|tenant| tenant.key.database == database()) {
                 let ring = ring(index);
-                let (rest, position) = (ring.rest(tenant.handle), ring.position());
-                found.push(Ring { index, tenant, rest, position, error: segments.errors[index] });
+                let (remaining, position) = (ring.remaining(tenant.handle), ring.position());
+                found.push(RingState { index, tenant, remaining, position, error: segments.errors[index] });
             }
         }
     });
     found
 }
 
-/// Sets the counters of every database to zero.
+/// Sets the counters to zero, in all databases.
 pub fn reset() {
-    for (slot, ring) in SLOTS.get().into_iter().flat_map(|slots| slots.iter()).zip(RINGS.require().iter()) {
-        slot.reset(ring.position());
-    }
+    let (Some(slots), Some(rings)) = (SLOTS.get(), RINGS.get()) else {
+        return;
+    };
+    slots.iter().zip(rings.iter()).for_each(|(slot, ring)| slot.reset(ring.position()));
 }

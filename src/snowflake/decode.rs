@@ -1,7 +1,7 @@
-//! The SQL functions that read ids and make bounds. They work without preload, on a standby and anywhere else.
+//! The SQL functions that read ids and compute ids of a time. They work everywhere: without preload, and on a standby.
 //!
-//! With a layout they are IMMUTABLE. Without one they depend on `idgen.layout`, which changes only when the server
-//! starts, and are STABLE. All are STRICT: NULL in, NULL out.
+//! With a layout they are IMMUTABLE, and raise 22023 for an invalid one. Without a layout they depend on `idgen.layout`,
+//! which changes only when the server starts, and are STABLE. All are STRICT.
 
 use super::errors;
 use super::layouts;
@@ -11,6 +11,8 @@ use crate::pg::timestamp;
 use idgen_core::layout::{Layout, Node};
 use pgrx::prelude::*;
 
+/// The parts of an id; NULL for a field that the layout lacks. Raises 22003 if the id is not of the layout, and 22008 if its
+/// time is out of range for a timestamp.
 #[pg_extern(
     sql = "CREATE FUNCTION snowflake_parts(id bigint, OUT ts timestamptz, OUT datacenter int, OUT worker int, \
            OUT tag int, OUT sequence bigint) STABLE STRICT PARALLEL SAFE \
@@ -41,6 +43,7 @@ fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composit
     unsafe { composite::form(fcinfo, datums) }
 }
 
+/// The start of the id's tick. Raises what `snowflake_parts` raises.
 #[pg_extern(stable, strict, parallel_safe)]
 fn snowflake_time(id: i64) -> TimestampWithTimeZone {
     time(id, &layouts::default())
@@ -60,6 +63,7 @@ fn time_of(id: i64, time_ms: i64) -> TimestampWithTimeZone {
     timestamp::from_ms(time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise())
 }
 
+/// The least id of the tick that contains the time. Clamped to the layout.
 #[pg_extern(stable, strict, parallel_safe)]
 fn snowflake_floor(ts: TimestampWithTimeZone) -> i64 {
     layouts::default().floor(timestamp::to_ms(ts))
@@ -70,6 +74,7 @@ fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
     layouts::parsed(&layout).floor(timestamp::to_ms(ts))
 }
 
+/// The greatest id of the tick that contains the time. Clamped to the layout.
 #[pg_extern(stable, strict, parallel_safe)]
 fn snowflake_ceil(ts: TimestampWithTimeZone) -> i64 {
     layouts::default().ceil(timestamp::to_ms(ts))
@@ -80,6 +85,7 @@ fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
     layouts::parsed(&layout).ceil(timestamp::to_ms(ts))
 }
 
+/// The id with these parts. Raises 22003 for a part that does not fit the layout, and 22008 for an infinite time.
 #[pg_extern(stable, strict, parallel_safe)]
 fn snowflake_make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: default!(i32, 0)) -> i64 {
     make(ts, worker, sequence, datacenter, &layouts::default())
@@ -109,10 +115,12 @@ fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, 
     let unsigned =
         |name, value: i32| u32::try_from(value).unwrap_or_else(|_| errors::negative_part(name, value.into()).raise());
     let node = Node { datacenter: unsigned("datacenter", datacenter), worker: unsigned("worker", worker) };
-    let wanted = u64::try_from(sequence).unwrap_or_else(|_| errors::negative_part("sequence", sequence).raise());
-    layout.pack(time_ms, node, wanted).unwrap_or_else(|e| errors::id(e, sequence, layout).raise())
+    let unsigned_sequence =
+        u64::try_from(sequence).unwrap_or_else(|_| errors::negative_part("sequence", sequence).raise());
+    layout.pack(time_ms, node, unsigned_sequence).unwrap_or_else(|e| errors::id(e, sequence, layout).raise())
 }
 
+/// The properties of a layout: canonical spec, size in bits, unit of time, epoch, capacity and end.
 #[pg_extern(
     sql = "CREATE FUNCTION snowflake_layout(OUT spec text, OUT bits int, OUT unit interval, OUT epoch timestamptz, \
            OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) STABLE STRICT PARALLEL SAFE \

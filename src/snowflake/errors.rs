@@ -2,10 +2,9 @@
 
 use crate::pg::ereport::Report;
 use crate::settings;
-use idgen_core::error::{IdError, LayoutError, NodeError, TextError};
-use idgen_core::layout::{Layout, PRESETS, time_text};
+use idgen_core::layout::{IdError, Layout, LayoutError, NodeError, PRESETS, time_text};
 use idgen_core::snowflake::IdSpace;
-use idgen_core::text::FORMATS;
+use idgen_core::text::{FORMATS, TextError};
 use pgrx::prelude::*;
 
 pub fn layout(text: &str, error: &LayoutError) -> Report {
@@ -23,21 +22,21 @@ pub fn node_too_large(layout: &Layout, error: NodeError) -> Report {
     let NodeError { field, value, max } = error;
     let failure = Report::new(
         PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-        format!("{field} id {value} of this server does not fit layout \"{layout}\""),
+        format!("{field} id \"{value}\" of this server does not fit layout \"{layout}\""),
     )
-    .detail(room(field, max));
+    .detail(valid_values(field, max));
     match settings::has_worker_pool() && field == "worker" {
-        true => failure.hint("Use a layout with more bits for it, or a pool with fewer slots."),
+        true => failure.hint("Use a layout with more worker bits, or a pool with fewer slots."),
         false => failure.hint(format!(
-            "Set idgen.{field}_id to a number that fits and restart, or use a layout with more bits for it."
+            "Set idgen.{field}_id to a valid value and restart the server, or use a layout with more {field} bits."
         )),
     }
 }
 
-fn room(field: &str, max: u64) -> String {
+fn valid_values(field: &str, max: u64) -> String {
     match max {
-        0 => format!("The layout has no field \"{field}\", so only number 0 can be in it."),
-        _ => format!("The layout has room for {field} 0 to {max}."),
+        0 => format!("The layout has no field \"{field}\", so the only valid value is 0."),
+        _ => format!("Valid values are 0 to {max}."),
     }
 }
 
@@ -46,42 +45,43 @@ pub fn observed_too_far_ahead(id: i64, time_ms: i64) -> Report {
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
         format!("id \"{id}\" is more than a day ahead of the clock"),
     )
-    .detail(format!("Its time is {}, and all ids of this server would begin there.", time_text(time_ms)))
-    .hint("Check the id and its layout; if it is right, say force => true.")
+    .detail(format!("Its time is {}. All later ids of this server would begin there.", time_text(time_ms)))
+    .hint("Check the id and its layout. If both are right, pass force => true.")
 }
 
 pub fn before_epoch(space: &IdSpace, now_ms: i64) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the clock is before the epoch of the layout")
-        .detail(format!("The server's clock says {}, the epoch is {}.", time_text(now_ms), time_text(space.epoch_ms())))
-        .hint("Use an epoch in the past, or set the server's clock.")
+        .detail(format!(
+            "The server's clock is at {}. The epoch is {}.",
+            time_text(now_ms),
+            time_text(space.epoch_ms())
+        ))
+        .hint("Use a layout with an epoch in the past, or correct the server's clock.")
 }
 
 pub fn exhausted(space: &IdSpace) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-        "the time bits of the layout have come to their end",
-    )
-    .detail(format!("The layout has no ids from {} on.", time_text(space.ends_at_ms())))
-    .hint("Use a layout with more time bits, a longer unit or a later epoch.")
+    Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the time bits of the layout are exhausted")
+        .detail(format!("The layout has no ids from {} on.", time_text(space.ends_at_ms())))
+        .hint("Use a layout with more time bits, a longer unit or a later epoch.")
 }
 
-/// An id that cannot be taken apart, or an argument of snowflake_make that does not fit.
+/// An id that is not of the layout, or an argument of `snowflake_make` that does not fit it.
 pub fn id(error: IdError, value: i64, layout: &Layout) -> Report {
     let failure = |message| Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, message);
     match error {
         IdError::Negative => {
-            failure(format!("\"{value}\" is no snowflake id")).detail("An id is never negative.".to_owned())
+            failure(format!("\"{value}\" is not a snowflake id")).detail("An id is never negative.".to_owned())
         }
-        IdError::TooManyBits { bits } => failure(format!("\"{value}\" is no id of layout \"{layout}\""))
-            .detail(format!("An id of the layout has {bits} bits at most.")),
+        IdError::TooManyBits { bits } => failure(format!("\"{value}\" is not an id of layout \"{layout}\""))
+            .detail(format!("An id of the layout has at most {bits} bits.")),
         IdError::BeforeEpoch => failure("ts is before the epoch of the layout".to_owned())
-            .detail(format!("The layout begins at {}.", time_text(layout.epoch_ms()))),
+            .detail(format!("The epoch is {}.", time_text(layout.epoch_ms()))),
         IdError::AfterEnd => failure("ts is after the end of the layout".to_owned())
             .detail(format!("The layout has no ids from {} on.", time_text(layout.ends_at_ms()))),
         IdError::Sequence { max } => failure(format!("sequence \"{value}\" does not fit layout \"{layout}\""))
-            .detail(format!("The layout has room for sequence 0 to {max}.")),
+            .detail(format!("Valid values are 0 to {max}.")),
         IdError::Node(NodeError { field, value, max }) => {
-            failure(format!("{field} \"{value}\" does not fit layout \"{layout}\"")).detail(room(field, max))
+            failure(format!("{field} \"{value}\" does not fit layout \"{layout}\"")).detail(valid_values(field, max))
         }
     }
 }
@@ -107,14 +107,14 @@ pub fn unknown_format(format: &str) -> Report {
         .hint(format!("Use one of {}.", formats.join(", ")))
 }
 
-/// A text that is no id in this format, or a number that is no id.
+/// A text that is not an id in this format, or a number that is not an id.
 pub fn text(value: &str, format: &str, error: TextError) -> Report {
     let (code, what) = match error {
-        TextError::Negative => (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "is no snowflake id".to_owned()),
+        TextError::Negative => (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "is not a snowflake id".to_owned()),
         TextError::Overflow => {
-            (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("is no id in {format}: it is too large"))
+            (PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, format!("is too large for an id in {format}"))
         }
-        _ => (PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("is no id in {format}")),
+        _ => (PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("is not an id in {format}")),
     };
     Report::new(code, format!("\"{value}\" {what}")).detail(error.to_string())
 }

@@ -1,6 +1,7 @@
-//! The layouts that this process has used, by their text: parsed once, attached once.
+//! Cache of layouts by their text: each process parses and attaches a layout once.
 
-use super::issue::{self, Attached};
+use super::attach::attach;
+use super::next::Attached;
 use super::{errors, node};
 use crate::pg::call_site::CallSite;
 use crate::{error, settings};
@@ -8,8 +9,8 @@ use idgen_core::layout::Layout;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// More texts than a schema uses. A session that exceeds it starts over, and parses again.
-const MOST: usize = 256;
+/// More texts than a schema uses. A session that exceeds it empties the cache.
+const MAX_KNOWN: usize = 256;
 
 struct Known {
     layout: Layout,
@@ -33,7 +34,7 @@ pub fn default() -> Layout {
     parsed(&settings::layout())
 }
 
-/// What a call draws from: the layout that it names, or that of `idgen.layout`.
+/// The generator of a call: of the layout in its argument, or of `idgen.layout`. Raises 22004 for NULL.
 pub fn of_call(site: &CallSite) -> Attached {
     match site.text() {
         Some(text) => attached(&text),
@@ -43,12 +44,12 @@ pub fn of_call(site: &CallSite) -> Attached {
 }
 
 fn attached(text: &str) -> Attached {
-    // Also if the text is known: this session may have read the settings before other processes have.
+    // Also for a known text: the settings may have changed since.
     node::follow_settings();
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
     known.filter(Attached::is_current).unwrap_or_else(|| {
         let layout = parsed(text);
-        let attached = issue::attach(layout);
+        let attached = attach(layout);
         remember(text, Known { layout, attached: Some(attached) });
         attached
     })
@@ -57,7 +58,7 @@ fn attached(text: &str) -> Attached {
 fn remember(text: &str, known: Known) {
     let mut map = KNOWN.lock();
     let map = map.get_or_insert_default();
-    if map.len() >= MOST {
+    if map.len() >= MAX_KNOWN {
         map.clear();
     }
     map.insert(text.to_owned(), known);

@@ -1,36 +1,19 @@
-//! Snowflake ids: the SQL functions that issue them, and those that read them.
+//! Snowflake ids. `next` and `next_many` issue them, `decode` and `text` read them, `observe` moves past one.
 
-use crate::pg::call_site::CallSite;
 use crate::shmem;
-use pgrx::prelude::*;
 
+mod attach;
 mod decode;
 mod errors;
-mod issue;
 mod layouts;
-mod many;
+mod next;
+mod next_many;
 pub mod node;
 mod observe;
 pub mod stats;
 mod text;
 
 pub use layouts::default as default_layout;
-
-/// The next id in the layout of `idgen.layout`.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_next() RETURNS bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: PostgreSQL passes the call's own fcinfo.
-    unsafe { CallSite::new(fcinfo, None) }.with(layouts::of_call, issue::next_id)
-}
-
-/// The next id in a layout. NULL is 22004.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_next(layout text) RETURNS bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
-    unsafe { CallSite::new(fcinfo, Some(0)) }.with(layouts::of_call, issue::next_id)
-}
 
 /// While the postmaster preloads libraries.
 pub fn init() {

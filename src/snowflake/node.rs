@@ -1,6 +1,6 @@
-//! The worker id and the datacenter of this server: settings, or a leased worker id.
+//! The worker id and the datacenter id of this server: settings, or a leased worker id.
 //!
-//! This room does not know who leases worker ids. That capability registers a [`Source`].
+//! Snowflake ids do not depend on the capability that leases worker ids. That one registers a [`Source`].
 
 use crate::settings;
 use crate::shmem::Part;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicI64, Ordering::*};
 
 pub static CURRENT: Part<CurrentNode> = Part::new(c"idgen worker id", |_| CurrentNode(AtomicI64::new(SETTING)));
 
-/// A leased worker id, or one of the two below. Stored under the generators' lock, so that a process that attaches an id
-/// space under that lock knows the worker id it issues under.
+/// A leased worker id, `SETTING` or `NONE`. Stored under the generators' lock: a process that attaches an id space under
+/// that lock knows the worker id it issues under.
 pub struct CurrentNode(AtomicI64);
 
 /// The worker id is that of `idgen.worker_id`.
 const SETTING: i64 = -1;
-/// There is none: it is not leased yet, or the server had a pool and no worker id is set.
+/// No worker id: it is not leased yet, or the server had a pool and `idgen.worker_id` is not set.
 const NONE: i64 = -2;
 
 impl CurrentNode {
@@ -35,7 +35,7 @@ impl CurrentNode {
         self.0.load(Acquire) == SETTING
     }
 
-    /// In `publish` of `clock::confine`, as the other two.
+    /// Call this and the other two setters in `publish` of `clock::confine`.
     pub fn set_leased(&self, worker_id: u32) {
         self.0.store(i64::from(worker_id), Release);
     }
@@ -49,9 +49,9 @@ impl CurrentNode {
     }
 }
 
-/// The capability that leases worker ids, as this one calls it.
+/// The functions of the capability that leases worker ids.
 pub struct Source {
-    /// Ends a worker id that this server must not use any more, by settings that have changed.
+    /// Ends the use of a worker id that changed settings no longer allow.
     pub follow_settings: fn(),
     /// Returns the worker id, waits for the first lease, or raises 55000.
     pub wait: fn() -> Node,
@@ -64,14 +64,14 @@ pub fn lease_from(source: Source) {
     let _ = SOURCE.set(source);
 }
 
-/// Before ids are issued under a worker id that a session has remembered, or for long.
+/// Call before issuing under a worker id that the session has cached, and repeatedly in a long statement.
 pub fn follow_settings() {
     if let Some(source) = SOURCE.get() {
         (source.follow_settings)();
     }
 }
 
-/// This server's worker id and datacenter. Waits for the first lease of a worker id; raises 55000 if there is none.
+/// This server's worker id and datacenter id. Waits for the first lease of a worker id; raises 55000 if there is none.
 pub fn require() -> Node {
     SOURCE.get().map_or_else(settings::node, |source| (source.wait)())
 }

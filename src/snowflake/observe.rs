@@ -1,4 +1,4 @@
-//! `snowflake_observe`: what `setval` is to a sequence.
+//! `snowflake_observe`: moves the ids of this server past a given id, as `setval` does for a sequence.
 
 use super::{errors, layouts};
 use crate::clock;
@@ -8,15 +8,19 @@ use crate::pg::{system_clock, timestamp};
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
 
-/// An id that is further ahead of the clock is more likely wrong than made by a server.
-const NEEDS_FORCE_MS: i64 = 86_400_000;
+/// An id further ahead of the clock is more likely an error than an id that a server issued.
+const MAX_LEAD_MS: i64 = 86_400_000;
 
+/// Makes all ids of this server, in every layout, begin after an id of `idgen.layout`. Returns the time where they begin.
+/// STRICT. Raises 55000 without preload, 25006 on a standby, 22003 for an id outside of the layout, and 22023 for an id more
+/// than a day ahead of the clock, unless `force` is true.
 #[pg_extern(sql = "CREATE FUNCTION snowflake_observe(id bigint, force boolean DEFAULT false) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_observe(id: i64, force: bool) -> TimestampWithTimeZone {
     observe(id, &layouts::default(), force)
 }
 
+/// As `snowflake_observe(id, force)`, for an id of a layout. Raises 22023 for an invalid layout.
 #[pg_extern(
     sql = "CREATE FUNCTION snowflake_observe(id bigint, layout text, force boolean DEFAULT false) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -31,7 +35,7 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
     let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
-    if !force && floor_ms > system_clock::wall_ms() + NEEDS_FORCE_MS {
+    if !force && floor_ms > system_clock::wall_ms() + MAX_LEAD_MS {
         errors::observed_too_far_ahead(id, parts.time_ms).raise();
     }
     clock::ensure_begun(None);

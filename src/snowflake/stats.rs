@@ -1,22 +1,21 @@
 //! Counters of generators, and the view `idgen.stat_snowflake`.
 //!
 //! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some thousand
-//! calls, and when the process changes to another generator: an atomic add on a shared line for each id would cost as
-//! much as the id.
+//! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
+//! as much as the id.
 
 use crate::clock::GENERATORS;
 use crate::pg::{timestamp, xact};
 use crate::settings;
 use crate::shmem::Part;
-use idgen_core::snowflake::Run;
-use idgen_core::table::Tenant;
+use idgen_core::generator::GeneratorTenant;
+use idgen_core::snowflake::SlotRun;
 use pgrx::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Of one generator, in cache lines of its own, as the generator. No code depends on their order, so every access is
-/// relaxed.
+/// Counters of one generator, in cache lines of their own. No code depends on their order, so every access is relaxed.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct Counters {
@@ -28,7 +27,7 @@ pub struct Counters {
 }
 
 pub static COUNTERS: Part<&'static [Counters]> =
-    Part::new(c"idgen snowflake counters", |room| room.array(settings::max_generators(), Counters::default));
+    Part::new(c"idgen snowflake counters", |block| block.array(settings::max_generators(), Counters::default));
 
 impl Counters {
     pub fn reset(&self) {
@@ -38,11 +37,11 @@ impl Counters {
     }
 }
 
-/// Calls after which other sessions see the sums of a long statement.
+/// A long statement flushes after this many calls.
 const FLUSH_EVERY: u64 = 4096;
 
-/// What this process has issued from one generator and not flushed yet. One thread, so loads and stores suffice; atomics
-/// only because it is a static.
+/// Counts of this process for one generator since the last flush. A process has one thread, so loads and stores suffice;
+/// the fields are atomics only because this is a static.
 struct Pending {
     index: AtomicUsize,
     calls: AtomicU64,
@@ -66,7 +65,7 @@ fn add(counter: &AtomicU64, n: u64) {
 
 /// Counts a run that was issued from the generator at `index`.
 #[inline]
-pub fn count(index: usize, run: Run, batch: bool) {
+pub fn count(index: usize, run: SlotRun, batch: bool) {
     if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
         flush();
         PENDING.index.store(index, Relaxed);
@@ -77,8 +76,8 @@ pub fn count(index: usize, run: Run, batch: bool) {
     add(&PENDING.batches, u64::from(batch));
 }
 
-/// Flushes what is pending. A generator that has been given to another space in between gets a few calls of the former
-/// one: not worth a check at each id.
+/// Adds the pending counts to shared memory. If the generator was given to another space, the new space gets a few calls of
+/// the old one. A check at each id would cost more than that is worth.
 #[cold]
 fn flush() {
     let Some(counters) = of(PENDING.index.load(Relaxed)) else {
@@ -90,7 +89,7 @@ fn flush() {
     PENDING.calls.store(0, Relaxed);
 }
 
-/// Flushes at each later end of a transaction.
+/// Flushes at the end of each transaction from now on.
 pub fn flush_at_transaction_end() {
     static REGISTERED: Once = Once::new();
     let flush_pending = |_| {
@@ -116,6 +115,8 @@ pub fn count_wait_time(index: usize, time: Duration) {
         counters.wait_us.fetch_add(time.as_micros() as u64, Relaxed);
     }
 }
+
+extension_sql_file!("views.sql", name = "snowflake_views", requires = [stat_get_snowflake]);
 
 /// One row of `idgen.stat_snowflake` for each id space that has a generator.
 #[pg_extern(sql = "CREATE FUNCTION idgen.stat_get_snowflake(OUT layout text, OUT datacenter int, OUT worker int, \
@@ -162,7 +163,7 @@ fn stat_get_snowflake() -> TableIterator<
 }
 
 /// Every tenant, with the index of its generator and the last slot that it issued. Empty without preload.
-pub fn tenants() -> Vec<(usize, Tenant, Option<u64>)> {
+pub fn tenants() -> Vec<(usize, GeneratorTenant, Option<u64>)> {
     let Some(counters) = COUNTERS.get() else {
         return Vec::new();
     };

@@ -1,21 +1,23 @@
-//! Acquiring a worker id of a pool, and the rectangle of id times that goes with it.
+//! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use.
 
+use super::checks::{finite_us, require_own_transaction};
 use super::errors;
-use super::history::{self, Known};
-use super::number::{self, Grant};
+use super::history::{self, HistoryBounds};
 use super::preference::WorkerPreference;
-use super::{finite_us, refuse_in_block};
-use crate::lease::row::{self, Wish};
-use crate::lease::{acquire, names, pending, term, ttl_us};
-use crate::lock::{checked_name, wait::Limit};
+use super::store::rectangles::{HeldWorkerId, used_until_us};
+use crate::args;
+use crate::lease::{self, AcquireRequest, Granted, LeaseState, NewHolder, pending};
 use crate::pg::call_site::text_arg;
 use crate::pg::composite::{self, Composite};
-use idgen_core::worker::Bounds;
+use crate::pg::lock_wait::Limit;
+use crate::pg::timestamp;
+use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
+use std::time::Duration;
 
-/// What the caller says beside the pool.
+/// The arguments after the pool.
 struct Request {
     owner: Option<String>,
     ttl: Option<Interval>,
@@ -23,8 +25,12 @@ struct Request {
     prefer: Option<i32>,
 }
 
-/// Acquires a worker id of a pool: the preferred one if it is free, or the one that the owner had last if its times are over.
-/// Without a ttl it is bound to the session. An error when all are taken: 53400.
+/// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if it is free, else the last worker id
+/// of `owner` if its id times are over, else any other. `ttl` is at most the pool's; NULL binds the lease to the
+/// session. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22004 for a
+/// NULL pool, 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an
+/// unknown pool, 53400 if no worker id is free, 55000 if the caller is too far ahead, or if this database is a copy of
+/// the coordinator.
 #[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
            reached timestamptz DEFAULT NULL, prefer int DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
@@ -44,46 +50,43 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         };
         (text_arg(fcinfo, 0), request)
     };
-    let pool = checked_name(pool.as_deref());
-    term::refuse_where_nothing_can_be_written(c"worker_acquire()");
-    refuse_in_block(c"worker_acquire()");
-    let known = checked_history(pool);
-    let (term_ttl_us, ahead_us) = checked_ttl(pool, &request, known);
-    let (granted, bounds) = slot(pool, &request, term_ttl_us, known);
-    let grant = Grant {
-        pool,
-        number: granted.slot,
-        token: granted.token,
-        reached_us: request.reached_us.unwrap_or_else(|| bounds.now_us.saturating_add(ahead_us)),
-        ttl_us: term_ttl_us.unwrap_or(bounds.ttl_us).min(bounds.ttl_us),
-    };
-    let interval = number::grant(&grant, &bounds);
-    number::tell_of_a_wait(&grant, interval);
+    let pool = args::name(pool.as_deref());
+    require_own_transaction(c"worker_acquire()");
+    let history = history::for_grant(pool_ttl_us(pool));
+    let (lease_ttl_us, lead_us) = checked_ttl(pool, &request, history);
+    let (granted, bounds) = acquire_slot(pool, &request, lease_ttl_us, history);
+    let holder = HeldWorkerId { pool, worker_id: granted.slot, token: granted.token };
+    let reached_us = request.reached_us.unwrap_or_else(|| bounds.now_us.saturating_add(lead_us));
+    let ttl_us = lease_ttl_us.unwrap_or(bounds.ttl_us).min(bounds.ttl_us);
+    let rectangle = Rectangle::grant(used_until_us(pool, granted.slot), reached_us, ttl_us, &bounds)
+        .unwrap_or_else(|not_before_us| errors::begins_too_far(pool, granted.slot, not_before_us, &bounds).raise());
+    holder.save(rectangle);
+    announce_wait(&holder, rectangle, reached_us);
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
-        number::time(interval.not_before_us).into_datum(),
-        number::time(interval.not_after_us).into_datum(),
-        term::expires_at(granted.session_key, granted.ends_us).into_datum(),
+        timestamp::from_us_or_infinity(rectangle.not_before_us).into_datum(),
+        timestamp::from_us_or_infinity(rectangle.not_after_us).into_datum(),
+        granted.expires_at().into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { composite::form(fcinfo, columns) }
 }
 
-/// How long the term lasts, `None` with its session, and how far the caller is ahead of the clock here if it does not say
-/// its time.
-fn checked_ttl(pool: &str, request: &Request, known: Known) -> (Option<i64>, i64) {
-    let bounds = bounds(pool, known);
-    // The limits are no limits of what was defined before: a pool does not stop by them.
+/// The ttl of the lease, `None` to bind it to the session; and how far the caller is ahead of this clock, if it does
+/// not pass `reached`.
+fn checked_ttl(pool: &str, request: &Request, history: HistoryBounds) -> (Option<i64>, i64) {
+    let bounds = history.of_pool(pool_ttl_us(pool));
+    // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
     let is_the_pools = |ttl: &Interval| ttl.as_micros() == i128::from(bounds.ttl_us);
     let ttl_us = match request.ttl {
         Some(ttl) if is_the_pools(&ttl) => Some(bounds.ttl_us),
-        ttl => ttl_us(ttl),
+        ttl => lease::checked_ttl_us(ttl),
     };
     match (ttl_us, request.reached_us) {
         (Some(ttl_us), None) => {
-            let (term_us, reached_us) = bounds.split(ttl_us);
-            (Some(term_us), reached_us.saturating_sub(bounds.now_us))
+            let (lease_us, reached_us) = bounds.split(ttl_us);
+            (Some(lease_us), reached_us.saturating_sub(bounds.now_us))
         }
         (Some(ttl_us), Some(_)) if ttl_us > bounds.ttl_us => errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise(),
         (ttl_us, reached_us) => {
@@ -95,47 +98,49 @@ fn checked_ttl(pool: &str, request: &Request, known: Known) -> (Option<i64>, i64
     }
 }
 
-/// A slot of the pool, and what bounds its rectangle once it is granted.
-fn slot(pool: &str, request: &Request, term_ttl_us: Option<i64>, known: Known) -> (row::Granted, Bounds) {
-    let latest_us = bounds(pool, known).latest_start_us();
-    let is_usable = |id: &i32| number::used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
+/// Acquires a slot of the pool, and reads the bounds of its rectangle.
+fn acquire_slot(
+    pool: &str,
+    request: &Request,
+    lease_ttl_us: Option<i64>,
+    history: HistoryBounds,
+) -> (Granted, PoolBounds) {
+    let latest_us = history.of_pool(pool_ttl_us(pool)).latest_start_us();
+    let is_usable = |id: &i32| used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
     let owner = request.owner.as_deref();
-    let wish = Wish {
+    let acquire = AcquireRequest {
         name: pool,
-        ttl_us: term_ttl_us,
-        owner,
-        data: None,
-        bind_session: term_ttl_us.is_none(),
+        ttl_us: lease_ttl_us,
+        holder: NewHolder { owner, data: None, bind_session: lease_ttl_us.is_none() },
         only_if_free: true,
         preference: &WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) },
         has_one_snapshot: false,
     };
-    let take = || acquire::slot(&wish, Limit::by_lock_timeout());
-    // Callers of 0.7 do not confirm.
+    let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
+    // Callers of 0.7, which do not pass `reached`, do not call worker_confirm().
     let granted = if request.reached_us.is_some() { pending::confirmed_apart(take) } else { take() };
     let Some(granted) = granted else {
-        let slots = row::look(pool).definition.slots;
-        errors::exhausted(pool, slots, &names::idle_holders(pool)).raise()
+        let slots = LeaseState::read(pool).definition.slots;
+        errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()
     };
-    // Again: the pool may have been moved, dropped or changed while the caller waited in the queue, and the history interrupted.
-    let known = history::for_holder(pool, granted.token);
-    let bounds = bounds(pool, known);
-    (granted, bounds)
+    // Read again: during the wait the pool may have been moved, dropped or changed, and the history interrupted.
+    let history = history::for_holder(pool, granted.token);
+    (granted, history.of_pool(pool_ttl_us(pool)))
 }
 
-/// For a pool that is defined: otherwise nothing is granted, and the history is none of a coordinator.
-fn checked_history(pool: &str) -> Known {
-    history::for_grant(pool_ttl_us(pool))
+/// Tells a caller that has to wait before its first id for how long.
+fn announce_wait(holder: &HeldWorkerId, rectangle: Rectangle, reached_us: i64) {
+    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(timestamp::now_us()));
+    if wait_us > 0 {
+        errors::not_yet(holder.pool, holder.worker_id, Duration::from_micros(wait_us as u64)).notice();
+    }
 }
 
-fn bounds(pool: &str, known: Known) -> Bounds {
-    number::bounds(pool_ttl_us(pool), known)
-}
-
+/// The ttl of a pool. Raises 42704 if it is not defined.
 fn pool_ttl_us(pool: &str) -> i64 {
-    let defined = row::look(pool);
-    if defined.definer.is_none() {
+    let lease = LeaseState::read(pool);
+    if lease.definer.is_none() {
         errors::unknown_pool(pool).raise();
     }
-    defined.definition.ttl_us
+    lease.definition.ttl_us
 }

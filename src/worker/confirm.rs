@@ -1,13 +1,11 @@
-//! Confirming a rectangle: positive evidence that a failover to a synchronous standby keeps it.
+//! Confirming a rectangle: waits until a failover to a synchronous standby keeps it.
 //!
-//! A commit that was cancelled while it waited for a standby succeeds, with a warning that the caller may never see. So a
-//! caller that must know asks here, after the commit, and PostgreSQL's own record of what the standbys have decides.
+//! A commit that is cancelled while it waits for a standby succeeds, with a warning that the caller may never see. So a
+//! caller that must know calls `worker_confirm()` after the commit, which reads how much WAL the standbys have flushed.
 
-use super::errors;
-use super::history;
-use crate::lease::row::{LEASE, user};
-use crate::lease::{required_token, term};
-use crate::lock::checked_name;
+use super::{errors, history};
+use crate::args;
+use crate::lease::{self, LEASE};
 use crate::pg::encoding::Text;
 use crate::pg::latch;
 use crate::pg::session;
@@ -18,12 +16,12 @@ use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
 
-/// What a token stands for.
+/// The rectangle of a token.
 struct Confirmable {
-    slot: i32,
+    worker_id: i32,
     /// `None` for a bare lease.
     not_after: Option<TimestampWithTimeZone>,
-    /// The transaction that asks has written it.
+    /// The running transaction has written it.
     is_uncommitted: bool,
 }
 
@@ -39,58 +37,55 @@ static FIND: Query = Query::new(&LEASE, || {
         .to_owned()
 });
 
-/// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Without one it returns at once.
+/// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Returns at once if there
+/// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on
+/// a standby, 42501 if the lease is another role's, 55000 for a stale token or a bare lease.
 #[pg_extern(sql = "CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
-    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
+    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
     // SAFETY: a C string.
     unsafe { pg_sys::PreventCommandDuringRecovery(c"worker_confirm()".as_ptr()) };
     let read = |row: &SpiHeapTupleData| Confirmable {
-        slot: value(row, 1),
+        worker_id: value(row, 1),
         not_after: optional(row, 2),
         is_uncommitted: value(row, 3),
     };
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
     let found = xact::rolled_back(|| {
-        let found = FIND.read_latest(&[pool.into(), token.into(), user().into()], read).pop();
+        let found = FIND.read_latest(&[pool.into(), token.into(), session::user().into()], read).pop();
         if found.is_some() {
             history::for_holder(pool, token);
         }
         found
     });
-    let found = found.unwrap_or_else(|| term::stale(pool, token));
-    let not_after = found.not_after.unwrap_or_else(|| errors::bare_lease(pool, found.slot).raise());
+    let found = found.unwrap_or_else(|| lease::raise_stale(pool, token));
+    let not_after = found.not_after.unwrap_or_else(|| errors::bare_lease(pool, found.worker_id).raise());
     if found.is_uncommitted {
-        errors::confirmed_too_early(pool, found.slot).raise();
+        errors::confirmed_too_early(pool, found.worker_id).raise();
     }
-    // SAFETY: not in recovery. What was read above is committed, and worker ids are committed durably: it is flushed.
+    // SAFETY: not in recovery. The rectangle that was read is committed, and so flushed: its commits are durable.
     wait_for_standbys(unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) });
     not_after
 }
 
-/// Waits until PostgreSQL knows that the synchronous standbys have flushed WAL up to here. An error when it is cancelled.
+/// Waits until the synchronous standbys have flushed WAL up to this position. Can be cancelled.
 fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
     while has_synchronous_standbys() && flushed_by_standbys() < until {
         check_for_interrupts!();
-        latch::wait(Some(READ_EVERY), STANDBY_WAIT);
-        take_new_settings();
+        latch::wait(Some(READ_EVERY), &STANDBY_WAIT);
+        // A session reloads its settings between statements only. Like the wait of a commit, this wait ends when no
+        // standby is synchronous any more.
+        if session::is_reload_pending() {
+            session::reload_configuration();
+        }
     }
 }
 
-/// PostgreSQL reads them between two statements. A commit that waits for a standby ends as soon as none is asked for any more,
-/// and so does this wait.
-fn take_new_settings() {
-    if session::is_reload_pending() {
-        session::reload_configuration();
-    }
-}
-
-/// PostgreSQL wakes only the processes in its queue of commits. A standby's answer takes about as long.
+/// About the time that a standby takes to answer. PostgreSQL wakes only processes in its queue of commits.
 const READ_EVERY: Duration = Duration::from_millis(2);
 
-/// As `pg_stat_activity` shows the wait for synchronous standbys.
-const STANDBY_WAIT: WaitEvent = WaitEvent::named(c"IdgenWorkerConfirm");
+static STANDBY_WAIT: WaitEvent = WaitEvent::named(c"IdgenWorkerConfirm");
 
 fn has_synchronous_standbys() -> bool {
     // SAFETY: settings of this process; the text is null or a C string.
@@ -101,7 +96,7 @@ fn has_synchronous_standbys() -> bool {
 }
 
 fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
-    // SAFETY: shared memory that is there from the start; the lock guards it.
+    // SAFETY: shared memory that exists as long as the server; the lock guards it.
     unsafe {
         let lock = compat::sync_rep_lock();
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);

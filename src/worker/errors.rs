@@ -1,13 +1,13 @@
 //! The errors of worker ids from a pool.
 
-use crate::lease::names::Holder;
+use super::lease_file;
+use super::state::{ServerLease, WorkerState};
+use crate::lease::Holder;
 use crate::pg::ereport::{Report, quoted};
 use crate::pg::system_clock;
 use crate::settings;
-use crate::worker::memory;
-use crate::worker::state::{Lease, State};
 use idgen_core::layout::{time_text, time_text_us};
-use idgen_core::worker::Bounds;
+use idgen_core::worker::PoolBounds;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,47 +15,47 @@ use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
-        .detail("A pool is a lease that is defined, with as many slots as there are worker ids.")
+        .detail("A pool is a defined lease, with one slot for each worker id.")
         .hint(format!(
-            "Check its name: worker_move() may have given it another one. Define a new pool with SELECT lease_define({}, slots => 1024);",
+            "Check the name: worker_move() may have changed it. To define a new pool, run SELECT lease_define({}, slots => 1024);",
             quoted(pool)
         ))
 }
 
-pub fn exhausted(pool: &str, numbers: i32, idle: &[Holder]) -> Report {
+pub fn exhausted(pool: &str, slots: i32, idle: &[Holder]) -> Report {
     let holders: Vec<String> = idle.iter().map(|holder| format!("{} by {}", holder.slot, holder.text)).collect();
     Report::new(
         PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
-        format!("all {numbers} numbers of worker pool \"{pool}\" are taken"),
+        format!("all {slots} worker ids of pool \"{pool}\" are taken"),
     )
-    .detail(format!("Not renewed for longest: {}.", holders.join("; ")))
+    .detail(format!("Least recently renewed: {}.", holders.join("; ")))
     .hint(format!(
-        "Release unused worker ids, or raise the pool's slots with lease_define(), as far as the worker field of the layout has \
-         room. SELECT lease_revoke({}, <worker id>) takes one away.",
+        "Release unused worker ids, or raise the pool's slots with lease_define(), up to the limit of the layout's worker field. \
+         To take a worker id from its holder, run SELECT lease_revoke({}, <worker id>);",
         quoted(pool)
     ))
 }
 
-pub fn not_yet(pool: &str, number: i32, wait: Duration) -> Report {
+pub fn not_yet(pool: &str, worker_id: i32, wait: Duration) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
-        format!("worker id {number} of worker pool \"{pool}\" can be used in {}", rounded_up(wait)),
+        format!("worker id {worker_id} of pool \"{pool}\" can be used in {}", rounded_up(wait)),
     )
     .detail("Earlier holders may have used id times up to not_before.")
-    .hint("Make no id before your clock is past not_before.")
+    .hint("Generate no id until your clock has passed not_before.")
 }
 
-/// All free worker ids begin later than a holder may be ahead of the clock.
-pub fn begins_too_far(pool: &str, number: i32, not_before_us: i64, bounds: &Bounds) -> Report {
+/// All free worker ids begin further ahead of the clock than a holder may be.
+pub fn begins_too_far(pool: &str, worker_id: i32, not_before_us: i64, bounds: &PoolBounds) -> Report {
     let (begin, now) = (time_text_us(not_before_us), time_text_us(bounds.now_us));
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("worker id {number} of worker pool \"{pool}\" cannot be used before {begin}"),
+        format!("worker id {worker_id} of pool \"{pool}\" cannot be used before {begin}"),
     )
-    .detail(format!("Its last holder was allowed id times up to then; the clock here says {now}."))
+    .detail(format!("Its last holder was granted id times up to then. The clock of this server says {now}."))
     .hint(format!(
-        "Wait, or give the pool more slots. If a clock was wrong and no id of that time was issued: \
-         SELECT worker_correct({}, {number}, <time after its last id>);",
+        "Wait, or define more slots for the pool. If a clock was wrong and no id of that time was issued, run \
+         SELECT worker_correct({}, {worker_id}, <time after its last id>);",
         quoted(pool)
     ))
 }
@@ -75,19 +75,22 @@ pub fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) -> Report {
         PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
         format!("ttl is longer than that of worker pool \"{pool}\""),
     )
-    .detail(format!("The pool's is {}, which no interval of its worker ids may exceed.", micros_text(ttl_us)))
-    .hint(format!("Use a shorter ttl, or raise the pool's with SELECT lease_define({}, ttl => ...);", quoted(pool)))
+    .detail(format!("The ttl of the pool is {}.", micros_text(ttl_us)))
+    .hint(format!(
+        "Use a shorter ttl, or raise that of the pool: run SELECT lease_define({}, ttl => ...);",
+        quoted(pool)
+    ))
 }
 
-pub fn renewed_by_another(pool: &str, number: i32, last_us: i64, not_after_us: i64) -> Report {
+pub fn renewed_by_another(pool: &str, worker_id: i32, last_us: i64, not_after_us: i64) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("worker id {number} of worker pool \"{pool}\" was renewed by another holder of its token"),
+        format!("worker id {worker_id} of pool \"{pool}\" was renewed by another holder of its token"),
     )
     .detail(format!("Its not_after is {}, not {}.", time_text_us(not_after_us), time_text_us(last_us)))
     .hint(
-        "Make no more ids under it, and acquire a worker id with worker_acquire(). Two processes have the token, or the answer to \
-         a renewal was lost.",
+        "Stop generating ids under it, and acquire a worker id with worker_acquire(). Two processes have the token, or the \
+         answer to a renewal was lost.",
     )
 }
 
@@ -97,17 +100,17 @@ pub fn in_transaction_block(function: &CStr) -> Report {
         PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
         format!("{function} cannot run inside a transaction block or a subtransaction"),
     )
-    .detail("A rollback would take back id times that the caller was told it may use.")
-    .hint("Run it as a statement of its own.")
+    .detail("A rollback would revoke id times that were already returned to the caller.")
+    .hint("Run it outside of a transaction block.")
 }
 
-pub fn confirmed_too_early(pool: &str, number: i32) -> Report {
+pub fn confirmed_too_early(pool: &str, worker_id: i32) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
-        format!("worker id {number} of worker pool \"{pool}\" was acquired or renewed in this transaction"),
+        format!("worker id {worker_id} of pool \"{pool}\" was acquired or renewed in this transaction"),
     )
-    .detail("Nothing of a transaction is certain before it has committed.")
-    .hint("Run worker_confirm() in a transaction of its own, after that of worker_acquire() or worker_renew().")
+    .detail("A worker id can be confirmed only after that transaction has committed.")
+    .hint("Run worker_confirm() in a later transaction than worker_acquire() or worker_renew().")
 }
 
 pub fn token_before_interruption(pool: &str) -> Report {
@@ -118,36 +121,42 @@ pub fn token_before_interruption(pool: &str) -> Report {
              (failover or restore)"
         ),
     )
-    .detail("Id times may have been granted since that this database does not know of.")
-    .hint("Make no more ids under the worker id, and acquire one with worker_acquire().")
+    .detail("Id times that this database does not know of may have been granted since.")
+    .hint("Stop generating ids under the worker id, and acquire one with worker_acquire().")
 }
 
 pub fn copy_of_the_coordinator() -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        "this database is a copy of the coordinator",
-    )
-    .detail("Another data directory of the same server and timeline has granted worker ids, and may go on granting them.")
-    .hint(
-        "Point idgen.coordinator at the origin. If the origin grants no more, or was moved here: \
+    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this database is a copy of the coordinator")
+        .detail("Another data directory of the same server and timeline has granted worker ids, and may still do so.")
+        .hint(
+            "Point idgen.coordinator at the origin. If the origin was moved here or grants no more, run \
          SELECT worker_begin_history();",
-    )
+        )
 }
 
-pub fn no_place(error: &std::io::Error) -> Report {
+pub fn directory_unreadable(error: &std::io::Error) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
-        .detail("The status tells this data directory from a copy of it.")
+        .detail("The file status distinguishes this data directory from a copy.")
 }
 
 pub fn not_finite(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, format!("{name} must be finite"))
+    infinite(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, name)
+}
+
+/// 22023, unlike [`not_finite`]: SQLSTATEs do not change between releases.
+pub fn used_until_not_finite() -> Report {
+    infinite(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "used_until")
+}
+
+fn infinite(code: PgSqlErrorCode, name: &str) -> Report {
+    Report::new(code, format!("{name} must be finite"))
 }
 
 fn micros_text(us: i64) -> String {
     rounded_up(Duration::from_micros(us.max(0) as u64))
 }
 
-/// Rounded up, so that a caller that waits for as long has waited long enough.
+/// Rounded up, so that a caller that waits for it waits long enough.
 fn rounded_up(wait: Duration) -> String {
     let ms = wait.as_micros().div_ceil(1000);
     if ms < 120_000 {
@@ -157,13 +166,13 @@ fn rounded_up(wait: Duration) -> String {
     if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) }
 }
 
-pub fn bare_lease(pool: &str, number: i32) -> Report {
+pub fn bare_lease(pool: &str, worker_id: i32) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("worker id {number} of worker pool \"{pool}\" was not acquired with worker_acquire()"),
+        format!("worker id {worker_id} of pool \"{pool}\" was not acquired with worker_acquire()"),
     )
-    .detail("With lease_acquire() its holder was allowed no id times.")
-    .hint("Release it with lease_release(), and use worker_acquire().")
+    .detail("A lease of lease_acquire() has no id times.")
+    .hint("Release it with lease_release(), and acquire a worker id with worker_acquire().")
 }
 
 pub fn same_pool(pool: &str) -> Report {
@@ -178,14 +187,14 @@ pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Report {
         PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
         format!("cannot move worker pool \"{from}\": worker id {worker_id} was granted from pool \"{to}\" too"),
     )
-    .detail("Each pool has a history of its own for this worker id, and the two cannot become one.")
-    .hint(format!("Define a new pool with the same range, and move \"{from}\" to that one."))
+    .detail("The two histories of this worker id cannot be merged.")
+    .hint(format!("Define a new pool with the same slots, and move \"{from}\" to it."))
 }
 
 pub fn held(pool: &str, worker_id: i32) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("worker id {worker_id} of pool \"{pool}\" is held"))
         .detail("Its holder has not released it, and may issue ids under it.")
-        .hint(format!("Stop its holder, and then: SELECT lease_revoke({}, {worker_id});", quoted(pool)))
+        .hint(format!("Stop its holder, then run SELECT lease_revoke({}, {worker_id});", quoted(pool)))
 }
 
 pub fn never_granted(pool: &str, worker_id: i32) -> Report {
@@ -195,77 +204,75 @@ pub fn never_granted(pool: &str, worker_id: i32) -> Report {
     )
 }
 
-pub fn used_until_not_finite() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "used_until must be finite")
-}
-
-/// This server has no worker id now, or none for this time.
-pub fn not_leased(worker: &State, lease: &Lease, now_us: i64) -> Report {
+/// This server has no worker id, or no lease for the time of the next id.
+pub fn not_leased(state: &WorkerState, lease: &ServerLease, now_us: i64) -> Report {
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
-        return no_worker_id(worker.is_memory_unreadable.load(Relaxed));
+        return no_worker_id(state.is_file_unreadable.load(Relaxed));
     };
-    let keeper = worker.keeper.pid();
-    let message = match lease.term {
-        Some(term) => {
-            let end_ms = term.interval.end_ms();
+    let keeper = state.keeper.pid();
+    let message = match lease.current {
+        Some(current) => {
+            let end_ms = current.rectangle.end_ms();
             let ends = if end_ms <= system_clock::wall_ms() { "ended" } else { "ends before the next id," };
-            format!("the lease of worker id {} from pool \"{pool}\" {ends} at {}", term.number, time_text(end_ms))
+            format!("the lease of worker id {} from pool \"{pool}\" {ends} at {}", current.worker_id, time_text(end_ms))
         }
         None => format!("this server has no worker id yet from pool \"{pool}\""),
     };
     Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
         .detail(why_not_leased(lease, keeper, now_us))
         .hint(
-            "Ids go on by themselves when the lease does. idgen.worker_pool and idgen.coordinator say where it comes from, \
-             and SELECT * FROM idgen.stat_worker how it stands.",
+            "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and run \
+             SELECT * FROM idgen.stat_worker.",
         )
 }
 
-fn no_worker_id(is_memory_unreadable: bool) -> Report {
-    let detail = match is_memory_unreadable {
-        false => "It had a pool, which idgen.worker_pool does not name any more, and idgen.worker_id is not set: 0 may be another server's.".to_owned(),
-        true => format!("File \"{}\" could not be read when the server started, so it may have had a pool, and idgen.worker_id is not set: 0 may be another server's.", memory::PATH),
+fn no_worker_id(is_file_unreadable: bool) -> Report {
+    let detail = match is_file_unreadable {
+        false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
+        true => {
+            format!("The server may have had a pool: file \"{}\" could not be read when it started.", lease_file::PATH)
+        }
     };
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server has no worker id any more")
+    let detail = format!("{detail} While idgen.worker_id is not set, worker id 0 may be another server's.");
+    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server no longer has a worker id")
         .detail(detail)
-        .hint("Set idgen.worker_id and restart, or set idgen.worker_pool again.")
+        .hint("Set idgen.worker_id and restart the server, or set idgen.worker_pool again.")
 }
 
-/// The file that says whether this server ever had a pool.
-pub fn memory_unreadable(why: &str) -> Report {
+pub fn lease_file_unreadable(reason: &str) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_DATA_CORRUPTED,
-        format!("could not read file \"{}\": {why}", memory::PATH),
+        format!("could not read file \"{}\": {reason}", lease_file::PATH),
     )
-    .detail("It says whether this server ever had a pool of worker ids. While it cannot be read, no id is issued under a worker id that is not set.")
-    .hint("Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease writes the file again.")
+    .detail("It records whether this server ever had a pool of worker ids. Until it can be read, worker id 0 is not used by default.")
+    .hint("Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease replaces the file.")
 }
 
-pub fn memory_not_written(error: &std::io::Error) -> Report {
+pub fn lease_file_not_written(error: &std::io::Error) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_IO_ERROR,
-        format!("could not write file \"{}\": {error}", memory::PATH),
+        format!("could not write file \"{}\": {error}", lease_file::PATH),
     )
     .detail("The file still names the last lease of this server.")
-    .hint("Make room or restore the rights. After a restart with idgen.worker_pool, no id is issued before a worker id is leased.")
+    .hint("Free disk space, or restore the permissions. Otherwise no id is issued after a restart with idgen.worker_pool until a worker id is leased.")
 }
 
-fn why_not_leased(lease: &Lease, keeper: Option<i32>, now_us: i64) -> String {
+/// The DETAIL: why the lease is not renewed.
+fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> String {
     let since = Duration::from_micros((now_us - lease.renewed_us).max(0) as u64);
     match (lease.failing_since_ms, keeper) {
         (Some(since_ms), _) => {
             let error = lease.last_error.text().unwrap_or_default();
-            format!("To ask the coordinator has failed since {}: {error}", time_text(since_ms))
+            format!("Requests to the coordinator have failed since {}: {error}", time_text(since_ms))
         }
         (None, None) => {
-            "The keeper, which leases it, is not running. It is a background worker: see max_worker_processes."
-                .to_owned()
+            "The background worker that leases it, the keeper, is not running: see max_worker_processes.".to_owned()
         }
-        (None, Some(pid)) if lease.term.is_none() => {
+        (None, Some(pid)) if lease.current.is_none() => {
             format!("The keeper, process {pid}, is waiting for the coordinator's first answer.")
         }
         (None, Some(_)) if !lease.is_overdue(now_us) => format!(
-            "This server's clock says {}. The clock, or ids that it has issued, are further ahead of the coordinator's clock than \
+            "This server's clock says {}. Its clock or its ids are further ahead of the coordinator's clock than \
              idgen.worker_max_lead allows there.",
             time_text(system_clock::wall_ms())
         ),

@@ -1,15 +1,17 @@
-//! Giving a worker id back.
+//! Releasing a worker id.
 
-use super::number;
-use crate::lease::{own, required_token, term};
-use crate::lock::checked_name;
+use super::store::rectangles::HeldWorkerId;
+use crate::args;
+use crate::lease;
 use crate::pg::encoding::Text;
-use crate::pg::timestamp;
+use crate::pg::{timestamp, xact};
+use idgen_core::worker::Rectangle;
 use pgrx::prelude::*;
 
-/// Gives a worker id back. With the last time in its ids, the next holder can begin right after it. That time counts only if
-/// the end of the rectangle is still the one that the caller was told last, where the caller says it: another process with the
-/// same token may have used later times.
+/// Releases a worker id. True if it is free now. `last_time` is the last time in the caller's ids: the next holder
+/// begins after it; NULL: after the end of the rectangle. `last_not_after` is the end that the caller was last told;
+/// NULL compares nothing. Raises 22004 for a NULL pool or token, 42501 if the lease is another role's, 55000 for a
+/// stale token or another end: another process with the token may have used later times.
 #[pg_extern(sql = "CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL, \
            last_not_after timestamptz DEFAULT NULL) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -28,17 +30,21 @@ pub fn release(
     last_time: Option<TimestampWithTimeZone>,
     last_not_after: Option<TimestampWithTimeZone>,
 ) -> bool {
-    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
-    term::refuse_where_nothing_can_be_written(c"worker_release()");
-    let slot = own::slot_of(pool, token);
-    let is_free = term::release(pool, token);
-    if let Some(slot) = slot {
-        // The row of the lease is locked: no renewal is under way.
+    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    xact::require_read_write(c"worker_release()");
+    let slot = lease::slot_of(pool, token);
+    let is_free = lease::release(pool, token);
+    let last_time = last_time.filter(|_| is_free);
+    if let Some(worker_id) = slot.filter(|_| last_time.is_some() || last_not_after.is_some()) {
+        // The row of the lease is locked, so no renewal is running.
+        let holder = HeldWorkerId { pool, worker_id, token };
+        let held = holder.rectangle();
         if let Some(last_not_after) = last_not_after {
-            number::require_end(pool, slot, token, timestamp::to_us(last_not_after));
+            holder.require_end(held, timestamp::to_us(last_not_after));
         }
-        if let (true, Some(last_time)) = (is_free, last_time) {
-            number::release(pool, slot, token, timestamp::to_us(last_time));
+        if let Some(last_time) = last_time {
+            let not_after_us = held.used_until_us(Some(timestamp::to_us(last_time)));
+            holder.save(Rectangle { not_after_us, ..held });
         }
     }
     is_free

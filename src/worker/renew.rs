@@ -1,20 +1,21 @@
-//! Renewing a worker id: the next piece of id time for the same holder.
+//! Renewing a worker id: extends its lease, and the end of its rectangle.
 
-use super::number::{self, Renewal};
-use super::{finite_us, history, refuse_in_block};
+use super::checks::{finite_us, require_own_transaction};
+use super::history;
+use super::store::rectangles::HeldWorkerId;
 use crate::args;
-use crate::lease::row::{self, Granted};
-use crate::lease::{pending, required_token, term, ttl_us};
-use crate::lock::checked_name;
+use crate::lease::{self, Granted, LeaseState, pending};
 use crate::pg::composite::{self, Composite};
 use crate::pg::encoding::Text;
 use crate::pg::timestamp;
-use idgen_core::worker::{Bounds, Interval};
+use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum;
 use pgrx::prelude::*;
 
-/// Makes a worker id last, and moves on the end of the id time that it may be used for, if that end is still the one that the
-/// caller was told last. Of two processes with one token, the second is refused.
+/// Extends the lease of a worker id and the end of its id time. `last_not_after` is the end that the caller was last
+/// told. Of two processes with one token, the second one is refused. `reached` is the latest time of the caller's ids
+/// and clock; NULL: this server's clock. Raises 22004 for other NULLs, 22008 for an infinite `reached`, 25001 in a
+/// transaction block, 55000 for a stale token, a bare lease or another end, 42501 if the lease is another role's.
 #[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, \
            reached timestamptz DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -25,25 +26,23 @@ fn worker_renew_compared(
     reached: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
-    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
-    let last = args::required(last_not_after, "last_not_after");
+    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     let bounds = checked_bounds(pool, token);
-    let renewed = pending::confirmed_apart(|| term::renew(pool, token, Some(bounds.ttl_us)));
-    let renewal = Renewal {
-        pool,
-        number: renewed.slot,
-        token,
-        last_not_after_us: Some(timestamp::to_us(last)),
-        reached_us: reached_us.unwrap_or(bounds.now_us),
-        ttl_us: bounds.ttl_us,
-    };
+    let renewed = pending::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
+    // The row of the lease is locked, so no other renewal is running.
+    let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
+    let held = holder.rectangle();
+    holder.require_end(held, last_us);
+    let rectangle = held.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds);
+    holder.save(rectangle);
     // SAFETY: the call's own fcinfo.
-    unsafe { answer(fcinfo, &renewed, number::renew(&renewal, &bounds)) }
+    unsafe { result(fcinfo, &renewed, rectangle) }
 }
 
-/// The same without comparison, as keepers of 0.7 call it: a ttl beyond the pool's says how far they are ahead of the clock
-/// here.
+/// As above without the comparison, for callers of 0.7. The excess of `ttl` over the pool's ttl is the caller's lead over
+/// this clock. NULL keeps the ttl of the lease.
 #[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval, OUT not_after timestamptz, \
            OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_renew(
@@ -52,33 +51,28 @@ fn worker_renew(
     ttl: Option<datum::Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
-    let (pool, token) = (checked_name(pool.as_deref()), required_token(token));
-    let ttl_us = ttl_us(ttl);
+    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let ttl_us = lease::checked_ttl_us(ttl);
     let bounds = checked_bounds(pool, token);
     let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
-    let renewed = term::renew(pool, token, split.map(|(term_us, _)| term_us));
-    let renewal = Renewal {
-        pool,
-        number: renewed.slot,
-        token,
-        last_not_after_us: None,
-        reached_us: split.map_or(bounds.now_us, |(_, reached_us)| reached_us),
-        ttl_us: renewed.ttl_us.min(bounds.ttl_us),
-    };
+    let renewed = lease::renew(pool, token, split.map(|(lease_us, _)| lease_us));
+    let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
+    let reached_us = split.map_or(bounds.now_us, |(_, reached_us)| reached_us);
+    let rectangle = holder.rectangle().renewed(reached_us, renewed.ttl_us.min(bounds.ttl_us), &bounds);
+    holder.save(rectangle);
     // SAFETY: the call's own fcinfo.
-    unsafe { answer(fcinfo, &renewed, number::renew(&renewal, &bounds)) }
+    unsafe { result(fcinfo, &renewed, rectangle) }
 }
 
-fn checked_bounds(pool: &str, token: i64) -> Bounds {
-    term::refuse_where_nothing_can_be_written(c"worker_renew()");
-    refuse_in_block(c"worker_renew()");
-    number::bounds(row::look(pool).definition.ttl_us, history::for_holder(pool, token))
+fn checked_bounds(pool: &str, token: i64) -> PoolBounds {
+    require_own_transaction(c"worker_renew()");
+    history::for_holder(pool, token).of_pool(LeaseState::read(pool).definition.ttl_us)
 }
 
 /// # Safety
 /// `fcinfo` is that of the running call of a `worker_renew`.
-unsafe fn answer(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, interval: Interval) -> Composite {
-    let expires_at = term::expires_at(renewed.session_key, renewed.ends_us);
+unsafe fn result(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, rectangle: Rectangle) -> Composite {
+    let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
     // SAFETY: by the above; the types are those of the OUT parameters.
-    unsafe { composite::form(fcinfo, [number::time(interval.not_after_us).into_datum(), expires_at.into_datum()]) }
+    unsafe { composite::form(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
 }

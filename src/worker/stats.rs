@@ -1,15 +1,18 @@
-//! What `idgen.stat_worker` shows: this server's number, and how its lease stands.
+//! The view `idgen.stat_worker`: this server's worker id, and the state of its lease.
 
-use super::number::time;
-use super::state::{LEASE, Lease, STATE};
+use super::state::{SERVER_LEASE, STATE, ServerLease};
 use crate::pg::encoding::Text;
+use crate::pg::timestamp::from_us_or_infinity;
 use crate::pg::{system_clock, timestamp};
 use crate::settings;
 use crate::snowflake::node;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One row when the library is preloaded, else none.
+// "lease_views": the view idgen.workers reads idgen.leases.
+extension_sql_file!("views.sql", name = "worker_views", requires = ["lease_views", stat_get_worker]);
+
+/// One row if the library is preloaded, else none.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_worker(OUT source text, OUT state text, OUT worker_id int, OUT datacenter_id int, \
            OUT pool text, OUT not_before timestamptz, OUT not_after timestamptz, OUT coordinator text, OUT pid int, \
@@ -37,19 +40,19 @@ fn stat_get_worker() -> TableIterator<
     ),
 > {
     let row = STATE.get().map(|worker| {
-        let lease = LEASE.shared(|lease| *lease);
+        let lease = SERVER_LEASE.shared(|lease| *lease);
         let current = node::CURRENT.require();
         let node = current.get();
         (
             if current.is_setting() { "setting" } else { "pool" },
-            standing(&lease).name(),
+            status(&lease).name(),
             node.map(|node| node.worker as i32),
             node.map(|node| node.datacenter as i32),
             lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)).map(Text::from),
-            lease.interval().map(|interval| time(interval.not_before_us)),
-            lease.interval().map(|interval| time(interval.not_after_us)),
+            lease.rectangle().map(|rectangle| from_us_or_infinity(rectangle.not_before_us)),
+            lease.rectangle().map(|rectangle| from_us_or_infinity(rectangle.not_after_us)),
             lease.coordinator.text().map(Text::from),
-            // Without a pool it sleeps, and is of no interest.
+            // Without a pool the keeper sleeps.
             worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed)),
             worker.renewals.load(Relaxed) as i64,
             worker.failures.load(Relaxed) as i64,
@@ -61,21 +64,21 @@ fn stat_get_worker() -> TableIterator<
     TableIterator::new(row)
 }
 
-/// How it stands with this server's number.
+/// The state of this server's worker id.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It is a setting.
+pub enum WorkerStatus {
+    /// The worker id is a setting.
     Set,
-    /// There is none yet.
+    /// There is no worker id yet.
     Waiting,
     Leased,
-    /// Leased, and the last try to renew it has failed.
+    /// Leased, and the last attempt to renew it has failed.
     Failing,
-    /// The clock has come to the end of what was leased.
+    /// The clock is past the end of the lease.
     Ended,
 }
 
-impl Standing {
+impl WorkerStatus {
     pub fn name(self) -> &'static str {
         match self {
             Self::Set => "set",
@@ -87,12 +90,12 @@ impl Standing {
     }
 }
 
-pub fn standing(lease: &Lease) -> Standing {
-    match lease.interval() {
-        _ if node::CURRENT.require().is_setting() => Standing::Set,
-        Some(interval) if interval.end_ms() <= system_clock::wall_ms() => Standing::Ended,
-        Some(_) if lease.failing_since_ms.is_some() => Standing::Failing,
-        Some(_) => Standing::Leased,
-        None => Standing::Waiting,
+pub fn status(lease: &ServerLease) -> WorkerStatus {
+    match lease.rectangle() {
+        _ if node::CURRENT.require().is_setting() => WorkerStatus::Set,
+        Some(rectangle) if rectangle.end_ms() <= system_clock::wall_ms() => WorkerStatus::Ended,
+        Some(_) if lease.failing_since_ms.is_some() => WorkerStatus::Failing,
+        Some(_) => WorkerStatus::Leased,
+        None => WorkerStatus::Waiting,
     }
 }

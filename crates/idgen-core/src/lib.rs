@@ -1,17 +1,44 @@
-//! Everything in idgen that decides: pure, so that it can be tested without a server.
+//! The decisions of idgen, without side effects, so that tests need no server.
 //!
-//! No clock, no I/O and no PostgreSQL in here: the time, the rows and the limits come in as arguments, and decisions
-//! go out as values. The extension reads settings, clock and shared memory, asks this crate, and converts the answer.
+//! This crate uses no clock, no I/O and no PostgreSQL: the time, the rows and the limits are arguments, and decisions
+//! are return values. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
+//!
+//! Imports between modules: snowflake from layout; generator from snowflake, layout and clock; generator and segment
+//! from tenancy. The other modules import nothing of each other.
 
 pub mod clock;
-pub mod error;
 pub mod generator;
+pub mod hosts;
 pub mod layout;
 pub mod lease;
 pub mod lock;
 pub mod segment;
 pub mod snowflake;
-mod sync;
-pub mod table;
+pub mod tenancy;
 pub mod text;
 pub mod worker;
+
+/// The atomics of the shared state: the real ones, or loom's to explore interleavings.
+mod sync {
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+    #[cfg(not(loom))]
+    pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::{EffectiveClock, Mark};
+    use crate::generator::Generator;
+    use crate::segment::Ring;
+
+    #[test]
+    fn hot_words_have_a_pair_of_cache_lines_of_their_own() {
+        for size in [size_of::<Generator>(), size_of::<EffectiveClock>(), size_of::<Mark>(), size_of::<Ring>()] {
+            assert_eq!(size, 128);
+        }
+        for align in [align_of::<Generator>(), align_of::<EffectiveClock>(), align_of::<Mark>(), align_of::<Ring>()] {
+            assert_eq!(align, 128);
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! What a cluster is made with.
+//! The options of a cluster.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use tempfile::TempDir;
 
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
-use crate::programs::give_to_server;
+use crate::programs::chown_to_server;
 use crate::settings::Settings;
 use crate::template;
 
-/// Options of a cluster to be started: see [`Cluster::builder`].
+/// Options of a cluster: see [`Cluster::builder`].
 pub struct Builder {
     settings: Settings,
     fake_clock: bool,
@@ -23,7 +23,7 @@ impl Builder {
         builder.preload(true)
     }
 
-    /// Whether the server loads idgen at its start, as it does unless told otherwise.
+    /// Whether `shared_preload_libraries` has idgen. The default is true.
     pub fn preload(self, preload: bool) -> Builder {
         self.conf("shared_preload_libraries", if preload { "idgen" } else { "" })
     }
@@ -34,20 +34,19 @@ impl Builder {
         self
     }
 
-    /// Gives the server a wall clock that [`Cluster::clock`] steps.
+    /// Gives the server a wall clock that [`Cluster::clock`] can step.
     pub fn fake_clock(mut self) -> Builder {
         self.fake_clock = true;
         self
     }
 
-    /// Gives the cluster a system identifier of its own: without this all clusters of a test process have the same one,
-    /// as if they were copies of one another.
+    /// Gives the cluster a new system identifier. By default all clusters of a test process share one, as copies do.
     pub fn new_system_identifier(mut self) -> Builder {
         self.new_system_identifier = true;
         self
     }
 
-    /// Starts the server and creates the extension in database postgres.
+    /// Starts the server and creates the extension in the database postgres.
     pub fn start_with_extension(self) -> Cluster {
         let cluster = self.start();
         cluster.execute("CREATE EXTENSION idgen");
@@ -68,19 +67,19 @@ impl Builder {
     }
 }
 
-/// The directory of one cluster: its data, log, clock and socket. Nobody else can enter it, so nobody else can connect.
+/// The directory of one cluster: its data, log, clock and socket. Other users cannot enter it, so they cannot connect.
 pub(crate) fn private_dir() -> TempDir {
     let dir = tempfile::Builder::new().prefix("idgen-").tempdir().expect("a temporary directory");
-    give_to_server(dir.path());
+    chown_to_server(dir.path());
     assert_fits_socket(dir.path());
     dir
 }
 
-/// PostgreSQL's own message for this says little about where the path came from.
+/// PostgreSQL's message for a long path does not mention TMPDIR.
 fn assert_fits_socket(dir: &Path) {
     let socket = dir.join(".s.PGSQL.5432");
     let length = socket.as_os_str().len();
-    assert!(length <= 107, "the path of a socket may have 107 bytes, {} has {length}: set TMPDIR", socket.display());
+    assert!(length <= 107, "a socket path may have 107 bytes, {} has {length}: set TMPDIR", socket.display());
 }
 
 #[cfg(test)]
@@ -88,7 +87,7 @@ mod tests {
     use super::Builder;
 
     #[test]
-    fn idgen_is_preloaded_unless_told_otherwise() {
+    fn builder_preloads_idgen_by_default() {
         let preloaded = |builder: &Builder| builder.settings.get("shared_preload_libraries").map(str::to_owned);
         assert_eq!(preloaded(&Builder::new()).as_deref(), Some("idgen"));
         assert_eq!(preloaded(&Builder::new().preload(false)).as_deref(), Some(""));

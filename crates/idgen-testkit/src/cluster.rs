@@ -17,12 +17,12 @@ use crate::postmaster::{Postmaster, Stop, wait_for_death};
 use crate::procfs::poll;
 use crate::settings::Settings;
 
-/// How long a server may take to start, recovery included, to stop, or to come back after a crash.
+/// The limit for a start with recovery, for a stop, and for a restart after a crash.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server with a data directory of its own, reached through a socket of its own. Stopped and removed when dropped.
+/// A server with its own data directory and socket. Stopped and removed when dropped.
 ///
-/// The methods panic, with the end of the server's log, when what they are asked for does not happen.
+/// Methods panic with the end of the server's log when they fail.
 pub struct Cluster {
     dir: TempDir,
     clock: Option<FakeClock>,
@@ -31,7 +31,7 @@ pub struct Cluster {
 
 struct State {
     settings: Settings,
-    /// Variables for the server's process.
+    /// Environment variables of the server.
     environment: Vec<(String, OsString)>,
     /// `None` while the server is stopped.
     postmaster: Option<Postmaster>,
@@ -64,7 +64,7 @@ impl Cluster {
         self.try_start().unwrap_or_else(|report| panic!("the server did not start\n{report}"));
     }
 
-    /// Starts the stopped server. When it does not come up, the error has what it logged.
+    /// Starts the stopped server. If it does not come up, the error has the lines that it logged.
     pub fn try_start(&self) -> Result<(), String> {
         let mut state = self.state();
         assert!(state.postmaster.is_none(), "the server is running");
@@ -76,67 +76,68 @@ impl Cluster {
         }
         command.envs(state.environment.iter().map(|(name, value)| (name, value)));
         let postmaster = state.postmaster.insert(Postmaster::spawn(command, &self.data_dir(), &self.log_file()));
-        let outcome = poll(PATIENCE, || match postmaster.ended() {
-            Some(status) => Some(Err(format!("it ended with {status}"))),
+        let outcome = poll(PATIENCE, || match postmaster.exit_status() {
+            Some(status) => Some(Err(format!("it exited with {status}"))),
             None => self.try_client().ok().map(|_| Ok(())),
         });
         let failure = match outcome {
             Some(Ok(())) => return Ok(()),
             Some(Err(ended)) => ended,
-            None => format!("it took no connection in {PATIENCE:?}"),
+            None => format!("it accepted no connection in {PATIENCE:?}"),
         };
         if let Some(postmaster) = state.postmaster.take() {
             postmaster.destroy();
         }
-        let logged = telling_lines(&self.log()[logged_before..]).collect::<Vec<_>>().join("\n");
+        let logged = relevant_lines(&self.log()[logged_before..]).collect::<Vec<_>>().join("\n");
         Err(format!("{failure}\n{logged}"))
     }
 
-    /// Stops the server and waits until it has ended.
+    /// Stops the server and waits until it has exited.
     pub fn stop(&self, how: Stop) {
         let mut state = self.state();
         let postmaster = state.postmaster.as_mut().expect("the server is running");
         let status = postmaster.stop(how, PATIENCE);
-        let status = status.unwrap_or_else(|| panic!("no end of {how:?} stop in {PATIENCE:?}\n{}", self.log_tail()));
+        let status =
+            status.unwrap_or_else(|| panic!("{how:?} stop not complete after {PATIENCE:?}\n{}", self.log_tail()));
         state.postmaster = None;
-        // A process that crashed during the shutdown shows only here.
+        // The exit status is the only sign of a process that crashed during the shutdown.
         let clean = how == Stop::Immediate || status.success();
-        assert!(clean, "{how:?} stop ended with {status}\n{}", self.log_tail());
+        assert!(clean, "{how:?} stop exited with {status}\n{}", self.log_tail());
     }
 
-    /// An ordinary restart, with the settings as they are now.
+    /// A fast stop and a start, with the current settings.
     pub fn restart(&self) {
         self.stop(Stop::Fast);
         self.start_again();
     }
 
-    /// Kills one process of the server with SIGKILL. When this returns the postmaster has noticed, and lets nobody in
+    /// Kills one process of the server with SIGKILL and waits until the postmaster has noticed. It rejects connections
     /// until it has recovered: see [`Cluster::wait_until_ready`].
     pub fn kill9(&self, pid: i32) {
         let pid = Pid::from_raw(pid);
         let state = self.state();
         let postmaster = state.postmaster.as_ref().expect("the server is running");
-        assert!(postmaster.has_child(pid), "process {pid} is no child of postmaster {}", postmaster.pid());
+        assert!(postmaster.has_child(pid), "process {pid} is not a child of postmaster {}", postmaster.pid());
         kill(pid, Signal::SIGKILL).unwrap_or_else(|error| panic!("cannot kill process {pid}: {error}"));
-        // The postmaster reaps it and turns to recovery in one go, before it looks at new connections.
+        // The postmaster reaps it and begins recovery in one step, before it accepts new connections.
         self.wait_for(PATIENCE, "the postmaster to reap the process", || !postmaster.has_child(pid));
     }
 
-    /// Kills the postmaster with SIGKILL and waits until its children have noticed and ended, so that the server can be
-    /// started again. A child that is paused does not notice.
+    /// Kills the postmaster with SIGKILL and waits until its children have exited, so that the server can be started
+    /// again. A paused child does not exit.
     pub fn kill9_postmaster(&self) {
         let postmaster = self.state().postmaster.take().expect("the server is running");
         let orphans = wait_for_death(postmaster.kill9(), PATIENCE);
         assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
     }
 
-    /// Waits until the server takes connections again, after one of its processes has crashed.
+    /// Waits until the server accepts connections again after one of its processes has crashed.
     pub fn wait_until_ready(&self) {
-        self.wait_for(PATIENCE, "the server to take connections", || self.try_client().is_ok());
+        self.wait_for(PATIENCE, "the server to accept connections", || self.try_client().is_ok());
     }
 }
 
-/// Settings and insight.
+/// Settings, clock and log.
 impl Cluster {
     /// Changes a setting for the next [`Cluster::reload`] or start.
     pub fn set_conf(&self, name: &str, value: &str) {
@@ -145,16 +146,15 @@ impl Cluster {
         state.settings.write(&self.data_dir());
     }
 
-    /// Sets a variable of the server's environment for the next start, like LD_PRELOAD for a library that goes before
-    /// all others. It takes the place of what the fake clock sets.
+    /// Sets an environment variable of the server for the next start. It overrides the variables of the fake clock.
     pub fn set_env(&self, name: &str, value: impl Into<OsString>) {
         self.state().environment.push((name.to_owned(), value.into()));
     }
 
-    /// Makes the server read its settings, and waits until new sessions have them. Processes that were there before
-    /// follow at their next statement or wake-up.
+    /// Reloads the configuration and waits until new sessions have it. Existing processes follow at their next statement
+    /// or wakeup.
     pub fn reload(&self) {
-        // A new session has the time from the postmaster, which a session that reloads by itself would not show.
+        // Only a new session shows the postmaster's load time: an existing session shows its own.
         let load_time = || -> SystemTime {
             self.client().query_one("SELECT pg_conf_load_time()", &[]).expect("a timestamp").get(0)
         };
@@ -176,12 +176,12 @@ impl Cluster {
         self.dir.path().join("data")
     }
 
-    /// All that the server has logged since it was made.
+    /// All that the server has logged since the cluster was created.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.log_file()).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until `condition` holds; panics with `what` and the end of the log when it does not before the deadline.
+    /// Waits until `condition` holds. Panics with `what` and the end of the log at the deadline.
     pub fn wait_for(&self, deadline: Duration, what: &str, mut condition: impl FnMut() -> bool) {
         let met = poll(deadline, || condition().then_some(()));
         assert!(met.is_some(), "waited {deadline:?} for {what}\n{}", self.log_tail());
@@ -197,7 +197,7 @@ impl Cluster {
 
     pub(crate) fn log_tail(&self) -> String {
         let log = self.log();
-        let lines: Vec<&str> = telling_lines(&log).collect();
+        let lines: Vec<&str> = relevant_lines(&log).collect();
         let tail = &lines[lines.len().saturating_sub(60)..];
         format!("end of {}:\n{}", self.log_file().display(), tail.join("\n"))
     }
@@ -206,28 +206,27 @@ impl Cluster {
         self.dir.path()
     }
 
-    /// A killed server leaves shared memory behind that outlives its directory, and the system has room for only so much.
-    /// The next start on the same data directory removes it, so a server that was killed last is started once more: without
-    /// sessions, and without anything a test has preloaded.
-    fn sweep(&self) {
+    /// Removes the shared memory that a killed server leaves behind, of which the system has only so much. A start on the
+    /// same data directory removes it, here in single-user mode and without preloaded libraries.
+    fn remove_shared_memory(&self) {
         if !self.data_dir().join("postmaster.pid").exists() {
             return;
         }
         let mut command = self.program("postgres");
         command.arg("--single").arg("-D").arg(self.data_dir());
         command.args(["-c", "shared_preload_libraries=", "postgres"]);
-        // A standby cannot run like this, and says so only after it has removed what we are after.
+        // A standby cannot run in single-user mode, but fails only after it has removed the shared memory.
         let _ = command.stdin(Stdio::null()).output();
     }
 
-    /// A lock that a failed assertion left poisoned still guards what Drop needs.
+    /// Ignores poisoning: Drop needs the state after a failed assertion too.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Leaves out the refusals that the harness itself provokes while it waits for the server to come up.
-fn telling_lines(log: &str) -> impl Iterator<Item = &str> {
+/// Leaves out the rejected connections of the kit itself while it waits for the server to come up.
+fn relevant_lines(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter(|line| !line.contains("FATAL:  the database system is "))
 }
 
@@ -235,7 +234,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
         if failed {
-            // Before the stop: the end of the log is about the failure, and not about the shutdown.
+            // Before the stop, so that the end of the log shows the failure and not the shutdown.
             eprintln!("kept {}\n{}", self.dir.path().display(), self.log_tail());
         }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -245,7 +244,7 @@ impl Drop for Cluster {
         if failed {
             self.dir.disable_cleanup(true);
         } else {
-            self.sweep();
+            self.remove_shared_memory();
         }
     }
 }

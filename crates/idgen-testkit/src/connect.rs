@@ -1,4 +1,4 @@
-//! Ways to talk to a cluster.
+//! Connections to a cluster.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use postgres::{Client, Config, NoTls};
 use crate::cluster::Cluster;
 use crate::programs::program;
 
-/// The socket's directory is private, so every cluster can have the same port.
+/// Every cluster can have the same port, because the directory of its socket is private.
 pub(crate) const PORT: &str = "5432";
 
 impl Cluster {
-    /// A session of the superuser in database postgres.
+    /// A session of the superuser in the database postgres.
     pub fn client(&self) -> Client {
         self.client_in("postgres")
     }
 
-    /// A session of the superuser in another database.
+    /// A session of the superuser in a database.
     pub fn client_in(&self, database: &str) -> Client {
         self.client_as(database, "postgres")
     }
@@ -26,22 +26,22 @@ impl Cluster {
         self.connect(database, user).unwrap_or_else(|error| panic!("cannot connect: {error:?}\n{}", self.log_tail()))
     }
 
-    /// Like [`Cluster::client`], for a server that may be down.
+    /// As [`Cluster::client`], for a server that may be down.
     pub fn try_client(&self) -> Result<Client, postgres::Error> {
         self.connect("postgres", "postgres")
     }
 
-    /// A connection string that libpq and the postgres crate understand.
+    /// A connection string for libpq and the postgres crate.
     pub fn connect_string(&self, database: &str, user: &str) -> String {
         connect_string(&self.host(), PORT, user, database)
     }
 
-    /// The connection string of the superuser in database postgres.
+    /// The connection string of the superuser in the database postgres.
     pub fn conninfo(&self) -> String {
         self.connect_string("postgres", "postgres")
     }
 
-    /// Where it listens, for a connection string of several hosts.
+    /// The directory of its socket, for a connection string with several hosts.
     pub fn host(&self) -> String {
         self.dir().to_string_lossy().into_owned()
     }
@@ -50,7 +50,7 @@ impl Cluster {
         PORT
     }
 
-    /// Runs statements as the superuser in database postgres.
+    /// Runs statements as the superuser in the database postgres.
     pub fn execute(&self, sql: &str) {
         self.client().batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}\n{}", self.log_tail()));
     }
@@ -60,7 +60,7 @@ impl Cluster {
         config.connect_timeout(Duration::from_secs(60)).connect(NoTls)
     }
 
-    /// One of PostgreSQL's programs (psql, pg_dump, pg_controldata), set up to connect to this server as the superuser.
+    /// One of PostgreSQL's programs, such as psql or pg_dump, set up to connect to this server as the superuser.
     pub fn program(&self, name: &str) -> Command {
         let mut command = program(name, self.dir());
         command.env("PGHOST", self.dir()).env("PGPORT", PORT).env("PGUSER", "postgres");

@@ -1,4 +1,4 @@
-//! What the coordinator has granted, as it wrote it down itself: by a trigger, in the transactions of the grants.
+//! The worker ids that a coordinator has granted, recorded by a trigger in the transactions of the grants.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use postgres::Client;
 use crate::cluster::Cluster;
 use crate::sql::execute;
 
-/// A number by the id times that one token was allowed, in microseconds since 1970.
+/// A worker id and the id times that one token was granted, in microseconds since 1970.
 #[derive(Debug)]
 pub struct Rectangle {
-    pub number: i32,
+    pub worker_id: i32,
     pub token: i64,
-    /// What the holder calls himself. Ends with his data directory.
+    /// The holder's description of itself. Ends with its data directory.
     pub owner: String,
     pub from_us: i64,
-    /// After all renewals; or where a holder says that he has ended.
+    /// After all renewals, or as reported by the holder when it released the worker id.
     pub until_us: i64,
 }
 
@@ -24,34 +24,34 @@ pub fn epoch_us(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
 }
 
-/// Has a coordinator write down all that it grants from now on.
+/// Makes a coordinator record all its grants from now on.
 pub fn record(coordinator: &Cluster) {
     let (from, until) = (epoch_us("NEW.not_before"), epoch_us("NEW.not_after"));
     execute(
         &mut coordinator.client(),
         &format!(
-            "CREATE TABLE public.told (n bigserial PRIMARY KEY, number int, token bigint, owner text, from_us bigint,
+            "CREATE TABLE public.recorded (n bigserial PRIMARY KEY, worker_id int, token bigint, owner text, from_us bigint,
                  until_us bigint);
-             CREATE FUNCTION public.tell() RETURNS trigger SECURITY DEFINER SET search_path = pg_catalog LANGUAGE plpgsql AS $$
+             CREATE FUNCTION public.record_grant() RETURNS trigger SECURITY DEFINER SET search_path = pg_catalog LANGUAGE plpgsql AS $$
              BEGIN
-                 INSERT INTO public.told (number, token, owner, from_us, until_us)
+                 INSERT INTO public.recorded (worker_id, token, owner, from_us, until_us)
                  SELECT NEW.number, NEW.token, owner, {from}, {until}
                  FROM idgen.lease WHERE name = NEW.pool AND slot = NEW.number AND token = NEW.token;
                  RETURN NULL;
              END $$;
-             CREATE TRIGGER tell AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION tell()"
+             CREATE TRIGGER record_grant AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION record_grant()"
         ),
     );
 }
 
-/// All that was granted, in the order of the times.
+/// All grants, in the order of their times.
 pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
-    // A token is of one number and one owner, and has one beginning.
-    let sql = "SELECT number, token, owner, from_us, (array_agg(until_us ORDER BY n DESC))[1] FROM told
-               GROUP BY token, number, owner, from_us ORDER BY from_us, token";
+    // A token has one worker id, one owner and one beginning.
+    let sql = "SELECT worker_id, token, owner, from_us, (array_agg(until_us ORDER BY n DESC))[1] FROM recorded
+               GROUP BY token, worker_id, owner, from_us ORDER BY from_us, token";
     let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let rectangle = |row: &postgres::Row| Rectangle {
-        number: row.get(0),
+        worker_id: row.get(0),
         token: row.get(1),
         owner: row.get(2),
         from_us: row.get(3),
@@ -61,12 +61,12 @@ pub fn rectangles(client: &mut Client) -> Vec<Rectangle> {
     let mut by_token: Vec<&Rectangle> = rectangles.iter().collect();
     by_token.sort_by_key(|rectangle| rectangle.token);
     if let Some(pair) = by_token.windows(2).find(|pair| pair[0].token == pair[1].token) {
-        panic!("one token, two beginnings, numbers or owners: {pair:?}");
+        panic!("one token has two beginnings, worker ids or owners: {pair:?}");
     }
     rectangles
 }
 
-/// With what a coordinator had granted whose last grants were lost in a failover: their holders have them all the same.
+/// Adds the grants that the old coordinator lost in a failover: their holders still use them.
 pub fn merge_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangle> {
     let mut by_token: BTreeMap<i64, Rectangle> =
         granted.into_iter().map(|rectangle| (rectangle.token, rectangle)).collect();
@@ -83,64 +83,69 @@ pub fn merge_lost(granted: Vec<Rectangle>, lost: Vec<Rectangle>) -> Vec<Rectangl
     all
 }
 
-/// No two tokens were allowed the same time of a number.
+/// No two tokens were granted the same time of a worker id.
 pub fn assert_apart(rectangles: &[Rectangle]) {
-    ByNumber::new(rectangles);
+    ByWorkerId::new(rectangles);
 }
 
-/// The rectangles of each number.
-struct ByNumber<'a>(BTreeMap<i32, Vec<&'a Rectangle>>);
+/// The rectangles of each worker id.
+struct ByWorkerId<'a>(BTreeMap<i32, Vec<&'a Rectangle>>);
 
-impl<'a> ByNumber<'a> {
-    /// They follow each other, so that no two of them overlap.
-    fn new(rectangles: &'a [Rectangle]) -> ByNumber<'a> {
-        let mut by_number = BTreeMap::<i32, Vec<&Rectangle>>::new();
+impl<'a> ByWorkerId<'a> {
+    /// Asserts that no two rectangles of a worker id overlap.
+    fn new(rectangles: &'a [Rectangle]) -> ByWorkerId<'a> {
+        let mut by_worker_id = BTreeMap::<i32, Vec<&Rectangle>>::new();
         for rectangle in rectangles {
             assert!(rectangle.from_us <= rectangle.until_us, "{rectangle:?}");
-            let earlier = by_number.entry(rectangle.number).or_default();
+            let earlier = by_worker_id.entry(rectangle.worker_id).or_default();
             if let Some(last) = earlier.last() {
                 assert!(
                     last.until_us <= rectangle.from_us,
-                    "one number, one time, two tokens: {last:?}, {rectangle:?}"
+                    "one worker id, one time, two tokens: {last:?}, {rectangle:?}"
                 );
             }
             earlier.push(rectangle);
         }
-        ByNumber(by_number)
+        ByWorkerId(by_worker_id)
     }
 
-    fn find(&self, number: i32, time_us: i64) -> Option<&Rectangle> {
-        let of_number = self.0.get(&number)?;
-        let begun = of_number.partition_point(|rectangle| rectangle.from_us <= time_us);
-        of_number[..begun].last().copied().filter(|rectangle| time_us < rectangle.until_us)
+    fn find(&self, worker_id: i32, time_us: i64) -> Option<&Rectangle> {
+        let rectangles = self.0.get(&worker_id)?;
+        let begun = rectangles.partition_point(|rectangle| rectangle.from_us <= time_us);
+        rectangles[..begun].last().copied().filter(|rectangle| time_us < rectangle.until_us)
     }
 }
 
-/// What clients have seen of a server.
+/// The ids that clients of one server have seen.
 pub struct Seen {
     pub data_dir: PathBuf,
     pub ids: Vec<i64>,
 }
 
-/// No two tokens were allowed the same time of a number, and all ids of each server are inside of what it was granted itself.
-/// Layout `snowflake`.
+/// No two tokens were granted the same time of a worker id, and every id of a server, in the layout `snowflake`, lies inside
+/// a rectangle that was granted to that server.
 pub fn assert_ids_granted(rectangles: &[Rectangle], seen: &[Seen]) {
-    let granted = ByNumber::new(rectangles);
+    let granted = ByWorkerId::new(rectangles);
     for Seen { data_dir, ids } in seen {
         let directory = data_dir.to_str().expect("a path of ASCII");
         for &id in ids {
-            let (number, time_us) = (worker_id_of(id), time_us_of(id));
-            let rectangle = granted.find(number, time_us);
+            let (worker_id, time_us) = (worker_id_of(id), time_us_of(id));
+            let rectangle = granted.find(worker_id, time_us);
             let rectangle = rectangle.unwrap_or_else(|| {
-                let near: Vec<_> = granted.0.get(&number).into_iter().flatten().rev().take(3).collect();
-                panic!("{id} of worker {number} at {time_us} is outside of all that was granted, at last {near:#?}")
+                let near: Vec<_> = granted.0.get(&worker_id).into_iter().flatten().rev().take(3).collect();
+                panic!(
+                    "{id} of worker {worker_id} at {time_us} is outside every grant, the last of which are {near:#?}"
+                )
             });
-            assert!(rectangle.owner.ends_with(directory), "{id} of {directory} is another's: {rectangle:?}");
+            assert!(
+                rectangle.owner.ends_with(directory),
+                "{id} of {directory} is granted to another server: {rectangle:?}"
+            );
         }
     }
 }
 
-/// The worker of an id in layout `snowflake`.
+/// The worker id of an id in the layout `snowflake`.
 pub fn worker_id_of(id: i64) -> i32 {
     (id >> 12 & 1023) as i32
 }

@@ -6,7 +6,7 @@ use idgen_core::clock::record::{Found, Record};
 
 use crate::cluster::Cluster;
 
-/// The directory that the file is in, and nothing else.
+/// The directory of the file.
 pub fn directory(cluster: &Cluster) -> PathBuf {
     cluster.data_dir().join("idgen")
 }
@@ -16,7 +16,7 @@ pub fn file(cluster: &Cluster) -> PathBuf {
 }
 
 pub fn bytes(cluster: &Cluster) -> Vec<u8> {
-    std::fs::read(file(cluster)).expect("there is a high-water file")
+    std::fs::read(file(cluster)).expect("the high-water file exists")
 }
 
 /// The newest record of the file, which must have one.

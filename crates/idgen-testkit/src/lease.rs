@@ -1,4 +1,4 @@
-//! Leases in tests of more than one capability.
+//! Helpers for tests that use leases.
 
 use postgres::Client;
 

@@ -1,13 +1,13 @@
 //! Real, throw-away PostgreSQL servers for the tests of idgen.
 //!
-//! What idgen promises is about crashes, clock steps and promotion, so it cannot be shown inside one transaction of one
-//! server: these tests start servers of their own, kill them, move their clocks, and look at what clients saw.
+//! idgen makes promises about crashes, clock steps and promotion, which one transaction of one server cannot test. The
+//! tests start their own servers, kill them, move their clocks, and check what clients saw.
 //!
 //! # How to write a test
 //!
-//! A test is a plain `#[test]` in `tests/`. Start a [`Cluster`], talk to it through ordinary [`postgres::Client`]s, and let
-//! it go out of scope: the server is stopped and its directory removed. When the test panics the directory is kept, and
-//! its path and the end of the server's log are printed with the failure.
+//! A test is a plain `#[test]` in `tests/cluster`. Start a [`Cluster`] and talk to it through ordinary
+//! [`postgres::Client`]s. When the cluster goes out of scope, its server is stopped and its directory removed. If the test
+//! panics, the directory is kept, and its path and the end of the server's log are printed.
 //!
 //! ```no_run
 //! use idgen_testkit::{Cluster, Stop};
@@ -24,14 +24,13 @@
 //! assert!(after > before);
 //! ```
 //!
-//! Rules that keep the tests worth having:
+//! Rules:
 //! - Wait for a condition, with a deadline ([`Cluster::wait_for`]), never for an amount of time.
-//! - A `Cluster` may be shared between threads (`std::thread::scope`): workers connect and query, and one thread stops,
-//!   kills and starts.
-//! - How often something random is tried comes from [`rounds`], so that the same test is quick by default and a soak on demand.
-//! - What every test does with statements and ids is in [`sql`], [`ids`], [`segment`], [`pooler`], [`grants`] and [`high_water`]: no
-//!   test has its own copy.
-//! - The programs of the server are those beside `$PG_CONFIG` (or `pg_config`). As root they run as the user `postgres`.
+//! - Share a `Cluster` between threads with `std::thread::scope`: some threads query while one stops, kills and starts.
+//! - Take the number of random attempts from [`rounds`]: the same test is quick by default and a soak on demand.
+//! - Use the helpers of [`sql`], [`ids`], [`segment`], [`lease`], [`pooler`], [`grants`] and [`high_water`] instead of copies.
+//! - End the name of a test in `_smoke` if it depends on PostgreSQL's version: `make smoke` runs only those.
+//! - `$PG_CONFIG` (or `pg_config`) selects the server's programs. Under root they run as the user `postgres`.
 
 mod builder;
 mod clock;

@@ -1,4 +1,4 @@
-//! PgBouncer in transaction mode before a cluster: what a client calls its session is another one at every transaction.
+//! PgBouncer in transaction mode in front of a cluster: each transaction of a client can run in another session.
 
 use std::process::{Child, Stdio};
 
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::cluster::Cluster;
-use crate::programs::give_to_server;
+use crate::programs::chown_to_server;
 use crate::sql::PATIENCE;
 
 /// Stopped when dropped.
@@ -17,7 +17,7 @@ pub struct Pooler<'cluster> {
 }
 
 impl Pooler<'_> {
-    /// With so many connections to the server; whether it resets one after each transaction, and not only after each client.
+    /// Starts it with this many server connections. `reset_always` resets a connection after each transaction.
     pub fn start(cluster: &Cluster, connections: usize, reset_always: bool) -> Pooler<'_> {
         let (file, shown) = (cluster.dir().join("pgbouncer.ini"), cluster.dir().display());
         let text = format!(
@@ -34,20 +34,20 @@ impl Pooler<'_> {
         );
         let trimmed: Vec<&str> = text.lines().map(str::trim_start).collect();
         std::fs::write(&file, trimmed.join("\n")).expect("the cluster's directory is writable");
-        give_to_server(&file);
+        chown_to_server(&file);
         let mut command = cluster.program("/usr/sbin/pgbouncer");
         let process = command.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let pooler = Pooler { cluster, process: process.expect("pgbouncer can be started: make setup installs it") };
-        cluster.wait_for(PATIENCE, "pgbouncer to take connections", || pooler.connect().is_ok());
+        let pooler = Pooler { cluster, process: process.expect("make dev-deps installs pgbouncer") };
+        cluster.wait_for(PATIENCE, "pgbouncer to accept connections", || pooler.connect().is_ok());
         pooler
     }
 
     pub fn client(&self) -> Client {
-        self.connect().expect("pgbouncer runs")
+        self.connect().expect("pgbouncer is running")
     }
 
     fn connect(&self) -> Result<Client, postgres::Error> {
-        let direct = self.cluster.connect_string("postgres", "postgres");
+        let direct = self.cluster.conninfo();
         Client::connect(&direct.replace("port=5432", "port=6432"), NoTls)
     }
 }
@@ -55,14 +55,14 @@ impl Pooler<'_> {
 impl Drop for Pooler<'_> {
     fn drop(&mut self) {
         let pid = i32::try_from(self.process.id()).expect("a process id is an i32");
-        // The child is not reaped yet, so the id is its own.
+        // The child is not reaped yet, so its id is not reused.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         let _ = self.process.wait();
     }
 }
 
-/// One transaction, without prepared statements, which this pooler does not know. The first column of the last row.
-pub fn call(client: &mut Client, sql: &str) -> String {
+/// The first column of the last row, without prepared statements, which this pooler does not support.
+pub fn simple_value(client: &mut Client, sql: &str) -> String {
     let messages = client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     let rows = messages.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0),

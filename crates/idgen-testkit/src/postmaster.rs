@@ -1,7 +1,7 @@
 //! One running server, as a process.
 //!
-//! The harness starts `postgres` itself and not through pg_ctl: the process is then a child of the test, whose end can be
-//! waited for and whose id cannot be anyone else's.
+//! The kit starts `postgres` directly and not through pg_ctl. The process is then a child of the test: the test can wait
+//! for its exit, and its id is not reused before that.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::procfs::{Process, children, poll};
 /// The three ways to shut a server down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Waits until every client has left.
+    /// Waits until every client has disconnected.
     Smart,
-    /// Ends the sessions, writes a checkpoint: the ordinary shutdown.
+    /// Ends the sessions and writes a checkpoint: the ordinary shutdown.
     Fast,
-    /// Ends at once without a checkpoint: the next start recovers.
+    /// Exits at once without a checkpoint: the next start recovers.
     Immediate,
 }
 
@@ -41,10 +41,10 @@ pub(crate) struct Postmaster {
 }
 
 impl Postmaster {
-    /// Starts the server; whether it comes up is for the caller to watch.
+    /// Starts the server without waiting for it.
     pub(crate) fn spawn(mut command: Command, data: &Path, log: &Path) -> Postmaster {
-        // When a postmaster is killed, its children become those of this process instead of process 1, which in a
-        // container may be a program that never reaps: a soak would fill the process table with zombies.
+        // Makes this process the parent of a killed postmaster's children. In a container, process 1 may never reap
+        // them, and a soak would fill the process table with zombies.
         set_child_subreaper(true).expect("Linux lets a process adopt orphans");
         let log = OpenOptions::new().create(true).append(true).open(log).expect("the log is writable");
         let process = command
@@ -62,35 +62,35 @@ impl Postmaster {
         Pid::from_raw(self.process.id().try_into().expect("a process id is an i32"))
     }
 
-    /// Set once the server has ended.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    /// `None` while the server runs.
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().expect("a child can be waited for")
     }
 
-    /// Asks the server to end; `None` when it still runs at the deadline.
+    /// Asks the server to exit. `None` if it still runs at the deadline.
     pub(crate) fn stop(&mut self, how: Stop, deadline: Duration) -> Option<ExitStatus> {
-        if self.ended().is_none() {
+        if self.exit_status().is_none() {
             self.signal(how.signal());
         }
-        poll(deadline, || self.ended())
+        poll(deadline, || self.exit_status())
     }
 
-    /// Kills the server's first process alone and says which processes it left behind.
+    /// Kills the postmaster alone and returns the processes that it left behind.
     pub(crate) fn kill9(mut self) -> Vec<Pid> {
         let orphans = self.freeze();
         self.reap();
         orphans
     }
 
-    /// Makes an end of the server, whatever state it is in.
+    /// Kills the server in whatever state it is.
     pub(crate) fn destroy(mut self) {
-        // The server itself kills what does not answer an immediate shutdown after five seconds.
+        // In an immediate shutdown the server itself kills processes that do not exit in five seconds.
         if self.stop(Stop::Immediate, Duration::from_secs(10)).is_some() {
             return;
         }
         let children = self.freeze();
         for &child in &children {
-            // Before their parent: until it reaps them, their ids cannot pass to strangers.
+            // Before their parent: their ids are not reused until it reaps them.
             let _ = kill(child, Signal::SIGKILL);
         }
         self.reap();
@@ -101,7 +101,7 @@ impl Postmaster {
         Process::find(pid).is_some_and(|process| process.parent == self.pid())
     }
 
-    /// Stops the postmaster, so that it forks no more, and lists its children.
+    /// Stops the postmaster, so that it cannot fork, and lists its children.
     fn freeze(&self) -> Vec<Pid> {
         self.signal(Signal::SIGSTOP);
         let still = |process: &Process| matches!(process.state, 'T' | 'Z');
@@ -116,17 +116,16 @@ impl Postmaster {
     }
 
     fn signal(&self, signal: Signal) {
-        // The child is not reaped yet, so the id is its own; a dead one takes a signal without a word.
+        // The child is not reaped yet, so its id is not reused. A signal to a zombie has no effect.
         kill(self.pid(), signal).expect("a child can be sent signals");
     }
 }
 
-/// Waits until the processes, children of a postmaster that is gone, have ended; gives back those that have not at the
-/// deadline.
+/// Waits until the children of a killed postmaster have exited. Returns those that still run at the deadline.
 pub(crate) fn wait_for_death(mut pids: Vec<Pid>, deadline: Duration) -> Vec<Pid> {
     poll(deadline, || {
         pids.retain(|&pid| {
-            // They are children of this process now, and would stay as zombies.
+            // They are children of this process now, and would remain as zombies.
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
             !Process::is_dead(pid)
         });

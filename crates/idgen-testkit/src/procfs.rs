@@ -1,16 +1,16 @@
-//! What /proc says about processes.
+//! The state of processes, read from /proc.
 
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-/// Calls `look` until it gives a value; `None` when the deadline has passed first.
+/// Calls `probe` until it returns a value. `None` if the deadline passes first.
 ///
-/// This is the only place of the harness that sleeps: between two looks at a condition, never instead of one.
-pub(crate) fn poll<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Only this function of the kit sleeps: between two probes, never instead of one.
+pub(crate) fn poll<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + deadline;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return Some(found);
         }
         if Instant::now() >= end {
@@ -22,12 +22,12 @@ pub(crate) fn poll<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -
 
 pub(crate) struct Process {
     pub(crate) parent: Pid,
-    /// The letter that `ps` shows: `T` is stopped by a signal, `Z` is dead and not yet reaped.
+    /// The letter that `ps` shows: `T` is stopped by a signal, `Z` is a zombie.
     pub(crate) state: char,
 }
 
 impl Process {
-    /// The process with this id, dead but unreaped ones included.
+    /// The process with this id, zombies included.
     pub(crate) fn find(pid: Pid) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // "pid (name) state ppid ...": the name may itself contain blanks and parentheses.
@@ -38,7 +38,7 @@ impl Process {
         Some(Process { parent, state })
     }
 
-    /// Has let go of everything it held, reaped or not.
+    /// True if it has released all its resources, reaped or not.
     pub(crate) fn is_dead(pid: Pid) -> bool {
         Process::find(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
     }

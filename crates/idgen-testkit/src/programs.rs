@@ -1,4 +1,4 @@
-//! Where the server's programs are, and as whom they run.
+//! The server's programs and the user that runs them.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -8,34 +8,34 @@ use std::sync::OnceLock;
 
 use nix::unistd::{User, geteuid};
 
-/// A server program that runs in `home`, as a user PostgreSQL accepts.
+/// A server program that runs in `home`, as a user that PostgreSQL accepts.
 pub(crate) fn program(name: &str, home: &Path) -> Command {
     let mut command = Command::new(bin_dir().join(name));
     for (variable, _) in std::env::vars_os() {
-        // PGPORT, PGDATA and their like would send the program to some other server.
+        // PGPORT, PGDATA and similar variables would direct the program to another server.
         if variable.to_string_lossy().starts_with("PG") {
             command.env_remove(variable);
         }
     }
-    // pgrx would put a Rust backtrace in the DETAIL of every error.
+    // With these, pgrx puts a Rust backtrace in the DETAIL of every error.
     command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
     command.env("LC_ALL", "C").env("HOME", home).current_dir(home);
     if let Some(user) = server_user() {
-        // Changing the uid as root also clears the supplementary groups: std does that.
+        // std also clears the supplementary groups when root changes the uid.
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
     }
     command
 }
 
-/// Gives a file or directory to the user the programs run as.
-pub(crate) fn give_to_server(path: &Path) {
+/// Makes the user of the server's programs the owner of a file or directory.
+pub(crate) fn chown_to_server(path: &Path) {
     if let Some(user) = server_user() {
         chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-            .unwrap_or_else(|error| panic!("cannot give {} to {}: {error}", path.display(), user.name));
+            .unwrap_or_else(|error| panic!("cannot change the owner of {} to {}: {error}", path.display(), user.name));
     }
 }
 
-/// Runs a program to its end; what it printed is in the panic when it fails.
+/// Runs a program and returns its output. Panics with the output if the program fails.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
     assert!(
@@ -56,13 +56,13 @@ fn bin_dir() -> &'static Path {
     })
 }
 
-/// PostgreSQL refuses to run as root, so root hands over to the user `postgres`; everyone else runs it as themselves.
+/// The user `postgres` if the test runs as root, because PostgreSQL refuses to run as root. Otherwise none.
 fn server_user() -> Option<&'static User> {
     static SERVER_USER: OnceLock<Option<User>> = OnceLock::new();
     SERVER_USER
         .get_or_init(|| {
             let found = || User::from_name("postgres").expect("the user database is readable");
-            geteuid().is_root().then(|| found().expect("as root, a user named postgres is needed to run servers"))
+            geteuid().is_root().then(|| found().expect("root needs a user named postgres to run servers"))
         })
         .as_ref()
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::program;
 
     #[test]
-    fn a_server_is_told_not_to_print_backtraces() {
+    fn server_environment_has_no_backtrace_variables() {
         let command = program("postgres", Path::new("/"));
         for variable in ["RUST_BACKTRACE", "RUST_LIB_BACKTRACE"] {
             assert!(command.get_envs().any(|setting| setting == (OsStr::new(variable), None)), "{variable}");

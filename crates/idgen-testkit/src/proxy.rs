@@ -1,5 +1,5 @@
-//! A proxy before a cluster: a way to it by TCP, and connections over which nothing passes any more, as when a network is
-//! cut and neither end is told.
+//! A proxy in front of a cluster. It offers TCP, and it can stop forwarding without closing connections, as a cut network
+//! does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
@@ -16,18 +16,18 @@ use tempfile::TempDir;
 use crate::builder::private_dir;
 use crate::cluster::Cluster;
 use crate::connect::{PORT, connect_string};
-use crate::programs::give_to_server;
+use crate::programs::chown_to_server;
 
-/// How long a thread is inside one read or write at most, before it looks whether the proxy has ended.
-const TICK: Duration = Duration::from_millis(20);
+/// The timeout of one read or write, after which a thread checks whether the proxy has ended.
+const IO_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Forwards connections to a cluster, which need not run all the time. They end when this is dropped.
+/// Forwards connections to a cluster, which may be down at times. Dropping the proxy closes the connections.
 pub struct Proxy {
     host: String,
     port: String,
     gate: Arc<Gate>,
-    /// Shutting it down ends the acceptor. `UnixStream` is what std has for a socket of whatever family that is connected
-    /// or listens: reads, writes, timeouts and shutdowns are the same for all of them.
+    /// Shutting it down ends the acceptor. `UnixStream` serves for a socket of any family: reads, writes, timeouts and
+    /// shutdowns are the same for all of them.
     listening: UnixStream,
     acceptor: Option<JoinHandle<()>>,
     _dir: Option<TempDir>,
@@ -47,12 +47,12 @@ impl Proxy {
         Proxy::start(cluster, Ipv4Addr::LOCALHOST.to_string(), port.to_string(), listening, accept, None)
     }
 
-    /// On a Unix socket, in a directory of its own that servers can enter too.
+    /// On a Unix socket in a new directory that servers can enter too.
     pub fn on_socket(cluster: &Cluster) -> Proxy {
         let dir = private_dir();
         let path = socket(dir.path());
         let listener = UnixListener::bind(&path).expect("a new directory");
-        give_to_server(&path);
+        chown_to_server(&path);
         let listening = OwnedFd::from(listener.try_clone().expect("a socket can be shared"));
         let accept = move || Ok(OwnedFd::from(listener.accept()?.0));
         let host = dir.path().to_string_lossy().into_owned();
@@ -89,24 +89,23 @@ impl Proxy {
         &self.port
     }
 
-    /// As [`Cluster::connect_string`], through the proxy.
-    pub fn connect_string(&self, database: &str, user: &str) -> String {
-        connect_string(&self.host, &self.port, user, database)
+    /// As [`Cluster::conninfo`], through the proxy.
+    pub fn conninfo(&self) -> String {
+        connect_string(&self.host, &self.port, "postgres", "postgres")
     }
 
-    /// How many connections it has taken, those that hang included.
+    /// The number of accepted connections, including those that hang.
     pub fn accepted(&self) -> usize {
         self.gate.accepted.load(Ordering::Relaxed)
     }
 
-    /// When this returns nothing passes any more, in either direction, neither bytes nor the end of a connection. New
-    /// connections are accepted, and hang.
+    /// Stops forwarding in both directions, the end of a connection included. New connections are accepted and hang.
     pub fn stop_forwarding(&self) {
         self.gate.set(State::Stopped);
     }
 
-    /// All that was kept back passes.
-    pub fn go_on(&self) {
+    /// Forwards what was held back, and all that follows.
+    pub fn resume_forwarding(&self) {
         self.gate.set(State::Open);
     }
 }
@@ -128,7 +127,7 @@ enum State {
     Ended,
 }
 
-/// What all that passes goes through.
+/// Guards every transfer.
 struct Gate {
     state: Mutex<State>,
     changed: Condvar,
@@ -136,36 +135,37 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until something may pass. The gate stays as it is while the guard lives; `None` when the proxy has ended.
+    /// Waits until the gate is open. The state cannot change while the guard lives. `None` if the proxy has ended.
     fn pass(&self) -> Option<MutexGuard<'_, State>> {
-        let state = self.state.lock().expect("nobody panics with it");
-        let state = self.changed.wait_while(state, |state| *state == State::Stopped).expect("nobody panics with it");
+        let state = self.state.lock().expect("no thread panics with the lock");
+        let state =
+            self.changed.wait_while(state, |state| *state == State::Stopped).expect("no thread panics with the lock");
         (*state == State::Open).then_some(state)
     }
 
     fn has_ended(&self) -> bool {
-        *self.state.lock().expect("nobody panics with it") == State::Ended
+        *self.state.lock().expect("no thread panics with the lock") == State::Ended
     }
 
     fn set(&self, state: State) {
-        *self.state.lock().expect("nobody panics with it") = state;
+        *self.state.lock().expect("no thread panics with the lock") = state;
         self.changed.notify_all();
     }
 }
 
-/// Where a server with the harness's port listens.
+/// The socket of a server with the port of the kit.
 fn socket(dir: &Path) -> PathBuf {
     dir.join(format!(".s.PGSQL.{PORT}"))
 }
 
-/// One connection. `None` when it did not come about.
+/// Serves one connection. `None` if it could not be set up.
 fn serve(client: UnixStream, target: &Path, gate: &Gate) -> Option<()> {
     let passing = gate.pass()?;
     let server = UnixStream::connect(target).ok()?;
     drop(passing);
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(TICK)).ok()?;
-        stream.set_write_timeout(Some(TICK)).ok()?;
+        stream.set_read_timeout(Some(IO_TIMEOUT)).ok()?;
+        stream.set_write_timeout(Some(IO_TIMEOUT)).ok()?;
     }
     thread::scope(|scope| {
         scope.spawn(|| forward(&server, &client, gate));
@@ -174,14 +174,14 @@ fn serve(client: UnixStream, target: &Path, gate: &Gate) -> Option<()> {
     Some(())
 }
 
-/// One direction, to its end and with it.
+/// Forwards one direction to its end, and closes it.
 fn forward(mut from: &UnixStream, to: &UnixStream, gate: &Gate) {
     let mut buffer = [0; 1 << 14];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) if write(to, &buffer[..length], gate).is_some() => {}
-            Err(error) if is_tick(&error) && !gate.has_ended() => {}
+            Err(error) if is_timeout(&error) && !gate.has_ended() => {}
             _ => break,
         }
     }
@@ -189,20 +189,20 @@ fn forward(mut from: &UnixStream, to: &UnixStream, gate: &Gate) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// `None` when it cannot be written.
+/// `None` if the write fails.
 fn write(mut to: &UnixStream, mut bytes: &[u8], gate: &Gate) -> Option<()> {
     while !bytes.is_empty() {
         let _passing = gate.pass()?;
         match to.write(bytes) {
             Ok(written) => bytes = &bytes[written..],
-            // Whoever does not read must not keep the gate.
-            Err(error) if is_tick(&error) => {}
+            // A receiver that does not read must not keep the gate locked.
+            Err(error) if is_timeout(&error) => {}
             Err(_) => return None,
         }
     }
     Some(())
 }
 
-fn is_tick(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

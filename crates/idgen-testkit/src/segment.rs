@@ -1,4 +1,4 @@
-//! Segments in tests of more than one capability.
+//! Helpers for tests that use segments.
 
 use postgres::Client;
 

@@ -1,16 +1,16 @@
-//! The settings of one server, kept apart from postgresql.conf so that a change replaces and does not pile up.
+//! The settings of one server, in a file of their own so that a change replaces the old value.
 
 use std::path::Path;
 
-use crate::programs::give_to_server;
+use crate::programs::chown_to_server;
 
-const FILE: &str = "harness.conf";
+const FILE: &str = "testkit.conf";
 
 #[derive(Clone)]
 pub(crate) struct Settings(Vec<(String, String)>);
 
 impl Settings {
-    /// What every server of the harness has, unless a test says otherwise.
+    /// The defaults of every server of the kit.
     pub(crate) fn new() -> Settings {
         let mut settings = Settings(Vec::new());
         for (name, value) in [
@@ -21,7 +21,7 @@ impl Settings {
             ("log_line_prefix", "%m [%p] "),
             ("timezone", "UTC"),
             ("log_timezone", "UTC"),
-            // Any server can be the primary of a standby.
+            // Any server can become the primary of a standby.
             ("wal_level", "replica"),
             ("max_wal_senders", "10"),
             ("max_replication_slots", "10"),
@@ -32,7 +32,7 @@ impl Settings {
         settings
     }
 
-    /// The last one set wins.
+    /// The last value of a name wins.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.0.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.0.push((name.to_owned(), value.to_owned()));
@@ -44,7 +44,7 @@ impl Settings {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Makes a data directory read the settings that `write` puts there.
+    /// Includes the file of settings in the postgresql.conf of a data directory.
     pub(crate) fn include_in(data: &Path) {
         let main = data.join("postgresql.conf");
         let text = std::fs::read_to_string(&main).expect("postgresql.conf is readable");
@@ -54,7 +54,7 @@ impl Settings {
     pub(crate) fn write(&self, data: &Path) {
         let file = data.join(FILE);
         std::fs::write(&file, self.render()).expect("the data directory is writable");
-        give_to_server(&file);
+        chown_to_server(&file);
     }
 
     fn render(&self) -> String {

@@ -1,4 +1,4 @@
-//! A process that is paused at the worst moment.
+//! Pausing a process.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use nix::unistd::Pid;
 
 use crate::procfs::{Process, poll};
 
-/// Stops a process (SIGSTOP) until the guard is dropped: what a virtual machine that is being moved, a debugger or a long
-/// swap-in does to a client or a backend. When this returns the process has stopped.
+/// Stops a process (SIGSTOP) until the guard is dropped, as a live migration, a debugger or a long swap-in does. When this
+/// returns, the process has stopped.
 ///
-/// The server cannot end before a paused process of it goes on, except by SIGKILL, so drop the guard first.
-#[must_use = "the process goes on when the guard is dropped"]
+/// Drop the guard before stopping the server: a server with a paused process exits only by SIGKILL.
+#[must_use = "the process resumes when the guard is dropped"]
 pub fn pause(pid: i32) -> Paused {
     let pid = Pid::from_raw(pid);
     kill(pid, Signal::SIGSTOP).unwrap_or_else(|error| panic!("cannot pause process {pid}: {error}"));
@@ -21,17 +21,17 @@ pub fn pause(pid: i32) -> Paused {
     paused
 }
 
-/// Lets the process go on (SIGCONT) when dropped.
+/// Resumes the process (SIGCONT) when dropped.
 pub struct Paused(Pid);
 
 impl Paused {
-    /// The same as dropping the guard, for where that should be seen.
+    /// Drops the guard, visibly.
     pub fn resume(self) {}
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // It may have been killed meanwhile, which is no concern of the guard.
+        // The process may have been killed.
         let _ = kill(self.0, Signal::SIGCONT);
     }
 }

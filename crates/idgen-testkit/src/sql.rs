@@ -1,4 +1,4 @@
-//! Statements, and what they return. Each panics with the statement when it does not go as said.
+//! Statements and their results. Every function panics with the statement if it fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use postgres::{Client, Row, ToStatement};
 
 use crate::cluster::Cluster;
 
-/// How long anything may take that a test waits for.
+/// The limit for everything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The one row that a query returns.
@@ -34,7 +34,7 @@ pub fn ids(client: &mut Client, sql: &str) -> Vec<i64> {
     column(client, sql)
 }
 
-/// Reads what a statement returns row by row, until it ends or the connection does. What came is there in either case.
+/// Reads the rows of a statement until the statement or the connection ends. `seen` has the rows in either case.
 pub fn stream(
     client: &mut Client,
     sql: &(impl ToStatement + ?Sized),
@@ -54,7 +54,7 @@ pub fn execute(client: &mut Client, sql: &str) {
     client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
 }
 
-/// The error that a statement must end with, when its SQLSTATE is this one.
+/// Runs a statement that must fail with this SQLSTATE.
 ///
 /// The server sends an error before it rolls back. The empty statement waits until the locks of the transaction are
 /// released. It fails only if the error ended the session.
@@ -66,7 +66,7 @@ pub fn expect_error(client: &mut Client, sql: &str, code: &str) -> DbError {
     error
 }
 
-/// The HINT of an error that must have one.
+/// The HINT of an error, which must have one.
 pub fn hint(error: &DbError) -> &str {
     error.hint().unwrap_or_else(|| panic!("a HINT in {error:?}"))
 }
@@ -75,7 +75,7 @@ pub fn backend_pid(client: &mut Client) -> i32 {
     value(client, "SELECT pg_backend_pid()")
 }
 
-/// What one check of `idgen.status()` says: whether all is well, and its message.
+/// One check of `idgen.status()`: whether it is ok, and its message.
 pub fn check(client: &mut Client, name: &str) -> (bool, String) {
     let checks = "jsonb_array_elements(idgen.status()->'checks') AS c";
     let sql = format!("SELECT (c->>'ok')::bool, c->>'message' FROM {checks} WHERE c->>'check' = '{name}'");
@@ -83,7 +83,7 @@ pub fn check(client: &mut Client, name: &str) -> (bool, String) {
     (row.get(0), row.get(1))
 }
 
-/// Waits until a session that draws ids waits: for the clock, the mark or a refill.
+/// Waits until a session that draws ids waits for the clock, the mark or a refill.
 pub fn wait_until_waiting(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
     let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query ~ 'snowflake_next|segment_'";
@@ -91,8 +91,7 @@ pub fn wait_until_waiting(cluster: &Cluster, pid: i32) {
     cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
 }
 
-/// Waits until a session waits for this: a `wait_event` such as `SyncRep` or `transactionid`, or a `wait_event_type` such
-/// as `Extension`.
+/// Waits until a session waits for a `wait_event` such as `SyncRep`, or a `wait_event_type` such as `Extension`.
 pub fn wait_for_event(cluster: &Cluster, pid: i32, event: &str) {
     let mut client = cluster.client();
     let sql = format!(

@@ -1,4 +1,4 @@
-//! A physical standby of a cluster, and a copy that is none.
+//! Physical standbys and copies of a cluster.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::builder::private_dir;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
-use crate::programs::{give_to_server, run};
+use crate::programs::{chown_to_server, run};
 use crate::settings::Settings;
 
-/// How long replication may take for what it is waited for.
+/// The limit for everything that replication is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Options of a standby to be started: see [`Cluster::standby_builder`].
+/// Options of a standby: see [`Cluster::standby_builder`].
 pub struct StandbyBuilder<'primary> {
     primary: &'primary Cluster,
     settings: Settings,
@@ -27,47 +27,47 @@ impl Cluster {
         self.standby_builder().start()
     }
 
-    /// A streaming standby with options. It has the settings of this server; a synchronous one also changes this server's.
+    /// A streaming standby with options. It has the settings of this server. A synchronous one also changes this server's.
     pub fn standby_builder(&self) -> StandbyBuilder<'_> {
         let mut settings = self.settings();
-        // Once promoted it would wait for itself.
+        // After its promotion it would wait for itself.
         settings.set("synchronous_standby_names", "");
         StandbyBuilder { primary: self, settings, synchronous: false, fake_clock: false }
     }
 
-    /// A copy of this server that is started beside it, as a server and no standby: what comes of a base backup, or of a
-    /// virtual machine that was cloned. It has the settings of this server and the true clock.
+    /// A copy of this server, started as a primary: a restored base backup or a cloned virtual machine. It has the
+    /// settings of this server and the true clock.
     pub fn copy(&self) -> Cluster {
         let dir = private_dir();
         base_backup(self, dir.path(), "", &[]);
         Cluster::new(dir, self.settings(), None)
     }
 
-    /// Takes this stopped server back with pg_rewind to where its history and that of `primary` part, and starts it as a
-    /// standby. It needs `wal_log_hints`.
+    /// Rewinds this stopped server with pg_rewind to the point where its history and that of `primary` diverge, and starts
+    /// it as a standby. It needs `wal_log_hints`.
     pub fn rewind_to(&self, primary: &Cluster) {
         let data = self.data_dir();
-        let conninfo = primary.connect_string("postgres", "postgres");
+        let conninfo = primary.conninfo();
         let mut command = self.program("pg_rewind");
         run(command.arg("--target-pgdata").arg(&data).args(["--source-server", &conninfo, "--no-sync"]));
-        // What pg_rewind has copied says whom the primary has followed before.
+        // The copied file names the server that the primary followed before.
         let settings = data.join("postgresql.auto.conf");
         std::fs::write(&settings, format!("primary_conninfo = '{}'\n", conninfo.replace('\'', "''")))
             .expect("the data directory is writable");
         let signal = data.join("standby.signal");
         std::fs::write(&signal, "").expect("the data directory is writable");
-        [&settings, &signal].into_iter().for_each(|file| give_to_server(file));
+        [&settings, &signal].into_iter().for_each(|file| chown_to_server(file));
         self.start_again();
     }
 
-    /// Makes this standby a primary, and waits until it is one.
+    /// Promotes this standby and waits until it is a primary.
     pub fn promote(&self) {
         let wait_seconds = i32::try_from(PATIENCE.as_secs()).expect("a minute fits");
         let row = self.client().query_one("SELECT pg_promote(true, $1)", &[&wait_seconds]).expect("a standby");
         assert!(row.get::<_, bool>(0), "not promoted in {PATIENCE:?}\n{}", self.log_tail());
     }
 
-    /// Waits until this standby has replayed all that the primary has written up to now.
+    /// Waits until this standby has replayed the WAL that the primary has written so far.
     pub fn wait_until_replayed(&self, primary: &Cluster) {
         let row = primary.client().query_one("SELECT pg_current_wal_lsn()::text", &[]).expect("a primary");
         let written: String = row.get(0);
@@ -80,13 +80,13 @@ impl Cluster {
 }
 
 impl StandbyBuilder<'_> {
-    /// Commits on the primary wait for this standby, and for no other.
+    /// Commits on the primary wait for this standby and for no other.
     pub fn synchronous(mut self) -> Self {
         self.synchronous = true;
         self
     }
 
-    /// Gives the standby a wall clock of its own: see [`Cluster::clock`].
+    /// Gives the standby its own wall clock: see [`Cluster::clock`].
     pub fn fake_clock(mut self) -> Self {
         self.fake_clock = true;
         self
@@ -102,7 +102,7 @@ impl StandbyBuilder<'_> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("standby_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = private_dir();
-        // The slot keeps the WAL that a standby still needs, however long a test stops it.
+        // The slot keeps the WAL that a stopped standby still needs.
         let options = ["--write-recovery-conf", "--create-slot", "--slot", &name];
         base_backup(self.primary, dir.path(), &format!("application_name={name}"), &options);
         let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
@@ -117,7 +117,7 @@ impl StandbyBuilder<'_> {
 }
 
 fn base_backup(source: &Cluster, dir: &Path, conninfo: &str, options: &[&str]) {
-    let conninfo = format!("{} {conninfo}", source.connect_string("postgres", "postgres"));
+    let conninfo = format!("{} {conninfo}", source.conninfo());
     let mut command = source.program("pg_basebackup");
     command.arg("-D").arg(dir.join("data")).args(["-d", &conninfo]).args(options);
     run(command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync"]));

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::programs::{give_to_server, program, run};
+use crate::programs::{chown_to_server, program, run};
 
-/// Makes `data` a fresh data directory with a system identifier of its own.
+/// Creates the data directory `data` with a new system identifier.
 pub(crate) fn initdb(data: &Path) {
     let home = data.parent().expect("a data directory has a parent");
     run(program("initdb", home)
         .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"])
-        // Nothing here outlives a crash of the machine; servers themselves do fsync.
+        // The directory need not survive a crash of the machine. The servers themselves do fsync.
         .args([OsStr::new("--no-sync"), OsStr::new("-D"), data.as_os_str()]));
 }
 
-/// Makes `data` a fresh data directory, with the system identifier of all others of this process.
+/// Creates the data directory `data` with the system identifier that all copies in this process have.
 pub(crate) fn copy(data: &Path) {
     static TEMPLATE: OnceLock<Template> = OnceLock::new();
     let template = TEMPLATE.get_or_init(Template::new);
@@ -32,8 +32,8 @@ struct Template {
 impl Template {
     fn new() -> Template {
         let dir = tempfile::Builder::new().prefix("idgen-template-").tempdir().expect("a temporary directory");
-        give_to_server(dir.path());
-        // A static is never dropped, so the directory's own clean-up would not run.
+        chown_to_server(dir.path());
+        // A static is never dropped, so the TempDir would never remove the directory.
         let dir = dir.keep();
         let janitor = janitor(&dir);
         let data = dir.join("data");
@@ -42,8 +42,8 @@ impl Template {
     }
 }
 
-/// A shell that removes `dir` as soon as this process has ended, however it ended: its standard input is closed then.
-/// It is a process group of its own, so that Ctrl-C leaves it to do its work.
+/// A shell that removes `dir` when its standard input is closed, as it is when this process exits in any way. Ctrl-C does
+/// not reach its separate process group.
 fn janitor(dir: &Path) -> Child {
     Command::new("sh")
         .args(["-c", "read -r _; rm -rf -- \"$1\"", "janitor"])

@@ -1,4 +1,4 @@
-//! Crashes and restarts, with the clock left alone or set back: what a client has seen never comes again.
+//! Crashes and restarts, with the clock unchanged or set back: no id that a client has seen is issued again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,9 +27,9 @@ fn two_databases() -> Cluster {
     cluster
 }
 
-/// Draws in open transactions until the server dies under them: in both layouts, by single calls and in batches, in two
-/// databases. Returns what the clients saw, in order, per layout. Nothing of it was committed.
-fn see_until_death(cluster: &Cluster, death: Death) -> [Vec<i64>; 2] {
+/// Draws in open transactions until the server crashes: in both layouts, by single calls and in batches, in two databases.
+/// Returns the ids that the clients saw, in order, per layout. None is committed.
+fn draw_until_crash(cluster: &Cluster, death: Death) -> [Vec<i64>; 2] {
     const ENOUGH: usize = 50_000;
     let counts: [AtomicUsize; 4] = Default::default();
     let mut clients: Vec<Client> = (0..4).map(|n| cluster.client_in(DATABASES[(n + n / 2) % 2])).collect();
@@ -62,15 +62,15 @@ fn see_until_death(cluster: &Cluster, death: Death) -> [Vec<i64>; 2] {
     std::array::from_fn(|layout| assert_distinct(seen[2 * layout..2 * layout + 2].concat()))
 }
 
-fn come_back(cluster: &Cluster, death: Death) {
+fn recover(cluster: &Cluster, death: Death) {
     match death {
         Death::Backend => cluster.wait_until_ready(),
         Death::Immediate | Death::Postmaster => cluster.start_again(),
     }
 }
 
-/// More ids than were seen, by single calls and in a batch: each above all that was seen.
-fn assert_goes_on(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
+/// Draws more ids than were seen, by single calls and in a batch. Each is above all that were seen.
+fn assert_ids_continue(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
     for (n, (layout, seen)) in LAYOUTS.into_iter().zip(seen).enumerate() {
         let mut client = cluster.client_in(DATABASES[n]);
         let sql = format!("SELECT array_agg(snowflake_next('{layout}')) FROM generate_series(1, 2000)");
@@ -78,54 +78,54 @@ fn assert_goes_on(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
         assert_increasing(&singles);
         let below = draw_not_above(&mut client, layout, seen.len(), last(seen));
         let repeats = count_repeated(seen, &singles) + count_repeated(seen, &below);
-        assert_eq!(repeats, 0, "{layout}: of {} seen ids came again", seen.len());
-        assert!(singles[0] > last(seen), "{layout}: {} after {} had been seen", singles[0], last(seen));
-        assert_eq!(below.len(), 0, "{layout}: ids below one that had been seen");
+        assert_eq!(repeats, 0, "{layout}: of {} seen ids were issued again", seen.len());
+        assert!(singles[0] > last(seen), "{layout}: {} was issued after {}", singles[0], last(seen));
+        assert_eq!(below.len(), 0, "{layout}: ids below one that was seen");
     }
 }
 
 #[test]
-fn nothing_seen_comes_again_after_a_crash() {
+fn crash_repeats_no_id_that_was_seen() {
     let cluster = two_databases();
     for _ in 0..rounds(2, 20) {
         for death in [Death::Immediate, Death::Postmaster, Death::Backend] {
-            let seen = see_until_death(&cluster, death);
-            come_back(&cluster, death);
-            assert_goes_on(&cluster, &seen);
+            let seen = draw_until_crash(&cluster, death);
+            recover(&cluster, death);
+            assert_ids_continue(&cluster, &seen);
         }
     }
 }
 
 #[test]
-fn nothing_seen_comes_again_when_the_clock_is_set_back_meanwhile() {
+fn crash_with_the_clock_set_back_repeats_no_id_that_was_seen() {
     for round in 0..rounds(1, 10) {
         for (n, back_ms) in [10_000, 3_600_000].into_iter().enumerate() {
             let cluster = two_databases();
             let death = [Death::Immediate, Death::Postmaster][(round + n) % 2];
-            let seen = see_until_death(&cluster, death);
+            let seen = draw_until_crash(&cluster, death);
             cluster.clock().set_offset_ms(-back_ms);
-            come_back(&cluster, death);
-            assert_goes_on(&cluster, &seen);
-            // Once more, now that the ids are ahead of the clock.
-            let seen = see_until_death(&cluster, death);
+            recover(&cluster, death);
+            assert_ids_continue(&cluster, &seen);
+            // Once more while the ids are ahead of the clock.
+            let seen = draw_until_crash(&cluster, death);
             cluster.clock().set_offset_ms(-2 * back_ms);
-            come_back(&cluster, death);
-            assert_goes_on(&cluster, &seen);
+            recover(&cluster, death);
+            assert_ids_continue(&cluster, &seen);
         }
-        // With one process killed, the clock is set back under the server while it recovers. Back to the true time: the
-        // postmaster of PostgreSQL 15 recovers in a signal handler, where libfaketime is out of force.
+        // The clock is set back while the server recovers from the crash of one backend. Back to the true time, because the
+        // postmaster of PostgreSQL 15 recovers in a signal handler, where libfaketime is off.
         let cluster = two_databases();
         cluster.clock().set_offset_ms(3_600_000);
-        let seen = see_until_death(&cluster, Death::Backend);
+        let seen = draw_until_crash(&cluster, Death::Backend);
         cluster.clock().set_offset_ms(0);
-        come_back(&cluster, Death::Backend);
-        assert_goes_on(&cluster, &seen);
+        recover(&cluster, Death::Backend);
+        assert_ids_continue(&cluster, &seen);
     }
 }
 
-/// A hundred thousand ids of each layout, a crash, and a clock that then goes through the same instants once more. Returns
-/// per layout how many ids were seen and how many of them came again.
-fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
+/// Draws a hundred thousand ids of each layout, crashes, and sets the clock back so that it passes the same instants again.
+/// Returns per layout the number of ids seen and of those issued again.
+fn replay_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     const SEEN: usize = 100_000;
     let cluster = builder().start_with_extension();
     wait_until_past_checkpoint(&cluster);
@@ -141,19 +141,19 @@ fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize,
     match death {
         Death::Immediate => cluster.stop(Stop::Immediate),
         Death::Postmaster => cluster.kill9_postmaster(),
-        Death::Backend => unreachable!("the server has to be down for its files to be changed"),
+        Death::Backend => unreachable!("the files can be changed only while the server is down"),
     }
     if !with_the_mark {
         std::fs::remove_dir_all(cluster.data_dir().join("idgen")).expect("the mark's directory");
     }
-    // Recovery ends with a checkpoint, which must be earlier than the ids.
+    // Recovery ends with a checkpoint, whose time must be earlier than the ids.
     set_clock(&cluster, begin_ms - 10_000);
     cluster.start_again();
     let mut client = cluster.client();
     let checkpoint_ms = ms(&mut client, "(SELECT checkpoint_time FROM pg_control_checkpoint())");
     assert!(checkpoint_ms + 1000 < begin_ms, "checkpoint at {checkpoint_ms}, first id at {begin_ms}");
     std::array::from_fn(|n| {
-        // From a second before the first of them to beyond the last of them, in ids without a gap.
+        // Enough ids without a gap from a second before the first one to past the last one.
         let ((begin_ms, end_ms), per_ms) = (spans[n], [4096, 512][n]);
         set_clock(&cluster, begin_ms - 1000);
         let count = usize::try_from((end_ms - begin_ms + 1100) * per_ms).expect("a count");
@@ -163,32 +163,31 @@ fn live_through_the_same_instants(death: Death, with_the_mark: bool) -> [(usize,
 }
 
 #[test]
-fn the_same_instants_bring_no_id_back_smoke() {
+fn replayed_instants_repeat_no_id_smoke() {
     for round in 0..rounds(2, 20) {
         let death = [Death::Immediate, Death::Postmaster][round % 2];
-        for (layout, (seen, again)) in LAYOUTS.into_iter().zip(live_through_the_same_instants(death, true)) {
+        for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(death, true)) {
             assert_eq!(again, 0, "{layout}: of {seen} ids");
         }
     }
 }
 
-/// The control: the same test without the mark, as on a first start. It is the mark that does the work, and these tests
-/// would see it if it did not.
+/// The control: the same test without the mark, as on a first start. It shows that the mark prevents the repeats.
 #[test]
-fn without_the_mark_the_same_instants_bring_ids_back() {
-    for (layout, (seen, again)) in LAYOUTS.into_iter().zip(live_through_the_same_instants(Death::Postmaster, false)) {
-        assert!(again > seen / 4, "{layout}: {again} of {seen} ids came again");
+fn replayed_instants_repeat_ids_without_the_mark() {
+    for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(Death::Postmaster, false)) {
+        assert!(again > seen / 4, "{layout}: {again} of {seen} ids were issued again");
     }
 }
 
-/// What each layout issues in a second, and its tick in milliseconds; of the last, far less than it could.
+/// The number of ids drawn, at most a second's worth, and the tick in milliseconds of each layout.
 const BORROWERS: [(&str, i64, i64); 4] =
     [("snowflake", 4_096_000, 1), ("sonyflake", 25_600, 10), ("js53", 512_000, 1), ("seconds", 1_000_000, 1000)];
 
 #[test]
-fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
+fn clean_restart_after_borrowing_continues_where_the_ids_were() {
     let cluster = builder().conf("idgen.max_drift", "1s").start_with_extension();
-    // The coarsest of them last: a restart begins everything after the tick of all of them.
+    // The coarsest layout last: after a restart all layouts begin after its tick.
     for (layout, per_second, tick_ms) in BORROWERS {
         for _ in 0..rounds(2, 10) {
             let mut client = cluster.client();
@@ -207,7 +206,7 @@ fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
             let mut client = cluster.client();
             let first = draw_one(&mut client, layout);
             assert!(first.id > highest, "{layout}: {} after {highest}", first.id);
-            // Exactly there, or at the clock if that is later by now.
+            // Exactly there, or at the clock if that is later.
             let expected_ms = first.clock_ms.max(end_ms as f64);
             assert!(first.time_ms as f64 <= expected_ms, "{layout}: {} after {end_ms}", first.time_ms);
             let most_ms = lead_ms + tick_ms as f64;
@@ -221,7 +220,7 @@ fn a_clean_restart_after_borrowing_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
+fn clean_restart_keeps_the_lead_and_a_crash_adds_at_most_the_window() {
     const PROMISED_MS: f64 = 91_000.0;
     let cluster = builder().conf("idgen.max_drift", "1s").conf("idgen.clock_window", "60s").start_with_extension();
     wait_until_past_checkpoint(&cluster);
@@ -239,13 +238,13 @@ fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
         cluster.start_again();
         let first = draw();
         assert!(first.id > before.id);
-        // The mark was written just before the crash, a whole window and half of it ahead.
+        // The mark was written just before the crash, one and a half windows ahead.
         let most_ms = before.lead_ms.max(0.0) + PROMISED_MS;
         assert!(first.lead_ms <= most_ms, "crash {crash}: {} ms ahead, may be {most_ms}", first.lead_ms);
         let least_ms = 60_000.0;
         assert!(first.lead_ms > before.lead_ms + least_ms / 2.0, "crash {crash}: {} ms ahead", first.lead_ms);
         before = first;
-        // What a crash has added, a clean restart does not add to.
+        // A clean restart does not add to the lead of a crash.
         for _ in 0..2 {
             cluster.restart();
             let first = draw();
@@ -257,12 +256,12 @@ fn a_clean_restart_does_not_jump_ahead_and_a_crash_does_by_the_window() {
 }
 
 #[test]
-fn an_evicted_layout_repeats_nothing() {
-    // The layout of idgen.layout has one place, and all others share the other.
+fn evicted_layout_repeats_no_id_after_a_crash() {
+    // idgen.layout has one generator, and all other layouts share the second one.
     let cluster = builder().conf("idgen.max_generators", "2").start_with_extension();
     for round in 0..rounds(2, 20) {
         let mut client = cluster.client();
-        // Ahead of the clock, so that the clock alone would bring them back.
+        // Ahead of the clock, so that the clock alone would repeat ids.
         let drawn = row(&mut client, "SELECT min(id), max(id) FROM snowflake_next_many(400000, 'js53') AS id");
         let (first, highest): (i64, i64) = (drawn.get(0), drawn.get(1));
         let begin_ms = time_of(&mut client, first, "js53");

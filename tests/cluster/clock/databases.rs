@@ -1,11 +1,11 @@
-//! The worker after recovery needs some database to look for prepared transactions in.
+//! The worker after recovery needs a database to look for prepared transactions.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, execute, value};
 
 use crate::recovery::{insert, primary};
 
-/// A promoted standby of a primary whose databases were changed by these statements; the test's own database is `other`.
+/// A promoted standby of a primary that ran these statements. The test's database is `other`.
 fn promoted(changes: &[&str]) -> Cluster {
     let primary = primary();
     insert(&mut primary.client(), 1);
@@ -37,24 +37,24 @@ fn wait_for_mark(standby: &Cluster) {
 fn wait_for_end_of_worker(standby: &Cluster) {
     let mut client = standby.client_in("other");
     let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
-    standby.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, workers) == 0);
+    standby.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, workers) == 0);
 }
 
 #[test]
-fn the_mark_is_known_after_recovery_where_template1_was_made_again() {
+fn mark_is_known_after_recovery_if_template1_was_recreated() {
     let [change, drop] = DROP_TEMPLATE1;
     wait_for_mark(&promoted(&[change, drop, MAKE_TEMPLATE1]));
 }
 
 #[test]
-fn the_mark_is_known_after_recovery_where_only_another_template1_is_left() {
+fn mark_is_known_after_recovery_if_only_a_recreated_template1_is_left() {
     let [change, drop] = DROP_TEMPLATE1;
     wait_for_mark(&promoted(&[change, drop, MAKE_TEMPLATE1, DROP_POSTGRES]));
 }
 
-/// The first generation looks for itself.
+/// The first draw looks for prepared transactions itself.
 #[test]
-fn the_worker_after_recovery_ends_where_it_finds_no_database() {
+fn worker_after_recovery_exits_if_it_finds_no_database() {
     let [change, drop] = DROP_TEMPLATE1;
     let standby = promoted(&[change, drop, DROP_POSTGRES]);
     standby.wait_for(PATIENCE, "the worker to give up", || standby.log().contains("the first id after recovery"));

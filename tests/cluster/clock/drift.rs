@@ -1,5 +1,5 @@
-//! How far ahead of the wall clock ids can be: the drift, and beyond it only what a crash or a step of the clock has left,
-//! which is paid back once and for all.
+//! The lead of ids over the wall clock: the drift, and beyond it only the lead left by a crash or a step of the clock, which
+//! is paid back for good.
 
 use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, rounds};
@@ -12,8 +12,7 @@ const LAYOUT: &str = "sonyflake";
 const PER_SECOND: i64 = 25_600;
 const DRIFT_MS: f64 = 1000.0;
 const WINDOW_MS: f64 = 3000.0;
-/// A tick, and what others may issue before the clock is looked at again: ids that have been ahead of the clock may stay
-/// so far ahead of it.
+/// The lead that ids may keep: a tick, and the ids that others issue before the clock is read again.
 const GRAIN_MS: f64 = 10.0 + 20.0;
 
 fn cluster(max_drift: &str) -> Cluster {
@@ -27,7 +26,7 @@ fn lead_ms(client: &mut Client) -> f64 {
     draw_one(client, LAYOUT).lead_ms
 }
 
-/// Kills the server, and returns how far its first id is ahead then.
+/// Crashes the server and returns the lead of its first id.
 fn lead_after_crash_ms(cluster: &Cluster, drift_ms: f64) -> f64 {
     let before_ms = lead_ms(&mut cluster.client());
     cluster.kill9_postmaster();
@@ -43,8 +42,8 @@ fn pay_back(cluster: &Cluster, client: &mut Client) {
     cluster.wait_for(PATIENCE, "the clock to catch up with the ids", || lead_ms(client) <= 0.0);
 }
 
-/// Draws as fast as can be what takes three seconds by the clock, and asserts that it ends at the drift. Were it not for
-/// the drift, it would end nearly three seconds ahead.
+/// Draws three seconds' worth of ids as fast as possible, and asserts that they end at the drift. Without the limit they
+/// would end nearly three seconds ahead.
 fn assert_burst_ends_at_the_drift(client: &mut Client, when: &str) {
     let sum = "SELECT coalesce(sum(borrowed), 0)::bigint FROM idgen.stat_snowflake";
     let before: i64 = value(client, sum);
@@ -56,7 +55,7 @@ fn assert_burst_ends_at_the_drift(client: &mut Client, when: &str) {
 }
 
 #[test]
-fn what_a_crash_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
+fn lead_after_a_crash_is_no_room_for_bursts_once_paid_back() {
     for _ in 0..rounds(1, 10) {
         let cluster = cluster("1s");
         let lead_ms = lead_after_crash_ms(&cluster, DRIFT_MS);
@@ -68,7 +67,7 @@ fn what_a_crash_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
 }
 
 #[test]
-fn what_a_step_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
+fn lead_after_a_clock_step_is_no_room_for_bursts_once_paid_back() {
     const BACK_MS: i64 = 10_000;
     for _ in 0..rounds(1, 10) {
         let cluster = cluster("1s");
@@ -84,7 +83,7 @@ fn what_a_step_has_left_is_no_room_for_bursts_once_it_is_paid_back() {
 }
 
 #[test]
-fn bursts_with_clean_restarts_between_them_do_not_add_up() {
+fn bursts_between_clean_restarts_do_not_add_up() {
     let cluster = cluster("1s");
     for restarts in 0..=rounds(5, 50) {
         let mut client = cluster.client();
@@ -94,13 +93,13 @@ fn bursts_with_clean_restarts_between_them_do_not_add_up() {
 }
 
 #[test]
-fn without_a_drift_the_lead_after_a_crash_only_shrinks() {
+fn lead_after_a_crash_only_shrinks_without_a_drift() {
     for _ in 0..rounds(1, 10) {
         let cluster = cluster("0");
         let mut least_ms = lead_after_crash_ms(&cluster, 0.0);
         assert!(least_ms > WINDOW_MS / 2.0, "{least_ms} ms ahead: nothing to shrink");
         let mut client = cluster.client();
-        // A quarter of a second's ids at once, and then none for some while.
+        // A quarter of a second's ids at once, and then a pause.
         let burst = format!("SELECT count(*) FROM snowflake_next_many({}, '{LAYOUT}')", PER_SECOND / 4);
         let mut draws = 0;
         cluster.wait_for(PATIENCE, "the clock to catch up with the ids", || {
@@ -115,6 +114,6 @@ fn without_a_drift_the_lead_after_a_crash_only_shrinks() {
         });
         execute(&mut client, &burst);
         let lead_ms = lead_ms(&mut client);
-        assert!(lead_ms <= GRAIN_MS, "{lead_ms} ms ahead, and no drift");
+        assert!(lead_ms <= GRAIN_MS, "{lead_ms} ms ahead without a drift");
     }
 }

@@ -1,5 +1,5 @@
-//! The mark in a standby's file, and crashes at the end of recovery. PostgreSQL has then forgotten to what time it had
-//! replayed: the file is all there is.
+//! The mark in a standby's file, and crashes at the end of recovery. PostgreSQL no longer knows the time up to which it has
+//! replayed: only the file does.
 
 use idgen_testkit::ids::{count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, execute, value};
@@ -8,22 +8,22 @@ use idgen_testkit::{Cluster, Stop, high_water, rounds};
 use crate::recovery::{Behind, HOUR_MS, SECOND_MS, insert, primary, primary_of, standby_of, stored};
 use crate::{builder, draw_not_above, ms, set_clock, time_of, true_ms};
 
-/// How a standby becomes an ordinary server without a mark of its own.
+/// The ways in which a standby becomes an ordinary server without writing its own mark.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
-    /// It is promoted, and its postmaster is killed as soon as it is no standby any more.
+    /// Its postmaster is killed right after the promotion.
     Crash,
-    /// It is stopped in order, and its standby.signal is deleted by hand.
+    /// It is stopped cleanly, and standby.signal is deleted by hand.
     SignalDeleted,
 }
 
 struct Outcome {
     replicated: usize,
-    /// How many ids were not past the last of them.
+    /// The number of new ids that are not above the last replicated one.
     below: usize,
-    /// How many of them came again.
+    /// The number of replicated ids that were issued again.
     again: usize,
-    /// The new server has written a mark before its end: this was no crash before the first mark.
+    /// The new server wrote a mark, so it did not crash before its first one.
     marked: bool,
 }
 
@@ -33,12 +33,12 @@ fn replayed_ms(standby: &Cluster) -> i64 {
 }
 
 fn wait_for_mark_past(standby: &Cluster, replayed_ms: i64) {
-    standby.wait_for(PATIENCE, "the mark to be past what was replayed", || high_water::mark_ms(standby) > replayed_ms);
+    standby.wait_for(PATIENCE, "a mark past the replayed commits", || high_water::mark_ms(standby) > replayed_ms);
 }
 
-/// A hundred thousand ids of a primary, the end of its standby, and a clock of the new server that then goes through
-/// the same instants. Without the mark, the new server has the file that it was copied with.
-fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mark: bool) -> Outcome {
+/// Draws a hundred thousand ids on a primary, turns its standby into a server, and lets the new server's clock pass the same
+/// instants. Without the mark, the new server has the file of the base backup.
+fn replay_instants(primary: Cluster, ending: Ending, with_the_mark: bool) -> Outcome {
     let standby = standby_of(&primary, Behind::Hour);
     let copied = high_water::bytes(&primary);
     let early = stored(&mut primary.client());
@@ -64,7 +64,7 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
         std::fs::write(high_water::file(&standby), copied).expect("the standby's file");
     }
 
-    // Not past the instants when it has started, however long that takes.
+    // Far enough back that the start of the server ends before these instants.
     set_clock(&standby, true_ms() + HOUR_MS / 2);
     standby.start_again();
     let mut client = standby.client();
@@ -72,7 +72,7 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
     let replicated = stored(&mut client).split_off(early.len());
     assert_eq!(replicated.len(), 100_000);
     let [begin_ms, end_ms] = [replicated[0], last(&replicated)].map(|id| time_of(&mut client, id, "snowflake"));
-    // From a second before the first of them to beyond the last of them, in ids without a gap.
+    // Enough ids without a gap from a second before the first one to past the last one.
     let count = usize::try_from((end_ms - begin_ms + SECOND_MS + 100) * 4096).expect("a count");
     set_clock(&standby, begin_ms - SECOND_MS);
     let again = draw_not_above(&mut client, "snowflake", count, last(&replicated));
@@ -80,32 +80,32 @@ fn live_through_the_same_instants(primary: Cluster, ending: Ending, with_the_mar
 }
 
 #[test]
-fn a_crash_before_the_first_mark_of_a_promoted_server_brings_no_id_back_smoke() {
+fn crash_before_the_first_mark_of_a_promoted_server_repeats_no_id_smoke() {
     for _ in 0..rounds(1, 10) {
-        // The worker may find the end of recovery, for which it looks five times a second, before the server is killed. Nothing
-        // may come again then either, but the crash before the mark is yet to be met.
+        // The worker checks for the end of recovery five times a second. If it writes the mark before the kill, no id may
+        // repeat either, but the test must try again.
         let met = (0..10).any(|_| {
-            let outcome = live_through_the_same_instants(primary(), Ending::Crash, true);
+            let outcome = replay_instants(primary(), Ending::Crash, true);
             assert_eq!(outcome.below, 0, "of {} ids", outcome.replicated);
             !outcome.marked
         });
-        assert!(met, "ten promoted servers have all written a mark before they were killed");
+        assert!(met, "all ten promoted servers wrote a mark before they were killed");
     }
 }
 
 #[test]
-fn a_standby_started_without_its_signal_brings_no_id_back() {
+fn standby_started_without_standby_signal_repeats_no_id() {
     for _ in 0..rounds(1, 10) {
-        let outcome = live_through_the_same_instants(primary(), Ending::SignalDeleted, true);
-        assert!(!outcome.marked, "a standby has no mark of its own to write at its shutdown");
+        let outcome = replay_instants(primary(), Ending::SignalDeleted, true);
+        assert!(!outcome.marked, "a standby writes no mark at its shutdown");
         assert_eq!(outcome.below, 0, "of {} ids", outcome.replicated);
     }
 }
 
-/// A prepared transaction may be newer than the last commit by any time, and the mark that recovery keeps does not know of
-/// it. The record says that it was written in recovery, so the new server looks for such transactions itself.
+/// A prepared transaction can be much newer than the last commit, which the mark of the recovery does not cover. The record
+/// tells that it was written in recovery, so the new server looks for prepared transactions itself.
 #[test]
-fn a_prepared_transaction_newer_than_the_mark_brings_no_id_back() {
+fn prepared_transaction_newer_than_the_mark_repeats_no_id() {
     let primary = primary();
     let standby = standby_of(&primary, Behind::Hour);
     primary.execute("INSERT INTO t DEFAULT VALUES");
@@ -118,7 +118,7 @@ fn a_prepared_transaction_newer_than_the_mark_brings_no_id_back() {
     standby.wait_until_replayed(&primary);
     let [begin_ms, end_ms] = [prepared[0], last(&prepared)].map(|id| time_of(&mut standby.client(), id, "snowflake"));
     wait_for_mark_past(&standby, replayed_ms(&standby));
-    assert!(high_water::mark_ms(&standby) < begin_ms, "the mark alone does not cover it");
+    assert!(high_water::mark_ms(&standby) < begin_ms, "the mark does not cover the transaction");
     primary.kill9_postmaster();
     standby.stop(Stop::Fast);
     std::fs::remove_file(standby.data_dir().join("standby.signal")).expect("a standby's data directory");
@@ -127,7 +127,7 @@ fn a_prepared_transaction_newer_than_the_mark_brings_no_id_back() {
     standby.start_again();
     let mut client = standby.client();
     let known = "SELECT mark IS NOT NULL FROM idgen.stat_clock";
-    standby.wait_for(PATIENCE, "the worker to make the mark known", || value(&mut standby.client(), known));
+    standby.wait_for(PATIENCE, "the mark", || value(&mut standby.client(), known));
     execute(&mut client, "COMMIT PREPARED 'newer'");
     let count = usize::try_from((end_ms - begin_ms + SECOND_MS + 100) * 4096).expect("a count");
     set_clock(&standby, begin_ms - SECOND_MS);
@@ -135,32 +135,32 @@ fn a_prepared_transaction_newer_than_the_mark_brings_no_id_back() {
     assert_eq!(again.len(), 0, "of {} ids", prepared.len());
 }
 
-/// The control: it is the mark kept during recovery that does the work, and the tests above would see it if it did not.
+/// The control: without the mark of the recovery the tests above would fail.
 #[test]
-fn without_the_mark_of_the_recovery_ids_come_back() {
+fn ids_repeat_without_the_mark_of_the_recovery() {
     for ending in [Ending::Crash, Ending::SignalDeleted] {
-        let Outcome { replicated, again, .. } = live_through_the_same_instants(primary(), ending, false);
-        assert!(again > replicated / 4, "{ending:?}: {again} of {replicated} ids came again");
+        let Outcome { replicated, again, .. } = replay_instants(primary(), ending, false);
+        assert!(again > replicated / 4, "{ending:?}: {again} of {replicated} ids were issued again");
     }
 }
 
-/// The label says in which timeline it was written, so a server knows that it was promoted since.
+/// The label has the timeline in which it was written, so a server knows that it was promoted since.
 #[test]
-fn a_label_does_without_the_mark_of_the_recovery() {
-    // As above. A mark that was written is one that this takes away.
+fn label_prevents_repeats_without_the_mark_of_the_recovery() {
+    // Try until the server crashes before its first mark, as above.
     let met = (0..10).any(|_| {
-        let outcome = live_through_the_same_instants(primary_of(builder()), Ending::Crash, false);
+        let outcome = replay_instants(primary_of(builder()), Ending::Crash, false);
         assert!(outcome.marked || outcome.below == 0, "{} ids below one that was replicated", outcome.below);
         !outcome.marked
     });
-    assert!(met, "ten promoted servers have all written a mark before they were killed");
+    assert!(met, "all ten promoted servers wrote a mark before they were killed");
 }
 
 #[test]
-fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
-    /// What an id can be ahead of the clock that it was issued by: the drift, and one and a half windows after a crash.
+fn mark_of_a_standby_follows_replayed_commits_in_steps() {
+    /// The largest lead of an id: the drift plus, after a crash, one and a half windows.
     const AHEAD_MS: i64 = 5500;
-    /// Half of the margin: how much of it may be used up before the mark is moved.
+    /// Half of the margin, after which the mark is moved.
     const ROOM_MS: i64 = 5000;
     let primary = primary();
     let standby = standby_of(&primary, Behind::Hour);
@@ -176,10 +176,10 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
         assert!(mark_ms >= replayed_ms + AHEAD_MS, "the mark is {} ms past the commit", mark_ms - replayed_ms);
     }
     let unknown = "SELECT mark IS NULL FROM idgen.stat_clock";
-    assert!(value::<bool>(&mut standby.client(), unknown), "nothing can be issued by it yet");
+    assert!(value::<bool>(&mut standby.client(), unknown), "a standby shows no mark for its own ids");
 
-    // Commits all the while, under a clock that is at most three times as fast as time: the worker's looks, a fifth
-    // of a second apart, are closer to one another than the room.
+    // Commits continuously while the clock runs at most three times too fast: the worker checks every fifth of a second,
+    // more often than the room is used up.
     let mut records = vec![high_water::newest_record(&standby).record];
     let mut offset_ms = 50 * HOUR_MS;
     let mut commits = 0;
@@ -199,7 +199,7 @@ fn the_mark_of_a_standby_follows_what_is_replayed_and_not_each_commit() {
         let moved_ms = pair[1].mark_ms - pair[0].mark_ms;
         assert!(moved_ms >= turns * ROOM_MS, "the mark was moved by {moved_ms} ms in {turns} turns");
     }
-    // One that was set far ahead does not go back with the primary's clock.
+    // A mark far ahead does not go back with the primary's clock.
     let mark_ms = high_water::mark_ms(&standby);
     primary.clock().set_offset_ms(HOUR_MS);
     insert(&mut client, 1);

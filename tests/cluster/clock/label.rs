@@ -1,4 +1,4 @@
-//! The label, which tells replicas how far ids may go, and the background worker that writes it.
+//! The label, which tells replicas the limit of ids, and the background worker that writes it.
 
 use idgen_testkit::ids::last;
 use idgen_testkit::sql::{PATIENCE, check, execute, value};
@@ -10,14 +10,14 @@ use crate::replica::{AHEAD_MS, take_ahead};
 
 const WORKER: &str = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
 
-/// The text of the label, and how often it was written since the server's statistics began.
+/// The text of the label, and the number of times it was written.
 fn label(client: &mut Client) -> (String, i64) {
     let text = value(client, "SELECT label FROM pg_shseclabel WHERE provider = 'idgen'");
     let writes = "SELECT n_tup_ins + n_tup_upd FROM pg_stat_all_tables WHERE relname = 'pg_shseclabel'";
     (text, value(client, writes))
 }
 
-/// The check "mark" of `idgen.status()`, and how often the log says that standbys do not know the mark.
+/// True if the check "mark" of `idgen.status()` fails, and the number of log lines that standbys do not know the mark.
 fn unknown_to_standbys(server: &Cluster) -> (bool, usize) {
     let (ok, message) = check(&mut server.client(), "mark");
     assert!(ok || message.contains("raise max_worker_processes"), "{message}");
@@ -25,7 +25,7 @@ fn unknown_to_standbys(server: &Cluster) -> (bool, usize) {
 }
 
 #[test]
-fn the_label_is_written_at_most_as_often_as_the_mark() {
+fn label_is_written_at_most_as_often_as_the_mark() {
     let server = builder().conf("idgen.clock_window", "1s").start_with_extension();
     let mut client = server.client();
     let mark_writes = "SELECT mark_writes FROM idgen.stat_clock";
@@ -33,36 +33,36 @@ fn the_label_is_written_at_most_as_often_as_the_mark() {
         execute(&mut client, "SELECT count(*) FROM snowflake_next_many(10000)");
         value::<i64>(&mut client, mark_writes) >= 6
     });
-    server.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, WORKER) == 0);
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, WORKER) == 0);
     let marks: i64 = value(&mut client, mark_writes);
     let (text, writes) = label(&mut client);
-    // One more: the first is needed before the first mark.
+    // One more, because the first label is needed before the first mark.
     assert!((marks / 2..=marks + 1).contains(&writes), "the label was written {writes} times, the mark {marks} times");
     assert!(text.starts_with("1 timeline 1 until "), "{text}");
     let until_ms: i64 = text.rsplit(' ').next().and_then(|until| until.parse().ok()).expect("a time");
     assert!(until_ms >= high_water::mark_ms(&server), "{text}");
     assert!(check(&mut client, "mark").0);
 
-    // A server that draws no ids writes none.
+    // A server that draws no ids writes no label.
     server.restart();
     let mut client = server.client();
     assert_eq!(label(&mut client).0, text);
 }
 
-/// A transaction that rolls back and may not write draws as any other.
+/// A read-only transaction that rolls back draws as any other.
 #[test]
-fn the_label_is_written_whatever_the_transaction_becomes() {
+fn label_is_written_for_a_transaction_that_rolls_back() {
     let server = builder().start_with_extension();
     let mut client = server.client();
     execute(&mut client, "BEGIN READ ONLY; SELECT snowflake_next(); ROLLBACK");
     let (text, _) = label(&mut client);
     assert!(text.starts_with("1 timeline 1 until "), "{text}");
-    // Not of the session's database, and no dump has it.
+    // The label is not in the session's database, and no dump has it.
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_seclabels"), 0);
 }
 
 #[test]
-fn ids_go_on_where_there_is_no_background_worker() {
+fn ids_continue_without_a_free_background_worker() {
     let server = builder()
         .conf("idgen.clock_window", "100ms")
         .conf("max_worker_processes", "0")
@@ -80,9 +80,9 @@ fn ids_go_on_where_there_is_no_background_worker() {
 }
 
 #[test]
-fn the_worker_waits_for_no_synchronous_standby() {
+fn label_worker_does_not_wait_for_a_synchronous_standby() {
     let server = builder().start_with_extension();
-    server.set_conf("synchronous_standby_names", "nobody");
+    server.set_conf("synchronous_standby_names", "absent");
     server.set_conf("default_transaction_isolation", "serializable");
     server.set_conf("default_transaction_deferrable", "on");
     server.set_conf("default_transaction_read_only", "on");
@@ -93,13 +93,13 @@ fn the_worker_waits_for_no_synchronous_standby() {
     assert!(!label(&mut client).0.is_empty());
 }
 
-/// The order that all rests on: no id past the label before WAL has the next.
+/// The basic rule: no id goes past the label before WAL has the next label.
 #[test]
-fn the_mark_waits_for_the_label_smoke() {
+fn mark_waits_for_the_label_smoke() {
     let server = builder().start_with_extension();
     let mut client = server.client();
     execute(&mut client, "SELECT snowflake_next()");
-    server.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, WORKER) == 0);
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, WORKER) == 0);
     let (text, _) = label(&mut client);
     let mark_ms = high_water::mark_ms(&server);
     let mut holder = server.client();
@@ -113,16 +113,16 @@ fn the_mark_waits_for_the_label_smoke() {
         assert_eq!(high_water::mark_ms(&server), mark_ms);
         assert_eq!(label(&mut client).0, text);
         execute(&mut holder, "COMMIT");
-        observing.join().expect("an id that can be observed");
+        observing.join().expect("the observed id");
     });
     assert!(high_water::mark_ms(&server) > mark_ms + AHEAD_MS / 2);
     assert!(label(&mut client).0 > text);
     assert_eq!(unknown_to_standbys(&server), (false, 0));
 }
 
-/// The worker waits for a lock that somebody holds, or is ended. When it gets its work done, all is well again.
+/// The worker waits for a lock or is terminated. Once it can write the label, the check is ok again.
 #[test]
-fn ids_go_on_while_the_worker_gets_nowhere() {
+fn ids_continue_while_the_label_worker_is_blocked_or_terminated() {
     let server = builder().conf("idgen.clock_window", "100ms").start_with_extension();
     let mut client = server.client();
     execute(&mut client, "SELECT snowflake_next()");
@@ -137,19 +137,19 @@ fn ids_go_on_while_the_worker_gets_nowhere() {
     };
     draw_until(&mut client, "the mark to pass the label", true);
     let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-    server.wait_for(PATIENCE, "workers to be ended", || {
+    server.wait_for(PATIENCE, "the end of workers", || {
         execute(&mut client, "SELECT count(*) FROM snowflake_next_many(1000)");
         value::<i64>(&mut client, ended) > 0
     });
-    assert_eq!(unknown_to_standbys(&server), (true, 1), "said once");
+    assert_eq!(unknown_to_standbys(&server), (true, 1), "logged once");
     execute(&mut holder, "COMMIT");
-    draw_until(&mut client, "the worker to have written the label", false);
+    draw_until(&mut client, "the new label", false);
     assert!(server.log().contains("standbys know again"));
 }
 
-/// The worker is in the database that was drawn in, for no longer than it writes.
+/// The worker connects to the session's database only while it writes.
 #[test]
-fn the_worker_keeps_no_database_from_being_dropped() {
+fn label_worker_does_not_block_drop_database() {
     let server = builder().conf("idgen.clock_window", "100ms").start_with_extension();
     for _ in 0..rounds(3, 30) {
         server.execute("CREATE DATABASE other");

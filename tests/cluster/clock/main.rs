@@ -1,4 +1,4 @@
-//! The durable clock on real servers: what clients have seen never comes again, whatever crashes, steps or is promoted.
+//! The durable clock on real servers: no id that a client has seen is issued again, over crashes, clock steps and promotions.
 
 mod crash;
 mod databases;
@@ -17,12 +17,12 @@ use idgen_testkit::sql::{PATIENCE, row, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 
-/// A server with a clock that can be stepped. Its number fits every preset.
+/// A server with a fake clock. Its worker id fits every preset.
 fn builder() -> Builder {
     Cluster::builder().conf("idgen.worker_id", "5").fake_clock()
 }
 
-/// A time that a query says, in milliseconds since 1970.
+/// The value of an SQL expression for a time, in milliseconds since 1970.
 fn ms(client: &mut Client, time: &str) -> i64 {
     value(client, &format!("SELECT floor(extract(epoch FROM {time}) * 1000)::bigint"))
 }
@@ -37,19 +37,19 @@ fn true_ms() -> i64 {
     i64::try_from(now.as_millis()).expect("a time fits")
 }
 
-/// Sets the clock of a server to show this time now.
+/// Sets the clock of a server to this time.
 fn set_clock(cluster: &Cluster, ms: i64) {
     cluster.clock().set_offset_ms(ms - true_ms());
 }
 
-/// The time of a checkpoint counts to the second: within that second a first start begins ahead of the clock.
+/// A checkpoint's time has a resolution of a second. Within that second a first start begins ahead of the clock.
 fn wait_until_past_checkpoint(cluster: &Cluster) {
     let mut client = cluster.client();
     let sql = "SELECT clock_timestamp() >= checkpoint_time + interval '1 s' FROM pg_control_checkpoint()";
     cluster.wait_for(PATIENCE, "the clock to be past the last checkpoint", || value(&mut client, sql));
 }
 
-/// One id, and the milliseconds that it is ahead of the clock as read after it was drawn.
+/// One id and its lead in milliseconds over the clock, read after the draw.
 struct Drawn {
     id: i64,
     time_ms: i64,
@@ -69,7 +69,7 @@ fn draw_one(client: &mut Client, layout: &str) -> Drawn {
     Drawn { id: row.get(0), time_ms: row.get(1), clock_ms: row.get(2), lead_ms: row.get(3) }
 }
 
-/// Draws `count` ids in one go and returns those that are not above `ceiling`.
+/// Draws `count` ids in one statement and returns those that are not above `ceiling`.
 fn draw_not_above(client: &mut Client, layout: &str, count: usize, ceiling: i64) -> Vec<i64> {
     let sql = format!(
         "SELECT count(*), coalesce(array_agg(id) FILTER (WHERE id <= {ceiling}), '{{}}')

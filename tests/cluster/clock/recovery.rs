@@ -1,4 +1,4 @@
-//! Promotion and point-in-time recovery, by a server whose clock is behind that of the old primary.
+//! Promotion and point-in-time recovery on a server whose clock is behind that of the old primary.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,19 +12,18 @@ use crate::{builder, draw_one, ms, set_clock, time_of};
 pub const SECOND_MS: i64 = 1000;
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// How far the new server's clock is behind the old primary's. It is the old primary's that is not the true one: what the
-/// postmaster of PostgreSQL 15 forks in a signal handler, such as the worker after recovery, has the true clock, for
-/// libfaketime is out of force there.
+/// The lag of the new server's clock behind the old primary's, which is ahead of the true clock. The new server must have the
+/// true clock: processes that the postmaster of PostgreSQL 15 forks in a signal handler, such as the worker after recovery,
+/// have it too, because libfaketime is off there.
 #[derive(Clone, Copy, Debug)]
 pub enum Behind {
-    /// 5 s. The new server has no mark of the old primary, which had issued nothing when it was copied.
+    /// 5 s. The new server has no mark, because the old primary had issued no id when it was copied.
     Seconds,
-    /// An hour. The mark that was copied from the old primary is an hour old.
+    /// An hour. The mark copied from the old primary is an hour old.
     Hour,
 }
 
-/// A primary with a table of ids. It writes no label, as one of an older release: what a replica makes of labels is for
-/// the tests in `replica`.
+/// A primary with a table of ids. It writes no label, as in older releases: the tests in `replica` cover labels.
 pub fn primary() -> Cluster {
     primary_of(builder().conf("max_worker_processes", "0").conf("max_logical_replication_workers", "0"))
 }
@@ -60,7 +59,7 @@ pub fn stored(client: &mut Client) -> Vec<i64> {
     value(client, "SELECT array_agg(id ORDER BY id) FROM t")
 }
 
-/// Kills the primary while several sessions insert, and returns the ids whose commit they were told of.
+/// Kills the primary while several sessions insert, and returns the ids whose commit they saw.
 fn kill_under_load(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
     const SESSIONS: usize = 4;
     const ENOUGH: usize = 100;
@@ -71,7 +70,7 @@ fn kill_under_load(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
             let mut client = primary.client();
             scope.spawn(move || {
                 let mut seen = Vec::new();
-                // Until the primary dies.
+                // Until the primary is killed.
                 while let Ok(row) = client.query_one("INSERT INTO t DEFAULT VALUES RETURNING id", &[]) {
                     seen.push(row.get::<_, i64>(0));
                     AtomicUsize::fetch_add(count, 1, Ordering::Relaxed);
@@ -100,37 +99,37 @@ fn assert_refused_on_standby(standby: &Cluster) {
     }
 }
 
-/// Nothing of what the new server has comes again, and what it issues comes after all of it; although its clock has not
-/// come so far: without that, and so without a floor, ids would repeat.
-pub fn assert_goes_on(server: &Cluster, replicated: &[i64]) {
+/// Every new id is above all replicated ones, though the clock has not reached their times: by the clock alone ids would
+/// repeat.
+pub fn assert_ids_continue(server: &Cluster, replicated: &[i64]) {
     let mut client = server.client();
     let highest = last(replicated);
     let until_ms = time_of(&mut client, highest, "snowflake");
     let first = draw_one(&mut client, "snowflake");
-    assert!(first.clock_ms < until_ms as f64, "the clock reads {}, and ids had come to {until_ms}", first.clock_ms);
+    assert!(first.clock_ms < until_ms as f64, "the clock is at {}, past the ids at {until_ms}", first.clock_ms);
     assert!(first.id > highest, "{} after {highest}", first.id);
-    // The primary key would refuse what is in the table.
+    // The primary key rejects repeats of stored ids.
     let new = insert(&mut client, replicated.len() as i64 + 10_000);
     assert!(new[0] > highest, "{} after {highest}", new[0]);
     assert_eq!(count_repeated(replicated, &new), 0);
-    // Of another layout too, which has issued nothing here.
+    // The same for another layout, which has issued nothing here.
     let other = draw_one(&mut client, "js53");
-    assert!(other.time_ms > until_ms, "js53 begins at {}, and ids had come to {until_ms}", other.time_ms);
+    assert!(other.time_ms > until_ms, "js53 begins at {}, not after {until_ms}", other.time_ms);
 }
 
-/// Waits until the mark has been written after a recovery, by the worker alone.
+/// Waits until the worker after recovery has written the mark.
 fn wait_for_mark(server: &Cluster) {
     let mut client = server.client();
     server.wait_for(PATIENCE, "the mark after recovery", || {
         value(&mut client, "SELECT mark IS NOT NULL FROM idgen.stat_clock")
     });
     let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
-    server.wait_for(PATIENCE, "the worker to be gone", || value::<i64>(&mut client, worker) == 0);
-    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0, "nobody has drawn yet");
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, worker) == 0);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0, "no session has drawn yet");
 }
 
 #[test]
-fn a_promoted_standby_goes_on_after_what_it_has() {
+fn promoted_standby_continues_after_the_replicated_ids() {
     for _ in 0..rounds(1, 10) {
         for behind in [Behind::Seconds, Behind::Hour] {
             let primary = primary();
@@ -140,8 +139,8 @@ fn a_promoted_standby_goes_on_after_what_it_has() {
             assert_refused_on_standby(&standby);
             standby.promote();
             let replicated = stored(&mut standby.client());
-            assert!(count_repeated(&seen, &replicated) > 100, "the load has arrived");
-            assert_goes_on(&standby, &replicated);
+            assert!(count_repeated(&seen, &replicated) > 100, "too few ids were replicated");
+            assert_ids_continue(&standby, &replicated);
         }
     }
 }
@@ -154,7 +153,7 @@ enum End {
 }
 
 #[test]
-fn a_crash_right_after_the_promotion_changes_nothing() {
+fn crash_right_after_the_promotion_repeats_no_id() {
     for _ in 0..rounds(1, 10) {
         for end in [End::Postmaster, End::Backend, End::Fast] {
             let primary = primary();
@@ -172,14 +171,14 @@ fn a_crash_right_after_the_promotion_changes_nothing() {
                 End::Postmaster | End::Fast => standby.start_again(),
             }
             let replicated = stored(&mut standby.client());
-            assert_goes_on(&standby, &replicated);
+            assert_ids_continue(&standby, &replicated);
         }
     }
 }
 
-/// The prepared transaction is later than every commit by more than any margin, so that it must be looked at itself.
+/// The prepared transaction is later than every commit by more than the margin, so that recovery must check it.
 #[test]
-fn ids_of_a_prepared_transaction_do_not_come_again() {
+fn promoted_standby_repeats_no_id_of_a_prepared_transaction() {
     const LATER_MS: i64 = 120 * SECOND_MS;
     for _ in 0..rounds(1, 10) {
         let primary = primary();
@@ -197,24 +196,24 @@ fn ids_of_a_prepared_transaction_do_not_come_again() {
         primary.kill9_postmaster();
         standby.promote();
 
-        // Before it is committed, when nobody here can see its rows, and after.
-        assert_goes_on(&standby, &prepared);
+        // Before it is committed, when its rows are invisible, and after.
+        assert_ids_continue(&standby, &prepared);
         let mut client = standby.client();
         execute(&mut client, "COMMIT PREPARED 'p'");
         let new = insert(&mut client, 10_000);
         assert!(new[0] > last(&prepared), "{} after {}", new[0], last(&prepared));
-        assert_eq!(count_repeated(&prepared, &stored(&mut client)), prepared.len(), "it was committed");
+        assert_eq!(count_repeated(&prepared, &stored(&mut client)), prepared.len(), "the transaction is committed");
     }
 }
 
 #[test]
-fn a_failover_right_after_borrowing_repeats_nothing() {
+fn failover_right_after_borrowing_repeats_no_id() {
     for _ in 0..rounds(1, 10) {
         let primary = primary();
         primary.execute("CREATE TABLE other (id bigint PRIMARY KEY)");
         let standby = standby_of(&primary, Behind::Seconds);
         let mut client = primary.client();
-        // The whole drift of each layout, of which the last id is kept.
+        // Uses the whole drift of each layout and stores the last id.
         execute(&mut client, "INSERT INTO other SELECT max(id) FROM snowflake_next_many(512000, 'js53') AS id");
         execute(&mut client, "INSERT INTO t SELECT max(id) FROM snowflake_next_many(4096000) AS id");
         let borrowed: i64 = value(&mut client, "SELECT min(borrowed * 100 / issued)::bigint FROM idgen.stat_snowflake");
@@ -224,7 +223,7 @@ fn a_failover_right_after_borrowing_repeats_nothing() {
         standby.promote();
         let mut client = standby.client();
         let (replicated, other): (Vec<i64>, i64) = (stored(&mut client), value(&mut client, "SELECT id FROM other"));
-        assert_goes_on(&standby, &replicated);
+        assert_ids_continue(&standby, &replicated);
         let first = draw_one(&mut client, "js53");
         assert!(first.id > other, "{} after {other}", first.id);
     }
@@ -236,20 +235,20 @@ enum Target {
     Time,
 }
 
-/// A base backup, an archive, and a target between the rows that are restored and those that are not.
+/// Recovers from a base backup and an archive to a target between restored and lost rows.
 fn restore(target: Target) {
     let primary = builder().conf("archive_mode", "on").conf("autovacuum", "off").start_with_extension();
-    // Both run in the data directory.
+    // Both commands run in the data directory.
     primary.set_conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
     primary.reload();
     primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
-    // What it was copied with, and not started by: it follows the primary no further.
+    // Turn the standby into a server in archive recovery, which no longer follows the primary.
     let restored = primary.standby_builder().fake_clock().start();
     restored.stop(Stop::Fast);
     std::fs::rename(restored.data_dir().join("standby.signal"), restored.data_dir().join("recovery.signal"))
         .expect("a standby's data directory");
 
-    // The old primary is ahead of the true clock, for the reason given at `Behind`.
+    // The old primary is ahead of the true clock: see `Behind`.
     primary.clock().set_offset_ms(HOUR_MS);
     let mut client = primary.client();
     let kept: Vec<i64> = (0..50).flat_map(|_| insert(&mut client, 100)).collect();
@@ -276,13 +275,13 @@ fn restore(target: Target) {
     let mut client = restored.client();
     restored.wait_for(PATIENCE, "the end of recovery", || value(&mut client, "SELECT NOT pg_is_in_recovery()"));
     let replicated = stored(&mut client);
-    assert_eq!(replicated, kept, "restored up to the target");
+    assert_eq!(replicated, kept, "exactly the rows up to the target");
     assert_eq!(count_repeated(&lost, &replicated), 0);
-    assert_goes_on(&restored, &replicated);
+    assert_ids_continue(&restored, &replicated);
 }
 
 #[test]
-fn point_in_time_recovery_repeats_nothing_that_was_restored() {
+fn point_in_time_recovery_repeats_no_restored_id() {
     for _ in 0..rounds(1, 10) {
         for target in [Target::Name, Target::Time] {
             restore(target);

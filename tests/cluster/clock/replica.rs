@@ -1,4 +1,4 @@
-//! Ids that are further ahead of the clock than any commit shows, and what a replica makes of them when it is promoted.
+//! Replicas promoted after ids ran further ahead of the clock than any commit shows.
 
 use idgen_testkit::ids::last;
 use idgen_testkit::sql::{PATIENCE, execute, value};
@@ -8,16 +8,16 @@ use postgres::Client;
 use crate::recovery::{HOUR_MS, SECOND_MS, insert, primary_of, stored};
 use crate::{builder, draw_one, time_of};
 
-/// How far `take_ahead` takes ids: beyond every margin.
+/// The lead that `take_ahead` creates, beyond every margin.
 pub const AHEAD_MS: i64 = 100 * SECOND_MS;
 
-/// Has ids begin far ahead of the clock. No commit shows it.
+/// Makes ids begin far ahead of the clock, without a commit.
 pub fn take_ahead(client: &mut Client) {
     let ahead = format!("snowflake_ceil(clock_timestamp() + interval '{AHEAD_MS} ms')");
     execute(client, &format!("SELECT snowflake_observe({ahead})"));
 }
 
-/// The first id of a new primary comes after all that were replicated, and so do the next.
+/// The ids of a new primary are above all replicated ones.
 fn assert_begins_after(server: &Cluster, replicated: &[i64]) {
     let mut client = server.client();
     let highest = last(replicated);
@@ -27,7 +27,7 @@ fn assert_begins_after(server: &Cluster, replicated: &[i64]) {
     assert!(insert(&mut client, 10_000)[0] > highest);
 }
 
-/// Promotes a standby that has all ids of its primary, which then is gone.
+/// Waits for the replay of all ids, kills the primary and promotes the standby.
 fn fail_over(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
     standby.wait_until_replayed(primary);
     primary.kill9_postmaster();
@@ -36,7 +36,7 @@ fn fail_over(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
 }
 
 #[test]
-fn a_crash_with_a_wide_window_then_a_promotion_repeats_no_id() {
+fn promotion_after_a_crash_with_a_wide_window_repeats_no_id() {
     let primary = primary_of(builder().conf("idgen.clock_window", "60s"));
     let standby = primary.standby();
     insert(&mut primary.client(), 1);
@@ -49,7 +49,7 @@ fn a_crash_with_a_wide_window_then_a_promotion_repeats_no_id() {
 
 /// Each crash takes ids further ahead.
 #[test]
-fn crashes_in_a_row_then_a_promotion_repeat_no_id() {
+fn promotion_after_several_crashes_repeats_no_id() {
     let primary = primary_of(builder());
     let standby = primary.standby();
     for _ in 0..5 {
@@ -63,7 +63,7 @@ fn crashes_in_a_row_then_a_promotion_repeat_no_id() {
 }
 
 #[test]
-fn observed_ids_are_not_repeated_after_a_promotion() {
+fn promotion_repeats_no_observed_id() {
     let primary = primary_of(builder());
     let standby = primary.standby();
     let mut client = primary.client();
@@ -75,22 +75,22 @@ fn observed_ids_are_not_repeated_after_a_promotion() {
 }
 
 #[test]
-fn a_primary_whose_clock_stepped_back_leaves_no_id_to_repeat() {
+fn promotion_after_a_clock_step_back_repeats_no_id() {
     let primary = primary_of(builder());
     let standby = primary.standby();
     let mut client = primary.client();
     primary.clock().set_offset_ms(HOUR_MS);
     insert(&mut client, 1000);
     primary.clock().set_offset_ms(0);
-    // The last commit and the last checkpoint are by the clock that is right.
+    // The last commit and the last checkpoint have the right clock.
     insert(&mut client, 1);
     execute(&mut client, "CHECKPOINT");
     let replicated = fail_over(&primary, &standby);
     assert_begins_after(&standby, &replicated);
 }
 
-/// The clock of the first primary is an hour ahead, and those of the next two are right. The second promoted server was
-/// copied from the first, which has gone on past the mark that was copied.
+/// The clock of the first primary is an hour ahead, and those of the next two are right. The second promoted server is a copy
+/// of the first one, whose ids are past the copied mark.
 #[test]
 fn two_promotions_in_a_row_repeat_no_id_smoke() {
     let first = primary_of(builder().conf("idgen.clock_window", "100ms"));
@@ -104,29 +104,29 @@ fn two_promotions_in_a_row_repeat_no_id_smoke() {
     let third = second.standby();
     let copied_ms = high_water::mark_ms(&third);
     let mut client = second.client();
-    // At the full rate, so that they keep their lead.
+    // At the full rate, so that ids keep their lead.
     let ahead = format!(
         "SELECT min(snowflake_time(id)) > to_timestamp({copied_ms} / 1000.0)
                          FROM snowflake_next_many(100000) AS id"
     );
-    second.wait_for(PATIENCE, "ids beyond the mark that was copied", || value(&mut client, &ahead));
+    second.wait_for(PATIENCE, "ids beyond the copied mark", || value(&mut client, &ahead));
     insert(&mut client, 1000);
     let replicated = fail_over(&second, &third);
     assert_begins_after(&third, &replicated);
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Return {
+enum Rejoin {
     Rewound,
     Reinitialised,
 }
 
-/// A server with a worker id of its own that becomes a standby of the one that took over, and is promoted once more. Its
-/// own high-water file is gone: it has that of the other.
+/// A server with its own worker id rejoins as a standby of its successor and is promoted again. It has lost its own
+/// high-water file and has the successor's.
 #[test]
-fn a_server_that_comes_back_repeats_none_of_its_ids() {
+fn server_promoted_again_after_rejoining_repeats_no_id() {
     for _ in 0..rounds(1, 5) {
-        for way in [Return::Rewound, Return::Reinitialised] {
+        for way in [Rejoin::Rewound, Rejoin::Reinitialised] {
             let first = primary_of(builder().conf("wal_log_hints", "on"));
             let second = first.standby_builder().conf("idgen.worker_id", "6").start();
             let mut client = first.client();
@@ -137,13 +137,13 @@ fn a_server_that_comes_back_repeats_none_of_its_ids() {
             first.stop(Stop::Fast);
             second.promote();
             let theirs = insert(&mut second.client(), 1000);
-            assert!(theirs[0] > last(&own), "{way:?}: ids keep rising");
+            assert!(theirs[0] > last(&own), "{way:?}: ids increase");
             let again = match way {
-                Return::Rewound => {
+                Rejoin::Rewound => {
                     first.rewind_to(&second);
                     first
                 }
-                Return::Reinitialised => second.standby_builder().conf("idgen.worker_id", "5").start(),
+                Rejoin::Reinitialised => second.standby_builder().conf("idgen.worker_id", "5").start(),
             };
             let mut known = fail_over(&second, &again);
             known.extend(own);
@@ -153,7 +153,7 @@ fn a_server_that_comes_back_repeats_none_of_its_ids() {
     }
 }
 
-/// A restored server that takes no connections while it recovers: nothing runs there that could keep its mark.
+/// Without hot standby no worker can update the mark during recovery.
 #[test]
 fn archive_recovery_without_hot_standby_repeats_no_id() {
     let archiving =
@@ -177,6 +177,6 @@ fn archive_recovery_without_hot_standby_repeats_no_id() {
     restored.set_conf("restore_command", &format!("cp {}/%f %p", archive.display()));
     restored.set_conf("hot_standby", "off");
     restored.start_again();
-    assert_eq!(stored(&mut restored.client()), issued, "restored to the end");
+    assert_eq!(stored(&mut restored.client()), issued, "all rows are restored");
     assert_begins_after(&restored, &issued);
 }

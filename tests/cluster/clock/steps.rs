@@ -1,4 +1,4 @@
-//! The clock steps under a running server.
+//! Clock steps under a running server.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,10 +10,10 @@ use postgres::Client;
 use crate::{builder, draw_one, wait_until_past_checkpoint};
 
 const HOUR_MS: i64 = 3_600_000;
-/// What two readings of a clock, and the ends of a tick, make of a step.
+/// The error of a measured step, from two clock readings and the ends of a tick.
 const GRAIN_MS: f64 = 2.0;
 
-/// An id, and between which limits it was ahead of the clock: by a reading before it was drawn, and by one after.
+/// An id and the bounds of its lead over the clock, from one reading after the draw and one before.
 const DRAW: &str = "SELECT id, (extract(epoch FROM snowflake_time(id) - after) * 1000)::float8,
             (extract(epoch FROM snowflake_time(id) - before) * 1000)::float8
      FROM (SELECT before, id, clock_timestamp() AS after
@@ -24,26 +24,26 @@ struct Sample {
     id: i64,
     least_lead_ms: f64,
     most_lead_ms: f64,
-    /// Which setting of the clock it was drawn under; `None` when the clock was set meanwhile.
+    /// The setting of the clock during the draw. `None` if the clock was set in between.
     setting: Option<usize>,
 }
 
-/// Which setting of the clock is in force: twice its number, and one more while the next is being made.
+/// Twice the number of the current clock setting, plus one while the clock is being set.
 struct Settings(AtomicUsize);
 
 impl Settings {
-    fn look(&self) -> usize {
+    fn current(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
-    fn make(&self, cluster: &Cluster, offset_ms: i64) {
+    fn apply(&self, cluster: &Cluster, offset_ms: i64) {
         self.0.fetch_add(1, Ordering::SeqCst);
         cluster.clock().set_offset_ms(offset_ms);
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// The steps that the server has counted, and the largest in milliseconds.
+/// The number of steps that the server has counted, and the largest in milliseconds.
 fn steps_seen(client: &mut Client) -> (i64, f64) {
     let sql = "SELECT backward_steps, (extract(epoch FROM largest_step) * 1000)::float8 FROM idgen.stat_clock";
     let row = row(client, sql);
@@ -54,11 +54,11 @@ fn waits(client: &mut Client) -> i64 {
     value(client, "SELECT sum(waits)::bigint FROM idgen.stat_snowflake")
 }
 
-/// By how many milliseconds the clock has stepped back, by the lines of the log.
+/// The steps back in milliseconds, from the log.
 fn steps_logged(cluster: &Cluster) -> Vec<i64> {
-    const SAID: &str = "the clock has stepped back by ";
+    const MESSAGE: &str = "the clock has stepped back by ";
     let log = cluster.log();
-    let said = log.lines().filter_map(|line| line.split_once(SAID));
+    let said = log.lines().filter_map(|line| line.split_once(MESSAGE));
     let number = |(_, rest): (&str, &str)| rest.split_once(" ms").and_then(|(ms, _)| ms.parse().ok());
     said.map(|line| number(line).unwrap_or_else(|| panic!("{line:?}"))).collect()
 }
@@ -67,17 +67,17 @@ fn is_about(shown_ms: f64, step_ms: i64) -> bool {
     (shown_ms - step_ms as f64).abs() <= GRAIN_MS
 }
 
-/// Offsets that the clock is set to, one after the other.
+/// The offsets to which the clock is set in turn.
 fn offsets() -> Vec<i64> {
     let mut offsets = vec![0, -5, -505, -505 - HOUR_MS];
     offsets.extend((1..=10).map(|n| -505 - HOUR_MS - 50 * n));
-    // Forward to where it was, an hour further, and back.
+    // Forward to the true time, an hour further, and back.
     offsets.extend([0, HOUR_MS, 0, 300, -700]);
     offsets
 }
 
 #[test]
-fn ids_go_on_over_steps_of_the_clock() {
+fn ids_continue_over_steps_of_the_clock() {
     for _ in 0..rounds(1, 10) {
         let cluster = builder().start_with_extension();
         step_under_load(&cluster);
@@ -86,12 +86,12 @@ fn ids_go_on_over_steps_of_the_clock() {
 
 fn step_under_load(cluster: &Cluster) {
     const SESSIONS: usize = 4;
-    /// How many ids each session draws under each setting of the clock, at the least.
+    /// The minimum number of ids that each session draws under each setting of the clock.
     const DRAWS: usize = 100;
     wait_until_past_checkpoint(cluster);
     let mut observer = cluster.client();
     // A first start begins in the millisecond after the clock.
-    assert!(draw_one(&mut observer, "snowflake").lead_ms <= 1.0, "nothing is borrowed at the beginning");
+    assert!(draw_one(&mut observer, "snowflake").lead_ms <= 1.0, "the first id is not borrowed");
     let offsets = offsets();
     let settings = Settings(AtomicUsize::new(0));
     let drawn: [AtomicUsize; SESSIONS] = Default::default();
@@ -103,9 +103,9 @@ fn step_under_load(cluster: &Cluster) {
             let draw = client.prepare(DRAW).expect("a query");
             let mut samples = Vec::new();
             while !finished.load(Ordering::Relaxed) {
-                let before = settings.look();
+                let before = settings.current();
                 let row = client.query_one(&draw, &[]).unwrap_or_else(|error| panic!("{error:?}"));
-                let alone = before % 2 == 0 && settings.look() == before;
+                let alone = before % 2 == 0 && settings.current() == before;
                 samples.push(Sample {
                     id: row.get(0),
                     least_lead_ms: row.get(1),
@@ -117,7 +117,7 @@ fn step_under_load(cluster: &Cluster) {
             samples
         };
         let sessions: Vec<_> = (0..SESSIONS).map(|n| scope.spawn(move || session(n))).collect();
-        // A failed assertion of this thread must not leave the sessions running, or the scope would never end.
+        // After a failed assertion in this thread the sessions must end too, or the scope would never end.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             take_steps(cluster, &mut observer, settings, &offsets, || {
                 let from: Vec<usize> = drawn.iter().map(|count| count.load(Ordering::Relaxed)).collect();
@@ -142,37 +142,37 @@ fn step_under_load(cluster: &Cluster) {
     }
 }
 
-/// Sets the clock again and again, and compares what the server says about it.
+/// Sets the clock to each offset and checks the server's counters and log.
 fn take_steps(cluster: &Cluster, observer: &mut Client, settings: &Settings, offsets: &[i64], draw: impl Fn()) {
     let mut back: Vec<i64> = Vec::new();
     let mut furthest_ms = 0;
     draw();
     for pair in offsets.windows(2) {
-        settings.make(cluster, pair[1]);
+        settings.apply(cluster, pair[1]);
         if pair[1] < pair[0] {
             back.push(pair[0] - pair[1]);
         }
         furthest_ms = furthest_ms.max(pair[1]);
         let expected = back.len() as i64;
-        cluster.wait_for(PATIENCE, "the step to be noticed", || steps_seen(observer).0 >= expected);
-        // Under the next setting nobody must be left who has not noticed this one.
+        cluster.wait_for(PATIENCE, "the server to notice the step", || steps_seen(observer).0 >= expected);
+        // Every session must notice this setting before the next one.
         draw();
         let (count, largest_ms) = steps_seen(observer);
         assert_eq!(count, expected, "steps back, at {} ms", pair[1]);
         let largest = back.iter().copied().max().expect("the first is a step back");
-        assert!(is_about(largest_ms, largest), "largest step {largest_ms} ms, truly {largest}");
+        assert!(is_about(largest_ms, largest), "largest step {largest_ms} ms, expected {largest}");
         let behind_ms = furthest_ms - pair[1];
         assert_eq!(check(observer, "clock").0, behind_ms <= 1000 - 10, "{behind_ms} ms behind");
     }
     let logged = steps_logged(cluster);
     assert_eq!(logged.len(), back.len(), "{logged:?}, truly {back:?}");
     for (logged, step) in logged.iter().zip(&back) {
-        assert!(is_about(*logged as f64, *step), "{logged} ms in the log, truly {step}");
+        assert!(is_about(*logged as f64, *step), "{logged} ms in the log, expected {step}");
     }
 }
 
-/// The lead of one session's ids: never more than the clock is behind, and never growing. Nothing is borrowed here, so the
-/// drift adds nothing.
+/// The lead of one session's ids is at most the lag of the clock and never grows. Nothing is borrowed, so the drift does not
+/// add to it.
 fn assert_leads(samples: &[Sample], offsets: &[i64]) {
     for (setting, offset) in offsets.iter().enumerate() {
         let furthest = offsets[..=setting].iter().max().expect("at least this one");
@@ -190,8 +190,7 @@ fn assert_leads(samples: &[Sample], offsets: &[i64]) {
     }
 }
 
-/// While the clock is far behind, ids drawn slowly use up the tick they are in: their time stands still, and the clock
-/// catches up.
+/// While the clock is far behind, slowly drawn ids use up their tick: their time stands still and the clock catches up.
 fn assert_lead_is_paid_back(samples: &[Vec<Sample>], offsets: &[i64], setting: usize) {
     let furthest = offsets[..=setting].iter().max().expect("at least this one");
     if furthest - offsets[setting] < HOUR_MS {
@@ -202,17 +201,17 @@ fn assert_lead_is_paid_back(samples: &[Vec<Sample>], offsets: &[i64], setting: u
         || samples.iter().flatten().filter(|sample| sample.setting == Some(setting)).map(|sample| sample.id >> 22);
     let ticks = here().max().expect("ids") - here().min().expect("ids");
     let most = 1 + all as i64 / 4096;
-    assert!(ticks <= most, "{ticks} ticks in setting {setting}, of {all} ids at most");
+    assert!(ticks <= most, "{ticks} ticks for {all} ids under setting {setting}");
 }
 
 #[test]
-fn without_a_drift_slow_drawing_goes_on_after_a_step_back() {
+fn slow_drawing_continues_after_a_step_back_without_a_drift() {
     for _ in 0..rounds(1, 10) {
         let cluster = builder().conf("idgen.max_drift", "0").start_with_extension();
         wait_until_past_checkpoint(&cluster);
         let mut client = cluster.client();
-        // Ids begin at the millisecond after the first look at the clock. Where the file is made more quickly than that, the
-        // first id waits for the rest of it.
+        // Ids begin at the millisecond after the first clock reading. If the file is created faster, the first id waits for
+        // the rest of the millisecond.
         let mut ids = vec![draw_one(&mut client, "snowflake").id];
         let waited_before = waits(&mut client);
         for offset_ms in [0, -HOUR_MS, -2 * HOUR_MS, -2 * HOUR_MS - 3, HOUR_MS, 0] {
@@ -229,7 +228,7 @@ fn without_a_drift_slow_drawing_goes_on_after_a_step_back() {
 const SLOW: &str = "time:31 sequence:1 unit:1s epoch:2020-01-01";
 
 #[test]
-fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
+fn waiting_session_is_not_stuck_when_the_clock_steps() {
     // The next id is nearly a minute away.
     let cluster = builder().conf("idgen.max_drift", "1min").start_with_extension();
     cluster.execute(&format!("SELECT count(*) FROM snowflake_next_many(118, '{SLOW}')"));
@@ -242,7 +241,7 @@ fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
     let step_in_the_wait = |observer: &mut Client, offsets: &[i64]| {
         for offset_ms in offsets {
             cluster.clock().set_offset_ms(*offset_ms);
-            // Others go on, and see the step.
+            // Other sessions continue and notice the step.
             for _ in 0..100 {
                 draw_one(observer, "snowflake");
             }
@@ -257,7 +256,7 @@ fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
         let error = waiter.join().unwrap();
         assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
     });
-    // A step forward past the time that is waited for ends the wait, also when the clock was back before.
+    // A step forward past the awaited time ends the wait, also after a step back.
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| value::<i64>(&mut client, &sql));
         wait_until_waiting(&cluster, pid);
@@ -267,5 +266,5 @@ fn a_session_that_waits_is_not_stuck_when_the_clock_steps() {
     });
     let slow = "SELECT waits FROM idgen.stat_snowflake WHERE layout LIKE 'time:31%'";
     assert_eq!(value::<i64>(&mut observer, slow), 2);
-    assert_eq!(waits(&mut observer), 2, "nobody else waited");
+    assert_eq!(waits(&mut observer), 2, "only the two sessions waited");
 }

@@ -1,4 +1,4 @@
-//! A clock that is wrong for a moment and is set right: nothing of it is left where no id was issued under it.
+//! A clock that is wrong for a moment leaves no effect if no id was issued under it.
 
 use idgen_testkit::high_water::{directory, mark_ms};
 use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, value};
@@ -11,29 +11,29 @@ use crate::{builder, draw_one, time_of, wait_until_past_checkpoint};
 const DAY_MS: i64 = 86_400_000;
 const YEAR_MS: i64 = 365 * DAY_MS;
 
-/// How far ids may be ahead of the clock after a crash: drift and one and a half windows are 5.5 s.
+/// The largest lead after a crash. Drift and one and a half windows are 5.5 s.
 const AFTER_CRASH_MS: f64 = 10_000.0;
 
-/// A wrong clock under which a call has no id, and that call.
+/// A wrong clock and a call that fails under it.
 #[derive(Clone, Copy, Debug)]
-struct Wrong {
+struct WrongClock {
     offset_ms: i64,
     sql: &'static str,
     words: &'static str,
 }
 
-const WRONGS: [Wrong; 3] = [
-    Wrong { offset_ms: 73 * YEAR_MS, sql: "SELECT snowflake_next()", words: "time bits" },
-    Wrong { offset_ms: 73 * YEAR_MS, sql: "SELECT count(*) FROM snowflake_next_many(9)", words: "time bits" },
-    Wrong {
+const WRONG_CLOCKS: [WrongClock; 3] = [
+    WrongClock { offset_ms: 73 * YEAR_MS, sql: "SELECT snowflake_next()", words: "time bits" },
+    WrongClock { offset_ms: 73 * YEAR_MS, sql: "SELECT count(*) FROM snowflake_next_many(9)", words: "time bits" },
+    WrongClock {
         offset_ms: 30 * YEAR_MS,
         sql: "SELECT snowflake_next('time:41 worker:10 sequence:12 epoch:2100-01-01')",
         words: "before the epoch",
     },
 ];
 
-/// Calls under the wrong clock, and sets it right.
-fn refused_under(wrong: Wrong, cluster: &Cluster, client: &mut Client) {
+/// Makes the call under the wrong clock, and sets the clock right.
+fn fail_under(wrong: WrongClock, cluster: &Cluster, client: &mut Client) {
     cluster.clock().set_offset_ms(wrong.offset_ms);
     let error = expect_error(client, wrong.sql, "22003");
     assert!(error.message().contains(wrong.words), "{wrong:?}: {error:?}");
@@ -46,16 +46,16 @@ fn assert_near_the_clock(cluster: &Cluster, when: &str) {
 }
 
 #[test]
-fn a_refused_call_under_a_wrong_clock_moves_no_mark_at_the_first_generation() {
-    for wrong in WRONGS {
+fn failed_first_call_under_a_wrong_clock_moves_no_mark() {
+    for wrong in WRONG_CLOCKS {
         let cluster = builder().start_with_extension();
-        refused_under(wrong, &cluster, &mut cluster.client());
-        assert!(!directory(&cluster).exists(), "{wrong:?}: nothing was issued, so there is nothing to promise");
+        fail_under(wrong, &cluster, &mut cluster.client());
+        assert!(!directory(&cluster).exists(), "{wrong:?}: the failed call created the file");
         assert_near_the_clock(&cluster, "after the first call ever");
-        // The file is there now, and its mark is read again.
+        // The file exists now, and its mark is read again.
         cluster.restart();
         let before_ms = mark_ms(&cluster);
-        refused_under(wrong, &cluster, &mut cluster.client());
+        fail_under(wrong, &cluster, &mut cluster.client());
         assert_eq!(mark_ms(&cluster), before_ms, "{wrong:?}");
         cluster.stop(Stop::Immediate);
         cluster.start_again();
@@ -64,13 +64,13 @@ fn a_refused_call_under_a_wrong_clock_moves_no_mark_at_the_first_generation() {
 }
 
 #[test]
-fn a_refused_call_under_a_wrong_clock_moves_no_mark_in_a_session_that_has_drawn() {
-    for wrong in WRONGS {
+fn failed_later_call_under_a_wrong_clock_moves_no_mark() {
+    for wrong in WRONG_CLOCKS {
         let cluster = builder().start_with_extension();
         let mut client = cluster.client();
         draw_one(&mut client, "snowflake");
-        refused_under(wrong, &cluster, &mut client);
-        refused_under(wrong, &cluster, &mut cluster.client());
+        fail_under(wrong, &cluster, &mut client);
+        fail_under(wrong, &cluster, &mut cluster.client());
         cluster.kill9_postmaster();
         cluster.start_again();
         assert_near_the_clock(&cluster, &format!("{wrong:?}"));
@@ -78,7 +78,7 @@ fn a_refused_call_under_a_wrong_clock_moves_no_mark_in_a_session_that_has_drawn(
 }
 
 #[test]
-fn an_observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
+fn observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
     for has_drawn in [false, true] {
         let cluster = builder().start_with_extension();
         wait_until_past_checkpoint(&cluster);
@@ -98,9 +98,9 @@ fn an_observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
     }
 }
 
-/// Ids of the wrong time are there, so it stays with them.
+/// Ids with the wrong time exist, so later ids follow them.
 #[test]
-fn an_id_that_was_issued_under_a_wrong_clock_keeps_its_place_after_a_crash() {
+fn ids_continue_after_one_issued_under_a_wrong_clock() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     cluster.clock().set_offset_ms(3 * DAY_MS);
@@ -111,10 +111,10 @@ fn an_id_that_was_issued_under_a_wrong_clock_keeps_its_place_after_a_crash() {
     assert!(draw_one(&mut cluster.client(), "snowflake").id > ahead.id);
 }
 
-/// The worker after recovery issues nothing. Its clock is the true one: see `Behind`. So the mark that it writes is compared
-/// with the clock instead: it is where ids begin, and no window further.
+/// The worker after recovery issues no ids. It has the true clock (see `Behind`), so the test compares its mark with the
+/// clock: the mark is where ids begin, without a window.
 #[test]
-fn the_worker_after_recovery_promises_no_time_of_its_own_clock() {
+fn worker_after_recovery_adds_no_window_to_the_mark() {
     const WINDOW_MS: i64 = 60_000;
     let primary = primary();
     let standby = primary.standby_builder().fake_clock().conf("idgen.clock_window", "60s");
@@ -128,11 +128,11 @@ fn the_worker_after_recovery_promises_no_time_of_its_own_clock() {
     standby.wait_for(PATIENCE, "the mark after recovery", || value(&mut client, known));
     let floor_ms = mark_ms(&standby);
     let ahead_ms = floor_ms - crate::true_ms();
-    // Drift, one and a half windows and the margin past what was replayed. Ids would need as much again.
+    // Drift, one and a half windows and the margin past the replayed time. A window for ids would double that.
     assert!(ahead_ms <= 1000 + WINDOW_MS * 3 / 2 + 10_000, "the mark is {ahead_ms} ms ahead");
-    // A moment of a wrong clock before the first id.
-    for wrong in WRONGS {
-        refused_under(wrong, &standby, &mut standby.client());
+    // A wrong clock for a moment before the first id.
+    for wrong in WRONG_CLOCKS {
+        fail_under(wrong, &standby, &mut standby.client());
     }
     assert_eq!(mark_ms(&standby), floor_ms);
     standby.kill9_postmaster();
@@ -143,34 +143,34 @@ fn the_worker_after_recovery_promises_no_time_of_its_own_clock() {
     assert!(first.time_ms <= floor_ms + 1000, "{} ms past the mark", first.time_ms - floor_ms);
 }
 
-/// The lines of the log about steps forward.
-fn told(cluster: &Cluster) -> Vec<String> {
+/// The log lines about steps forward.
+fn steps_forward_logged(cluster: &Cluster) -> Vec<String> {
     cluster.log().lines().filter(|line| line.contains("stepped forward")).map(str::to_owned).collect()
 }
 
 #[test]
-fn a_step_forward_of_more_than_a_day_is_told_and_shown_until_the_clock_is_set_right() {
+fn step_forward_beyond_a_day_is_reported_until_the_clock_is_right() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     draw_one(&mut client, "snowflake");
-    // Less than a day is no matter.
+    // A step of less than a day is not reported.
     cluster.clock().set_offset_ms(DAY_MS - 60_000);
     draw_one(&mut client, "snowflake");
-    assert_eq!(told(&cluster), Vec::<String>::new());
+    assert_eq!(steps_forward_logged(&cluster), Vec::<String>::new());
     assert!(check(&mut client, "clock").0);
 
     cluster.clock().set_offset_ms(74 * YEAR_MS);
     for _ in 0..3 {
         expect_error(&mut client, "SELECT snowflake_next()", "22003");
     }
-    let lines = told(&cluster);
+    let lines = steps_forward_logged(&cluster);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("27009 days"), "{lines:?}");
     let (ok, message) = check(&mut client, "clock");
     assert!(!ok && message.contains("forward") && message.contains("27009 days"), "{message}");
     assert!(message.contains("reset_stats"), "{message}");
 
-    // Set right: seen at once, also before the next id.
+    // The check is ok at once, before the next id.
     cluster.clock().set_offset_ms(DAY_MS - 60_000);
     let (ok, message) = check(&mut client, "clock");
     assert!(ok, "{message}");
@@ -179,7 +179,7 @@ fn a_step_forward_of_more_than_a_day_is_told_and_shown_until_the_clock_is_set_ri
 }
 
 #[test]
-fn a_step_forward_that_is_right_is_acknowledged_by_resetting_the_statistics() {
+fn reset_stats_acknowledges_a_correct_step_forward() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     draw_one(&mut client, "snowflake");
@@ -189,9 +189,9 @@ fn a_step_forward_that_is_right_is_acknowledged_by_resetting_the_statistics() {
         let (ok, message) = check(&mut client, "clock");
         assert!(!ok && message.contains(&format!("in {times} step")), "{message}");
     }
-    assert_eq!(told(&cluster).len(), 2);
+    assert_eq!(steps_forward_logged(&cluster).len(), 2);
     execute(&mut client, "SELECT idgen.reset_stats()");
     let (ok, message) = check(&mut client, "clock");
     assert!(ok, "{message}");
-    assert!(draw_one(&mut client, "snowflake").lead_ms <= 1.0, "ids go by the clock");
+    assert!(draw_one(&mut client, "snowflake").lead_ms <= 1.0, "ids follow the clock");
 }

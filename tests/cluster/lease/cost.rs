@@ -1,4 +1,4 @@
-//! An attempt that fails writes nothing: no WAL, no transaction id.
+//! A failed attempt writes no WAL and consumes no transaction id.
 
 use idgen_testkit::lease::acquire;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
@@ -7,13 +7,13 @@ use postgres::Client;
 use crate::fairness::quiet;
 use crate::{wait_for_state, wait_until_head};
 
-/// Where WAL goes on, and the next transaction id: neither moves.
+/// The end of WAL and the next transaction id.
 fn written(client: &mut Client) -> String {
     value(client, "SELECT pg_current_wal_insert_lsn() || ' ' || pg_snapshot_xmax(pg_current_snapshot())")
 }
 
 #[test]
-fn an_attempt_that_loses_writes_nothing() {
+fn failed_attempt_writes_nothing() {
     let cluster = quiet();
     let (mut holder, mut head, mut client) = (cluster.client(), cluster.client(), cluster.client());
     let (mut fenced, mut observer) = (cluster.client(), cluster.client());
@@ -27,11 +27,11 @@ fn an_attempt_that_loses_writes_nothing() {
         &mut holder,
         "SELECT lease_define('rests', lock_delay => '1 day'); SELECT lease_acquire('rests'); SELECT lease_revoke('rests')",
     );
-    // Nobody holds it, but for a transaction that has fenced.
+    // The term has expired, but a transaction has fenced it.
     let token = acquire(&mut holder, "'fenced', '100 ms'").token;
     wait_for_state(&cluster, "fenced", "0 expired");
     execute(&mut fenced, &format!("BEGIN; SELECT lease_fence('fenced', {token})"));
-    // Somebody is at the head.
+    // Another session is at the head of the queue.
     acquire(&mut holder, "'queued', '1 day'");
     let pid = backend_pid(&mut head);
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn an_attempt_that_loses_writes_nothing() {
         for name in ["held", "bound", "slots", "rests", "fenced", "queued"] {
             for timeout in ["0", "30 ms"] {
                 let attempt = format!("SELECT lease_try_acquire('{name}', '{timeout}', '1 day', bind_session => true)");
-                // Looks into catalogs for the first time, and tidies pages.
+                // The first attempt reads catalogs and prunes pages.
                 execute(&mut client, &attempt);
                 let before = written(&mut observer);
                 for _ in 0..5 {
@@ -65,16 +65,15 @@ fn an_attempt_that_loses_writes_nothing() {
         execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
         assert!(waiter.join().unwrap());
     });
-    // The figures do move.
+    // A successful attempt moves both.
     let before = written(&mut observer);
     acquire(&mut client, "'another'");
     assert_ne!(written(&mut observer), before);
 }
 
-/// The lock table has room for a few thousand locks. Each name that nobody has had needs one of the queue; its definition needs
-/// none of its own.
+/// The lock table has room for a few thousand locks. A new name takes a queue lock, but no lock of its own for the definition.
 #[test]
-fn a_transaction_that_acquires_many_names_holds_few_locks_of_definitions() {
+fn transaction_with_many_names_holds_few_definition_locks() {
     let cluster = quiet();
     let (mut holder, mut definer, mut other) = (cluster.client(), cluster.client(), cluster.client());
     execute(&mut holder, "BEGIN; SELECT lease_acquire('name ' || i, '1 day') FROM generate_series(1, 1000) AS i");
@@ -82,7 +81,7 @@ fn a_transaction_that_acquires_many_names_holds_few_locks_of_definitions() {
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid IN (x'6c64'::int, x'6c44'::int)";
     assert_eq!(value::<i64>(&mut other, of_definitions), 65);
 
-    // They are locked all the same: no definition changes under a grant that is not committed.
+    // Still no definition changes under an uncommitted grant.
     execute(&mut definer, "SET lock_timeout = '30ms'");
     for name in ["name 1", "name 1000"] {
         expect_error(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");

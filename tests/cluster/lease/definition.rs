@@ -1,11 +1,11 @@
-//! Definitions that are being changed: grants wait for them, holders do not.
+//! Uncommitted changes of a definition: grants wait for them, holders do not.
 
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
 use crate::{builder, release, renew, wait_until_queued};
 
-/// What keeps others from grants while its transaction is open.
+/// The calls that block grants while their transaction is open.
 const CHANGES: [&str; 3] = [
     "SELECT lease_define('p', 3, '1 hour')",
     "SELECT lease_define('p', 3, '1 hour', first_slot => 100)",
@@ -13,7 +13,7 @@ const CHANGES: [&str; 3] = [
 ];
 
 #[test]
-fn an_open_definition_keeps_no_holder_from_its_lease() {
+fn uncommitted_definition_does_not_block_the_holder() {
     for change in CHANGES {
         let cluster = builder().conf("lock_timeout", "100ms").start_with_extension();
         let [mut definer, mut holder] = [cluster.client(), cluster.client()];
@@ -34,7 +34,7 @@ fn an_open_definition_keeps_no_holder_from_its_lease() {
 }
 
 #[test]
-fn an_open_definition_keeps_no_server_from_its_worker_id() {
+fn uncommitted_definition_does_not_block_a_server_from_its_worker_id() {
     for change in CHANGES {
         let cluster = builder().conf("lock_timeout", "100ms").start_with_extension();
         let [mut definer, mut holder] = [cluster.client(), cluster.client()];
@@ -52,7 +52,7 @@ fn an_open_definition_keeps_no_server_from_its_worker_id() {
 }
 
 #[test]
-fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
+fn grant_that_waits_for_a_definition_obeys_timeouts() {
     let cluster = builder().start_with_extension();
     let [mut definer, mut client] = [cluster.client(), cluster.client()];
     execute(&mut definer, "SELECT lease_define('p', 4, '1 hour')");
@@ -66,7 +66,7 @@ fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
         }
     }
     assert_eq!(try_acquire(&mut client, "'p', '50 ms'"), None);
-    // None of these has left a lock: the definition is all that the next one waits for.
+    // None of these has left a lock: the next attempt waits only for the definition.
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'p'"));
@@ -76,9 +76,9 @@ fn a_grant_that_waits_for_a_definition_ends_by_its_limits() {
     });
 }
 
-/// The name is not defined any more when the caller has its turn.
+/// The name is no longer defined when the caller's turn comes.
 #[test]
-fn a_pool_dropped_during_the_wait_grants_no_worker_id() {
+fn pool_dropped_during_the_wait_grants_no_worker_id() {
     let cluster = builder().start_with_extension();
     let [mut definer, mut client] = [cluster.client(), cluster.client()];
     execute(&mut definer, "SELECT lease_define('p', 4, '1 hour')");

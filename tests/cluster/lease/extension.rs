@@ -1,4 +1,4 @@
-//! The extension and its database go and come back, under waiters and bound leases.
+//! The extension and its database are dropped and created again under waiters and bound leases.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
@@ -7,18 +7,18 @@ use postgres::Client;
 use crate::builder;
 
 #[test]
-fn an_extension_that_is_made_anew_knows_no_holder_and_repeats_no_token() {
+fn recreated_extension_has_no_holders_and_repeats_no_token() {
     let cluster = builder().start_with_extension();
     let [mut holder, mut client] = [cluster.client(), cluster.client()];
     let bound = acquire(&mut holder, "'bound', bind_session => true").token;
     let token = acquire(&mut client, "'a', ttl => '1 hour'").token;
     assert!(token > bound);
     cluster.execute("DROP EXTENSION idgen; CREATE EXTENSION idgen");
-    // Sessions that knew the old one, and one that does not.
+    // Two sessions that used the old extension, and a new one.
     let mut highest = token;
     for client in [&mut holder, &mut client, &mut cluster.client()] {
         for name in ["a", "bound", "new"] {
-            let token = take_if_free(client, name).expect("nobody holds it");
+            let token = take_if_free(client, name).expect("the lease is free");
             assert!(token > highest, "{token} after {highest}");
             highest = token;
             execute(client, &format!("SELECT lease_fence('{name}', {token}), lease_release('{name}', {token})"));
@@ -38,7 +38,7 @@ fn locks(client: &mut Client, database: &str) -> i64 {
 }
 
 #[test]
-fn an_extension_is_dropped_under_waiters() {
+fn extension_can_be_dropped_under_waiters() {
     let cluster = builder().start_with_extension();
     let [mut holder, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
     let mut observer = cluster.client();
@@ -49,7 +49,7 @@ fn an_extension_is_dropped_under_waiters() {
         wait_for_event(&cluster, head_pid, "Extension");
         let second = scope.spawn(|| expect_error(&mut second, "SELECT lease_acquire('a')", "42P01"));
         wait_for_event(&cluster, second_pid, "advisory");
-        // Those who wait keep no table from being altered, and so no renewal from what would queue behind that.
+        // Waiters hold no table lock, so an ALTER TABLE does not queue and block renewals.
         execute(&mut observer, "BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT");
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         wait_for_event(&cluster, head_pid, "Extension");
@@ -57,11 +57,11 @@ fn an_extension_is_dropped_under_waiters() {
         head.join().unwrap();
         second.join().unwrap();
     });
-    // What is left is what binds a session to a lease that is gone, as long as the session likes.
+    // Only the lock of the bound session is left, until that session ends.
     assert_eq!(locks(&mut observer, "postgres"), 1);
     cluster.execute("CREATE EXTENSION idgen");
     for client in [&mut head, &mut second, &mut holder] {
-        let token = take_if_free(client, "a").expect("nobody holds it");
+        let token = take_if_free(client, "a").expect("the lease is free");
         assert!(value::<bool>(client, &format!("SELECT lease_release('a', {token})")));
     }
     drop(holder);
@@ -69,7 +69,7 @@ fn an_extension_is_dropped_under_waiters() {
 }
 
 #[test]
-fn a_database_is_dropped_under_waiters_and_bound_leases() {
+fn database_can_be_dropped_under_waiters_and_bound_leases() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE DATABASE shop");
     let shop = || cluster.client_in("shop");
@@ -77,7 +77,7 @@ fn a_database_is_dropped_under_waiters_and_bound_leases() {
     let [mut holder, mut head, mut second] = [shop(), shop(), shop()];
     let [mut here, mut other, mut waiter] = [cluster.client(), cluster.client(), cluster.client()];
     let [head_pid, second_pid, waiter_pid] = [&mut head, &mut second, &mut waiter].map(backend_pid);
-    // The same name in another database is another lease. Those who wait for it share a bell.
+    // The same name in another database is another lease, with the same condition variable.
     let kept = acquire(&mut here, "'a', bind_session => true").token;
     let highest = acquire(&mut holder, "'a', bind_session => true").token;
     std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ fn a_database_is_dropped_under_waiters_and_bound_leases() {
     cluster.execute("CREATE DATABASE shop");
     let mut client = shop();
     execute(&mut client, "CREATE EXTENSION idgen");
-    let token = take_if_free(&mut client, "a").expect("nobody holds it");
+    let token = take_if_free(&mut client, "a").expect("the lease is free");
     assert!(token > highest, "{token} after {highest}");
     assert_eq!(locks(&mut client, "shop"), 0);
 }

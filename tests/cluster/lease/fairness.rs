@@ -1,4 +1,4 @@
-//! Grants in the order of the queue, at a price that does not depend on its length; and waiters who are gone by their turn.
+//! Grants follow the queue, at a cost that does not depend on its length, and skip waiters that are gone.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{acquire, try_acquire};
@@ -6,10 +6,10 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use postgres::Client;
 
 use crate::process::Psql;
-use crate::{builder, counted, release, wait_until_head, wait_until_queued};
+use crate::{builder, counter, release, wait_until_head, wait_until_queued};
 
 #[test]
-fn waiters_are_granted_in_the_order_in_which_they_queued() {
+fn waiters_are_granted_in_queue_order() {
     let cluster = builder().start_with_extension();
     let mut holder = cluster.client();
     let first = acquire(&mut holder, "'f', '1 day'").token;
@@ -39,21 +39,21 @@ fn waiters_are_granted_in_the_order_in_which_they_queued() {
             .collect();
         assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 24);
         assert!(release(&mut holder, "f", first));
-        // Tokens are in the order of the grants.
+        // Tokens increase in the order of the grants.
         let tokens: Vec<i64> = waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect();
         assert!(tokens[0] > first && tokens.is_sorted(), "{tokens:?}");
     });
 }
 
-/// One that has the lease, or queues for it.
+/// A session that holds the lease or queues for it.
 struct Party {
     client: Client,
     pid: i32,
 }
 
-/// What a grant costs.
+/// The cost of a grant.
 #[derive(Debug)]
-struct Price {
+struct Cost {
     probes: f64,
     wal: f64,
 }
@@ -62,13 +62,13 @@ fn wal_bytes(client: &mut Client) -> i64 {
     value(client, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
 }
 
-/// Hands a lease around while this many wait: each lets go once the next is at the head and sleeps, and queues again.
-fn price(cluster: &Cluster, waiting: usize) -> Price {
+/// Passes a lease around while this many wait: each releases it once the next one sleeps at the head, and queues again.
+fn cost(cluster: &Cluster, waiting: usize) -> Cost {
     const GRANTS: usize = 64;
     let mut observer = cluster.client();
     let party = || {
         let mut client = cluster.client();
-        // What a process writes once only.
+        // The first acquire of a process writes more.
         let token = acquire(&mut client, "'once'").token;
         assert!(release(&mut client, "once", token));
         Party { pid: backend_pid(&mut client), client }
@@ -94,10 +94,10 @@ fn price(cluster: &Cluster, waiting: usize) -> Price {
             }
             waiters.push_back((pid, waiter));
         }
-        let (probes, wal) = (counted(&mut observer, "probes"), wal_bytes(&mut observer));
+        let (probes, wal) = (counter(&mut observer, "probes"), wal_bytes(&mut observer));
         for _ in 0..GRANTS {
             assert!(release(&mut holder.client, "price", token));
-            let (_, granted) = waiters.pop_front().expect("there are always as many");
+            let (_, granted) = waiters.pop_front().expect("the queue never gets shorter");
             let released = std::mem::replace(&mut holder, {
                 let (party, next) = granted.join().unwrap();
                 token = next;
@@ -109,8 +109,8 @@ fn price(cluster: &Cluster, waiting: usize) -> Price {
             wait_until_head(cluster, waiters[0].0);
         }
         let per_grant = |after: i64, before: i64| (after - before) as f64 / GRANTS as f64;
-        let price = Price {
-            probes: per_grant(counted(&mut observer, "probes"), probes),
+        let price = Cost {
+            probes: per_grant(counter(&mut observer, "probes"), probes),
             wal: per_grant(wal_bytes(&mut observer), wal),
         };
         while let Some((_, waiter)) = waiters.pop_front() {
@@ -123,17 +123,17 @@ fn price(cluster: &Cluster, waiting: usize) -> Price {
 }
 
 #[test]
-fn a_grant_costs_the_same_however_many_wait() {
+fn cost_of_a_grant_does_not_depend_on_the_number_of_waiters() {
     let cluster = quiet();
-    let (few, many) = (price(&cluster, 2), price(&cluster, 32));
-    println!("a grant, with 2 waiting: {few:?}; with 32: {many:?}");
+    let (few, many) = (cost(&cluster, 2), cost(&cluster, 32));
+    println!("cost of a grant with 2 waiting: {few:?}; with 32: {many:?}");
     for (what, few, many) in [("probes", few.probes, many.probes), ("bytes of WAL", few.wal, many.wal)] {
         assert!(few > 0.0);
-        assert!((many - few).abs() <= few * 0.2, "{what} a grant: {few} with 2 waiting, {many} with 32");
+        assert!((many - few).abs() <= few * 0.2, "{what} of a grant: {few} with 2 waiting, {many} with 32");
     }
 }
 
-/// A server that writes nothing by itself.
+/// A server without background writes.
 pub fn quiet() -> Cluster {
     let minimal = builder().conf("wal_level", "minimal").conf("max_wal_senders", "0");
     minimal
@@ -143,13 +143,13 @@ pub fn quiet() -> Cluster {
         .start_with_extension()
 }
 
-/// The head of a queue, another behind it, and the head's end before the release; the other is granted.
-fn assert_skips(cluster: &Cluster, wish: &str, end: impl FnOnce(Psql)) {
+/// Ends the head of a queue before the release. The next waiter is granted.
+fn assert_skips(cluster: &Cluster, acquisition: &str, end: impl FnOnce(Psql)) {
     let (mut holder, mut next) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut next);
     let token = acquire(&mut holder, "'k', '1 day'").token;
     let mut head = Psql::start(cluster);
-    head.send(wish);
+    head.send(acquisition);
     wait_until_head(cluster, head.backend);
     std::thread::scope(|scope| {
         let next = scope.spawn(|| acquire(&mut next, "'k', '1 day'"));
@@ -166,17 +166,17 @@ fn kill_and_wait(cluster: &Cluster, head: Psql) {
     head.kill();
     let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
     let mut observer = cluster.client();
-    cluster.wait_for(PATIENCE, "the server to notice", || value(&mut observer, &gone));
+    cluster.wait_for(PATIENCE, "the end of the backend", || value(&mut observer, &gone));
 }
 
 #[test]
-fn a_head_that_is_gone_is_skipped() {
+fn queue_skips_a_head_that_is_gone() {
     let cluster = builder().start_with_extension();
     let wish = "SELECT token FROM lease_acquire('k', '1 day')";
-    let grants = |client: &mut Client| counted(client, "grants") + counted(client, "take_overs");
+    let grants = |client: &mut Client| counter(client, "grants") + counter(client, "take_overs");
     let mut observer = cluster.client();
 
-    // A session that was ended, and a client killed under a server that looks after its clients.
+    // A terminated session, and a killed client on a server that checks its connections.
     let before = grants(&mut observer);
     assert_skips(&cluster, wish, |head| {
         let end = format!("SELECT pg_terminate_backend({}, 60000)", head.backend);
@@ -184,18 +184,18 @@ fn a_head_that_is_gone_is_skipped() {
     });
     let watching = format!("SET client_connection_check_interval = '50ms'; {wish}");
     assert_skips(&cluster, &watching, |head| kill_and_wait(&cluster, head));
-    assert_eq!(grants(&mut observer) - before, 4, "the dead have had no turn");
+    assert_eq!(grants(&mut observer) - before, 4, "the ended sessions got no turn");
 
-    // A server that does not look grants it to the dead client, and finds out then.
+    // A server that does not check grants the lease to the dead client, and then notices.
     assert_skips(&cluster, "SELECT token FROM lease_acquire('k', '1 day', bind_session => true)", Psql::kill);
     assert_skips(&cluster, "SELECT token FROM lease_acquire('k', '100 ms')", Psql::kill);
     assert_skips(&cluster, "BEGIN; SELECT token FROM lease_acquire('k', '1 day'); COMMIT", Psql::kill);
     assert_eq!(grants(&mut observer) - before, 13);
 }
 
-/// A whole queue is gone.
+/// Every waiter of a queue is gone.
 #[test]
-fn waiters_that_are_gone_leave_no_trace_in_the_queue() {
+fn killed_waiters_leave_nothing_in_the_queue() {
     let cluster = builder().start_with_extension();
     let mut holder = cluster.client();
     let token = acquire(&mut holder, "'k', '1 day'").token;
@@ -215,6 +215,6 @@ fn waiters_that_are_gone_leave_no_trace_in_the_queue() {
     }
     assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 0);
     execute(&mut holder, &format!("SELECT lease_release('k', {token})"));
-    assert_eq!(counted(&mut holder, "grants"), 1);
+    assert_eq!(counter(&mut holder, "grants"), 1);
     assert!(try_acquire(&mut holder, "'k'").is_some());
 }

@@ -1,13 +1,13 @@
-//! The fence among the locks of the lock manager: who waits for whom, and what deadlocks.
+//! Fences and the lock manager: waits and deadlocks.
 
 use idgen_testkit::lease::acquire;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 
 use crate::{builder, locks_of, renew, states, wait_for_state, wait_until_waiting_for_row};
 
-/// The fence of one against the row of another: the lock manager finds it, because the take-over waits in it.
+/// The take-over waits in the lock manager, so that a deadlock of a fence and a row is detected.
 #[test]
-fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
+fn deadlock_of_a_fence_and_a_row_is_detected_and_leaves_nothing() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); INSERT INTO t VALUES (0)");
     for (wait, is_victim) in [
@@ -44,7 +44,7 @@ fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
             }
         });
         if is_victim {
-            // The victim's transaction went on, and the lease is as it was.
+            // The victim's transaction continues, and the lease is unchanged.
             renew(&mut cluster.client(), "d", token);
             execute(&mut holder, &format!("COMMIT; SELECT lease_release('d', {token})"));
         } else {
@@ -56,9 +56,9 @@ fn a_deadlock_of_a_fence_with_a_row_is_found_and_leaves_nothing() {
     assert_eq!(states(&mut client, "d"), ["0 held"]);
 }
 
-/// A prepared transaction keeps the fence without its session.
+/// A prepared transaction keeps the fence after its session has ended.
 #[test]
-fn a_prepared_fence_keeps_a_take_over_waiting() {
+fn take_over_waits_for_a_prepared_fence() {
     let cluster = builder().conf("max_prepared_transactions", "1").start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -70,7 +70,7 @@ fn a_prepared_fence_keeps_a_take_over_waiting() {
         let taken = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&mut client, "'p', '1 day'").token);
             wait_until_waiting_for_row(&cluster, pid);
-            // Without having waited: what keeps the take-over lets the renewal of an expired term through.
+            // The renewal of an expired term does not wait for the fence.
             renew(&mut holder, "p", token);
             execute(&mut holder, end);
             waiter.join().unwrap()
@@ -80,9 +80,9 @@ fn a_prepared_fence_keeps_a_take_over_waiting() {
     }
 }
 
-/// Both slots are free but for their fences: whoever waits gets the one whose transaction ends, whichever it is.
+/// Both slots have expired but are fenced: the waiter gets the slot whose transaction ends first.
 #[test]
-fn a_take_over_waits_for_each_of_several_fences() {
+fn take_over_waits_for_any_of_several_fences() {
     let cluster = builder().start_with_extension();
     for ends in [0, 1] {
         cluster.execute("SELECT lease_define('s', 2, '100 ms')");
@@ -99,7 +99,7 @@ fn a_take_over_waits_for_each_of_several_fences() {
             let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
             wait_until_waiting_for_row(&cluster, pid);
             execute(&mut holders[ends], "COMMIT");
-            // The other one still stands.
+            // The other fence is still there.
             assert_eq!(take_over.join().unwrap().slot, ends as i32);
         });
         execute(&mut holders[1 - ends], "COMMIT; DELETE FROM idgen.lease");

@@ -1,4 +1,4 @@
-//! `lease_guard`: whatever way a write comes, a transaction that has not fenced is refused.
+//! `lease_guard` rejects every kind of write in a transaction that has not fenced.
 
 use std::io::Write;
 
@@ -11,12 +11,12 @@ use crate::{builder, release, wait_for_state};
 
 const TABLES: [&str; 2] = ["plain", "parent"];
 
-/// Every statement that writes, and what the table has after it, which had 1 and 60 before.
+/// Every statement that writes, and the rows after it. Before it the ids are 1 and 60.
 const WRITES: [(&str, &str); 9] = [
     ("INSERT INTO $t VALUES (2, 0)", "1 0, 2 0, 60 0"),
     ("INSERT INTO $t VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET n = excluded.n", "1 5, 60 0"),
     ("UPDATE $t SET n = 5 WHERE id = 60", "1 0, 60 5"),
-    // In the parent, from one partition to the other.
+    // Moves a row from one partition to the other.
     ("UPDATE $t SET id = 70 WHERE id = 1", "60 0, 70 0"),
     ("DELETE FROM $t WHERE id = 1", "60 0"),
     ("MERGE INTO $t USING (VALUES (1)) AS s (id) ON $t.id = s.id WHEN MATCHED THEN UPDATE SET n = 7", "1 7, 60 0"),
@@ -53,19 +53,19 @@ fn rows(client: &mut Client, table: &str) -> String {
     value(client, &format!("SELECT coalesce(string_agg(id || ' ' || n, ', ' ORDER BY id), '') FROM {table}"))
 }
 
-/// The code that a COPY of one row ends with, if it is refused.
+/// The SQLSTATE of a COPY of one row, if it fails.
 fn copy(client: &mut Client, table: &str) -> Option<String> {
-    let mut data = client.copy_in(&format!("COPY {table} FROM STDIN")).expect("a COPY begins");
+    let mut data = client.copy_in(&format!("COPY {table} FROM STDIN")).expect("COPY begins");
     data.write_all(b"9\t9\n").expect("the server reads");
     data.finish().err().map(|error| error.code().expect("an error of the server").code().to_owned())
 }
 
 #[test]
-fn every_write_without_a_fence_is_refused_smoke() {
+fn write_without_a_fence_is_rejected_smoke() {
     let cluster = with_tables();
     let mut client = cluster.client();
     let token = acquire(&mut client, "'g', '1 day'").token;
-    // By another lease, by none, and by this one in the transaction before.
+    // A fence of another lease, none, and one of this lease in an earlier transaction.
     let others = acquire(&mut client, "'other', '1 day'").token;
     let fence = format!("SELECT lease_fence('g', {token})");
     for fence in [format!("SELECT lease_fence('other', {others})"), String::new(), format!("{fence}; COMMIT; BEGIN")] {
@@ -81,7 +81,7 @@ fn every_write_without_a_fence_is_refused_smoke() {
             execute(&mut client, "ROLLBACK");
             assert_eq!(rows(&mut client, table), "1 0, 60 0");
         }
-        // Past the parent.
+        // Directly into the partitions.
         for write in ["INSERT INTO low VALUES (2, 0)", "UPDATE high SET n = 1", "DELETE FROM low"] {
             expect_error(&mut client, write, "55000");
         }
@@ -89,7 +89,7 @@ fn every_write_without_a_fence_is_refused_smoke() {
 }
 
 #[test]
-fn every_write_under_a_fence_is_made() {
+fn write_under_a_fence_succeeds() {
     let cluster = with_tables();
     let mut client = cluster.client();
     let token = acquire(&mut client, "'g', '1 day'").token;
@@ -108,9 +108,9 @@ fn every_write_under_a_fence_is_made() {
     }
 }
 
-/// What a foreign key does to other tables is a write of the transaction as any other.
+/// A foreign key action is a write of the transaction too.
 #[test]
-fn a_cascade_into_a_guarded_table_is_refused() {
+fn cascade_into_a_guarded_table_is_rejected() {
     let cluster = with_tables();
     let mut client = cluster.client();
     execute(
@@ -131,9 +131,9 @@ fn a_cascade_into_a_guarded_table_is_refused() {
     assert_eq!(rows(&mut client, "child"), "1 0");
 }
 
-/// Statements after a fence in the same transaction; whether a write is still under it then.
+/// Statements after a fence, and whether the fence still covers a write after them.
 #[test]
-fn a_fence_lasts_as_long_as_what_it_was_made_in() {
+fn fence_lasts_as_long_as_its_subtransaction() {
     let cluster = with_tables();
     let mut client = cluster.client();
     let write = "INSERT INTO plain VALUES (2, 0)";
@@ -165,9 +165,9 @@ fn a_fence_lasts_as_long_as_what_it_was_made_in() {
     }
 }
 
-/// The lock on the row goes with the savepoint: another may take over, and then no write is to come through.
+/// The row lock is released with the savepoint: another session may take over, and no write must succeed then.
 #[test]
-fn a_fence_rolled_back_lets_another_take_over_and_nothing_be_written() {
+fn rolled_back_fence_allows_a_take_over_and_no_write() {
     let cluster = with_tables();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let token = acquire(&mut client, "'g', '100 ms'").token;

@@ -1,5 +1,5 @@
-//! Leases on real servers: holders that pause, vanish and come late; queues, waits, costs, poolers; crashes, promotions,
-//! other clocks, and transactions of every kind.
+//! Leases on real servers: holders that pause, disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
+//! other clocks, and all kinds of transactions.
 
 mod cost;
 mod definition;
@@ -7,8 +7,7 @@ mod extension;
 mod fairness;
 mod fence;
 mod guard;
-mod lowered;
-mod moving;
+mod lowered_slots;
 mod overtaking;
 mod paused;
 mod pooler;
@@ -18,19 +17,20 @@ mod recovery;
 mod semaphore;
 mod session;
 mod session_ends;
-mod several;
+mod several_slots;
 mod snapshots;
 mod terms;
 mod unpreloaded;
 mod waits;
 mod wake;
+mod worker_move;
 
 use idgen_testkit::sql::{PATIENCE, column, value};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
 use postgres::Client;
 
-/// A server on which nobody waits for ever, and nobody for the disk: what is shown here is not what a crash leaves.
+/// A server with a statement timeout, so that no test hangs, and without fsync: these tests do not crash the machine.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
 }
@@ -44,7 +44,7 @@ fn release(client: &mut Client, name: &str, token: i64) -> bool {
     value(client, &format!("SELECT lease_release('{name}', {token})"))
 }
 
-/// The slots of a name as the view shows them, like "0 held".
+/// The slots of a name in the view, such as "0 held".
 fn states(client: &mut Client, name: &str) -> Vec<String> {
     column(client, &format!("SELECT slot || ' ' || state FROM idgen.leases WHERE name = '{name}' ORDER BY slot"))
 }
@@ -54,9 +54,9 @@ fn wait_for_state(cluster: &Cluster, name: &str, state: &str) {
     cluster.wait_for(PATIENCE, &format!("{name} to be \"{state}\""), || states(&mut client, name) == [state]);
 }
 
-/// A figure of `idgen.stat_lease`.
-fn counted(client: &mut Client, figure: &str) -> i64 {
-    value(client, &format!("SELECT {figure} FROM idgen.stat_lease"))
+/// A counter of `idgen.stat_lease`.
+fn counter(client: &mut Client, column: &str) -> i64 {
+    value(client, &format!("SELECT {column} FROM idgen.stat_lease"))
 }
 
 /// CLOCK_BOOTTIME in microseconds, the clock of leases.
@@ -65,12 +65,12 @@ fn boot_us() -> i64 {
     now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
 }
 
-/// Advisory locks, of whatever kind, that a process holds or waits for.
+/// The number of advisory locks that a process holds or waits for.
 fn locks_of(client: &mut Client, pid: i32) -> i64 {
     value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
 }
 
-/// Waits until a process waits behind others for its turn.
+/// Waits until a process queues behind the head.
 fn wait_until_queued(cluster: &Cluster, pid: i32) {
     wait_for_one(
         cluster,
@@ -85,7 +85,7 @@ fn wait_until_waiting_for_row(cluster: &Cluster, pid: i32) {
     wait_for_one(cluster, "the session to wait for a row", &format!("pg_locks WHERE pid = {pid} AND {waiting}"));
 }
 
-/// Waits until a process is at the head of a queue, and sleeps.
+/// Waits until a process sleeps at the head of a queue.
 fn wait_until_head(cluster: &Cluster, pid: i32) {
     wait_for_one(cluster, "the session to be at the head", &asleep(pid));
 }
@@ -102,7 +102,7 @@ fn wait_for_one(cluster: &Cluster, what: &str, rows: &str) {
     cluster.wait_for(PATIENCE, what, || value(&mut client, &sql));
 }
 
-/// Pauses a process while it sleeps at the head of a queue, and not while it looks at the rows.
+/// Pauses a process while it sleeps at the head of a queue, not while it reads the rows.
 fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
     let mut client = cluster.client();
     let sql = format!("SELECT count(*) = 1 FROM {}", asleep(pid));
@@ -111,5 +111,5 @@ fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
         paused = Some(pause(pid)).filter(|_| value(&mut client, &sql));
         paused.is_some()
     });
-    paused.expect("it was waited for")
+    paused.expect("waited for")
 }

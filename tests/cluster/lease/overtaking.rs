@@ -1,4 +1,4 @@
-//! Fences while a take-over waits: those that were there first end in peace, and none overtakes.
+//! Fences while a take-over waits: earlier transactions may fence, later ones do not overtake the take-over.
 
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
@@ -6,7 +6,7 @@ use idgen_testkit::{Cluster, rounds};
 
 use crate::{builder, release, states, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
-/// A lease that has expired, in a slot that nobody else wants.
+/// The token of an expired lease with one slot.
 fn expired(cluster: &Cluster) -> i64 {
     let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
     wait_for_state(cluster, "f", "0 expired");
@@ -14,7 +14,7 @@ fn expired(cluster: &Cluster) -> i64 {
 }
 
 #[test]
-fn a_fence_does_not_overtake_a_take_over_that_waits() {
+fn fence_does_not_overtake_a_waiting_take_over() {
     let cluster = builder().start_with_extension();
     let token = expired(&cluster);
     let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
@@ -34,7 +34,7 @@ fn a_fence_does_not_overtake_a_take_over_that_waits() {
 
 /// A transaction that the take-over waits for must not wait for the take-over.
 #[test]
-fn a_transaction_that_holds_the_row_fences_past_a_take_over_that_waits() {
+fn transaction_that_holds_the_row_fences_before_a_waiting_take_over() {
     let cluster = builder().start_with_extension();
     for first in [
         "lease_fence('f', $1)",
@@ -50,11 +50,11 @@ fn a_transaction_that_holds_the_row_fences_past_a_take_over_that_waits() {
             let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
             wait_until_waiting_for_row(&cluster, pid);
             execute(&mut holder, &format!("SET statement_timeout = '10 s'; SELECT lease_fence('f', {token})"));
-            // Undone with its savepoint, the second fence leaves the lock of the first.
+            // The rollback of the second fence leaves the lock of the first one.
             execute(&mut holder, &format!("SAVEPOINT s; SELECT lease_fence('f', {token}); ROLLBACK TO s"));
             execute(&mut holder, "COMMIT");
             if !first.contains("fence") {
-                // It was renewed in time.
+                // The renewal was in time.
                 wait_until_head(&cluster, pid);
                 while !release(&mut holder, "f", token) {}
             }
@@ -64,9 +64,9 @@ fn a_transaction_that_holds_the_row_fences_past_a_take_over_that_waits() {
     }
 }
 
-/// The take-over sleeps at the head of the queue, because the other slot may be free sooner.
+/// The take-over sleeps at the head of the queue, because the other slot may become free first.
 #[test]
-fn a_fence_does_not_overtake_a_take_over_that_waits_for_one_of_several_slots() {
+fn fence_does_not_overtake_a_take_over_that_waits_for_several_slots() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('s', 2, '100 ms')");
     let [mut first, mut late, mut next] = [cluster.client(), cluster.client(), cluster.client()];
@@ -88,7 +88,7 @@ fn a_fence_does_not_overtake_a_take_over_that_waits_for_one_of_several_slots() {
 }
 
 #[test]
-fn a_fence_does_not_overtake_a_drop_that_waits() {
+fn fence_does_not_overtake_a_waiting_drop() {
     let cluster = builder().start_with_extension();
     let token = expired(&cluster);
     let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
@@ -106,9 +106,9 @@ fn a_fence_does_not_overtake_a_drop_that_waits() {
     });
 }
 
-/// Each transaction ends only when the next one has fenced, or waits: without an order the take-over would never come.
+/// Each transaction ends only when the next one has fenced or waits. Without an order the take-over would starve.
 #[test]
-fn fences_that_overlap_end() {
+fn overlapping_fences_do_not_starve_a_take_over() {
     let cluster = builder().start_with_extension();
     let token = expired(&cluster);
     let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
@@ -138,13 +138,13 @@ fn fences_that_overlap_end() {
             running = late;
         }
         execute(&mut running, "COMMIT");
-        panic!("the take-over was overtaken again and again");
+        panic!("the take-over starves");
     });
 }
 
-/// The holder was late, and is in time again: its fences do not wait for a take-over that there is no reason for any more.
+/// A late renewal makes the take-over pointless, so fences of the holder do not wait for it.
 #[test]
-fn a_renewed_lease_is_fenced_past_a_take_over_that_waits() {
+fn fence_of_a_renewed_lease_does_not_wait_for_a_take_over() {
     let cluster = builder().start_with_extension();
     let token = expired(&cluster);
     let [mut first, mut holder, mut next] = [cluster.client(), cluster.client(), cluster.client()];
@@ -162,7 +162,7 @@ fn a_renewed_lease_is_fenced_past_a_take_over_that_waits() {
 }
 
 #[test]
-fn a_transaction_that_has_released_once_fences_past_a_take_over_that_waits() {
+fn transaction_that_has_released_once_fences_before_a_waiting_take_over() {
     let cluster = builder().start_with_extension();
     let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
     let again = format!("SELECT lease_acquire('f', '100 ms', token => {token})");
@@ -179,9 +179,9 @@ fn a_transaction_that_has_released_once_fences_past_a_take_over_that_waits() {
     });
 }
 
-/// What several instances of a service do as they start.
+/// Several instances of a service do this as they start.
 #[test]
-fn a_transaction_that_defines_a_name_acquires_it_before_those_who_wait() {
+fn transaction_that_defines_a_name_acquires_it_before_the_waiters() {
     let cluster = builder().start_with_extension();
     let [mut definer, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
     let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
@@ -191,7 +191,7 @@ fn a_transaction_that_defines_a_name_acquires_it_before_those_who_wait() {
         wait_until_queued(&cluster, head_pid);
         let second = scope.spawn(|| execute(&mut second, "SELECT lease_define('f')"));
         wait_until_queued(&cluster, second_pid);
-        let token = try_acquire(&mut definer, "'f'").expect("nobody has ever held it").token;
+        let token = try_acquire(&mut definer, "'f'").expect("the lease was never held").token;
         execute(&mut definer, "COMMIT");
         second.join().unwrap();
         assert!(release(&mut definer, "f", token));

@@ -1,4 +1,4 @@
-//! PREPARE TRANSACTION: a term that nobody was told cannot be prepared, a fence can, and holds until its transaction ends.
+//! PREPARE TRANSACTION: a grant or renewal cannot be prepared. A fence can, and lasts until its transaction ends.
 
 use idgen_testkit::lease::{acquire, take_if_free, term};
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
@@ -11,12 +11,12 @@ fn with_prepared() -> Builder {
 }
 
 #[test]
-fn what_begins_or_prolongs_a_term_cannot_be_prepared() {
+fn grant_or_renewal_cannot_be_prepared() {
     let cluster = with_prepared().start_with_extension();
     let mut client = cluster.client();
     let token = acquire(&mut client, "'held', ttl => '1 hour'").token;
     let before = term(&mut client, "held");
-    for deed in [
+    for call in [
         "lease_acquire('a')".to_owned(),
         "lease_try_acquire('a', bind_session => true)".to_owned(),
         format!("lease_acquire('held', token => {token})"),
@@ -24,23 +24,23 @@ fn what_begins_or_prolongs_a_term_cannot_be_prepared() {
         format!("lease_renew_many('{{held}}', '{{{token}}}')"),
         "lease_revoke('held')".to_owned(),
     ] {
-        execute(&mut client, &format!("BEGIN; SELECT {deed}"));
+        execute(&mut client, &format!("BEGIN; SELECT {call}"));
         expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
-        // The error has ended the transaction, and all that it did.
-        assert_eq!(term(&mut client, "held"), before, "{deed}");
-        let other = take_if_free(&mut cluster.client(), "a").expect("nobody holds it");
+        // The error has rolled the transaction back.
+        assert_eq!(term(&mut client, "held"), before, "{call}");
+        let other = take_if_free(&mut cluster.client(), "a").expect("the lease is free");
         execute(&mut client, &format!("SELECT lease_release('a', {other})"));
     }
-    // What ends a term can be.
+    // A release can be prepared.
     execute(&mut client, &format!("BEGIN; SELECT lease_release('held', {token}); PREPARE TRANSACTION 'p'"));
     assert_eq!(take_if_free(&mut cluster.client(), "held"), None);
     execute(&mut client, "COMMIT PREPARED 'p'");
     assert!(take_if_free(&mut cluster.client(), "held").is_some());
 }
 
-/// The holder's term is over, and only his fence keeps the next one out: without its session, and over a crash.
+/// The term has expired, and the fence alone blocks the take-over, without its session and over a crash.
 #[test]
-fn a_prepared_fence_keeps_the_next_holder_out_until_its_transaction_ends() {
+fn prepared_fence_blocks_a_take_over_until_its_transaction_ends() {
     let cluster = with_prepared().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
     for (ending, rows) in [("COMMIT", 1_i64), ("ROLLBACK", 0)] {
@@ -65,7 +65,7 @@ fn a_prepared_fence_keeps_the_next_holder_out_until_its_transaction_ends() {
         let next_token = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&mut next, "'a'").token);
             wait_for_event(&cluster, pid, "transactionid");
-            // The holder goes on renewing meanwhile: then the term is his again.
+            // Until then the holder can renew the expired term.
             execute(&mut client, &format!("SELECT lease_renew('a', {token}, ttl => '100 ms')"));
             execute(&mut client, &format!("{ending} PREPARED 'fenced'"));
             waiter.join().unwrap()
@@ -77,10 +77,10 @@ fn a_prepared_fence_keeps_the_next_holder_out_until_its_transaction_ends() {
     }
 }
 
-/// Where another slot may be free sooner, the head of the queue does not wait for the fence in the lock manager. COMMIT
-/// PREPARED rings no bell, so it looks at the rows now and then, and not all the time.
+/// If another slot may become free first, the head of the queue does not wait for the fence in the lock manager. COMMIT
+/// PREPARED signals no condition variable, so the head polls the rows, but not continuously.
 #[test]
-fn a_slot_under_a_prepared_fence_is_looked_at_now_and_then() {
+fn head_polls_a_slot_under_a_prepared_fence_at_intervals() {
     let cluster = with_prepared().start_with_extension();
     let [mut client, mut next] = [cluster.client(), cluster.client()];
     execute(&mut client, "SELECT lease_define('s', slots => 2); SELECT lease_acquire('s', ttl => '1 hour')");
@@ -99,9 +99,9 @@ fn a_slot_under_a_prepared_fence_is_looked_at_now_and_then() {
         let waits = format!(
             "SELECT clock_timestamp() > query_start + interval '2 s' FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'"
         );
-        cluster.wait_for(PATIENCE, "some looks", || column::<bool>(&mut client, &waits) == [true]);
+        cluster.wait_for(PATIENCE, "two seconds of waiting", || column::<bool>(&mut client, &waits) == [true]);
         let probes: i64 = value(&mut client, "SELECT probes FROM idgen.stat_lease");
-        assert!((1..100).contains(&probes), "{probes} looks");
+        assert!((1..100).contains(&probes), "{probes} probes");
         execute(&mut client, "COMMIT PREPARED 'fenced'");
         assert!(waiter.join().unwrap() > token);
     });

@@ -1,4 +1,4 @@
-//! A client that is a process of its own, and so can be killed and paused without the test's other clients.
+//! A client in a separate process, which can be killed and paused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -8,7 +8,7 @@ use idgen_testkit::{Cluster, Paused, pause};
 pub struct Psql {
     process: Child,
     answers: BufReader<ChildStdout>,
-    /// The server's process for it.
+    /// The process id of its backend.
     pub backend: i32,
 }
 
@@ -16,20 +16,20 @@ impl Psql {
     pub fn start(cluster: &Cluster) -> Psql {
         let mut command = cluster.program("psql");
         command.args(["-X", "-q", "-A", "-t", "-d", "postgres"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("psql is among the server's programs");
-        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut process = command.spawn().expect("psql is installed");
+        let answers = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut psql = Psql { process, answers, backend: 0 };
-        psql.backend = psql.ask("SELECT pg_backend_pid()").parse().expect("a number");
+        psql.backend = psql.ask("SELECT pg_backend_pid()").parse().expect("a process id");
         psql
     }
 
-    /// Sends statements, and does not wait for an answer.
+    /// Sends statements without waiting for the answer.
     pub fn send(&mut self, sql: &str) {
-        let stdin = self.process.stdin.as_mut().expect("it is piped");
-        writeln!(stdin, "{sql};").expect("psql runs");
+        let stdin = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(stdin, "{sql};").expect("psql is running");
     }
 
-    /// Sends a query and returns the line that it answers.
+    /// Sends a query and returns the line of its answer.
     pub fn ask(&mut self, sql: &str) -> String {
         self.send(sql);
         self.answer()
@@ -45,13 +45,13 @@ impl Psql {
         pause(i32::try_from(self.process.id()).expect("a process id is an i32"))
     }
 
-    /// With SIGKILL.
+    /// Kills the client with SIGKILL.
     pub fn kill(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
-        // It may have been ended already.
+        // The process may have exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,5 +1,5 @@
-//! A semaphore under clients that hold, vanish and stand still: there are never more holders than slots, by the rows and by
-//! what the clients themselves were promised.
+//! A semaphore whose clients hold, disconnect and pause: there are never more holders than slots, by the rows and by the
+//! clients' own records.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ const SLOTS: i32 = 16;
 const CLIENTS: usize = 64;
 const TTL_US: i64 = 300_000;
 
-/// When a client was sure to hold a slot, by CLOCK_BOOTTIME.
+/// The time in which a client was sure to hold a slot, by CLOCK_BOOTTIME.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     grant: Grant,
@@ -31,7 +31,7 @@ struct Storm<'a> {
     wanted: usize,
     grants: AtomicUsize,
     held: Mutex<Vec<Held>>,
-    /// The sessions that may be ended or stopped.
+    /// The sessions that may be terminated or paused.
     sessions: Mutex<Vec<i32>>,
     is_over: AtomicBool,
 }
@@ -41,7 +41,7 @@ fn random(limit: u64) -> u64 {
 }
 
 impl Storm<'_> {
-    /// A client's life: sessions, one after another, each up to its end.
+    /// Runs one session of a client after another.
     fn take_part(&self) {
         while self.grants.load(Ordering::Relaxed) < self.wanted {
             let mut client = self.cluster.client();
@@ -50,7 +50,7 @@ impl Storm<'_> {
             let end = self.session(&mut client);
             self.sessions.lock().unwrap().retain(|known| *known != pid);
             if let Err(error) = end {
-                // Without a code the connection is gone.
+                // An error without a SQLSTATE means a lost connection.
                 assert!(error.code().is_none_or(|code| *code == SqlState::ADMIN_SHUTDOWN), "{error:?}");
             }
         }
@@ -63,46 +63,46 @@ impl Storm<'_> {
             let Some(row) = client.query_opt(&wish, &[])? else { continue };
             self.grants.fetch_add(1, Ordering::Relaxed);
             let grant = Grant { slot: row.get(0), token: row.get(1) };
-            // From here on it is his, if the renewal says so: for the ttl from when that was sent.
+            // A successful renewal grants the ttl from the time when it was sent.
             let from_us = boot_us();
-            if !allowed(client.execute("SELECT lease_renew('s', $1)", &[&grant.token]).map(drop))? {
+            if !is_held(client.execute("SELECT lease_renew('s', $1)", &[&grant.token]).map(drop))? {
                 continue;
             }
             let part = random(8);
             if part > 1 {
                 std::thread::sleep(Duration::from_millis(random(10 * part)));
             }
-            // Whoever does not let go of it, unless his session ends, has it as long as he was promised.
+            // A client that does not release the lease holds it for the whole ttl, unless its session ends.
             let now_us = boot_us();
             if bound {
                 client.simple_query("")?;
-                self.note(grant, from_us, now_us);
+                self.record(grant, from_us, now_us);
             } else {
                 let ends_us = from_us + TTL_US;
-                self.note(grant, from_us, if part > 1 { now_us.min(ends_us) } else { ends_us });
+                self.record(grant, from_us, if part > 1 { now_us.min(ends_us) } else { ends_us });
             }
             match part {
-                // Vanishes.
+                // Disconnects.
                 0 => return Ok(()),
-                // Forgets about it; what is bound would never be free.
+                // Keeps the lease without releasing it. A bound one would never become free.
                 1 if !bound => {}
                 _ => {
-                    allowed(client.execute("SELECT lease_release('s', $1)", &[&grant.token]).map(drop))?;
+                    is_held(client.execute("SELECT lease_release('s', $1)", &[&grant.token]).map(drop))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn note(&self, grant: Grant, from_us: i64, until_us: i64) {
+    fn record(&self, grant: Grant, from_us: i64, until_us: i64) {
         self.held.lock().unwrap().push(Held { grant, from_us, until_us });
     }
 
-    /// Ends sessions and stops others, at random, for longer than a term.
+    /// Terminates random sessions and pauses others for longer than a term.
     fn disturb(&self) {
         let mut client = self.cluster.client();
         while !self.is_over.load(Ordering::Relaxed) {
-            // Whoever is in the list lives: clients take their session off it before they end it.
+            // Every session in the list is alive: clients remove their session before they end it.
             let mut sessions = self.sessions.lock().unwrap();
             if sessions.is_empty() {
                 continue;
@@ -120,7 +120,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Reads the rows. Terms that were not over when they had all been read.
+    /// Counts the terms that are still running after all rows were read.
     fn watch(&self) {
         let mut client = self.cluster.client();
         while !self.is_over.load(Ordering::Relaxed) {
@@ -132,18 +132,18 @@ impl Storm<'_> {
     }
 }
 
-/// Was it done? What the server refuses is that the lease is another's.
-fn allowed(outcome: Result<(), postgres::Error>) -> Result<bool, postgres::Error> {
+/// False if the lease was lost.
+fn is_held(outcome: Result<(), postgres::Error>) -> Result<bool, postgres::Error> {
     match outcome {
         Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => Ok(false),
         outcome => outcome.map(|()| true),
     }
 }
 
-/// The most that held a slot at the same time.
+/// The largest number of holders at one time.
 fn most_at_once(held: &[Held]) -> i32 {
     let mut changes: Vec<(i64, i32)> = held.iter().flat_map(|held| [(held.from_us, 1), (held.until_us, -1)]).collect();
-    // At the same moment, those who let go first.
+    // At the same moment, releases sort before grants.
     changes.sort_unstable();
     changes
         .iter()
@@ -156,7 +156,7 @@ fn most_at_once(held: &[Held]) -> i32 {
 }
 
 #[test]
-fn a_semaphore_never_has_more_holders_than_slots() {
+fn semaphore_never_has_more_holders_than_slots() {
     let cluster = builder().start_with_extension();
     cluster.execute(&format!("SELECT lease_define('s', {SLOTS}, '{TTL_US} us')"));
     let storm = Storm {

@@ -1,4 +1,4 @@
-//! `bind_session`: a lease lasts as long as its session holds the lock that goes with the token; who holds that, and when.
+//! `bind_session`: a lease lasts as long as its session holds the advisory lock of its token.
 
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
@@ -9,13 +9,13 @@ use crate::{boot_us, builder, release, states};
 
 const BOUND: &str = "'b', '1 day', bind_session => true";
 
-/// How many leases are bound to sessions. 27763 is the space of their locks.
+/// The number of leases bound to sessions. 27763 is the class of their advisory locks.
 fn session_locks(client: &mut Client) -> i64 {
     value(client, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763")
 }
 
 #[test]
-fn the_lock_goes_with_a_rollback_of_the_acquire() {
+fn rollback_of_the_acquire_releases_the_session_lock() {
     let cluster = builder().conf("max_prepared_transactions", "1").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     for (before, undo, after) in [
@@ -34,7 +34,7 @@ fn the_lock_goes_with_a_rollback_of_the_acquire() {
     }
     execute(&mut client, &format!("BEGIN; SELECT lease_acquire({BOUND})"));
     expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
-    // An error is told before the transaction is rolled back.
+    // The server sends an error before it rolls the transaction back.
     execute(&mut client, "SELECT 1");
     assert_eq!(session_locks(&mut other), 0);
     let text = format!("DO $$ BEGIN PERFORM lease_acquire({BOUND}); RAISE 'x'; END $$");
@@ -45,7 +45,7 @@ fn the_lock_goes_with_a_rollback_of_the_acquire() {
 }
 
 #[test]
-fn the_lock_goes_with_the_commit_of_the_last_release() {
+fn commit_of_the_last_release_releases_the_session_lock() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     for (statements, is_kept) in [
@@ -68,7 +68,7 @@ fn the_lock_goes_with_the_commit_of_the_last_release() {
         execute(&mut client, "DELETE FROM idgen.lease");
         execute(&mut client, "DISCARD ALL");
     }
-    // It is held until others can see that it is released.
+    // The lock is held until the release is visible to others.
     let token = acquire(&mut client, BOUND).token;
     execute(&mut client, &format!("BEGIN; SELECT lease_release('b', {token})"));
     assert_eq!(session_locks(&mut other), 1);
@@ -78,17 +78,17 @@ fn the_lock_goes_with_the_commit_of_the_last_release() {
 }
 
 #[test]
-fn each_of_several_has_a_lock_of_its_own() {
+fn each_bound_lease_has_its_own_session_lock() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     cluster.execute("SELECT lease_define('b', 2)");
     let tokens = ["'b'", "'b'", "'c'"].map(|name| acquire(&mut client, &format!("{name}, bind_session => true")).token);
     assert_eq!(session_locks(&mut other), 3);
-    assert!(release(&mut other, "b", tokens[0]), "the token is the proof, in whatever session");
+    assert!(release(&mut other, "b", tokens[0]), "the token proves ownership in any session");
     assert_eq!(states(&mut other, "b"), ["0 free", "1 held"]);
     assert!(release(&mut client, "b", tokens[1]) && release(&mut client, "c", tokens[2]));
-    // What another session has released is let go of with the session.
+    // The lock of a lease that another session released is kept until the session ends.
     assert_eq!(session_locks(&mut other), 1);
     assert!(try_acquire(&mut other, "'b'").is_some() && try_acquire(&mut other, "'b'").is_some());
     drop(client);
@@ -98,7 +98,7 @@ fn each_of_several_has_a_lock_of_its_own() {
 }
 
 #[test]
-fn a_paused_client_keeps_it_past_its_ttl() {
+fn bound_lease_of_a_paused_client_outlasts_its_ttl() {
     let cluster = builder().start_with_extension();
     let mut observer = cluster.client();
     cluster.execute("CREATE TABLE t (n int)");
@@ -113,20 +113,20 @@ fn a_paused_client_keeps_it_past_its_ttl() {
     assert!(value::<bool>(&mut observer, shown));
     paused.resume();
     holder.send(&format!("BEGIN; SELECT lease_fence('b', {token}); INSERT INTO t VALUES (1); COMMIT"));
-    assert_eq!(holder.answer(), "", "a void");
+    assert_eq!(holder.answer(), "", "an empty value of type void");
     assert_eq!(holder.ask(&format!("SELECT lease_release('b', {token})")), "t");
     assert_eq!(value::<i32>(&mut observer, "SELECT n FROM t"), 1);
 }
 
 #[test]
-fn a_lease_is_bound_when_it_is_acquired_or_not_at_all() {
+fn lease_cannot_be_bound_after_its_acquire() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let token = acquire(&mut client, "'b', '1 day'").token;
     let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");
     expect_error(&mut client, &again, "0A000");
     assert_eq!(session_locks(&mut other), 0);
-    assert!(release(&mut client, "b", token), "the refused one is not counted");
+    assert!(release(&mut client, "b", token), "the failed acquire does not count");
 
     let token = acquire(&mut client, BOUND).token;
     let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");

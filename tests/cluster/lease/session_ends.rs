@@ -1,4 +1,4 @@
-//! `bind_session`: what becomes of a lease whose session ends.
+//! `bind_session`: a bound lease when its session ends.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{acquire, try_acquire};
@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::process::Psql;
-use crate::{builder, counted, release, renew, states, wait_for_state};
+use crate::{builder, counter, release, renew, states, wait_for_state};
 
 const BOUND: &str = "'b', '1 day', bind_session => true";
 
@@ -16,29 +16,29 @@ fn wait_for_end(cluster: &Cluster, backend: i32) {
     cluster.wait_for(PATIENCE, "the session to end", || value(&mut client, &sql));
 }
 
-/// A client that has acquired the lease and was killed; its token.
-fn killed(cluster: &Cluster) -> i64 {
+/// Acquires the lease in a client that is then killed. Returns the token.
+fn token_of_killed_client(cluster: &Cluster) -> i64 {
     let mut holder = Psql::start(cluster);
     let token = holder.ask(&format!("SELECT token FROM lease_acquire({BOUND})"));
     let backend = holder.backend;
     holder.kill();
     wait_for_end(cluster, backend);
-    token.parse().expect("a number")
+    token.parse().expect("a token")
 }
 
 #[test]
-fn it_is_free_at_once_when_its_client_is_killed_smoke() {
+fn bound_lease_is_free_once_its_client_is_killed_smoke() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
-    let token = killed(&cluster);
+    let token = token_of_killed_client(&cluster);
     assert_eq!(states(&mut client, "b"), ["0 expired"]);
-    let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect("nobody holds it");
+    let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect("the lease is free");
     assert!(taken.token > token);
-    assert_eq!(counted(&mut client, "take_overs"), 1);
+    assert_eq!(counter(&mut client, "take_overs"), 1);
 }
 
 #[test]
-fn it_is_free_when_the_session_gives_its_locks_back() {
+fn bound_lease_is_free_once_its_session_releases_all_locks() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     for end in ["DISCARD ALL", "SELECT pg_advisory_unlock_all()"] {
@@ -46,7 +46,7 @@ fn it_is_free_when_the_session_gives_its_locks_back() {
         assert_eq!(try_acquire(&mut client, "'b'"), None);
         execute(&mut holder, end);
         let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(end);
-        // What comes late of the holder raises, and does not warn of a lock that is not there.
+        // Late calls of the holder raise errors, without warnings about a lock that is not held.
         for proof in ["lease_renew", "lease_fence", "lease_release"] {
             expect_error(&mut holder, &format!("SELECT {proof}('b', {token})"), "55000");
         }
@@ -55,9 +55,9 @@ fn it_is_free_when_the_session_gives_its_locks_back() {
     assert!(!cluster.log().contains("you don't own a lock"), "{}", cluster.log());
 }
 
-/// A holder whose session is gone may go on with the token, if nobody was quicker: the term then lasts its time.
+/// Another session may renew with the token if no one has taken the lease over. The term then lasts its ttl.
 #[test]
-fn renewed_after_its_session_it_lasts_its_time() {
+fn bound_lease_renewed_after_its_session_lasts_its_ttl() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     for renewal in [
@@ -65,7 +65,7 @@ fn renewed_after_its_session_it_lasts_its_time() {
         "SELECT lease_renew_many('{b}', '{$token}')",
         "SELECT lease_acquire('b', token => $token)",
     ] {
-        let token = killed(&cluster);
+        let token = token_of_killed_client(&cluster);
         execute(&mut client, &renewal.replace("$token", &token.to_string()));
         assert_eq!(states(&mut other, "b"), ["0 held"], "{renewal}");
         assert_eq!(try_acquire(&mut other, "'b'"), None, "{renewal}");
@@ -76,9 +76,9 @@ fn renewed_after_its_session_it_lasts_its_time() {
     }
 }
 
-/// A release in the transaction of a session that ends with it is as if it had not been; the session's end frees it.
+/// The release is rolled back with the session's transaction. The end of the session frees the lease.
 #[test]
-fn a_session_that_ends_in_a_transaction_frees_it_too() {
+fn bound_lease_is_free_once_its_session_ends_inside_a_transaction() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     for last in
@@ -98,11 +98,11 @@ fn a_session_that_ends_in_a_transaction_frees_it_too() {
 }
 
 #[test]
-fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
+fn lock_delay_begins_when_another_session_sees_the_end_of_the_bound_one() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     cluster.execute("SELECT lease_define('b', lock_delay => '1 day')");
-    killed(&cluster);
+    token_of_killed_client(&cluster);
     assert_eq!(try_acquire(&mut client, "'b'"), None);
     assert_eq!(states(&mut client, "b"), ["0 resting"]);
     cluster.execute("SELECT lease_define('b', lock_delay => '100 ms')");
@@ -110,13 +110,13 @@ fn its_slot_rests_from_when_somebody_sees_that_the_session_has_ended() {
     assert!(try_acquire(&mut client, "'b'").is_some());
 }
 
-/// Those who give up before the slot has rested do not begin its rest anew, nor do they keep its holder from it.
+/// Waiters that give up during the lock delay neither restart it nor block the holder.
 #[test]
-fn the_rest_goes_on_while_waiters_give_up() {
+fn lock_delay_continues_while_waiters_give_up() {
     let cluster = builder().start_with_extension();
     let (mut client, mut holder) = (cluster.client(), cluster.client());
     cluster.execute("SELECT lease_define('b', lock_delay => '1 s')");
-    let token = killed(&cluster);
+    let token = token_of_killed_client(&cluster);
     execute(&mut client, "SET lock_timeout = '300 ms'");
     cluster.wait_for(PATIENCE, "the rest to end", || {
         let acquired = client.simple_query("SELECT lease_acquire('b', '1 day')");
@@ -125,7 +125,7 @@ fn the_rest_goes_on_while_waiters_give_up() {
     expect_error(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
 
     cluster.execute("DELETE FROM idgen.lease; SELECT lease_define('b', lock_delay => '1 day')");
-    let token = killed(&cluster);
+    let token = token_of_killed_client(&cluster);
     execute(&mut client, "BEGIN");
     assert_eq!(try_acquire(&mut client, "'b'"), None);
     renew(&mut holder, "b", token);
@@ -133,14 +133,14 @@ fn the_rest_goes_on_while_waiters_give_up() {
     assert_eq!(states(&mut client, "b"), ["0 held"]);
 }
 
-/// The session's lock is only about its own token.
+/// The session lock belongs to one token only.
 #[test]
-fn a_revoked_one_is_free_though_its_session_lives() {
+fn revoked_bound_lease_is_free_while_its_session_lives() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let token = acquire(&mut holder, BOUND).token;
     assert!(value::<bool>(&mut client, "SELECT lease_revoke('b')"));
-    let taken = try_acquire(&mut client, "'b', '0', '1 day', bind_session => true").expect("it was revoked");
+    let taken = try_acquire(&mut client, "'b', '0', '1 day', bind_session => true").expect("the lease was revoked");
     expect_error(&mut holder, &format!("SELECT lease_renew('b', {token})"), "55000");
     drop(holder);
     assert_eq!(value::<Vec<String>>(&mut client, "SELECT array_agg(state) FROM idgen.leases"), ["held"]);

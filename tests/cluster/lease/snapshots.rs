@@ -1,4 +1,4 @@
-//! Transactions with one snapshot for all their statements: nobody takes over who cannot see what the last holder wrote.
+//! Transactions with a single snapshot: they take over only if their snapshot has the writes of the last holder.
 
 use idgen_testkit::lease::{acquire, take_if_free};
 use idgen_testkit::sql::{execute, expect_error, value};
@@ -8,12 +8,12 @@ use crate::{boot_us, builder};
 
 const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
-/// Begins a transaction that has its snapshot.
+/// Begins a transaction and takes its snapshot.
 fn begin(client: &mut Client, level: &str) {
     execute(client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"));
 }
 
-/// Acquires in a transaction of its own, which is of that level all the same.
+/// Acquires in a transaction of its own at this isolation level.
 fn acquire_alone(client: &mut Client, level: &str, name: &str) -> i64 {
     execute(client, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
     let token = acquire(client, &format!("'{name}', ttl => '1 hour'")).token;
@@ -21,19 +21,19 @@ fn acquire_alone(client: &mut Client, level: &str, name: &str) -> i64 {
     token
 }
 
-/// Has a term end now, as time does: without a change of its row by the holder.
+/// Makes a term expire now, without a change of its row by the holder.
 fn end(client: &mut Client, name: &str) {
     let now_us = boot_us();
     execute(client, &format!("UPDATE idgen.lease SET ends_us = {now_us} WHERE name = '{name}'"));
 }
 
 #[test]
-fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() {
+fn take_over_fails_in_a_block_and_succeeds_in_its_own_transaction() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
     for level in LEVELS {
         let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        // The term was there before the snapshot, and its end is after it, in a row that does not change.
+        // The term begins before the snapshot and ends after it, in an unchanged row.
         let token = acquire(&mut holder, "'a', ttl => '500 ms'").token;
         begin(&mut next, level);
         execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
@@ -46,7 +46,7 @@ fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() 
         assert!(value::<i64>(&mut next, "SELECT count(*) FROM t") > 0);
         execute(&mut next, "COMMIT");
 
-        // The row has changed since: a holder came and went, or was revoked.
+        // The row has changed since the snapshot: the holder released the lease.
         let token = acquire(&mut holder, "'defined'").token;
         begin(&mut next, level);
         execute(&mut holder, &format!("SELECT lease_release('defined', {token})"));
@@ -59,9 +59,9 @@ fn a_take_over_in_a_block_is_refused_and_succeeds_in_a_transaction_of_its_own() 
     }
 }
 
-/// A name that is not defined leaves no row when it is released.
+/// The release of an undefined name deletes its row.
 #[test]
-fn a_snapshot_that_shows_a_holder_who_has_left_is_refused() {
+fn take_over_fails_if_the_snapshot_shows_a_released_holder() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
     for level in LEVELS {
@@ -79,22 +79,22 @@ fn a_snapshot_that_shows_a_holder_who_has_left_is_refused() {
     }
 }
 
-/// The row was inserted and deleted since the snapshot: only its dead versions are left to tell.
+/// The row was inserted and deleted after the snapshot: only dead row versions show it.
 #[test]
-fn a_holder_that_came_and_left_since_the_snapshot_is_refused_smoke() {
+fn take_over_fails_if_a_holder_came_and_left_after_the_snapshot_smoke() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
-    let lives = [
+    let histories = [
         "",
-        // New versions of the row, on its page and as long as the page has room.
+        // New row versions, until the page is full.
         "DO $$ BEGIN FOR n IN 1..300 LOOP PERFORM lease_renew('a', $1); COMMIT; END LOOP; END $$",
-        // Another kind of lock on it, and one in a subtransaction.
+        // Other row locks, and one in a subtransaction.
         "BEGIN; SELECT lease_fence('a', $1); INSERT INTO t VALUES (1); COMMIT",
         "BEGIN; SELECT lease_fence('a', $1); SAVEPOINT s; SELECT lease_renew('a', $1); RELEASE s; COMMIT",
         "BEGIN; SAVEPOINT s; SELECT lease_renew('a', $1); ROLLBACK TO s; SELECT lease_renew('a', $1); COMMIT",
     ];
     for level in LEVELS {
-        for life in lives {
+        for history in histories {
             for release in [
                 "SELECT lease_release('a', $1)",
                 "BEGIN; SAVEPOINT s; SELECT lease_release('a', $1); RELEASE s; COMMIT",
@@ -102,13 +102,13 @@ fn a_holder_that_came_and_left_since_the_snapshot_is_refused_smoke() {
                 let [mut holder, mut next] = [cluster.client(), cluster.client()];
                 begin(&mut next, level);
                 let token = acquire(&mut holder, "'a', ttl => '1 hour'").token.to_string();
-                execute(&mut holder, &life.replace("$1", &token));
+                execute(&mut holder, &history.replace("$1", &token));
                 execute(&mut holder, &release.replace("$1", &token));
                 assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
                 execute(&mut holder, "VACUUM idgen.lease");
                 expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
                 execute(&mut next, "ROLLBACK");
-                // The dead versions are older than the next snapshot.
+                // The dead row versions are older than the next snapshot.
                 begin(&mut next, level);
                 acquire(&mut next, "'a'");
                 execute(&mut next, "ROLLBACK");
@@ -117,9 +117,9 @@ fn a_holder_that_came_and_left_since_the_snapshot_is_refused_smoke() {
     }
 }
 
-/// Versions of other rows, of the own transaction, and of those that were rolled back say nothing.
+/// Versions of other rows, of the own transaction, and of rolled-back transactions do not matter.
 #[test]
-fn a_name_without_another_holder_since_the_snapshot_is_granted() {
+fn name_without_another_holder_since_the_snapshot_is_granted() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); SELECT lease_define('two', 2)");
     for level in LEVELS {
@@ -134,7 +134,7 @@ fn a_name_without_another_holder_since_the_snapshot_is_granted() {
             let token = acquire(&mut holder, &format!("'{name}'")).token;
             execute(&mut holder, &format!("SELECT lease_release('{name}', {token})"));
         }
-        // Another slot of the name, and not the one that is made here.
+        // Another slot of the name, not the one acquired here.
         acquire(&mut holder, "'two', ttl => '1 hour'");
         acquire(&mut next, "'two', ttl => '1 hour'");
         for _ in 0..2 {
@@ -147,9 +147,9 @@ fn a_name_without_another_holder_since_the_snapshot_is_granted() {
     }
 }
 
-/// Its row is one that the snapshot does not show, so it cannot be taken, however long one tries.
+/// The snapshot does not show the row, so no retry in the transaction can succeed.
 #[test]
-fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {
+fn take_over_fails_if_the_snapshot_lacks_the_row_of_the_last_holder() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
     for level in LEVELS {
@@ -167,9 +167,9 @@ fn a_snapshot_that_does_not_show_the_holder_who_has_left_is_refused() {
     }
 }
 
-/// The row was written again and again since the snapshot, and its token is the same.
+/// Renewals after the snapshot have rewritten the row, but its token is the same.
 #[test]
-fn renewals_leave_the_fence_of_an_older_snapshot_alone() {
+fn fence_with_an_older_snapshot_succeeds_after_renewals() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
     for level in LEVELS {
@@ -180,19 +180,19 @@ fn renewals_leave_the_fence_of_an_older_snapshot_alone() {
             execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         }
         execute(&mut worker, &format!("SELECT lease_fence('a', {token})"));
-        // It is a fence: renewals pass, a take-over waits.
+        // The fence lets renewals pass and makes a take-over wait.
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         end(&mut holder, "a");
         assert_eq!(take_if_free(&mut next, "a"), None, "{level}");
         execute(&mut worker, "INSERT INTO t VALUES (1); COMMIT");
-        assert!(take_if_free(&mut next, "a").expect("its time is over") > token, "{level}");
+        assert!(take_if_free(&mut next, "a").expect("the term has expired") > token, "{level}");
         execute(&mut next, "DELETE FROM idgen.lease");
     }
 }
 
-/// After a take-over the fence of the last holder fails, also where his snapshot still shows him.
+/// After a take-over the last holder's fence fails, even if its snapshot still shows it as the holder.
 #[test]
-fn a_take_over_ends_the_fence_of_an_older_snapshot() {
+fn fence_with_an_older_snapshot_fails_after_a_take_over() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
     for level in LEVELS {
@@ -201,14 +201,14 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
         begin(&mut worker, level);
         execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
         end(&mut holder, "a");
-        let taken = take_if_free(&mut next, "a").expect("its time is over");
+        let taken = take_if_free(&mut next, "a").expect("the term has expired");
         expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
         execute(&mut worker, "ROLLBACK");
 
-        // And a fence under a token that the snapshot is too old for.
+        // A fence with a token that is newer than the snapshot.
         begin(&mut worker, level);
         end(&mut holder, "a");
-        let newer = take_if_free(&mut next, "a").expect("its time is over");
+        let newer = take_if_free(&mut next, "a").expect("the term has expired");
         expect_error(&mut worker, &format!("SELECT lease_fence('a', {newer})"), "40001");
         execute(&mut worker, "ROLLBACK");
         begin(&mut worker, level);
@@ -218,9 +218,9 @@ fn a_take_over_ends_the_fence_of_an_older_snapshot() {
     }
 }
 
-/// What is released or revoked is fenced no more, also where the snapshot still shows its holder.
+/// A released or revoked lease cannot be fenced, even if the snapshot still shows its holder.
 #[test]
-fn a_fence_goes_by_what_is_there_now_smoke() {
+fn fence_reads_the_latest_row_not_the_snapshot_smoke() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (n int); SELECT lease_define('a')");
     for level in LEVELS {

@@ -1,4 +1,4 @@
-//! Terms: what a holder's token is worth when the term is another's.
+//! Terms: a token is valid for one term only.
 
 use idgen_testkit::lease::acquire;
 use idgen_testkit::sql::{execute, expect_error, value};
@@ -6,12 +6,12 @@ use postgres::Client;
 
 use crate::{builder, release, renew, wait_for_state};
 
-/// The row of `t` without what a look leaves.
+/// The row of `t`, without columns that reads change.
 fn row(client: &mut Client) -> String {
     value(client, "SELECT lease::text FROM idgen.lease WHERE name = 't'")
 }
 
-const PROOFS: [&str; 5] = [
+const CALLS: [&str; 5] = [
     "SELECT lease_renew('t', $token)",
     "SELECT lease_release('t', $token)",
     "SELECT lease_fence('t', $token)",
@@ -20,23 +20,23 @@ const PROOFS: [&str; 5] = [
 ];
 
 #[test]
-fn a_token_is_worth_nothing_once_another_has_taken_over() {
+fn token_is_invalid_once_another_session_has_taken_over() {
     let cluster = builder().start_with_extension();
     let (mut first, mut second) = (cluster.client(), cluster.client());
     let old = acquire(&mut first, "'t', '100 ms', 'same'").token;
     wait_for_state(&cluster, "t", "0 expired");
-    // It is his as long as nobody else wants it.
+    // An expired term can be renewed until another session takes over.
     renew(&mut first, "t", old);
     wait_for_state(&cluster, "t", "0 expired");
     let new = acquire(&mut second, "'t', '1 day', 'same'").token;
     assert!(new > old);
     let before = row(&mut second);
-    for proof in PROOFS {
-        let error = expect_error(&mut first, &proof.replace("$token", &old.to_string()), "55000");
+    for call in CALLS {
+        let error = expect_error(&mut first, &call.replace("$token", &old.to_string()), "55000");
         assert_eq!(error.message(), format!("lease \"t\" is not held under token {old}"));
-        let detail = error.detail().expect("how the lease stands");
+        let detail = error.detail().expect("a DETAIL with the state of the lease");
         assert!(detail.starts_with("Slot 0 is held by \"same\" (role postgres) since "), "{detail}");
-        assert_eq!(row(&mut second), before, "{proof}");
+        assert_eq!(row(&mut second), before, "{call}");
     }
     let names = format!("ARRAY['t', 't'], ARRAY[{old}, {new}]");
     let renewed = "SELECT string_agg(name || ' ' || token, ',') FROM lease_renew_many";
@@ -45,7 +45,7 @@ fn a_token_is_worth_nothing_once_another_has_taken_over() {
 }
 
 #[test]
-fn what_is_not_there_is_not_made_again_by_its_token() {
+fn token_does_not_bring_a_missing_row_back() {
     let cluster = builder().start_with_extension();
     let (mut client, mut superuser) = (cluster.client(), cluster.client());
     for (hold, end) in [
@@ -55,8 +55,8 @@ fn what_is_not_there_is_not_made_again_by_its_token() {
     ] {
         let token = acquire(&mut client, hold).token;
         execute(&mut superuser, &end.replace("$token", &token.to_string()));
-        for proof in PROOFS {
-            let error = expect_error(&mut client, &proof.replace("$token", &token.to_string()), "55000");
+        for call in CALLS {
+            let error = expect_error(&mut client, &call.replace("$token", &token.to_string()), "55000");
             assert!(error.detail().is_some_and(|detail| !detail.contains("held by")), "{error:?}");
         }
         let held = "SELECT count(*) FROM idgen.lease WHERE depth > 0";
@@ -65,19 +65,19 @@ fn what_is_not_there_is_not_made_again_by_its_token() {
 }
 
 #[test]
-fn another_role_is_told_that_it_is_not_the_holder() {
+fn call_by_another_role_fails() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE ROLE one LOGIN; CREATE ROLE two LOGIN; CREATE ROLE three LOGIN; GRANT one TO three");
     let [mut one, mut two, mut three] = ["one", "two", "three"].map(|role| cluster.client_as("postgres", role));
     let token = acquire(&mut one, "'t', '1 day', 'same'").token.to_string();
     let before = row(&mut cluster.client());
-    for proof in PROOFS {
-        let error = expect_error(&mut two, &proof.replace("$token", &token), "42501");
-        assert_eq!(error.detail(), Some("It was acquired by role \"one\"."), "{proof}");
+    for call in CALLS {
+        let error = expect_error(&mut two, &call.replace("$token", &token), "42501");
+        assert_eq!(error.detail(), Some("It was acquired by role \"one\"."), "{call}");
     }
     assert_eq!(row(&mut cluster.client()), before);
-    // A member of the holder's role is as good as the holder.
-    for proof in [PROOFS[0], PROOFS[2], PROOFS[3], PROOFS[1], PROOFS[1]] {
-        execute(&mut three, &proof.replace("$token", &token));
+    // A member of the holder's role may act for the holder.
+    for call in [CALLS[0], CALLS[2], CALLS[3], CALLS[1], CALLS[1]] {
+        execute(&mut three, &call.replace("$token", &token));
     }
 }

@@ -1,4 +1,4 @@
-//! Without preload nobody wakes the head, and nobody counts: it looks again every now and then.
+//! Without preload nothing wakes the head of the queue, so it polls, and there are no statistics.
 
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
@@ -7,7 +7,7 @@ use crate::process::Psql;
 use crate::{builder, release, renew, wait_for_state, wait_until_head, wait_until_queued};
 
 #[test]
-fn without_preload_all_works_by_looking_again() {
+fn leases_work_by_polling_without_preload() {
     let cluster = builder().preload(false).start_with_extension();
     let (mut holder, mut observer) = (cluster.client(), cluster.client());
     let first = acquire(&mut holder, "'u', '1 day'").token;
@@ -39,7 +39,7 @@ fn without_preload_all_works_by_looking_again() {
 }
 
 #[test]
-fn without_preload_ends_of_all_kinds_are_found() {
+fn every_kind_of_end_is_noticed_without_preload() {
     let cluster = builder().preload(false).start_with_extension();
     let (mut holder, mut waiter) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut waiter);

@@ -1,4 +1,4 @@
-//! Waits that end without the lease, wherever they wait: nothing of them is left, and the transaction can go on.
+//! Waits that end without a grant leave nothing behind, and the transaction can continue.
 
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
@@ -7,14 +7,14 @@ use postgres::Client;
 
 use crate::{builder, locks_of, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
-/// Where a wait can be.
+/// The places where an acquire waits.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// For a term to end.
+    /// At the head of the queue, for a term to end.
     Head,
-    /// For others who came before.
+    /// In the queue, behind others.
     Queue,
-    /// For a transaction that has fenced by a term that is over.
+    /// For a transaction that has fenced an expired term.
     Row,
 }
 
@@ -26,13 +26,13 @@ const WAITS: [&str; 3] = [
     "SELECT lease_acquire('w', '1 day', bind_session => true)",
 ];
 
-/// Has the sessions keep the lease, so that whoever wants it waits there.
+/// Makes the sessions hold the lease so that the next one waits at this place.
 fn keep(cluster: &Cluster, place: Place, holder: &mut Client, first: &mut Client) {
     match place {
         Place::Head => {
             acquire(holder, "'w', '1 day'");
         }
-        // In a transaction that has made the slot, which nobody else can see: the turn is over with it.
+        // The first session keeps its turn until its transaction ends, because others cannot see its new slot.
         Place::Queue => {
             execute(first, "BEGIN");
             acquire(first, "'w', '1 day'");
@@ -53,7 +53,7 @@ fn wait_until_waiting_at(cluster: &Cluster, place: Place, pid: i32) {
     }
 }
 
-/// Does this for each place and each way to wait: a client, its process, and who keeps the lease.
+/// Calls `work` for each place and each way to wait.
 fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
     let cluster = builder().start_with_extension();
     for place in PLACES {
@@ -70,7 +70,7 @@ fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
                 execute(keeper, "COMMIT");
             }
             execute(&mut holder, "SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0");
-            // Nobody is in the way.
+            // Nothing blocks the next acquire.
             assert!(try_acquire(&mut holder, "'w'").is_some(), "{place:?}, {wait}");
             execute(&mut holder, "DELETE FROM idgen.lease");
         }
@@ -78,7 +78,7 @@ fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
 }
 
 #[test]
-fn a_wait_that_is_cancelled_leaves_nothing() {
+fn cancelled_wait_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
         execute(client, "BEGIN; SAVEPOINT s");
         std::thread::scope(|scope| {
@@ -94,9 +94,9 @@ fn a_wait_that_is_cancelled_leaves_nothing() {
 }
 
 #[test]
-fn a_limit_that_is_over_leaves_nothing() {
+fn timed_out_wait_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
-        // Both of PostgreSQL's limits, and the call's own, to which theirs for locks is nothing.
+        // PostgreSQL's timeouts and the call's own, which overrides lock_timeout.
         let mut endings = vec![("SET LOCAL statement_timeout = '50ms'", wait.to_owned(), Some("57014"))];
         if wait.contains("try") {
             endings.push(("", wait.replace("1 hour", "50 ms"), None));
@@ -121,7 +121,7 @@ fn a_limit_that_is_over_leaves_nothing() {
 }
 
 #[test]
-fn a_waiting_session_that_is_terminated_leaves_nothing() {
+fn terminated_waiter_leaves_nothing() {
     at_each_place(|cluster, place, wait, client, pid| {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| client.simple_query(wait).is_err());
@@ -133,10 +133,10 @@ fn a_waiting_session_that_is_terminated_leaves_nothing() {
     });
 }
 
-/// A wait that is over just as its turn has come: made to happen, by a waiter that is paused in the queue.
+/// The wait ends just as its turn comes. A paused waiter makes this happen.
 #[test]
-fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
-    /// Long enough to find the waiter in the queue, and to pause it.
+fn turn_that_comes_as_the_wait_ends_is_used_or_returned() {
+    /// Long enough to find the waiter in the queue and pause it.
     const LIMIT_MS: i32 = 4000;
     let cluster = builder().start_with_extension();
     let mut observer = cluster.client();
@@ -158,7 +158,7 @@ fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
                     expect_error(&mut client, wait, "57014");
                     execute(&mut client, "ROLLBACK TO s");
                 } else {
-                    assert_eq!(client.query(wait, &[]).expect("it is free").len(), 1, "{wait}");
+                    assert_eq!(client.query(wait, &[]).expect("the lease is free").len(), 1, "{wait}");
                 }
                 client
             });
@@ -173,13 +173,13 @@ fn a_turn_that_comes_as_the_wait_ends_is_used_or_given_back() {
                 cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
             }
             execute(&mut first, "ROLLBACK");
-            // It has its turn, and does not know yet.
+            // The waiter has its turn but has not noticed yet.
             let queued = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
             assert_eq!(value::<i64>(&mut observer, &queued), 0);
             assert_eq!(locks_of(&mut observer, pid), 1);
             paused.resume();
             let mut client = waiter.join().unwrap();
-            // A session that makes a slot keeps its turn until others can see it, and the definition that it goes by.
+            // A session that creates a slot keeps its turn and its definition lock until others can see the slot.
             assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 2 }, "{wait}");
             execute(&mut client, "COMMIT");
             assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");

@@ -1,5 +1,5 @@
-//! The head of a queue is woken by what frees the lease, and does not find out by looking again: it is paused while it
-//! sleeps, and has to have the signal that PostgreSQL wakes sleepers with.
+//! Every event that frees a lease wakes the head of the queue. The tests pause the sleeping head and check that PostgreSQL's
+//! wakeup signal is pending.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{Grant, acquire};
@@ -10,15 +10,15 @@ use postgres::Client;
 use crate::process::Psql;
 use crate::{builder, pause_asleep, wait_for_state, wait_until_head};
 
-/// Has a paused process been sent the signal of a latch that it has not taken yet?
-fn is_called(pid: i32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
-    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).expect("Linux says what is pending");
+/// True if the signal of a latch is pending for a paused process.
+fn is_signalled(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process exists");
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).expect("Linux shows pending signals");
     let pending = u64::from_str_radix(pending.trim(), 16).expect("a mask");
     pending & (1 << (Signal::SIGURG as u32 - 1)) != 0
 }
 
-/// Somebody waits for the name, and this is to wake him, and to be what he has waited for.
+/// The event wakes a session that waits for the name, which then gets the lease.
 fn assert_wakes(cluster: &Cluster, name: &str, event: impl FnOnce()) -> Grant {
     let mut waiter = cluster.client();
     let pid = backend_pid(&mut waiter);
@@ -26,16 +26,16 @@ fn assert_wakes(cluster: &Cluster, name: &str, event: impl FnOnce()) -> Grant {
         let waiter = scope.spawn(|| acquire(&mut waiter, &format!("'{name}', '1 day'")));
         wait_until_head(cluster, pid);
         let paused = pause_asleep(cluster, pid);
-        assert!(!is_called(pid));
+        assert!(!is_signalled(pid));
         event();
-        cluster.wait_for(PATIENCE, "the head to be called", || is_called(pid));
+        cluster.wait_for(PATIENCE, "a signal to the head", || is_signalled(pid));
         paused.resume();
         waiter.join().unwrap()
     })
 }
 
 #[test]
-fn whatever_frees_a_lease_wakes_the_head_smoke() {
+fn event_that_frees_a_lease_wakes_the_head_smoke() {
     let cluster = builder().start_with_extension();
     for end in [
         "SELECT lease_release('w', $token)",
@@ -53,7 +53,7 @@ fn whatever_frees_a_lease_wakes_the_head_smoke() {
 }
 
 #[test]
-fn the_end_of_a_bound_session_wakes_the_head() {
+fn end_of_a_bound_session_wakes_the_head() {
     let cluster = builder().start_with_extension();
     let bound = "SELECT slot FROM lease_acquire('w', '1 day', bind_session => true)";
     let mut killed = Psql::start(&cluster);
@@ -77,10 +77,10 @@ fn the_end_of_a_bound_session_wakes_the_head() {
     assert_wakes(&cluster, "w", || killed.kill());
 }
 
-/// Two slots, one held and one free, but for a transaction that has locked its row: whoever waits sleeps, because either can
-/// be his next.
+/// One slot is held, and the row of the other is locked by a transaction: the waiter sleeps, because either may become free
+/// first.
 #[test]
-fn the_end_of_a_transaction_that_has_locked_a_slot_wakes_the_head() {
+fn end_of_a_transaction_that_locked_a_slot_wakes_the_head() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('w', 2, '1 day')");
     let mut others: [Client; 3] = [cluster.client(), cluster.client(), cluster.client()];
@@ -102,12 +102,12 @@ fn the_end_of_a_transaction_that_has_locked_a_slot_wakes_the_head() {
 fn wait_for_state_of(cluster: &Cluster, slot: i32, state: &str) {
     let mut client = cluster.client();
     let sql = format!("SELECT state = '{state}' FROM idgen.leases WHERE name = 'w' AND slot = {slot}");
-    cluster.wait_for(PATIENCE, "the slot's term to be over", || value(&mut client, &sql));
+    cluster.wait_for(PATIENCE, "the slot's term to expire", || value(&mut client, &sql));
 }
 
-/// Nobody rings for a term that just ends, or for a session that gives its locks back: the head looks by itself.
+/// An expiry and pg_advisory_unlock_all() signal nothing: the head finds them by polling.
 #[test]
-fn the_head_finds_by_itself_what_ends_in_silence() {
+fn head_finds_an_end_without_a_signal_by_polling() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut waiter) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut waiter);

@@ -1,11 +1,11 @@
-//! Waits that end without the lock: what was held before is held as before, and nothing else is.
+//! Waits that end without the lock: the session holds exactly what it held before.
 
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, row, value};
 use postgres::Client;
 
 use crate::{builder, locks, locks_of, wait_until_queued};
 
-/// Every form, waiting for 'taken' or for several with it among them. 'mine' is held already.
+/// Every form of call that waits for 'taken', alone or among several names. 'mine' is held already.
 const WAITS: [&str; 8] = [
     "SELECT lock_acquire('taken')",
     "SELECT lock_acquire_xact('taken')",
@@ -17,8 +17,8 @@ const WAITS: [&str; 8] = [
     "SELECT lock_try_acquire_many_xact('{free,mine,taken,too}', '1 hour')",
 ];
 
-/// The session holds 'mine' twice, and nothing else.
-fn assert_as_before(client: &mut Client, observer: &mut Client, pid: i32, what: &str) {
+/// The session holds 'mine' twice and nothing else.
+fn assert_unchanged(client: &mut Client, observer: &mut Client, pid: i32, what: &str) {
     assert_eq!(locks_of(observer, pid), 1, "{what}");
     let shown = "SELECT string_agg(name || ' ' || depth || ' ' || scope, ', ') FROM idgen.locks WHERE pid = ";
     assert_eq!(value::<String>(observer, &format!("{shown}{pid}")), "mine 2 session", "{what}");
@@ -26,7 +26,7 @@ fn assert_as_before(client: &mut Client, observer: &mut Client, pid: i32, what: 
 }
 
 #[test]
-fn a_wait_that_is_cancelled_leaves_what_was_there() {
+fn cancelled_wait_changes_no_lock() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -39,12 +39,12 @@ fn a_wait_that_is_cancelled_leaves_what_was_there() {
             execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
             waiter.join().unwrap();
         });
-        assert_as_before(&mut client, &mut observer, pid, wait);
+        assert_unchanged(&mut client, &mut observer, pid, wait);
 
         execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '50ms'");
         expect_error(&mut client, wait, "57014");
         execute(&mut client, "ROLLBACK TO s");
-        assert_as_before(&mut client, &mut observer, pid, wait);
+        assert_unchanged(&mut client, &mut observer, pid, wait);
         execute(&mut client, "COMMIT");
     }
     let released = "SELECT lock_release('mine')";
@@ -54,7 +54,7 @@ fn a_wait_that_is_cancelled_leaves_what_was_there() {
 }
 
 #[test]
-fn a_time_limit_that_is_over_leaves_what_was_there() {
+fn timed_out_wait_changes_no_lock() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -66,16 +66,16 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
             if wait.contains("try") {
                 assert!(!value::<bool>(&mut client, &wait.replace("1 hour", limit)), "{wait}");
             } else {
-                // The plain forms go by what the user has set, and end the transaction as every error does.
+                // Forms without a timeout follow lock_timeout, whose error aborts the transaction.
                 execute(&mut client, "SAVEPOINT s; SET LOCAL lock_timeout = '30ms'");
                 expect_error(&mut client, wait, "55P03");
                 execute(&mut client, "ROLLBACK TO s");
             }
-            assert_as_before(&mut client, &mut observer, pid, wait);
+            assert_unchanged(&mut client, &mut observer, pid, wait);
             execute(&mut client, "COMMIT");
         }
     }
-    // The user's own limit is neither used by the forms with one of their own, nor lost by them.
+    // Forms with a timeout neither use nor change lock_timeout.
     execute(&mut client, "SET lock_timeout = '10ms'");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -86,7 +86,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
         let over = format!(
             "SELECT clock_timestamp() > waitstart + interval '1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
         );
-        cluster.wait_for(PATIENCE, "the user's limit to be over, and the wait not", || value(&mut observer, &over));
+        cluster.wait_for(PATIENCE, "lock_timeout to pass during the wait", || value(&mut observer, &over));
         execute(&mut holder, "SELECT lock_release('taken')");
         let (answer, mut client) = waiter.join().unwrap();
         assert!(answer);
@@ -97,7 +97,7 @@ fn a_time_limit_that_is_over_leaves_what_was_there() {
 }
 
 #[test]
-fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
+fn terminated_waiter_leaves_nothing() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut observer) = (cluster.client(), cluster.client());
     execute(&mut holder, "SELECT lock_acquire('taken')");
@@ -116,9 +116,9 @@ fn a_session_that_is_terminated_while_it_waits_leaves_nothing() {
     }
 }
 
-/// The server starts its shared memory anew: no lock is left, and no name of one.
+/// The server reinitializes its shared memory: no lock and no name is left.
 #[test]
-fn a_crash_of_a_waiting_process_leaves_nothing() {
+fn crash_of_a_waiting_process_leaves_nothing() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -129,7 +129,7 @@ fn a_crash_of_a_waiting_process_leaves_nothing() {
         let noted =
             "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
         let noted = row(&mut holder, noted);
-        assert_eq!((noted.get(0), noted.get(1)), (2i64, 1i64), "one holds it, one waits for it");
+        assert_eq!((noted.get(0), noted.get(1)), (2i64, 1i64), "one holder and one waiter");
         cluster.kill9(pid);
         assert!(waiter.join().unwrap());
     });

@@ -1,4 +1,4 @@
-//! What happens when there is no room: in PostgreSQL's lock table, in the registry of names, in what a process notes.
+//! Full tables: PostgreSQL's lock table, the registry of names, and a process's list of holds.
 
 use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
 use postgres::Client;
@@ -7,20 +7,20 @@ use crate::{builder, locks, locks_of};
 
 const NAMES: &str = "ARRAY(SELECT 'name ' || n FROM generate_series(1, 40) AS n)";
 
-/// A lock table with room for so many more locks. The holder has taken all the others.
+/// Fills the lock table except for this many locks.
 fn fill_lock_table(holder: &mut Client, room: usize) {
     execute(
         holder,
         "DO $$ BEGIN FOR n IN 1..100000 LOOP PERFORM pg_advisory_lock(n); END LOOP;
          EXCEPTION WHEN out_of_memory THEN NULL; END $$",
     );
-    // Looks at no table, which might need a lock itself.
+    // Reads no table, because that could need a lock.
     let sql = format!("SELECT count(pg_advisory_unlock(n)) FROM generate_series(1, {room}) AS n");
     assert_eq!(value::<i64>(holder, &sql), room as i64);
 }
 
 #[test]
-fn a_full_lock_table_leaves_nothing_of_the_call() {
+fn call_that_fills_the_lock_table_leaves_nothing() {
     let cluster = builder()
         .conf("max_locks_per_transaction", "10")
         .conf("max_connections", "20")
@@ -28,7 +28,7 @@ fn a_full_lock_table_leaves_nothing_of_the_call() {
         .start_with_extension();
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
-    // Whatever is looked up in the catalogs is looked up while there is room.
+    // Fills the catalog caches while there is room.
     execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
     let calls = [
         ("lock_acquire('one')", 0),
@@ -42,7 +42,7 @@ fn a_full_lock_table_leaves_nothing_of_the_call() {
     ];
     for (call, room) in calls {
         let sql = format!("SELECT {}", call.replace("$names", NAMES));
-        // Once with room for it.
+        // Once with room.
         execute(&mut client, &format!("BEGIN; {sql}; ROLLBACK; SELECT pg_advisory_unlock_all()"));
         execute(&mut client, "SELECT lock_acquire('mine'), lock_acquire('mine')");
         fill_lock_table(&mut holder, room);
@@ -58,13 +58,13 @@ fn a_full_lock_table_leaves_nothing_of_the_call() {
 }
 
 #[test]
-fn a_full_registry_shows_keys_and_recovers() {
+fn full_registry_shows_keys_and_recovers() {
     let cluster = builder().conf("idgen.max_lock_names", "4").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let names: Vec<String> = (0..7).map(|n| format!("'name {n}'")).collect();
     let names = names.join(",");
     execute(&mut client, &format!("SELECT lock_acquire(name) FROM unnest(ARRAY[{names}]) AS name"));
-    // Each is there, by its name or by its key, and excludes.
+    // Each lock is listed by name or by key, and excludes others.
     assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.locks"), 7);
     assert_eq!(value::<i64>(&mut other, "SELECT count(name) FROM idgen.locks"), 4);
     let known = "SELECT count(*) FROM idgen.locks AS l JOIN unnest(ARRAY[$names]) AS n ON lock_key(n) = l.key
@@ -73,7 +73,7 @@ fn a_full_registry_shows_keys_and_recovers() {
     let all = format!("SELECT bool_or(lock_try_acquire(name)) FROM unnest(ARRAY[{names}]) AS name");
     assert!(!value::<bool>(&mut other, &all));
 
-    // Names of locks that are free make room, however they were freed; those of held ones do not.
+    // The names of free locks make room, those of held locks do not.
     execute(&mut client, "SELECT pg_advisory_unlock_all()");
     execute(&mut other, "SELECT lock_acquire_many('{w,x,y,z}')");
     execute(&mut client, "SELECT lock_acquire('late')");
@@ -82,9 +82,9 @@ fn a_full_registry_shows_keys_and_recovers() {
     assert_eq!(column::<String>(&mut other, shown), ["w", "x", "y", "z", &late.to_string()]);
 }
 
-/// More locks than a process notes: the rest has a name, and no depth.
+/// More locks than a process can list: the rest have a name but no depth.
 #[test]
-fn many_locks_of_one_session_all_have_names() {
+fn every_lock_of_a_session_with_many_locks_has_a_name() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, &format!("SELECT lock_acquire_many({NAMES})"));
@@ -93,17 +93,17 @@ fn many_locks_of_one_session_all_have_names() {
     assert!(value::<bool>(&mut client, &released));
     assert!(!value::<bool>(&mut client, &released));
     assert_eq!(locks(&mut client), 0);
-    // What was noted is free again.
+    // The list has room again.
     execute(&mut client, "SELECT lock_acquire('one'), lock_acquire('one')");
     assert_eq!(value::<i32>(&mut client, "SELECT depth FROM idgen.locks"), 2);
 }
 
-/// A place for what a process notes goes back whenever one ends, also in the middle of a transaction.
+/// A process returns its list when it exits, also in the middle of a transaction.
 #[test]
-fn sessions_that_end_in_a_transaction_give_their_place_back() {
+fn session_that_ends_in_a_transaction_returns_its_list() {
     let cluster = builder().conf("max_connections", "20").start_with_extension();
     let mut observer = cluster.client();
-    // More than there are places: MaxBackends is 20 connections and all kinds of workers.
+    // More than MaxBackends, which is 20 connections plus the workers.
     for n in 0..100 {
         let mut client = cluster.client();
         let pid = backend_pid(&mut client);

@@ -1,30 +1,30 @@
-//! Named locks on real servers: what a call has left behind when it ends, however it ends; queues, limits, poolers.
+//! Named locks on real servers: every way in which a call ends, queues, full tables, and poolers.
 
+mod contention;
 mod endings;
-mod last_instant;
 mod limits;
 mod modes;
 mod pooler;
 mod queue;
 mod row_version;
 mod scopes;
-mod storm;
+mod timeout_race;
 
 use idgen_testkit::sql::{PATIENCE, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 
-/// A server on which nobody waits for ever: a test that finds a lock where none should be fails, and does not hang.
+/// A server with a statement timeout, so that a test that finds an unexpected lock fails and does not hang.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min")
 }
 
-/// Advisory locks, named or not, that a process holds or waits for: by the lock manager, and not by what idgen keeps.
+/// The number of advisory locks that a process holds or waits for, by the lock manager and not by idgen's registry.
 fn locks_of(client: &mut Client, pid: i32) -> i64 {
     value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
 }
 
-/// The same of all processes.
+/// The same for all processes.
 fn locks(client: &mut Client) -> i64 {
     value(client, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
 }

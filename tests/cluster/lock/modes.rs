@@ -1,11 +1,11 @@
-//! Servers that are not an ordinary primary with idgen preloaded.
+//! Servers without preload, standbys and background workers.
 
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 
 use crate::{builder, locks, locks_of, wait_until_queued};
 
 #[test]
-fn without_preload_locks_work_and_are_shown_by_key() {
+fn locks_work_and_show_keys_without_preload() {
     let cluster = builder().preload(false).start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut other);
@@ -37,9 +37,9 @@ fn without_preload_locks_work_and_are_shown_by_key() {
     assert_eq!(locks(&mut other), 0);
 }
 
-/// The worker that applies what another server sends runs triggers; no client is at its other end.
+/// A logical replication worker runs triggers and has no client.
 #[test]
-fn a_background_worker_has_locks_as_a_session_has() {
+fn background_worker_takes_locks_as_a_session_does() {
     let cluster = builder().conf("wal_level", "logical").start_with_extension();
     cluster.execute("CREATE DATABASE target");
     let (mut source, mut target) = (cluster.client(), cluster.client_in("target"));
@@ -60,7 +60,7 @@ fn a_background_worker_has_locks_as_a_session_has() {
          ALTER TABLE t ENABLE REPLICA TRIGGER apply;
          SELECT lock_acquire('gate')",
     );
-    let connection = cluster.connect_string("postgres", "postgres");
+    let connection = cluster.conninfo();
     let with = "WITH (create_slot = false, slot_name = 's', copy_data = false)";
     execute(&mut target, &format!("CREATE SUBSCRIPTION s CONNECTION $${connection}$$ PUBLICATION p {with}"));
     execute(&mut source, "INSERT INTO t VALUES (1)");
@@ -75,9 +75,9 @@ fn a_background_worker_has_locks_as_a_session_has() {
     cluster.wait_for(PATIENCE, "the worker to wait", || column::<String>(&mut target, &held) == waits);
     assert!(!value::<bool>(&mut target, "SELECT lock_try_acquire('session')"));
     execute(&mut target, "SELECT lock_release('gate')");
-    cluster.wait_for(PATIENCE, "the row to be there", || value::<i64>(&mut target, "SELECT count(*) FROM t") == 1);
-    // Its transaction has ended, and it has not.
-    cluster.wait_for(PATIENCE, "the transaction's lock to go", || {
+    cluster.wait_for(PATIENCE, "the replicated row", || value::<i64>(&mut target, "SELECT count(*) FROM t") == 1);
+    // The worker's transaction has ended, but not the worker.
+    cluster.wait_for(PATIENCE, "the release of the transaction's lock", || {
         column::<String>(&mut target, &held) == ["session session"]
     });
     execute(&mut target, "ALTER SUBSCRIPTION s DISABLE");
@@ -86,9 +86,9 @@ fn a_background_worker_has_locks_as_a_session_has() {
     execute(&mut target, "ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s");
 }
 
-/// Advisory locks are each server's own, so named locks work on a standby, and do not know of the primary's.
+/// Advisory locks are local, so named locks work on a standby and ignore those of the primary.
 #[test]
-fn a_standby_has_locks_of_its_own() {
+fn standby_has_its_own_locks() {
     let primary = builder().start_with_extension();
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);
@@ -107,7 +107,7 @@ fn a_standby_has_locks_of_its_own() {
         execute(&mut client, "SELECT lock_release('a')");
         assert!(waiter.join().unwrap());
     });
-    // Promotion ends no session, and so no lock.
+    // A promotion ends no session, so it releases no lock.
     standby.promote();
     assert!(!value::<bool>(&mut client, "SELECT lock_try_acquire('a')"));
     drop(other);

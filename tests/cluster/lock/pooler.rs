@@ -1,68 +1,75 @@
-//! PgBouncer in transaction mode: what the client calls its session is another one at every transaction.
+//! PgBouncer in transaction mode: each transaction of a client can run in another session.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::pooler::{Pooler, call};
+use idgen_testkit::pooler::{Pooler, simple_value};
 use idgen_testkit::sql::{PATIENCE, column, value};
 use postgres::Client;
 
 use crate::{builder, locks};
 
-/// Named locks that anybody has.
-fn shown(client: &mut Client) -> Vec<String> {
+/// All named locks.
+fn named_locks(client: &mut Client) -> Vec<String> {
     column(client, "SELECT name || ' ' || scope FROM idgen.locks WHERE granted ORDER BY name")
 }
 
-/// The transaction's locks are the ones for a pooler: they end where the pooler takes the connection away.
+/// Transaction locks suit a pooler: they end when the pooler takes the connection away.
 fn transactions_locks_exclude_and_end(cluster: &Cluster, pooler: &Pooler) {
     let (mut client, mut direct) = (pooler.client(), cluster.client());
-    call(&mut client, "BEGIN; SELECT lock_acquire_xact('x'); SELECT lock_try_acquire_many_xact('{y,z}', '1 s')");
-    assert_eq!(shown(&mut direct), ["x transaction", "y transaction", "z transaction"]);
+    simple_value(
+        &mut client,
+        "BEGIN; SELECT lock_acquire_xact('x'); SELECT lock_try_acquire_many_xact('{y,z}', '1 s')",
+    );
+    assert_eq!(named_locks(&mut direct), ["x transaction", "y transaction", "z transaction"]);
     assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('y')"));
-    assert_eq!(call(&mut client, "SELECT lock_release('x')"), "f", "the session does not hold it");
-    call(&mut client, "COMMIT");
+    assert_eq!(simple_value(&mut client, "SELECT lock_release('x')"), "f", "the session does not hold it");
+    simple_value(&mut client, "COMMIT");
     assert_eq!(locks(&mut direct), 0);
 }
 
 #[test]
-fn with_a_reset_after_each_transaction_a_sessions_lock_ends_with_the_transaction() {
+fn session_lock_ends_with_the_transaction_if_the_pooler_always_resets() {
     let cluster = builder().start_with_extension();
     let pooler = Pooler::start(&cluster, 1, true);
     transactions_locks_exclude_and_end(&cluster, &pooler);
 
     let (mut client, mut second, mut direct) = (pooler.client(), pooler.client(), cluster.client());
     for _ in 0..2 {
-        call(&mut client, "BEGIN; SELECT lock_acquire('s'), lock_acquire('s')");
-        assert_eq!(value::<i32>(&mut direct, "SELECT depth FROM idgen.locks"), 2, "what was reset does not count");
+        simple_value(&mut client, "BEGIN; SELECT lock_acquire('s'), lock_acquire('s')");
+        assert_eq!(value::<i32>(&mut direct, "SELECT depth FROM idgen.locks"), 2, "a reset clears the depth");
         assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"));
-        call(&mut client, "COMMIT");
+        simple_value(&mut client, "COMMIT");
         cluster.wait_for(PATIENCE, "the pooler to reset the connection", || locks(&mut direct) == 0);
-        assert_eq!(shown(&mut direct), [""; 0]);
-        assert_eq!(call(&mut client, "SELECT lock_release('s')"), "f");
+        assert_eq!(named_locks(&mut direct), [""; 0]);
+        assert_eq!(simple_value(&mut client, "SELECT lock_release('s')"), "f");
     }
-    // Nobody has it, whatever the client thinks.
-    call(&mut second, "BEGIN; SELECT lock_acquire('s')");
-    assert_eq!(shown(&mut direct), ["s session"]);
-    assert_eq!(call(&mut second, "SELECT lock_release('s')"), "t");
+    // No client holds it, though the first one believes so.
+    simple_value(&mut second, "BEGIN; SELECT lock_acquire('s')");
+    assert_eq!(named_locks(&mut direct), ["s session"]);
+    assert_eq!(simple_value(&mut second, "SELECT lock_release('s')"), "t");
     assert!(value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"));
-    call(&mut second, "COMMIT");
-    // It comes after the reset: there is one connection.
-    call(&mut client, "SELECT 1");
-    assert_eq!(shown(&mut direct), ["s session"], "a reset frees what is of its own connection");
+    simple_value(&mut second, "COMMIT");
+    // Runs after the reset, because there is only one connection.
+    simple_value(&mut client, "SELECT 1");
+    assert_eq!(named_locks(&mut direct), ["s session"], "a reset frees only the locks of its own connection");
 }
 
 #[test]
-fn without_a_reset_a_sessions_lock_is_everybodys_and_outlives_its_client() {
+fn session_lock_outlives_its_client_if_the_pooler_does_not_reset() {
     let cluster = builder().start_with_extension();
     let pooler = Pooler::start(&cluster, 1, false);
     transactions_locks_exclude_and_end(&cluster, &pooler);
 
     let (mut client, mut second, mut direct) = (pooler.client(), pooler.client(), cluster.client());
-    assert_eq!(call(&mut client, "SELECT lock_try_acquire('s')"), "t");
-    assert_eq!(call(&mut second, "SELECT lock_try_acquire('s')"), "t", "both have the server's one session");
+    assert_eq!(simple_value(&mut client, "SELECT lock_try_acquire('s')"), "t");
+    assert_eq!(
+        simple_value(&mut second, "SELECT lock_try_acquire('s')"),
+        "t",
+        "both clients use the only server session"
+    );
     assert_eq!(value::<i32>(&mut direct, "SELECT depth FROM idgen.locks"), 2);
     drop((client, second));
     let mut third = pooler.client();
-    assert_eq!(call(&mut third, "SELECT lock_release('s')"), "t", "it was never this client's");
-    assert_eq!(shown(&mut direct), ["s session"]);
-    assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"), "nobody is left who would let go of it");
+    assert_eq!(simple_value(&mut third, "SELECT lock_release('s')"), "t", "another client can release it");
+    assert_eq!(named_locks(&mut direct), ["s session"]);
+    assert!(!value::<bool>(&mut direct, "SELECT lock_try_acquire('s')"), "no client is left to release it");
 }

@@ -1,4 +1,4 @@
-//! The order in which waiters get their turn, and what the deadlock detector does.
+//! The order of waiters, and the deadlock detector.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use postgres::Client;
 
 use crate::{builder, locks_of, wait_until_queued};
 
-/// Waits in turn for 'turn', writes its number down while it has the lock, and lets go.
+/// Queues for 'turn', inserts the waiter's number while it holds the lock, and releases it.
 const TURNS: [&str; 8] = [
     "SELECT lock_acquire('turn'); $note; SELECT lock_release('turn')",
     "BEGIN; SELECT lock_acquire_xact('turn'); $note; COMMIT",
@@ -20,20 +20,20 @@ const TURNS: [&str; 8] = [
     "BEGIN; SELECT lock_try_acquire_many_xact('{turn}', '1 hour'); $note; COMMIT",
 ];
 
-/// One of `TURNS`, by whoever has this number.
-fn turn(form: usize, who: usize) -> String {
-    TURNS[form % TURNS.len()].replace("$note", &format!("INSERT INTO turns (who) VALUES ({who})"))
+/// The statement of the waiter with this number.
+fn turn(form: usize, waiter: usize) -> String {
+    TURNS[form % TURNS.len()].replace("$note", &format!("INSERT INTO turns (waiter) VALUES ({waiter})"))
 }
 
 fn with_turns() -> (Cluster, Client) {
     let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE turns (place bigserial, who int)");
+    cluster.execute("CREATE TABLE turns (place bigserial, waiter int)");
     let mut holder = cluster.client();
     execute(&mut holder, "SELECT lock_acquire('turn')");
     (cluster, holder)
 }
 
-/// Waits until a session waits for a lock by what it says itself, and sleeps; for a turn of its own or in a queue.
+/// Waits until a session reports that it waits for a lock, and sleeps.
 fn wait_until_asleep(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
     let sql = format!(
@@ -44,21 +44,21 @@ fn wait_until_asleep(cluster: &Cluster, pid: i32) {
 }
 
 fn in_order(cluster: &Cluster) -> Vec<i32> {
-    column(&mut cluster.client(), "SELECT who FROM turns ORDER BY place")
+    column(&mut cluster.client(), "SELECT waiter FROM turns ORDER BY place")
 }
 
-/// Somebody who does not queue, and tries again and again, waits here too; what gives him away is the order of the grants.
+/// A waiter that polled instead of queueing would show in the order of the grants.
 #[test]
-fn waiters_get_the_lock_in_the_order_in_which_they_came() {
+fn waiters_get_the_lock_in_queue_order() {
     let (cluster, mut holder) = with_turns();
     let mut clients: Vec<_> = (0..2 * TURNS.len()).map(|_| cluster.client()).collect();
-    // Not in the order of their processes.
+    // Not the order of their process ids.
     clients.reverse();
     let pids: Vec<_> = clients.iter_mut().map(backend_pid).collect();
     for round in 0..3 {
         let shown: Vec<i32> = std::thread::scope(|scope| {
-            for (who, (client, pid)) in clients.iter_mut().zip(&pids).enumerate() {
-                scope.spawn(move || execute(client, &turn(who + round, who)));
+            for (waiter, (client, pid)) in clients.iter_mut().zip(&pids).enumerate() {
+                scope.spawn(move || execute(client, &turn(waiter + round, waiter)));
                 wait_until_asleep(&cluster, *pid);
             }
             let shown = column(&mut holder, "SELECT pid FROM idgen.locks WHERE NOT granted ORDER BY queue_position");
@@ -71,13 +71,13 @@ fn waiters_get_the_lock_in_the_order_in_which_they_came() {
     }
 }
 
-/// The server finds out when it answers the client, or before: either way the next one has its turn.
+/// The server notices the dead client when it answers, or before. In both cases the next waiter gets its turn.
 #[test]
-fn a_waiter_whose_client_was_killed_is_skipped() {
+fn queue_skips_a_waiter_whose_client_was_killed() {
     let (cluster, mut holder) = with_turns();
     let mut observer = cluster.client();
     let mut psql = cluster.program("psql");
-    psql.args(["-X", "-q", "-c", "SELECT lock_acquire('turn')", "-c", "INSERT INTO turns (who) VALUES (99)"]);
+    psql.args(["-X", "-q", "-c", "SELECT lock_acquire('turn')", "-c", "INSERT INTO turns (waiter) VALUES (99)"]);
     let mut dead = psql.env("PGAPPNAME", "dead").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let find = "SELECT coalesce((SELECT pid FROM idgen.locks WHERE application = 'dead' AND NOT granted), 0)";
     cluster.wait_for(PATIENCE, "psql to queue", || value::<i32>(&mut observer, find) != 0);
@@ -99,9 +99,9 @@ fn a_waiter_whose_client_was_killed_is_skipped() {
     assert_eq!(value::<i64>(&mut observer, &holds), 0);
 }
 
-/// A named lock against a row. The victim is whoever looks first: the one who waits for the named lock.
+/// A named lock and a row. The session that waits for the named lock checks first and is the victim.
 #[test]
-fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
+fn deadlock_with_a_row_is_detected_and_leaves_nothing() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)");
     for call in [
@@ -135,9 +135,9 @@ fn a_deadlock_with_a_row_is_found_and_leaves_nothing() {
     assert_eq!(value::<i32>(&mut cluster.client(), "SELECT n FROM t"), 16);
 }
 
-/// Nine sessions want the same locks, each in an order of its own.
+/// Nine sessions want the same locks, each in another order.
 #[test]
-fn arrays_in_any_order_do_not_deadlock() {
+fn lock_arrays_in_different_orders_do_not_deadlock() {
     let cluster = builder().conf("deadlock_timeout", "10ms").start_with_extension();
     std::thread::scope(|scope| {
         for n in 0..9 {
@@ -159,10 +159,10 @@ fn arrays_in_any_order_do_not_deadlock() {
     });
 }
 
-/// The limit is for all names together: when it was used up by the first wait, there is no second one.
+/// The timeout covers all names together: if the first wait uses it up, there is no second one.
 #[test]
-fn many_names_have_one_time_limit() {
-    // What waits longer than this is logged.
+fn timeout_covers_all_names_of_a_call() {
+    // Longer waits are logged.
     let cluster = builder().conf("log_lock_waits", "on").conf("deadlock_timeout", "50ms").start_with_extension();
     let mut observer = cluster.client();
     for call in [
@@ -185,13 +185,13 @@ fn many_names_have_one_time_limit() {
             let over = format!(
                 "SELECT clock_timestamp() > waitstart + interval '3.1 s' FROM pg_locks WHERE pid = {pid} AND NOT granted"
             );
-            cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
+            cluster.wait_for(PATIENCE, "the timeout to pass", || value(&mut observer, &over));
             execute(&mut first, &format!("SELECT lock_release('{}')", names[0]));
             paused.resume();
             assert!(!waiter.join().unwrap(), "{call}");
         });
         assert_eq!(locks_of(&mut observer, pid), 0, "{call}");
         let waits = cluster.log().matches(&format!("process {pid} still waiting for ExclusiveLock")).count();
-        assert_eq!(waits, 1, "{call}: the second name is not waited for");
+        assert_eq!(waits, 1, "{call}: there is no wait for the second name");
     }
 }

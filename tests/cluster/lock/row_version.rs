@@ -1,4 +1,4 @@
-//! Optimistic locking under concurrency: every change that was made is there.
+//! Optimistic locking under concurrency: no successful change is lost.
 
 use std::sync::Barrier;
 
@@ -11,15 +11,15 @@ use crate::builder;
 const SESSIONS: usize = 6;
 const ROUNDS: usize = 30;
 
-/// Who read what everybody read, and writes with what was read.
+/// Writes by sessions that have all read the same row version.
 const WRITES: [&str; 2] = [
     "UPDATE t SET n = $n, version = $version WHERE id = 1",
     "INSERT INTO t (id, n, version) VALUES (1, $n, $version)
      ON CONFLICT (id) DO UPDATE SET n = excluded.n, version = excluded.version",
 ];
 
-/// In each round all sessions read the row, and then all write it, counted up by one. How many writes went well, and
-/// what the row has counted.
+/// In each round all sessions read the row and then write it with its counter plus one. Returns the number of successful
+/// writes and the final counter.
 fn race(cluster: &Cluster, write: &str) -> (usize, i32) {
     cluster.execute("TRUNCATE t; INSERT INTO t VALUES (1, 0, 1)");
     let turn = Barrier::new(SESSIONS);
@@ -52,10 +52,10 @@ fn race(cluster: &Cluster, write: &str) -> (usize, i32) {
 }
 
 #[test]
-fn no_change_is_lost_on_a_table_or_on_partitions() {
+fn row_version_loses_no_change_on_a_table_or_on_partitions() {
     let cluster = builder().start_with_extension();
     let plain = "CREATE TABLE t (id int PRIMARY KEY, n int, version bigint)";
-    // The partition has its columns at other places.
+    // The columns of the partition have another order.
     let partitioned = "CREATE TABLE t (id int PRIMARY KEY, n int, version bigint) PARTITION BY RANGE (id);
                        CREATE TABLE part (version bigint, gone int, id int NOT NULL, n int);
                        ALTER TABLE part DROP COLUMN gone;
@@ -64,7 +64,7 @@ fn no_change_is_lost_on_a_table_or_on_partitions() {
     for table in [plain, partitioned] {
         cluster.execute(table);
         for write in WRITES {
-            // Without the trigger every write goes well, and of each round's only one is seen.
+            // Without the trigger every write succeeds, but only one of each round survives.
             assert_eq!(race(&cluster, write), (SESSIONS * ROUNDS, ROUNDS as i32), "{write}");
         }
         cluster.execute(trigger);
@@ -76,9 +76,9 @@ fn no_change_is_lost_on_a_table_or_on_partitions() {
     }
 }
 
-/// A row that moves to another partition takes its version along.
+/// A row keeps its version when it moves to another partition.
 #[test]
-fn a_row_that_changes_its_partition_is_counted() {
+fn row_version_continues_across_partitions() {
     let cluster = builder().start_with_extension();
     cluster.execute(
         "CREATE TABLE t (id int, n int, version int) PARTITION BY LIST (n);

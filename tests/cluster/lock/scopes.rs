@@ -1,4 +1,4 @@
-//! How long a lock is held, and whom it keeps out.
+//! The scope of locks: sessions, transactions, subtransactions, prepared transactions and databases.
 
 use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
 use postgres::Client;
@@ -13,14 +13,14 @@ fn is_free(client: &mut Client, name: &str) -> bool {
     free
 }
 
-/// What `idgen.locks` shows of a process.
+/// The rows of a process in `idgen.locks`.
 fn shown(client: &mut Client, pid: i32) -> Vec<String> {
     let sql = "SELECT name || ' ' || mode || ' ' || scope || ' ' || depth FROM idgen.locks WHERE granted AND pid = ";
     column(client, &format!("{sql}{pid} ORDER BY name COLLATE \"C\", mode"))
 }
 
 #[test]
-fn what_frees_advisory_locks_frees_named_ones() {
+fn pg_advisory_unlock_all_frees_named_locks() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -31,7 +31,7 @@ fn what_frees_advisory_locks_frees_named_ones() {
         execute(&mut client, free);
         assert!(is_free(&mut other, "a") && is_free(&mut other, "c"), "{free}");
         assert!(shown(&mut other, pid).is_empty(), "{free}");
-        // What was kept of the locks that are gone is forgotten when they are taken again.
+        // Leftover entries of freed locks are dropped when the locks are taken again.
         execute(&mut client, "SELECT lock_acquire('a')");
         assert_eq!(shown(&mut other, pid), ["a exclusive session 1"]);
         execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')");
@@ -41,36 +41,36 @@ fn what_frees_advisory_locks_frees_named_ones() {
         assert!(!value::<bool>(&mut client, "SELECT lock_release('a')"));
     }
     execute(&mut client, "BEGIN; SELECT lock_acquire_xact('x'), lock_acquire('s'); SELECT pg_advisory_unlock_all()");
-    assert!(!is_free(&mut other, "x") && is_free(&mut other, "s"), "a transaction's lock is not the session's");
+    assert!(!is_free(&mut other, "x") && is_free(&mut other, "s"), "a transaction lock is not freed as a session lock");
     execute(&mut client, "COMMIT");
     assert!(is_free(&mut other, "x"));
 }
 
 #[test]
-fn a_prepared_transaction_keeps_its_locks() {
+fn prepared_transaction_keeps_its_locks() {
     let cluster = builder().conf("max_prepared_transactions", "4").start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
     execute(&mut client, "BEGIN; SELECT lock_acquire_many_xact('{p,q}'); PREPARE TRANSACTION 'two'");
-    // Before the session does anything else.
+    // Before the next statement of the session.
     assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
     assert_eq!(locks_of(&mut other, pid), 0);
     assert!(!is_free(&mut other, "p") && !is_free(&mut client, "q"));
     let ownerless = "SELECT coalesce(name, key::text) || ' ' || scope FROM idgen.locks WHERE pid IS NULL ORDER BY name";
     assert_eq!(column::<String>(&mut other, ownerless), ["p transaction", "q transaction"]);
 
-    // Beyond a restart, which forgets the names.
+    // Also over a restart, which loses the names.
     cluster.restart();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     assert!(!is_free(&mut other, "p"));
     execute(&mut client, "COMMIT PREPARED 'two'");
     assert!(is_free(&mut other, "p") && is_free(&mut other, "q"));
 
-    // As PostgreSQL has it for every advisory lock.
+    // PostgreSQL's rule for every advisory lock.
     execute(&mut client, "BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')");
     expect_error(&mut client, "PREPARE TRANSACTION 'both'", "0A000");
     execute(&mut client, "ROLLBACK");
-    // What waited was the session's for a moment, and is the transaction's.
+    // A call that waits first takes a session lock, and then turns it into a transaction lock.
     std::thread::scope(|scope| {
         let pid = backend_pid(&mut client);
         execute(&mut other, "SELECT lock_acquire('w')");
@@ -86,9 +86,9 @@ fn a_prepared_transaction_keeps_its_locks() {
     assert!(is_free(&mut other, "w"));
 }
 
-/// Subtransactions that end either way, nested, with waits in them, by the thousand.
+/// Thousands of nested subtransactions that commit or roll back, some after a wait.
 #[test]
-fn subtransactions_take_their_own_locks_along_smoke() {
+fn subtransaction_releases_or_keeps_its_own_locks_smoke() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut other) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
@@ -123,7 +123,7 @@ fn subtransactions_take_their_own_locks_along_smoke() {
              END LOOP;
          END $$",
     );
-    // 300 of the 3,000 blocks have ended well: those of 'name 3', with the blocks in them.
+    // 300 of the 3,000 blocks commit: those of 'name 3', with their inner blocks.
     assert_eq!(shown(&mut other, pid), ["name 3 exclusive transaction 300", "outer exclusive transaction 601"]);
     assert_eq!(locks_of(&mut other, pid), 2);
     execute(&mut client, "COMMIT");
@@ -132,7 +132,7 @@ fn subtransactions_take_their_own_locks_along_smoke() {
 }
 
 #[test]
-fn a_lock_on_the_key_as_a_number_is_another_lock() {
+fn advisory_lock_on_the_same_key_is_another_lock() {
     let cluster = builder().start_with_extension();
     let (mut client, mut other) = (cluster.client(), cluster.client());
     execute(&mut client, "SELECT lock_acquire('a')");
@@ -142,7 +142,7 @@ fn a_lock_on_the_key_as_a_number_is_another_lock() {
         assert!(!value::<bool>(&mut client, &format!("SELECT pg_advisory_unlock({key})")), "{key}");
     }
     assert!(!is_free(&mut other, "a"));
-    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.locks"), 1, "the numbers are not shown");
+    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.locks"), 1, "plain advisory locks are not listed");
     execute(&mut client, "SELECT lock_release('a')");
     assert!(!value::<bool>(&mut other, "SELECT lock_release('a')"));
     execute(&mut other, "SELECT pg_advisory_unlock_all()");
@@ -150,7 +150,7 @@ fn a_lock_on_the_key_as_a_number_is_another_lock() {
 }
 
 #[test]
-fn locks_of_two_databases_never_meet() {
+fn locks_of_different_databases_do_not_conflict() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE DATABASE second");
     let (mut here, mut there) = (cluster.client(), cluster.client_in("second"));

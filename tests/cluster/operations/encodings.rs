@@ -1,14 +1,14 @@
-//! Every text that idgen takes and gives, in databases of other encodings than UTF-8.
+//! Every text that idgen reads and returns, in databases with other encodings than UTF-8.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{column, execute, expect_error, hint, row, value};
 use postgres::Client;
 
-/// Encodings of databases, each with a word that it can express.
+/// Database encodings, each with a word that it can represent.
 const WORDS: [(&str, &str); 4] =
     [("UTF8", "Müller"), ("LATIN1", "Müller"), ("EUC_JP", "山田"), ("SQL_ASCII", "Müller")];
 
-/// A session in a new database of an encoding. The client speaks UTF-8.
+/// A session in a new database with this encoding. The client encoding is UTF-8.
 fn database(cluster: &Cluster, encoding: &str) -> Client {
     let name = encoding.to_lowercase();
     cluster.execute(&format!(
@@ -28,7 +28,7 @@ fn in_each(test: impl Fn(&Cluster, &mut Client, &str)) {
 }
 
 #[test]
-fn a_lock_has_one_key_in_every_encoding() {
+fn lock_key_is_the_same_in_every_encoding() {
     let cluster = Cluster::start();
     let key = |encoding, word| value::<i64>(&mut database(&cluster, encoding), &format!("SELECT lock_key('{word}')"));
     assert_eq!(key("UTF8", "Müller"), key("LATIN1", "Müller"));
@@ -39,7 +39,7 @@ fn a_lock_has_one_key_in_every_encoding() {
 fn named_locks_work_in_every_encoding() {
     in_each(|_, client, word| {
         execute(client, &format!("SELECT lock_acquire('{word}'), lock_acquire_many(ARRAY['{word}', '{word} 2'])"));
-        // From a place in a query that gives another text with each call.
+        // A call site with a different text in each call.
         execute(client, &format!("SELECT lock_acquire(name) FROM (VALUES ('{word}'), ('{word} 3')) AS list (name)"));
         assert_eq!(
             column::<String>(client, "SELECT name FROM idgen.locks ORDER BY name"),
@@ -74,7 +74,7 @@ fn leases_work_in_every_encoding_smoke() {
         assert!(value::<bool>(client, &format!("SELECT lease_revoke('{word}')")));
         execute(client, &format!("SELECT lease_drop('{word}')"));
         expect_error(client, &format!("SELECT lease_drop('{word}')"), "42704");
-        // The row of a name that was held since the snapshot is found by the name.
+        // The check for holders since the snapshot searches by name.
         execute(client, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT");
         let holder = &mut cluster.client_in(&value::<String>(client, "SELECT current_database()"));
         let token: i64 = value(holder, &format!("SELECT token FROM lease_acquire('{word}')"));
@@ -131,7 +131,7 @@ fn triggers_work_in_every_encoding_smoke() {
 }
 
 #[test]
-fn ids_refuse_foreign_texts_in_every_encoding() {
+fn text_forms_of_ids_reject_foreign_characters_in_every_encoding() {
     in_each(|_, client, word| {
         expect_error(client, &format!("SELECT snowflake_next('{word}')"), "22023");
         expect_error(client, &format!("SELECT snowflake_time(1, '{word}')"), "22023");
@@ -142,9 +142,9 @@ fn ids_refuse_foreign_texts_in_every_encoding() {
     });
 }
 
-/// A database without an encoding takes any bytes; idgen's names are UTF-8.
+/// SQL_ASCII accepts any bytes, but names in idgen are UTF-8.
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn invalid_utf8_is_rejected_in_sql_ascii() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "SQL_ASCII");
     expect_error(&mut client, "SELECT lock_acquire(E'M\\374ller')", "22021");
@@ -153,9 +153,9 @@ fn bytes_that_are_no_text_are_refused() {
     assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('next')"));
 }
 
-/// What a message says of a name in a database of another encoding is in ASCII, and can be typed.
+/// Messages escape names to ASCII in other encodings, in a form that can be typed.
 #[test]
-fn a_message_names_what_it_is_about_in_every_encoding() {
+fn message_shows_the_name_in_every_encoding() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "LATIN1");
     let error = expect_error(&mut client, "SELECT segment_next('Müller')", "42704");

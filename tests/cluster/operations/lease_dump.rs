@@ -1,5 +1,4 @@
-//! Dumps: what is laid down goes along; nobody holds anything where one is restored, and no token comes again there. And
-//! upgrades by pg_upgrade, which take all along.
+//! Dumps of leases have the definitions but no terms, and no token repeats after a restore. pg_upgrade keeps everything.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{column, execute, value};
@@ -10,7 +9,7 @@ fn builder() -> Builder {
 }
 
 #[test]
-fn a_restored_database_has_the_definitions_and_no_terms() {
+fn restored_database_has_the_lease_definitions_and_no_terms() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(
@@ -35,14 +34,14 @@ fn a_restored_database_has_the_definitions_and_no_terms() {
 
     let mut restored = cluster.client_in("restored");
     let definition = "SELECT definition::text FROM idgen.lease_definition AS definition";
-    let laid_down: String = value(&mut client, definition);
-    assert_eq!(value::<String>(&mut restored, definition), laid_down);
-    assert!(laid_down.contains("(a,3,00:05:00,00:00:07,definer,100)"), "{laid_down}");
+    let defined: String = value(&mut client, definition);
+    assert_eq!(value::<String>(&mut restored, definition), defined);
+    assert!(defined.contains("(a,3,00:05:00,00:00:07,definer,100)"), "{defined}");
     assert_eq!(value::<i64>(&mut restored, "SELECT count(*) FROM idgen.lease"), 0);
     assert_eq!(value::<i32>(&mut restored, "SELECT n FROM guarded"), 1);
-    // One database's tokens and holders are nothing to another one, also where the names are the same.
+    // Databases are independent, also under the same names.
     for name in ["a", "bound"] {
-        let next = take_if_free(&mut restored, name).expect("nobody holds it there");
+        let next = take_if_free(&mut restored, name).expect("the lease is free");
         assert!(next > highest, "{name}: {next} after {highest}");
     }
     assert_held(&mut client, "bound");
@@ -50,7 +49,7 @@ fn a_restored_database_has_the_definitions_and_no_terms() {
 }
 
 #[test]
-fn a_server_upgraded_by_pg_upgrade_has_the_terms_too() {
+fn pg_upgrade_keeps_the_terms_of_leases() {
     let [old, new] = [builder().start_with_extension(), builder().new_system_identifier().start()];
     let mut client = old.client();
     execute(&mut client, "SELECT lease_define('defined', slots => 2, ttl => '1 hour')");
@@ -64,7 +63,7 @@ fn a_server_upgraded_by_pg_upgrade_has_the_terms_too() {
     new.stop(Stop::Fast);
     let bin = new.program("postgres").get_program().to_owned();
     let bin = std::path::Path::new(&bin).parent().expect("a program is in a directory");
-    // It starts both by itself, with sockets in the directory where it runs.
+    // pg_upgrade starts both servers, with sockets in its working directory.
     run(new.program("pg_upgrade").arg("-b").arg(bin).arg("-d").arg(old.data_dir()).arg("-D").arg(new.data_dir()));
 
     new.start_again();
@@ -72,7 +71,7 @@ fn a_server_upgraded_by_pg_upgrade_has_the_terms_too() {
     assert_eq!(column::<String>(&mut client, rows), before);
     assert_held(&mut client, "bound");
     let bound = term(&mut client, "bound").token;
-    let next = take_if_free(&mut client, "defined").expect("its second slot");
+    let next = take_if_free(&mut client, "defined").expect("the second slot is free");
     assert!(next > bound, "{next} after {bound}");
     assert_eq!(take_if_free(&mut client, "defined"), None);
 }

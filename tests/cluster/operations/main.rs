@@ -1,5 +1,4 @@
-//! Operations on real servers: installing, upgrading, dumping and restoring, databases of every encoding, what others have
-//! planted, and what the README shows.
+//! Operations on real servers: upgrades, dumps, encodings, planted tables, and the README.
 
 mod encodings;
 mod lease_dump;

@@ -1,13 +1,13 @@
-//! idgen reads and writes its tables with more rights than its callers have, and finds them by name. A role that may create
-//! schemas can give a table of its own such a name once the extension is dropped, while calls of it still run. Whatever is
-//! attached to that table runs with no more rights than its owner has, and idgen takes nothing from it.
+//! idgen finds its tables by name and accesses them with more rights than its callers have. After DROP EXTENSION a role that
+//! may create schemas can plant tables with these names while calls still run. Code attached to a planted table must not get
+//! more rights than its owner has, and idgen must not use its rows.
 
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use idgen_testkit::{Cluster, Paused, pause};
 use postgres::Client;
 use postgres::error::SqlState;
 
-/// A server with a role that may create schemas, and that draws from a segment.
+/// A server with a role that may create schemas and draw from a segment.
 fn start() -> Cluster {
     let cluster = Cluster::builder().conf("statement_timeout", "1min").start_with_extension();
     cluster.execute(
@@ -21,7 +21,7 @@ fn mallory(cluster: &Cluster) -> Client {
     cluster.client_as("postgres", "mallory")
 }
 
-/// Gives mallory tables with the names of idgen's. Whoever reads or writes them runs a function of mallory's.
+/// Creates mallory's tables with the names of idgen's. Reading or writing them runs a function of mallory's.
 fn plant(mallory: &mut Client) {
     execute(
         mallory,
@@ -62,7 +62,7 @@ fn assert_no_superuser(cluster: &Cluster) {
     assert!(!value::<bool>(&mut cluster.client(), is_superuser), "mallory has become a superuser");
 }
 
-/// Runs a statement of mallory's on planted tables: it must not make mallory a superuser, and finds no table of idgen's.
+/// Runs a statement of mallory's on planted tables: it must fail and must not make mallory a superuser.
 fn assert_harmless(cluster: &Cluster, mallory: &mut Client, sql: &str) {
     let outcome = mallory.simple_query(sql);
     execute(mallory, "COMMIT");
@@ -71,7 +71,7 @@ fn assert_harmless(cluster: &Cluster, mallory: &mut Client, sql: &str) {
     assert_eq!(error.code(), Some(&SqlState::UNDEFINED_TABLE), "{error:?}");
 }
 
-/// A cursor was declared before the drop: its call is found by its number, and runs when it is fetched.
+/// Fetches from a cursor that was declared before the drop, which still finds its function by OID.
 fn fetch_after_the_drop(call: &str) {
     let cluster = start();
     let mut mallory = mallory(&cluster);
@@ -82,18 +82,18 @@ fn fetch_after_the_drop(call: &str) {
 }
 
 #[test]
-fn a_planted_table_is_not_written_to_smoke() {
+fn planted_table_is_not_written_smoke() {
     fetch_after_the_drop("lease_renew('x', 1)");
 }
 
 #[test]
-fn a_planted_view_is_not_read() {
+fn planted_view_is_not_read() {
     fetch_after_the_drop("segment_next('ticket')");
 }
 
-/// At the head of a queue a session sleeps without a lock on any table.
+/// The head of a queue sleeps without a table lock.
 #[test]
-fn a_waiter_does_not_go_on_with_a_planted_table() {
+fn waiter_does_not_use_a_planted_table() {
     let cluster = start();
     let [mut waiter, mut planter] = [mallory(&cluster), mallory(&cluster)];
     let pid = backend_pid(&mut waiter);
@@ -108,7 +108,7 @@ fn a_waiter_does_not_go_on_with_a_planted_table() {
     });
 }
 
-/// Stops a process of the server while it sleeps.
+/// Pauses a sleeping process of the server.
 fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
     let mut client = cluster.client();
     let sleeps =
@@ -118,21 +118,21 @@ fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
         paused = Some(pause(pid)).filter(|_| value(&mut client, &sleeps));
         paused.is_some()
     });
-    paused.expect("it was waited for")
+    paused.expect("waited for")
 }
 
-/// The worker that refills a ring is a superuser. It finds the row by its creation number, which the planted row has.
+/// The refill worker is a superuser. The planted row has the creation number by which the worker finds its row.
 #[test]
-fn the_refill_worker_takes_nothing_from_a_planted_table_smoke() {
+fn refill_worker_takes_no_range_from_a_planted_table_smoke() {
     let cluster = start();
     let [mut drawer, mut planter] = [mallory(&cluster), mallory(&cluster)];
     let mut client = cluster.client();
     let creation: i64 = value(&mut client, "SELECT creation FROM idgen.segment");
     execute(&mut drawer, "SELECT segment_next('ticket')");
     let worker = value(&mut client, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill'");
-    // Between two transactions, in which it would hold a lock on the table.
+    // Pause it between transactions, when it holds no table lock.
     let paused = pause_asleep(&cluster, worker);
-    // Until the ring is dry and a refill is asked for.
+    // Draw until the ring is empty and a refill is requested.
     let dry = drawer
         .simple_query("SET idgen.segment_timeout = '10ms'; SELECT segment_next('ticket') FROM generate_series(1, 9)");
     assert!(dry.is_err());
@@ -143,5 +143,5 @@ fn the_refill_worker_takes_nothing_from_a_planted_table_smoke() {
     let ended = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {worker})");
     cluster.wait_for(PATIENCE, "the worker to end", || value(&mut client, &ended));
     assert_no_superuser(&cluster);
-    assert_eq!(value::<i64>(&mut planter, "SELECT max_id FROM idgen.segment_rows"), 0, "the worker took values");
+    assert_eq!(value::<i64>(&mut planter, "SELECT max_id FROM idgen.segment_rows"), 0, "the worker took a range");
 }

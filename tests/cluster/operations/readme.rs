@@ -1,8 +1,8 @@
-//! The README: its SQL runs, its output is what psql prints, and its tables are what the catalog says.
+//! The README: its SQL runs, its output is what psql prints, and its tables match the catalog.
 //!
-//! Every block fenced `sql` is run by psql, in order, in one fresh database, and must succeed without a notice. With
-//! `-- fails: SQLSTATE` as its first line it must fail so. A block fenced `text` right after it is all that psql prints,
-//! or the error; `text example` promises its columns and its number of rows only.
+//! psql runs every block fenced `sql`, in order, in one fresh database. A block must succeed without a notice, or fail with
+//! the SQLSTATE of its first line `-- fails: SQLSTATE`. A block fenced `text` right after it must equal the output or the
+//! error. Of a block fenced `text example` only the columns and the number of rows must match.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,12 +19,12 @@ fn readme() -> String {
     std::fs::read_to_string(Path::new(README)).expect("the README is readable")
 }
 
-/// What a fence says of its block, the line it is on, and the text between the fences.
+/// A fenced block: the info string, the line number and the text.
 struct Block<'a> {
     info: &'a str,
     line: usize,
     text: String,
-    /// Only blank lines are between the block before and this one.
+    /// True if only blank lines separate this block from the one before.
     adjacent: bool,
 }
 
@@ -45,19 +45,19 @@ fn blocks(markdown: &str) -> Vec<Block<'_>> {
             (None, None) => adjacent &= line.trim().is_empty(),
         }
     }
-    assert!(open.is_none(), "a fence is not closed");
+    assert!(open.is_none(), "unclosed fence");
     found
 }
 
-/// What psql printed of a block.
+/// The output of psql for a block.
 struct Outcome {
     success: bool,
     output: String,
-    /// With the SQLSTATE after the severity.
+    /// Has the SQLSTATE after the severity.
     errors: String,
 }
 
-/// Runs every `sql` block and compares. All that is wrong, by line.
+/// Runs every `sql` block and returns the differences by line.
 fn check(markdown: &str, mut run: impl FnMut(&str) -> Outcome) -> Vec<String> {
     let blocks = blocks(markdown);
     let mut wrong = Vec::new();
@@ -68,7 +68,7 @@ fn check(markdown: &str, mut run: impl FnMut(&str) -> Outcome) -> Vec<String> {
         }
     }
     if !blocks.iter().any(|block| block.info == "sql") {
-        wrong.push("there is no sql block".to_owned());
+        wrong.push("no sql block".to_owned());
     }
     wrong
 }
@@ -81,7 +81,7 @@ fn compare(block: &Block, shown: Option<&Block>, outcome: &Outcome) -> Result<()
             if outcome.success || !outcome.errors.contains(&code) {
                 return Err(format!("expected {code:?}, got {}{}", outcome.output, outcome.errors));
             }
-            // As psql prints it unless it is asked for more.
+            // psql prints this line only at higher verbosity.
             let lines = outcome.errors.lines().filter(|line| !line.starts_with("LOCATION:"));
             lines.collect::<Vec<_>>().join("\n").replace(&code, "ERROR:  ")
         }
@@ -107,13 +107,13 @@ fn columns(lines: &[String]) -> Vec<&str> {
     lines.first().map_or(Vec::new(), |line| line.split('|').map(str::trim).collect())
 }
 
-/// The cells of the rows of the table whose first column has this heading, without backquotes around a cell.
+/// The cells of the table whose first column has this heading.
 fn table(markdown: &str, heading: &str) -> Vec<Vec<String>> {
     let start = format!("| {heading} |");
     let lines = markdown.lines().skip_while(|line| !line.starts_with(&start)).skip(2);
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let rows: Vec<_> = lines.take_while(|line| line.starts_with('|')).map(cells).collect();
-    assert!(!rows.is_empty(), "there is no table of {heading:?}");
+    assert!(!rows.is_empty(), "no table with the heading {heading:?}");
     rows
 }
 
@@ -125,10 +125,10 @@ fn psql(cluster: &Cluster, sql: &str) -> Outcome {
     let mut command = cluster.program("psql");
     command.args(["-Xq", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-d", "readme"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("psql can be started");
-    // Dropped at the end of the statement, which is the end of the input.
+    let mut child = command.spawn().expect("psql is installed");
+    // Dropped at the end of the statement, which closes the input.
     child.stdin.take().expect("a pipe").write_all(sql.as_bytes()).expect("psql reads");
-    let output = child.wait_with_output().expect("psql ends");
+    let output = child.wait_with_output().expect("psql exits");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Outcome { success: output.status.success(), output: text(output.stdout), errors: text(output.stderr) }
 }
@@ -138,8 +138,8 @@ fn strings(client: &mut Client, sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_sql_block_does_what_is_said() {
-    // For a publication, which warns otherwise.
+fn readme_sql_blocks_print_what_is_shown() {
+    // Without it CREATE PUBLICATION warns.
     let cluster = Cluster::builder().conf("wal_level", "logical").start();
     cluster.execute("CREATE DATABASE readme");
     let wrong = check(&readme(), |sql| psql(&cluster, sql));
@@ -147,7 +147,7 @@ fn every_sql_block_does_what_is_said() {
 }
 
 #[test]
-fn the_check_notices_what_is_wrong() {
+fn readme_check_detects_differences() {
     let outcome = |success, output: &str, errors: &str| {
         let (output, errors) = (output.to_owned(), errors.to_owned());
         move |_: &str| Outcome { success, output: output.clone(), errors: errors.clone() }
@@ -174,7 +174,7 @@ fn the_check_notices_what_is_wrong() {
 }
 
 #[test]
-fn the_tables_are_what_the_catalog_says() {
+fn readme_tables_match_the_catalog() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen");
     let (readme, mut client) = (readme(), cluster.client());
@@ -188,15 +188,15 @@ fn the_tables_are_what_the_catalog_says() {
     let named = readme.split(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c));
     let named: BTreeSet<_> = named.map(|word| word.trim_matches('.').to_owned()).collect();
     known.insert("idgen.so".to_owned());
-    // A setting of PostgreSQL, and columns.
+    // A setting of PostgreSQL and two columns.
     known.extend(["lock_timeout", "lock_delay", "worker_id"].map(str::to_owned));
     let ours = |word: &&String| {
         ["idgen.", "snowflake_", "segment_", "lock_", "lease_", "worker_"].iter().any(|start| word.starts_with(start))
     };
     let unknown: Vec<_> = named.iter().filter(ours).filter(|word| !known.contains(*word)).collect();
-    assert!(unknown.is_empty(), "the README names what is not there: {unknown:?}");
+    assert!(unknown.is_empty(), "the README has unknown names: {unknown:?}");
     let unnamed: Vec<_> = known.difference(&named).collect();
-    assert!(unnamed.is_empty(), "the README does not name {unnamed:?}");
+    assert!(unnamed.is_empty(), "the README lacks {unnamed:?}");
 }
 
 fn settings(readme: &str, client: &mut Client) -> BTreeSet<String> {
@@ -210,7 +210,7 @@ fn settings(readme: &str, client: &mut Client) -> BTreeSet<String> {
     let names: BTreeSet<_> = rows.iter().flat_map(|row| row[0].clone()).collect();
     assert_eq!(names, described.iter().map(|row| bare(&row[0]).to_owned()).collect());
     for row in rows {
-        let line = described.iter().find(|line| row[0].as_deref() == Some(bare(&line[0]))).expect("as compared above");
+        let line = described.iter().find(|line| row[0].as_deref() == Some(bare(&line[0]))).expect("compared above");
         for (is, says) in row.iter().zip(line).filter_map(|(is, says)| Some((is.as_deref()?, says))) {
             assert_eq!(bare(says), is, "{line:?}");
         }
@@ -234,7 +234,7 @@ fn functions(readme: &str, client: &mut Client) -> BTreeSet<String> {
         let (parallel, strict, ins, outs): (String, bool, Vec<String>, Vec<String>) =
             (row.get(3), row.get(4), row.get(5), row.get(6));
         let at = described.iter().position(|line| bare(&line[0]).starts_with(&format!("{name}(")));
-        let at = at.unwrap_or_else(|| panic!("the table of functions has no {name}"));
+        let at = at.unwrap_or_else(|| panic!("the table of functions lacks {name}"));
         let line = &described[at];
         let fits = match result.as_str() {
             "record" => outs.iter().all(|out| line[1].contains(&format!("`{out}`"))),
@@ -263,7 +263,7 @@ fn functions(readme: &str, client: &mut Client) -> BTreeSet<String> {
     names
 }
 
-/// Each view and each table has a section of its own, with its columns in a table.
+/// Each view and each table has a section with a table of its columns.
 fn relations(readme: &str, client: &mut Client) -> BTreeSet<String> {
     let sql = "SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'r' THEN 'table' END, c.oid::regclass::text
                FROM pg_class c JOIN pg_depend d ON d.objid = c.oid JOIN pg_extension e ON e.oid = d.refobjid
@@ -287,7 +287,7 @@ fn presets(readme: &str, client: &mut Client) {
     let refusal = client.query("SELECT * FROM snowflake_layout('?')", &[]).expect_err("no such preset");
     let hint = refusal.as_db_error().and_then(|error| error.hint()).expect("a hint");
     let (_, names) = hint.split_once("preset (").expect("the names of the presets");
-    let (names, _) = names.split_once(')').expect("their end");
+    let (names, _) = names.split_once(')').expect("the closing parenthesis");
     let described = table(readme, "preset");
     assert_eq!(described.iter().map(|line| bare(&line[0])).collect::<Vec<_>>().join(", "), names);
     for line in described {

@@ -1,5 +1,5 @@
-//! Dumps of a database with segments: an ordinary role that owns the database writes and restores them, and no role that was
-//! dropped hands its segments to another role. And a switchover by logical replication, which copies the segments by a dump.
+//! Dumps of segments: an ordinary owner of the database can dump and restore them, and segments of a dropped role do not pass
+//! to another role. Also a switchover by logical replication, which copies the segments by a dump.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn file(cluster: &Cluster, name: &str) -> PathBuf {
     cluster.data_dir().with_file_name(name)
 }
 
-/// A database of the role keeper, with a table whose ids are drawn from the segment t, and a lease definition.
+/// A database of the role keeper, with a table that draws from the segment t, and a lease definition.
 fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     let cluster = Cluster::builder().start_with_extension();
     cluster.execute("CREATE ROLE keeper LOGIN; CREATE ROLE maker; CREATE ROLE drawer LOGIN");
@@ -28,7 +28,7 @@ fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT segment_grant('t', 'keeper');
          SELECT lease_define('job', slots => 3)",
     );
-    // In a transaction of its own.
+    // In its own transaction.
     execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");
     execute(
         &mut dba,
@@ -46,7 +46,7 @@ const ROWS: &str = "SELECT concat_ws(' ', tag, step, owner, drawers) FROM idgen.
      UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
 
 #[test]
-fn the_owner_of_a_database_dumps_and_restores_it() {
+fn ordinary_owner_of_a_database_dumps_and_restores_it() {
     let (cluster, mut shop) = with_database_of_an_ordinary_role();
     for (index, options) in [&["-Fc"][..], &["-Fp"], &["-Fp", "--inserts"]].into_iter().enumerate() {
         let (database, dump) = (format!("restored_{index}"), file(&cluster, &format!("dump_{index}")));
@@ -57,7 +57,7 @@ fn the_owner_of_a_database_dumps_and_restores_it() {
         };
         run(as_keeper("pg_dump", "shop").arg("--no-comments").args(options).arg("-f").arg(&dump));
 
-        // Only a superuser creates the extension; then the owner of the database restores the dump.
+        // A superuser creates the extension, and the owner of the database restores the dump.
         let mut dba = in_new_database(&cluster, &database);
         execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
         match options[0] {
@@ -68,13 +68,13 @@ fn the_owner_of_a_database_dumps_and_restores_it() {
         let mut seen: BTreeSet<i64> = column(&mut dba, "SELECT id FROM drawn").into_iter().collect();
         assert_eq!(seen.len(), 30);
         let mut drawer = cluster.client_as(&database, "drawer");
-        assert!((0..30).all(|_| seen.insert(next(&mut drawer, "t"))), "{options:?}: a value came twice");
+        assert!((0..30).all(|_| seen.insert(next(&mut drawer, "t"))), "{options:?}: a value repeats");
     }
 }
 
-/// What the owner of a database may do with the rows: copy them out and in. Nobody else may, and nobody changes them.
+/// Only the owner of the database may copy rows out and in. No ordinary role may change them.
 #[test]
-fn the_owner_of_a_database_does_not_change_rows() {
+fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
     let (cluster, _shop) = with_database_of_an_ordinary_role();
     let mut keeper = cluster.client_as("shop", "keeper");
     let mut drawer = cluster.client_as("shop", "drawer");
@@ -90,16 +90,16 @@ fn the_owner_of_a_database_does_not_change_rows() {
         ] {
             let may = format!("SELECT has_table_privilege('idgen.{table}', '{privilege}')");
             assert_eq!(value::<bool>(&mut keeper, &may), keeper_may, "{privilege} on {table}");
-            // Definitions of leases are for all to read.
+            // Every role may read lease definitions.
             let drawer_may = privilege == "SELECT" && table == "lease_definition";
             assert_eq!(value::<bool>(&mut drawer, &may), drawer_may, "{privilege} on {table}");
         }
     }
 }
 
-/// A role was dropped while segments named it. Where the dump is restored, another role has its number.
+/// A role that owns segments is dropped. On the server of the restore another role has its OID.
 #[test]
-fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
+fn segments_of_a_dropped_role_do_not_pass_to_another_role_smoke() {
     let origin = Cluster::builder().start_with_extension();
     let mut dba = origin.client();
     execute(&mut dba, "CREATE ROLE leaver; CREATE ROLE stays; CREATE ROLE \"odd 'name'\"");
@@ -119,7 +119,7 @@ fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
     execute(&mut dba, "DROP ROLE leaver");
     let drawn = next(&mut dba, "t");
 
-    // Roles that are made in the same order have the same numbers.
+    // Creates roles until one gets the OID of the dropped role.
     let target = Cluster::start();
     target.execute("CREATE ROLE stays; CREATE ROLE \"odd 'name'\"");
     let mut strangers = 0;
@@ -128,7 +128,7 @@ fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
         &format!("SELECT to_regrole('{leaver}') IS NULL AND NOT EXISTS (SELECT FROM pg_roles WHERE oid = {leaver})"),
     ) {
         strangers += 1;
-        assert!(strangers < 1000, "no role gets the number {leaver}");
+        assert!(strangers < 1000, "no role gets the OID {leaver}");
         target.execute(&format!("CREATE ROLE stranger_{strangers}"));
     }
     for (index, options) in
@@ -152,9 +152,9 @@ fn a_dropped_role_leaves_its_segments_to_no_stranger_smoke() {
     }
 }
 
-/// As the README describes it.
+/// The procedure of the README.
 #[test]
-fn a_switchover_by_logical_replication_goes_on_above() {
+fn switchover_by_logical_replication_repeats_no_value() {
     let old = Cluster::builder().conf("wal_level", "logical").new_system_identifier().start_with_extension();
     let new = Cluster::builder().new_system_identifier().start_with_extension();
     let (mut on_old, mut on_new) = (old.client(), new.client());
@@ -165,10 +165,10 @@ fn a_switchover_by_logical_replication_goes_on_above() {
     execute(&mut on_new, TABLE);
     execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
     execute(&mut on_old, "CREATE PUBLICATION app FOR TABLES IN SCHEMA public");
-    let origin = old.connect_string("postgres", "postgres").replace('\'', "''");
+    let origin = old.conninfo().replace('\'', "''");
     execute(&mut on_new, &format!("CREATE SUBSCRIPTION app CONNECTION '{origin}' PUBLICATION app"));
     execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
-    // Leases of both servers do not meet.
+    // Leases of the two servers are independent.
     for client in [&mut on_old, &mut on_new] {
         execute(client, "SELECT lease_acquire('importer', ttl => '1 hour')");
     }
@@ -185,7 +185,7 @@ fn a_switchover_by_logical_replication_goes_on_above() {
     run(new.program("psql").args(["-d", "postgres", "--set=ON_ERROR_STOP=1", "-f"]).arg(&dump));
     execute(&mut on_new, "DROP SUBSCRIPTION app");
 
-    // The primary key refuses a value that came before.
+    // The primary key rejects a repeated value.
     execute(&mut on_new, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
     let highest: i64 = value(&mut on_old, "SELECT max(id) FROM ticket");
     assert!(value::<bool>(&mut on_new, &format!("SELECT count(*) = 30 FROM ticket WHERE id > {highest}")));

@@ -1,13 +1,13 @@
-//! A database that was upgraded step by step equals one with a fresh extension: objects, definitions, privileges and
-//! comments; of tables the columns, constraints, indexes, triggers and options; and what a dump takes along.
+//! A database upgraded step by step equals one with a fresh extension: objects, definitions, privileges and comments; the
+//! columns, constraints, indexes, triggers and options of tables; and the configuration tables for dumps.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{column, execute, row, value};
 
-/// The first release: every upgrade path begins here.
+/// The first release, where every upgrade path begins.
 const FIRST: &str = "0.1.0";
 
-/// Everything that belongs to the extension, one line each: what it is, how it is defined, who may use it, its comment.
+/// Every object of the extension: its description, definition, privileges and comment.
 const OBJECTS: &str = "
     SELECT concat_ws(' | ', object, definition, privileges, comment) FROM (
         SELECT pg_describe_object(d.classid, d.objid, 0) AS object,
@@ -23,7 +23,7 @@ const OBJECTS: &str = "
         WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
     ) AS inventory ORDER BY 1";
 
-/// What belongs to the extension's tables and views, and what the extension says about them, in the same way.
+/// The parts of the extension's tables and views, and the extension's configuration.
 const PARTS: &str = "
     WITH relation AS (
         SELECT c.* FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
@@ -58,7 +58,7 @@ fn inventory(client: &mut postgres::Client) -> Vec<String> {
 }
 
 #[test]
-fn an_upgraded_database_equals_a_fresh_one_smoke() {
+fn upgraded_database_equals_a_fresh_one_smoke() {
     let cluster = Cluster::start();
     cluster.execute("CREATE DATABASE upgraded");
     cluster.execute("CREATE EXTENSION idgen");
@@ -70,7 +70,7 @@ fn an_upgraded_database_equals_a_fresh_one_smoke() {
     execute(&mut upgraded, "ALTER EXTENSION idgen UPDATE");
     let after = inventory(&mut upgraded);
 
-    assert_ne!(before, after, "{FIRST} has nothing to upgrade");
+    assert_ne!(before, after, "{FIRST} equals the current version");
     assert_eq!(after, inventory(&mut fresh));
     let version = |client: &mut postgres::Client| -> String {
         value(client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")
@@ -78,9 +78,9 @@ fn an_upgraded_database_equals_a_fresh_one_smoke() {
     assert_eq!(version(&mut upgraded), version(&mut fresh));
 }
 
-/// The SQL of an old release goes on working with the new library: users replace the library first.
+/// Users replace the library first, so the SQL of an old release must work with the new library.
 #[test]
-fn the_sql_of_the_first_release_works_with_this_library() {
+fn sql_of_the_first_release_works_with_this_library() {
     let cluster = Cluster::start();
     cluster.execute(&format!("CREATE EXTENSION idgen VERSION '{FIRST}'"));
     let mut client = cluster.client();
@@ -97,7 +97,7 @@ fn the_sql_of_the_first_release_works_with_this_library() {
     assert!(!row.get::<_, bool>(3), "status() asks for ALTER EXTENSION idgen UPDATE");
 }
 
-/// REASSIGN OWNED and DROP OWNED, which the library follows, find tables of every age, and none.
+/// The library handles REASSIGN OWNED and DROP OWNED under the tables of every release, and without tables.
 #[test]
 fn ownership_commands_work_with_the_sql_of_every_release() {
     let cluster = Cluster::start();
@@ -117,15 +117,15 @@ fn ownership_commands_work_with_the_sql_of_every_release() {
         execute(&mut client, commands);
         execute(&mut client, "DROP EXTENSION idgen; SET ROLE boss");
         execute(&mut client, &format!("CREATE EXTENSION idgen VERSION '{release}'"));
-        // This drops the extension.
+        // This also drops the extension.
         execute(&mut client, "DROP OWNED BY boss");
         assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'idgen'"), 0);
     }
 }
 
-/// The view of the previous release reads the function of this library.
+/// The view of the previous release calls the function of this library.
 #[test]
-fn statistics_of_the_previous_release_work_with_this_library() {
+fn statistics_view_of_the_previous_release_works_with_this_library() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen VERSION '0.7.0'; SELECT segment_create('t', step => 10)");
     let mut client = cluster.client();
@@ -134,9 +134,9 @@ fn statistics_of_the_previous_release_work_with_this_library() {
     assert_eq!(value::<i64>(&mut client, sql), 9);
 }
 
-/// Users replace the library first, and run ALTER EXTENSION idgen UPDATE later. Holders go on, also in one session.
+/// Users replace the library first and run ALTER EXTENSION idgen UPDATE later. Holders continue, also within a session.
 #[test]
-fn leases_go_on_with_the_sql_of_the_previous_release_and_over_its_upgrade() {
+fn leases_continue_under_the_sql_of_the_previous_release_and_over_its_upgrade() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'");
     let mut client = cluster.client();
@@ -162,9 +162,9 @@ fn leases_go_on_with_the_sql_of_the_previous_release_and_over_its_upgrade() {
     assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
 }
 
-/// Values go on, terms go on under their tokens, and intervals of worker ids are remembered.
+/// Values and terms continue, and the intervals of worker ids are kept.
 #[test]
-fn data_of_the_previous_release_lives_on() {
+fn data_of_the_previous_release_survives_the_upgrade() {
     let cluster = Cluster::start();
     cluster.execute(
         "CREATE ROLE clerk;
@@ -195,14 +195,14 @@ fn data_of_the_previous_release_lives_on() {
     assert!(next.get::<_, i64>(1) > worker_token);
 }
 
-/// What a keeper of 0.7 sends to acquire, with $3 as the time that its server has reached, in microseconds since 1970.
+/// The acquire of a keeper of 0.7. $3 is the time that its ids have reached, in microseconds since 1970.
 const ACQUIRE_OF_0_7: &str = "
     WITH turn AS MATERIALIZED (SELECT 1 AS came FROM public.lock_acquire_xact(
         'idgen keeper ' OPERATOR(pg_catalog.||) pg_catalog.md5($1 OPERATOR(pg_catalog.||) $2)))
     SELECT granted.worker_id, granted.token, granted.not_after
     FROM turn, LATERAL public.worker_acquire($1, $2, CASE turn.came WHEN 1 THEN TTL END) AS granted";
 const RENEW_OF_0_7: &str = "SELECT renewed.not_after FROM public.worker_renew($1, $2::pg_catalog.int8, TTL) AS renewed";
-/// The pool's ttl, and what the server is ahead of the clock here.
+/// The ttl of the pool plus the lead of the server's ids.
 const TTL_OF_0_7: &str = "
     GREATEST(LEAST((SELECT ttl FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1) OPERATOR(pg_catalog.+)
         (LEAST(GREATEST($3::pg_catalog.int8 OPERATOR(pg_catalog.-)
@@ -211,9 +211,9 @@ const TTL_OF_0_7: &str = "
         pg_catalog.current_setting('idgen.lease_max_ttl', true)::pg_catalog.interval),
         pg_catalog.current_setting('idgen.lease_min_ttl', true)::pg_catalog.interval)";
 
-/// Library first, then ALTER EXTENSION UPDATE, while keepers of 0.7 hold worker ids: none is lost, and none waits.
+/// Keepers of 0.7 hold worker ids while the library and then the extension are upgraded: none is lost and none waits.
 #[test]
-fn keepers_of_0_7_go_on_over_the_update_of_their_coordinator() {
+fn keepers_of_0_7_continue_over_the_upgrade_of_their_coordinator() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'; SELECT lease_define('servers', 4)");
     let mut client = cluster.client();
@@ -230,7 +230,7 @@ fn keepers_of_0_7_go_on_over_the_update_of_their_coordinator() {
     let renew = |client: &mut postgres::Client, token: i64, reached_us: i64| -> std::time::SystemTime {
         client.query_one(&renew_sql, &[&"servers", &token, &reached_us]).expect(&renew_sql).get(0)
     };
-    // One of them has ids 20 s ahead of the clock.
+    // The ids of one keeper are 20 s ahead of the clock.
     let (_, token, told) = acquire(&mut client, "a", now_us());
     let (_, ahead, _) = acquire(&mut client, "b", now_us() + 20_000_000);
     assert!(renew(&mut client, token, now_us()) > told);
@@ -241,14 +241,14 @@ fn keepers_of_0_7_go_on_over_the_update_of_their_coordinator() {
     let told = renew(&mut client, token, now_us());
     let far = renew(&mut client, ahead, now_us() + 20_000_000);
     assert!(far.duration_since(told).expect("later").as_secs() >= 18, "{far:?} and {told:?}");
-    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.worker_history"), 0, "a renewal makes none");
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.worker_history"), 0, "a renewal adds no history");
     let (third, _, _) = acquire(&mut client, "c", now_us());
     assert_eq!(third, 2);
     let begun = "SELECT history.since = '-infinity' AND known.not_before <= clock_timestamp()
                  FROM idgen.worker_history AS history, idgen.worker_number AS known WHERE known.number = 2";
     assert!(value::<bool>(&mut client, begun), "the history of an upgraded database is complete");
     renew(&mut client, token, now_us());
-    // The keeper of the new release goes on under the token of the old one.
+    // The keeper of the new release continues under the old token.
     let told = format!("SELECT not_after FROM idgen.workers WHERE token = {token}");
     execute(&mut client, &format!("SELECT worker_renew('servers', {token}, ({told}))"));
     execute(&mut client, &format!("SELECT worker_confirm('servers', {token}), worker_release('servers', {token})"));

@@ -1,11 +1,11 @@
-//! Who may draw, and who may change: it is a grant for each tag, and sessions that run hear of it.
+//! Privileges: a grant per tag to draw, owners who alter and drop, and changes that reach running sessions.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 use postgres::Client;
 
-/// A server with roles that may log in, and what a superuser lets one of them do.
+/// A server with roles, one of which may create segments.
 fn with_roles() -> (Cluster, Client) {
     let cluster = Cluster::builder().start_with_extension();
     let mut dba = cluster.client();
@@ -18,7 +18,7 @@ fn with_roles() -> (Cluster, Client) {
 }
 
 #[test]
-fn a_grant_and_its_revoke_reach_running_sessions() {
+fn segment_grant_and_revoke_reach_running_sessions() {
     let (cluster, mut dba) = with_roles();
     create(&mut dba, "t", "");
     let mut drawer = cluster.client_as("postgres", "drawer");
@@ -48,7 +48,7 @@ fn a_grant_and_its_revoke_reach_running_sessions() {
         execute(&mut dba, &format!("SELECT segment_revoke('t', '{role}')"));
         hold(&mut drawer, false);
     }
-    // A right that comes from a role, and goes with the membership.
+    // A privilege by membership in a role.
     execute(&mut dba, "SELECT segment_grant('t', 'team')");
     for (give, take) in [
         ("GRANT team TO drawer", "REVOKE team FROM drawer"),
@@ -62,9 +62,9 @@ fn a_grant_and_its_revoke_reach_running_sessions() {
     }
 }
 
-/// From one statement to the next, also where PostgreSQL itself has no reason to look for news.
+/// Also between statements where PostgreSQL itself does not process invalidations.
 #[test]
-fn a_revoke_reaches_a_transaction_that_runs_smoke() {
+fn revoke_reaches_a_running_transaction_smoke() {
     let (cluster, mut dba) = with_roles();
     create(&mut dba, "t", "");
     let mut drawer = cluster.client_as("postgres", "drawer");
@@ -86,9 +86,9 @@ fn a_revoke_reaches_a_transaction_that_runs_smoke() {
     }
 }
 
-/// One place in one statement, which more than one role comes by.
+/// Several roles run the same call site.
 #[test]
-fn a_loop_that_changes_its_role() {
+fn draw_checks_the_privileges_of_the_current_role() {
     let (cluster, mut dba) = with_roles();
     create(&mut dba, "t", "");
     execute(&mut dba, "SELECT segment_grant('t', 'drawer')");
@@ -111,12 +111,12 @@ fn a_loop_that_changes_its_role() {
          CREATE FUNCTION for_all() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT segment_next('t') $$",
     );
     assert_eq!(value::<String>(&mut dba, "SELECT in_turns()"), " no 1 2 no 3 4");
-    // Who calls a SECURITY DEFINER function draws as its owner, and as himself beside it.
+    // A SECURITY DEFINER function draws as its owner, while its caller draws as itself.
     let mut stranger = cluster.client_as("postgres", "stranger");
     assert_eq!(value::<i64>(&mut stranger, "SELECT for_all()"), 5);
     expect_error(&mut stranger, "SELECT for_all(), segment_next('t')", "42501");
     assert_eq!(next(&mut cluster.client(), "t"), 7);
-    // An index whose expression draws: as the owner of its table, also when somebody else ANALYZEs it.
+    // An index expression draws as the owner of the table, also if another role runs ANALYZE.
     execute(
         &mut dba,
         "CREATE FUNCTION drawing(int) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN public.segment_next($$t$$); END';
@@ -129,7 +129,7 @@ fn a_loop_that_changes_its_role() {
 }
 
 #[test]
-fn the_maker_alters_and_drops() {
+fn owner_alters_grants_and_drops() {
     let (cluster, mut dba) = with_roles();
     let [mut maker, mut stranger, mut drawer] =
         ["maker", "stranger", "drawer"].map(|role| cluster.client_as("postgres", role));
@@ -150,7 +150,7 @@ fn the_maker_alters_and_drops() {
             expect_error(other, refusal, "42501");
         }
     }
-    // The owner is a role like any other: he can only give to one that he is a member of.
+    // An owner can only transfer the segment to a role of which it is a member.
     expect_error(&mut maker, "SELECT segment_alter('t', owner => 'stranger')", "42501");
     execute(&mut dba, "GRANT team TO maker, stranger");
     execute(&mut maker, "SELECT segment_alter('t', owner => 'team')");
@@ -162,7 +162,7 @@ fn the_maker_alters_and_drops() {
         expect_error(other, "SELECT segment_drop('t')", "42501");
     }
 
-    // The owner is gone: those who were granted to go on, and a superuser decides.
+    // The owner is dropped: roles with a grant still draw, and a superuser sets a new owner.
     execute(&mut dba, "GRANT team TO maker");
     assert_eq!(next(&mut maker, "t"), 5003);
     execute(&mut dba, "DROP ROLE team");
@@ -176,9 +176,9 @@ fn the_maker_alters_and_drops() {
     expect_error(&mut dba, &draw("t"), "42704");
 }
 
-/// idgen reads and writes its table as the superuser. Names that a user has put before PostgreSQL's own must not count.
+/// idgen reads and writes its table as the bootstrap superuser. A user's objects must not shadow PostgreSQL's there.
 #[test]
-fn nothing_of_a_user_runs_as_idgen() {
+fn objects_of_a_user_do_not_shadow_those_of_postgresql() {
     let (cluster, mut dba) = with_roles();
     execute(
         &mut dba,
@@ -186,7 +186,7 @@ fn nothing_of_a_user_runs_as_idgen() {
          CREATE TABLE caught (who text, what text); GRANT INSERT ON caught TO public",
     );
     let mut maker = cluster.client_as("postgres", "maker");
-    // A domain of the name of each type that the queries name, an operator for each type of operand.
+    // A domain with the name of each type in the queries, and an operator for each operand type.
     for name in ["oid", "regrole", "text", "int8", "interval", "numeric"] {
         let trap = format!(
             "CREATE FUNCTION public.trap(pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql

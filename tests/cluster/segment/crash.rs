@@ -1,4 +1,4 @@
-//! Crashes: what a client has seen never comes again, committed or not, and what is lost is what was in the ring.
+//! Crashes: no value that a client has seen is issued again, committed or not, and only values in the ring are lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
 use crate::refill::{wait_until_no_worker, wait_until_worker_waits, worker};
-use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, max_id, remaining, singly, with_segment};
+use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, max_id, remaining, singly, with_segment};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Death {
@@ -19,7 +19,7 @@ enum Death {
     Worker,
 }
 
-fn die(cluster: &Cluster, death: Death, backend: i32) {
+fn crash(cluster: &Cluster, death: Death, backend: i32) {
     match death {
         Death::Immediate => cluster.stop(Stop::Immediate),
         Death::Postmaster => cluster.kill9_postmaster(),
@@ -31,16 +31,15 @@ fn die(cluster: &Cluster, death: Death, backend: i32) {
     }
 }
 
-fn come_back(cluster: &Cluster, death: Death) {
+fn recover(cluster: &Cluster, death: Death) {
     match death {
         Death::Immediate | Death::Postmaster => cluster.start_again(),
         Death::Backend | Death::Worker => cluster.wait_until_ready(),
     }
 }
 
-/// Draws in open transactions until the server dies under them. Returns what the clients saw, in order. Nothing of it was
-/// committed.
-fn see_until_death(cluster: &Cluster, death: Death) -> Vec<i64> {
+/// Draws in open transactions until the server crashes. Returns the values that the clients saw, in order. None is committed.
+fn draw_until_crash(cluster: &Cluster, death: Death) -> Vec<i64> {
     const ENOUGH: usize = 5_000;
     let counts: [AtomicUsize; 4] = Default::default();
     let mut clients: Vec<Client> = (0..4).map(|_| cluster.client()).collect();
@@ -58,28 +57,28 @@ fn see_until_death(cluster: &Cluster, death: Death) -> Vec<i64> {
             clients.into_iter().enumerate().map(|session| scope.spawn(move || draw(session))).collect();
         let enough = || counts.iter().all(|count| count.load(Ordering::Relaxed) > ENOUGH);
         cluster.wait_for(PATIENCE, "the sessions to have seen enough", enough);
-        die(cluster, death, victim);
+        crash(cluster, death, victim);
         sessions.into_iter().map(|session| session.join().unwrap()).collect()
     });
     seen.iter().for_each(|values| assert_increasing(values));
     assert_distinct(seen.concat())
 }
 
-/// The step is small, so the server dies in the middle of refills.
+/// With a small step the crash hits refills.
 #[test]
-fn nothing_that_was_seen_comes_again() {
+fn crash_repeats_no_value_that_was_seen() {
     let cluster = with_segment(Cluster::builder(), 100);
     let mut highest = 0;
     for _ in 0..rounds(1, 20) {
         for death in [Death::Immediate, Death::Postmaster, Death::Backend, Death::Worker] {
-            let seen = see_until_death(&cluster, death);
+            let seen = draw_until_crash(&cluster, death);
             assert!(seen[0] > highest, "{death:?}: {} after {highest}", seen[0]);
-            come_back(&cluster, death);
+            recover(&cluster, death);
             let mut client = cluster.client();
             let durable = max_id(&mut client, "t");
-            assert!(durable >= last(&seen), "{death:?}: {} was used, the table says {durable}", last(&seen));
+            assert!(durable >= last(&seen), "{death:?}: {} was used, max_id is {durable}", last(&seen));
             let after = ids(&mut client, &singly(500));
-            // And nothing beyond what the table has given out is lost.
+            // Only values up to the durable max_id are lost.
             assert_eq!(after[0], durable + 1, "{death:?}");
             assert_increasing(&after);
             highest = last(&after);
@@ -88,7 +87,7 @@ fn nothing_that_was_seen_comes_again() {
 }
 
 #[test]
-fn the_gap_is_what_was_in_the_ring() {
+fn gap_after_a_crash_is_what_was_in_the_ring() {
     let cluster = with_segment(Cluster::builder(), 1000);
     for death in [Death::Immediate, Death::Postmaster, Death::Backend] {
         let mut client = cluster.client();
@@ -97,28 +96,27 @@ fn the_gap_is_what_was_in_the_ring() {
         let seen = ids(&mut client, &singly(2300));
         wait_until_no_worker(&cluster, "postgres");
         let left = remaining(&mut cluster.client());
-        // Half a range at least, or the next one were on its way; two at most.
+        // Between half a range, below which a refill starts, and two ranges.
         assert!((500..=2000).contains(&left), "{left} left");
         assert_eq!(max_id(&mut cluster.client(), "t"), last(&seen) + left);
-        die(&cluster, death, backend);
-        come_back(&cluster, death);
+        crash(&cluster, death, backend);
+        recover(&cluster, death);
         assert_eq!(next(&mut cluster.client(), "t"), last(&seen) + left + 1, "{death:?}");
     }
 }
 
-/// How far a refill has come when its worker is killed.
+/// The progress of a refill when its worker is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// It is about to look at the row.
+    /// It is about to read the row.
     Begun,
-    /// It has written the row, and is about to commit.
+    /// It has written the row and is about to commit.
     Written,
-    /// It has committed here, and waits for a standby. Nobody knows whether that has it.
+    /// It has committed locally and waits for a standby, which may or may not have the commit.
     Committed,
 }
 
-/// Keeps the next refill at a moment, and kills its worker there. Returns the last value that was seen, which is the last
-/// of its range.
+/// Blocks the next refill at this moment and kills its worker. Returns the last value of the current range, which was drawn.
 fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
     const LAST: i64 = 3;
     let mut client = cluster.client();
@@ -137,12 +135,12 @@ fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
             "advisory"
         }
         Moment::Committed => {
-            cluster.set_conf("synchronous_standby_names", "nobody");
+            cluster.set_conf("synchronous_standby_names", "absent");
             cluster.reload();
             "SyncRep"
         }
     };
-    // The last value of the range asks for the next one.
+    // Drawing the last value of the range requests the next range.
     seen.extend(ids(&mut client, &singly(LAST)));
     assert_increasing(&seen);
     assert_eq!(remaining(&mut client), 0);
@@ -154,11 +152,11 @@ fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
 }
 
 #[test]
-fn a_worker_killed_in_the_middle_of_a_refill_repeats_nothing() {
+fn worker_killed_during_a_refill_repeats_no_value() {
     const STEP: i64 = 100;
-    // A refill is asked for with the last value of a range, and not before.
+    // Only the last value of a range requests a refill.
     let cluster = with_segment(Cluster::builder().conf("idgen.segment_low_water", "0"), STEP);
-    cluster.execute(COMMITS_CAN_BE_HELD);
+    cluster.execute(COMMITS_WAIT_FOR_LOCK);
     for (moment, lost) in [(Moment::Begun, 0), (Moment::Written, 0), (Moment::Committed, STEP)] {
         let seen = kill_worker_in_refill(&cluster, moment);
         assert_eq!(next(&mut cluster.client(), "t"), seen + lost + 1, "{moment:?}");

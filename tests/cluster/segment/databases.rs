@@ -1,23 +1,23 @@
-//! Many tags and many databases: none keeps another from its place, and none that is gone keeps its own.
+//! Many tags and many databases share the rings, and dropped ones release theirs.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, next};
-use idgen_testkit::sql::{execute, ids, in_new_database, value};
+use idgen_testkit::sql::{PATIENCE, execute, ids, in_new_database, value};
 use postgres::Client;
 
 use crate::draw_until_refused;
 use crate::refill::wait_for_worker;
 
-/// PostgreSQL waits five seconds for others to leave a database, and a refill worker is one of them.
+/// DROP DATABASE waits five seconds for other sessions, and the refill worker counts as one.
 #[test]
-fn a_database_is_dropped_right_after_it_drew() {
+fn database_can_be_dropped_right_after_a_draw() {
     let cluster = Cluster::builder().start_with_extension();
     for round in 0..3 {
         let mut client = in_new_database(&cluster, "shop");
         create(&mut client, "t", ", step => 10");
         (1..=20).for_each(|id| assert_eq!(next(&mut client, "t"), id));
         if round == 2 {
-            // The last of them leaves a refill behind that never goes well.
+            // In the last round the refill cannot succeed.
             execute(&mut client, "ALTER TABLE idgen.segment ADD CONSTRAINT full_up CHECK (max_id < 0) NOT VALID");
             execute(&mut client, "SET idgen.segment_timeout = '100ms'");
             assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
@@ -26,6 +26,24 @@ fn a_database_is_dropped_right_after_it_drew() {
         drop(client);
         cluster.execute("DROP DATABASE shop");
     }
+}
+
+/// The refill worker ends when it cannot connect, and the next demand starts another one.
+#[test]
+fn refill_resumes_once_the_database_accepts_connections_again() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = in_new_database(&cluster, "shop");
+    create(&mut client, "t", ", step => 10");
+    assert_eq!(next(&mut client, "t"), 1);
+    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen refill'";
+    let mut observer = cluster.client();
+    cluster.wait_for(PATIENCE, "the idle worker to end", || value::<i64>(&mut observer, worker) == 0);
+    cluster.execute("ALTER DATABASE shop ALLOW_CONNECTIONS false");
+    execute(&mut client, "SET idgen.segment_timeout = '300ms'");
+    assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
+    cluster.execute("ALTER DATABASE shop ALLOW_CONNECTIONS true");
+    execute(&mut client, "SET idgen.segment_timeout = '30s'");
+    assert!(next(&mut client, "t") > 10);
 }
 
 const ROUND: &str = "SELECT segment_next('t' || n) FROM generate_series(1, 1100) AS n";
@@ -39,20 +57,20 @@ fn rings(client: &mut Client) -> i64 {
 }
 
 #[test]
-fn more_tags_than_rings_draw_and_the_gone_make_room() {
-    // A refill is a commit, and here are thousands.
+fn more_tags_than_rings_can_draw_and_dropped_tags_release_rings() {
+    // Without fsync, because there are thousands of refills.
     let cluster = Cluster::builder().conf("fsync", "off").start_with_extension();
     let mut client = cluster.client();
     make(&mut client, "t", 1100);
     assert_eq!(ids(&mut client, ROUND), [1; 1100]);
     assert_eq!(rings(&mut client), 1024);
-    // Whoever had to leave its ring has lost its range; nobody draws anything twice.
+    // An evicted tag has lost its range, but no value repeats.
     let second = ids(&mut client, ROUND);
     assert!(second.iter().all(|id| [2, 1001].contains(id)), "{second:?}");
     assert!(second.iter().filter(|id| **id == 1001).count() >= 76);
     assert_eq!(rings(&mut client), 1024);
 
-    // The 24 that were refilled longest ago live; the others are dropped, and 1,000 new tags take only the rings of those.
+    // The 24 tags refilled longest ago stay. The others are dropped, and 1,000 new tags take only the rings of dropped ones.
     let living = "SELECT segment_next('t' || n) FROM generate_series(77, 100) AS n";
     execute(&mut client, "DELETE FROM idgen.segment WHERE substr(tag, 2)::int NOT BETWEEN 77 AND 100");
     let before = ids(&mut client, living);
@@ -61,7 +79,7 @@ fn more_tags_than_rings_draw_and_the_gone_make_room() {
     assert_eq!(ids(&mut client, new), [1; 1000]);
     assert_eq!(ids(&mut client, living), before.iter().map(|id| id + 1).collect::<Vec<_>>());
 
-    // The same with a database that is gone. What it takes is what was refilled longest ago: by now not the living.
+    // The same with a dropped database. Eviction takes the rings refilled longest ago, which are not those 24 any more.
     let refill =
         "SELECT max(id) FROM generate_series(77, 100) AS n, segment_next_many('t' || n, 1500) AS id GROUP BY n";
     assert_eq!(ids(&mut client, refill).len(), 24);

@@ -1,4 +1,4 @@
-//! A value is used only after the refill it comes from has committed durably, whatever is set.
+//! A value is used only after its refill has committed durably, under every setting.
 
 use idgen_testkit::ids::last;
 use idgen_testkit::segment::next;
@@ -6,17 +6,17 @@ use idgen_testkit::sql::{execute, ids, value};
 use idgen_testkit::{Cluster, rounds};
 
 use crate::refill::wait_for_report;
-use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, LET_COMMITS_GO, draw_dry, max_id, singly, with_segment};
+use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, RELEASE_COMMITS, draw_dry, max_id, singly, with_segment};
 
 #[test]
-fn no_value_is_used_before_its_refill_has_committed() {
+fn value_is_not_used_before_its_refill_has_committed() {
     let cluster = with_segment(Cluster::builder(), 100);
-    cluster.execute(COMMITS_CAN_BE_HELD);
+    cluster.execute(COMMITS_WAIT_FOR_LOCK);
     let mut client = cluster.client();
     let first = ids(&mut client, &singly(10));
     let mut holder = cluster.client();
     execute(&mut holder, HOLD_COMMITS);
-    // The worker writes the row, and fails before it commits, again and again.
+    // The worker writes the row and fails before the commit, again and again.
     let (mut drawn, _) = draw_dry(&mut client);
     wait_for_report(&cluster, "t", "canceling statement due to lock timeout");
     let (more, error) = draw_dry(&mut client);
@@ -26,14 +26,14 @@ fn no_value_is_used_before_its_refill_has_committed() {
     let durable = max_id(&mut client, "t");
     assert_eq!(drawn, (1..=durable).collect::<Vec<_>>());
 
-    execute(&mut holder, LET_COMMITS_GO);
+    execute(&mut holder, RELEASE_COMMITS);
     assert_eq!(next(&mut client, "t"), durable + 1);
 }
 
-/// Somebody who wants speed sets this for the database and the role, and for the server.
+/// synchronous_commit is off for the server, the database and the role.
 #[test]
-fn refills_are_durable_where_nothing_else_is() {
-    // What is not flushed by a commit is still in memory when the server is killed.
+fn refill_is_durable_with_synchronous_commit_off() {
+    // A long delay keeps unflushed commits in memory until the server is killed.
     let builder = Cluster::builder().conf("wal_writer_delay", "10s").conf("synchronous_commit", "off");
     let cluster = with_segment(builder, 100);
     cluster.execute(

@@ -1,4 +1,4 @@
-//! While nothing crashes, exactly the values from 1 on: nothing twice, nothing skipped.
+//! Without a crash the values count from 1 without repeats and gaps.
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::segment::create;
@@ -10,7 +10,7 @@ use crate::fixed;
 
 const SESSIONS: usize = 16;
 
-/// The three ways to draw: one by one, a set, and a block for a client that counts by itself.
+/// Draws in one of three ways: one by one, as a set, or as a reserved block.
 fn draw(client: &mut Client, way: usize, tag: &str, count: i64) -> Vec<i64> {
     let sql = match way % 3 {
         0 => format!("SELECT segment_next('{tag}') FROM generate_series(1, {count})"),
@@ -25,16 +25,16 @@ fn draw(client: &mut Client, way: usize, tag: &str, count: i64) -> Vec<i64> {
 fn reserve(client: &mut Client, tag: &str, count: i64) -> Vec<i64> {
     let row = row(client, &format!("SELECT first_id, last_id, stride FROM segment_reserve('{tag}', {count})"));
     let [first, last, stride]: [i64; 3] = [row.get(0), row.get(1), row.get(2)];
-    assert_eq!((last - first, stride), (count - 1, 1), "a block of {count} is in one piece");
+    assert_eq!((last - first, stride), (count - 1, 1), "a block of {count} is contiguous");
     (first..=last).collect()
 }
 
-/// One of many sessions, which goes through all ways in all sizes so many times.
+/// One of many sessions, which draws in all ways and sizes this many times.
 fn session(cluster: &Cluster, number: usize, tag: &str, step: i64, times: usize) -> Vec<i64> {
     let mut client = cluster.client();
     let mut received = Vec::new();
     for turn in 0..times * 9 {
-        // Each session begins elsewhere, so that all ways and sizes are mixed at all times.
+        // Each session begins elsewhere, so that ways and sizes mix.
         let (way, size) = (number + turn, number + turn / 3);
         let count = [1, step, 10 * step][size % 3];
         received.extend(draw(&mut client, way, tag, count));
@@ -58,35 +58,35 @@ fn sixteen_sessions_get_every_value_once_smoke() {
         });
         drawn.iter().for_each(|received| assert_increasing(received));
         let all = assert_distinct(drawn.concat());
-        // Distinct, and as many as from the first to the last.
+        // Distinct, and as many as the range has values.
         assert_eq!((all[0], last(&all)), (1, all.len() as i64), "{tag}");
         let issued = format!("SELECT issued FROM idgen.stat_segment WHERE tag = '{tag}'");
         assert_eq!(value::<i64>(&mut cluster.client(), &issued), all.len() as i64, "{tag}");
     }
 }
 
-/// The order is that of the calls, whichever session makes them, and not one within each session only.
+/// Values increase in the order of the calls over all sessions.
 #[test]
-fn sessions_in_turns_count_together() {
+fn sessions_that_alternate_count_without_gaps() {
     let cluster = Cluster::builder().start_with_extension();
     create(&mut cluster.client(), "t", &fixed(7));
     let mut sessions = [cluster.client(), cluster.client(), cluster.client()];
     let mut drawn = Vec::new();
     for turn in 0..60 {
-        // Sizes and ways meet in every combination, and a batch spans several ranges.
+        // Every combination of size and way, and batches over several ranges.
         drawn.extend(draw(&mut sessions[turn % 3], turn / 3, "t", [1, 5, 30, 70][turn % 4]));
     }
     assert_eq!(drawn, (1..=drawn.len() as i64).collect::<Vec<_>>());
 }
 
-/// A step that grows and shrinks changes how values are fetched, and not which ones come.
+/// The step affects how values are fetched, not the values.
 #[test]
-fn an_adapting_step_skips_nothing() {
+fn adapting_step_skips_no_value() {
     let cluster = Cluster::builder().start_with_extension();
     cluster.execute("SELECT segment_create('t', step => 1)");
     let mut client = cluster.client();
     let drawn = draw(&mut client, 0, "t", 20_000);
     assert_eq!(drawn, (1..=20_000).collect::<Vec<_>>());
     let step: i64 = value(&mut client, "SELECT step FROM idgen.segment WHERE tag = 't'");
-    assert!(step > 1, "the step has grown");
+    assert!(step > 1, "the step did not grow");
 }

@@ -1,4 +1,4 @@
-//! Standbys: a synchronous one has every refill whose values were used, an asynchronous one the refill of every row it has.
+//! Standbys: a synchronous one has every refill whose values were used, an asynchronous one those of its replicated rows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,11 +8,11 @@ use idgen_testkit::sql::{PATIENCE, column, execute, ids, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 
 use crate::refill::{wait_for_report, wait_until_worker_waits};
-use crate::{COMMITS_CAN_BE_HELD, HOLD_COMMITS, draw_dry, max_id, singly, with_segment};
+use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, draw_dry, max_id, singly, with_segment};
 
 const STEP: i64 = 100;
 
-/// A primary with a synchronous standby. Commits do not wait for it by themselves, as many set it for speed.
+/// A primary with a synchronous standby. Ordinary commits do not wait for it, a common setting for speed.
 fn with_synchronous_standby() -> (Cluster, Cluster) {
     let primary = with_segment(Cluster::builder().conf("synchronous_commit", "local"), STEP);
     let standby = primary.standby_builder().synchronous().start();
@@ -26,12 +26,12 @@ fn promote(primary: &Cluster, standby: &Cluster) {
 }
 
 #[test]
-fn a_promoted_synchronous_standby_repeats_nothing_that_was_seen() {
+fn promoted_synchronous_standby_repeats_no_value_that_was_seen() {
     let (primary, standby) = with_synchronous_standby();
     let mut client = primary.client();
     let mut seen = ids(&mut client, &singly(10 * STEP + 30));
     standby.stop(Stop::Fast);
-    // The ring goes on being served. What comes after it, the standby does not have.
+    // Values in the ring are still issued, but no range that the standby lacks.
     let (rest, _) = draw_dry(&mut client);
     wait_until_worker_waits(&primary, "SyncRep");
     assert_eq!(draw_dry(&mut client).0, []);
@@ -41,37 +41,37 @@ fn a_promoted_synchronous_standby_repeats_nothing_that_was_seen() {
     drop(client);
 
     promote(&primary, &standby);
-    // All that was seen, and not more: the standby has what it has confirmed.
+    // The standby has exactly the confirmed range.
     assert_eq!(next(&mut standby.client(), "t"), last(&seen) + 1);
 }
 
-/// Nobody has fenced the old primary. It has no standby to confirm its refills any more.
+/// The old primary still runs, but it has no standby to confirm its refills.
 #[test]
-fn two_primaries_repeat_nothing_when_replication_was_synchronous() {
+fn two_primaries_after_synchronous_replication_repeat_no_value() {
     let (primary, standby) = with_synchronous_standby();
     let mut on_old = primary.client();
     let mut seen = ids(&mut on_old, &singly(5 * STEP + 30));
     standby.promote();
     let on_new = ids(&mut standby.client(), &singly(5 * STEP));
     let (rest, _) = draw_dry(&mut on_old);
-    assert!(!rest.is_empty(), "the ring goes on being served");
+    assert!(!rest.is_empty(), "the old primary issues the rest of its ring");
     seen.extend(rest);
     assert_increasing(&seen);
     assert_increasing(&on_new);
     assert!(last(&seen) < on_new[0], "{} after {} on the old primary", on_new[0], last(&seen));
 }
 
-/// What keeps a range from being used although this server has committed it.
+/// The reasons why a locally committed range is not used.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
-    /// An impatient administrator cancels the wait for the standby.
+    /// The wait for the standby is cancelled.
     Cancelled,
-    /// Or ends the worker that waits.
+    /// The waiting worker is terminated.
     Terminated,
 }
 
-/// The range is wasted: nobody knows whether the standby has it. Nobody is ever given a value of it.
-fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
+/// The range is skipped, because the standby may not have it.
+fn assert_ended_wait_skips_its_range(ending: Ending) {
     let (primary, standby) = with_synchronous_standby();
     let mut client = primary.client();
     let mut seen = ids(&mut client, &singly(STEP + 10));
@@ -80,7 +80,7 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
     let confirmed = last(&seen);
     for wasted in 1..=3 {
         let worker = wait_until_worker_waits(&primary, "SyncRep");
-        // The wait is for a range that is in the table, as every session sees when it is over.
+        // The range becomes visible in the table when the wait ends.
         match ending {
             Ending::Cancelled => {
                 execute(&mut client, &format!("SELECT pg_cancel_backend({worker})"));
@@ -89,7 +89,7 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
                     &primary,
                     "t",
                     &format!(
-                        "The wait for the synchronous standby was cancelled, so the values {first} to {end} are not used."
+                        "The wait for the synchronous standby was canceled, so the values {first} to {end} are skipped."
                     ),
                 );
             }
@@ -103,11 +103,11 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
         assert_eq!(drawn, [], "{ending:?}");
         if let Ending::Cancelled = ending {
             let detail = error.detail().unwrap_or_default();
-            assert!(detail.starts_with("The wait for the synchronous standby was cancelled"), "{detail}");
+            assert!(detail.starts_with("The wait for the synchronous standby was canceled"), "{detail}");
         }
         assert_eq!(max_id(&mut client, "t"), confirmed + wasted * STEP, "{ending:?}");
     }
-    // The refill that waits now is confirmed when the standby is back.
+    // The next refill is confirmed when the standby is back.
     wait_until_worker_waits(&primary, "SyncRep");
     standby.start_again();
     execute(&mut client, "SET idgen.segment_timeout = '60s'");
@@ -115,20 +115,20 @@ fn a_wait_that_is_ended_wastes_its_range(ending: Ending) {
 }
 
 #[test]
-fn a_cancelled_wait_for_the_standby_wastes_its_range() {
-    a_wait_that_is_ended_wastes_its_range(Ending::Cancelled);
+fn cancelled_wait_for_the_standby_skips_its_range() {
+    assert_ended_wait_skips_its_range(Ending::Cancelled);
 }
 
 #[test]
-fn a_worker_terminated_in_its_wait_for_the_standby_wastes_its_range_smoke() {
-    a_wait_that_is_ended_wastes_its_range(Ending::Terminated);
+fn worker_terminated_in_its_wait_for_the_standby_skips_its_range_smoke() {
+    assert_ended_wait_skips_its_range(Ending::Terminated);
 }
 
-/// What a promoted standby makes of the table: rows that go on after those it has. The primary key refuses a repeat.
-fn assert_goes_on(standby: &Cluster) {
+/// A promoted standby inserts above its replicated rows. The primary key rejects repeats.
+fn assert_values_continue(standby: &Cluster) {
     let mut client = standby.client();
     let rows: Vec<i64> = column(&mut client, "SELECT id FROM t ORDER BY id");
-    assert!(rows.len() > 50, "{} rows arrived", rows.len());
+    assert!(rows.len() > 50, "only {} rows were replicated", rows.len());
     let new = ids(&mut client, "INSERT INTO t SELECT FROM generate_series(1, 1000) RETURNING id");
     assert_increasing(&new);
     assert!(new[0] > last(&rows), "{} after {}", new[0], last(&rows));
@@ -137,19 +137,19 @@ fn assert_goes_on(standby: &Cluster) {
 const TABLE: &str = "CREATE TABLE t (id bigint PRIMARY KEY DEFAULT segment_next('t'))";
 
 #[test]
-fn a_promoted_asynchronous_standby_repeats_no_row_it_has() {
+fn promoted_asynchronous_standby_repeats_no_replicated_value() {
     for _ in 0..rounds(1, 10) {
         let primary = with_segment(Cluster::builder(), 10);
         primary.execute(TABLE);
         let standby = primary.standby();
-        insert_until_death(&primary);
+        insert_until_crash(&primary);
         standby.promote();
-        assert_goes_on(&standby);
+        assert_values_continue(&standby);
     }
 }
 
-/// Sessions insert rows until the primary is killed under them.
-fn insert_until_death(primary: &Cluster) {
+/// Sessions insert rows until the primary is killed.
+fn insert_until_crash(primary: &Cluster) {
     const ENOUGH: usize = 300;
     let inserted = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -167,11 +167,11 @@ fn insert_until_death(primary: &Cluster) {
     });
 }
 
-/// The worst moment: the refill has written the row, and is about to commit.
+/// The critical moment: the refill has written the row and is about to commit.
 #[test]
-fn no_row_reaches_a_standby_before_its_refill() {
+fn refill_reaches_a_standby_before_the_rows_that_use_it() {
     let primary = with_segment(Cluster::builder(), STEP);
-    primary.execute(&format!("{TABLE}; {COMMITS_CAN_BE_HELD}"));
+    primary.execute(&format!("{TABLE}; {COMMITS_WAIT_FOR_LOCK}"));
     let standby = primary.standby();
     let [mut client, mut holder] = [primary.client(), primary.client()];
     execute(&mut client, "INSERT INTO t SELECT FROM generate_series(1, 10)");
@@ -182,5 +182,5 @@ fn no_row_reaches_a_standby_before_its_refill() {
     drop([client, holder]);
     primary.kill9_postmaster();
     standby.promote();
-    assert_goes_on(&standby);
+    assert_values_continue(&standby);
 }

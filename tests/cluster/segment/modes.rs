@@ -1,4 +1,4 @@
-//! Servers and transactions that are not as others: standbys, old snapshots, read-only ones, a server without the library.
+//! Draws on standbys, under old snapshots, in read-only transactions, and without preload.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
@@ -8,7 +8,7 @@ const ALL: [&str; 3] =
     ["SELECT segment_next('t')", "SELECT segment_next_many('t', 3)", "SELECT segment_reserve('t', 3)"];
 
 #[test]
-fn a_standby_draws_when_it_is_promoted() {
+fn standby_draws_once_it_is_promoted() {
     let primary = Cluster::builder().start_with_extension();
     let mut client = primary.client();
     create(&mut client, "t", "");
@@ -23,12 +23,12 @@ fn a_standby_draws_when_it_is_promoted() {
     assert_eq!(value::<i64>(&mut session, "SELECT count(*) FROM idgen.stat_segment"), 0);
     primary.kill9_postmaster();
     standby.promote();
-    // The session that was refused before.
+    // A session from before the promotion.
     assert_eq!(next(&mut session, "t"), 1001);
 }
 
 #[test]
-fn a_read_only_transaction_draws() {
+fn read_only_transaction_draws() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     create(&mut client, "t", ", step => 2, max_step => 2");
@@ -41,9 +41,9 @@ fn a_read_only_transaction_draws() {
     execute(&mut client, "COMMIT");
 }
 
-/// Values are everybody's: what tag they are of is what everybody sees, and not what an old snapshot shows.
+/// A draw uses the latest row of a tag, not the row in an old snapshot.
 #[test]
-fn an_old_snapshot_does_not_bring_an_old_tag_back() {
+fn draw_under_an_old_snapshot_uses_the_latest_row() {
     let cluster = Cluster::builder().start_with_extension();
     let (mut client, mut dba) = (cluster.client(), cluster.client());
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
@@ -52,7 +52,7 @@ fn an_old_snapshot_does_not_bring_an_old_tag_back() {
         assert_eq!([next(&mut client, "t"), next(&mut dba, "t")], [1, 2]);
         let begin = format!("BEGIN ISOLATION LEVEL {isolation}; SELECT count(*) FROM idgen.segment");
         execute(&mut client, &begin);
-        // Changed, with and without a ring that has heard of it; made again; gone; new.
+        // Changed rows with and without a ring, then a recreated, a new and a dropped tag.
         execute(&mut dba, "SELECT segment_alter('t', max_id => 100), segment_alter('fresh', max_id => 100)");
         assert_eq!(next(&mut dba, "t"), 101);
         assert_eq!([next(&mut client, "t"), next(&mut client, "fresh")], [102, 101]);
@@ -66,7 +66,7 @@ fn an_old_snapshot_does_not_bring_an_old_tag_back() {
 }
 
 #[test]
-fn without_the_library_tags_are_made_and_not_drawn_from() {
+fn tags_can_be_created_but_not_drawn_from_without_preload() {
     let cluster = Cluster::builder().preload(false).start_with_extension();
     let mut client = cluster.client();
     create(&mut client, "t", "");

@@ -4,7 +4,7 @@ use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, column, value};
 use postgres::Client;
 
-/// The process of a database's refill worker, if there is one.
+/// The process id of a database's refill worker.
 pub(crate) fn worker(client: &mut Client, database: &str) -> Option<i32> {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen refill' AND datname";
     let pids: Vec<i32> = column(client, &format!("{sql} = '{database}'"));
@@ -12,7 +12,7 @@ pub(crate) fn worker(client: &mut Client, database: &str) -> Option<i32> {
     pids.first().copied()
 }
 
-/// Waits until the worker of a database has come, and says which process it is.
+/// Waits for the refill worker of a database and returns its process id.
 pub(crate) fn wait_for_worker(cluster: &Cluster, database: &str) -> i32 {
     let mut client = cluster.client();
     let mut found = None;
@@ -23,7 +23,7 @@ pub(crate) fn wait_for_worker(cluster: &Cluster, database: &str) -> i32 {
     found.expect("waited for")
 }
 
-/// Waits until the refill worker waits for this: a kind of lock such as `relation`, or `SyncRep`.
+/// Waits until the refill worker waits for an event, such as the lock type `relation`, or `SyncRep`.
 pub(crate) fn wait_until_worker_waits(cluster: &Cluster, event: &str) -> i32 {
     let mut client = cluster.client();
     let sql =
@@ -36,8 +36,8 @@ pub(crate) fn wait_until_worker_waits(cluster: &Cluster, event: &str) -> i32 {
     found[0]
 }
 
-/// Waits until the refill worker has ended, and its place is free: the postmaster frees that after it has buried the
-/// process, and before it lets anybody else connect. Then no refill is under way, and none is wanted.
+/// Waits until the refill worker has exited and its slot is free, so that no refill is running or requested. The postmaster
+/// frees the slot after it has reaped the process, and before it accepts another connection.
 pub(crate) fn wait_until_no_worker(cluster: &Cluster, database: &str) {
     let mut client = cluster.client();
     let mut seen = Vec::new();
@@ -46,12 +46,12 @@ pub(crate) fn wait_until_no_worker(cluster: &Cluster, database: &str) {
         seen.extend(now);
         now.is_none()
     });
-    let is_buried = |pid: &i32| !std::fs::exists(format!("/proc/{pid}")).unwrap_or(true);
-    cluster.wait_for(PATIENCE, "the postmaster to bury the refill worker", || seen.iter().all(is_buried));
+    let is_reaped = |pid: &i32| !std::fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+    cluster.wait_for(PATIENCE, "the postmaster to reap the refill worker", || seen.iter().all(is_reaped));
     drop(cluster.client());
 }
 
-/// Waits until the worker's last report on a tag begins like this, and returns all of it.
+/// Waits until the worker's last error of a tag begins like this, and returns it.
 pub(crate) fn wait_for_report(cluster: &Cluster, tag: &str, beginning: &str) -> String {
     let mut client = cluster.client();
     let sql = format!("SELECT coalesce(max(last_error), '') FROM idgen.stat_segment WHERE tag = '{tag}'");

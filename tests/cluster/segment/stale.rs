@@ -1,4 +1,4 @@
-//! Ranges that are no longer true: whoever changes, drops or copies a tag is heard by every session that draws from it.
+//! Ranges that become invalid: every drawing session notices a changed, dropped or copied tag.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use postgres::Client;
 
 use crate::max_id;
 
-/// Two sessions that have drawn from a tag, by a prepared statement and without one.
+/// Two sessions that draw from a tag, one with a prepared statement.
 struct Sessions {
     prepared: Client,
     plain: Client,
@@ -33,7 +33,7 @@ impl Sessions {
 }
 
 #[test]
-fn a_change_holds_from_the_next_value_on() {
+fn change_takes_effect_at_the_next_value() {
     let cluster = Cluster::builder().start_with_extension();
     let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
     create(&mut dba, "t", "");
@@ -43,23 +43,23 @@ fn a_change_holds_from_the_next_value_on() {
     execute(&mut dba, "UPDATE idgen.segment SET max_id = 20000");
     assert_eq!(sessions.draw(), [20001, 20002]);
 
-    // Backward is refused, and changes nothing.
+    // Moving max_id back is rejected and changes nothing.
     let max = max_id(&mut dba, "t");
     for sql in ["UPDATE idgen.segment SET max_id = max_id - 1", "SELECT segment_alter('t', max_id => 20002)"] {
         let error = expect_error(&mut dba, sql, "22023");
         assert_eq!(error.detail(), Some(format!("Values up to {max} may have been handed out.").as_str()));
     }
-    // What the trigger keeps, no hand changes.
+    // The trigger ignores updates of its own columns.
     execute(&mut dba, "UPDATE idgen.segment SET creation = 1, version = 1, created_in = 1, changed_in = 1");
     assert_eq!(sessions.draw(), [20003, 20004]);
 
-    // A change that is undone was none.
+    // A rolled-back change has no effect.
     execute(&mut dba, "BEGIN; SELECT segment_alter('t', max_id => 1000000); ROLLBACK");
     assert_eq!(sessions.draw(), [20005, 20006]);
     execute(&mut dba, "UPDATE idgen.segment SET stride = 10, residue = 7");
     assert_eq!(sessions.draw(), [max + 7, max + 17]);
 
-    // The ring has values above the new bound, and keeps them to itself.
+    // Values in the ring above the new bound are not issued.
     let max = max_id(&mut dba, "t");
     execute(&mut dba, &format!("SELECT segment_alter('t', max_id => {}, upper_bound => {})", max + 20, max + 21));
     sessions.expect_error("2200H");
@@ -68,7 +68,7 @@ fn a_change_holds_from_the_next_value_on() {
 }
 
 #[test]
-fn a_tag_made_again_is_another() {
+fn recreated_tag_starts_over() {
     let cluster = Cluster::builder().start_with_extension();
     let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
     create(&mut dba, "t", "");
@@ -84,7 +84,7 @@ fn a_tag_made_again_is_another() {
     execute(&mut dba, "DELETE FROM idgen.segment; INSERT INTO idgen.segment (tag, owner) VALUES ('t', 'postgres')");
     assert_eq!(sessions.draw(), [1, 2]);
 
-    // By another name it is the same.
+    // A renamed tag continues.
     execute(&mut dba, "UPDATE idgen.segment SET tag = 'renamed'");
     sessions.expect_error("42704");
     assert_eq!(next(&mut dba, "renamed"), 3);
@@ -97,7 +97,7 @@ fn a_tag_made_again_is_another() {
     assert_eq!(sessions.draw(), [1, 2]);
 }
 
-/// A statement that goes on drawing while others change the segment: a cursor that is fetched in pieces.
+/// A statement that draws while others change the segment: a cursor that is fetched in pieces.
 struct Statement(Client);
 
 impl Statement {
@@ -114,7 +114,7 @@ impl Statement {
 }
 
 #[test]
-fn a_running_statement_draws_nothing_of_a_dropped_segment_smoke() {
+fn running_statement_draws_nothing_from_a_dropped_segment_smoke() {
     let cluster = Cluster::builder().start_with_extension();
     let mut dba = cluster.client();
     create(&mut dba, "t", "");
@@ -124,7 +124,7 @@ fn a_running_statement_draws_nothing_of_a_dropped_segment_smoke() {
     assert_eq!(running.fetch(), [5000, 5001]);
     execute(&mut dba, "BEGIN; SELECT segment_drop('t'); SELECT segment_create('t', 7000); COMMIT");
     assert_eq!(running.fetch(), [7000, 7001]);
-    // A drop that is undone wastes nothing.
+    // A rolled-back drop loses no values.
     for undone in [
         "BEGIN; SELECT segment_drop('t'); ROLLBACK",
         "BEGIN; SAVEPOINT s; SELECT segment_drop('t'); ROLLBACK TO s; COMMIT",
@@ -139,7 +139,7 @@ fn a_running_statement_draws_nothing_of_a_dropped_segment_smoke() {
 }
 
 #[test]
-fn a_running_statement_follows_a_change_from_the_next_value_on() {
+fn running_statement_follows_a_change_at_the_next_value() {
     let cluster = Cluster::builder().start_with_extension();
     let mut dba = cluster.client();
     create(&mut dba, "t", "");
@@ -149,7 +149,7 @@ fn a_running_statement_follows_a_change_from_the_next_value_on() {
     assert_eq!(running.fetch(), [5001, 5002]);
     execute(&mut dba, "SELECT segment_alter('t', max_id => 10000, stride => 10, residue => 7)");
     assert_eq!(running.fetch(), [10007, 10017]);
-    // The step says nothing about values, and neither does a grant.
+    // Neither the step nor a grant affects the values.
     execute(&mut dba, "SELECT segment_alter('t', max_step => 5000000); SELECT segment_grant('t', 'public')");
     assert_eq!(running.fetch(), [10027, 10037]);
     let max = max_id(&mut dba, "t");
@@ -157,9 +157,9 @@ fn a_running_statement_follows_a_change_from_the_next_value_on() {
     expect_error(&mut running.0, "FETCH 2 FROM c", "2200H");
 }
 
-/// The trigger of the table has announced the change by then.
+/// At that point the table's trigger has already announced the change.
 #[test]
-fn a_change_that_another_trigger_suppresses_leaves_the_segment_usable() {
+fn change_suppressed_by_another_trigger_leaves_the_segment_usable() {
     let cluster = Cluster::builder().start_with_extension();
     let mut dba = cluster.client();
     create(&mut dba, "t", "");
@@ -180,7 +180,7 @@ fn a_change_that_another_trigger_suppresses_leaves_the_segment_usable() {
 }
 
 #[test]
-fn an_extension_made_again_is_another() {
+fn recreated_extension_starts_over() {
     let cluster = Cluster::builder().start_with_extension();
     let (mut dba, mut sessions) = (cluster.client(), Sessions::of(&cluster));
     for first in [1, 70] {
@@ -195,7 +195,7 @@ fn an_extension_made_again_is_another() {
 }
 
 #[test]
-fn a_database_made_again_is_another_and_so_is_its_copy() {
+fn recreated_or_copied_database_has_its_own_values() {
     let cluster = Cluster::builder().start_with_extension();
     for first in [1, 40] {
         let mut client = in_new_database(&cluster, "shop");
@@ -209,12 +209,12 @@ fn a_database_made_again_is_another_and_so_is_its_copy() {
     create(&mut client, "t", "");
     execute(&mut client, "CREATE TABLE drawn AS SELECT segment_next('t') AS id FROM generate_series(1, 10)");
     drop(client);
-    // Right away: the refill worker is still there.
+    // At once, while the refill worker still runs.
     cluster.execute("CREATE DATABASE copy TEMPLATE shop");
     let (mut copy, mut shop) = (cluster.client_in("copy"), cluster.client_in("shop"));
     let mut seen: BTreeSet<i64> = column(&mut copy, "SELECT id FROM drawn").into_iter().collect();
     assert_eq!(seen.len(), 10);
-    // Each goes on by itself, and the copy with nothing that is in it.
+    // Each continues separately, and the copy repeats no value that it contains.
     assert_eq!(next(&mut shop, "t"), 11);
     for _ in 0..20 {
         assert!(seen.insert(next(&mut copy, "t")));
@@ -223,7 +223,7 @@ fn a_database_made_again_is_another_and_so_is_its_copy() {
 }
 
 #[test]
-fn a_restored_database_goes_on_after_what_it_holds() {
+fn restored_database_repeats_no_value_that_it_contains() {
     let cluster = Cluster::builder().start_with_extension();
     cluster.execute("CREATE ROLE maker; CREATE ROLE drawer LOGIN");
     let mut shop = in_new_database(&cluster, "shop");
@@ -240,7 +240,7 @@ fn a_restored_database_goes_on_after_what_it_holds() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     run("pg_dump", ["-d", "shop", "--no-comments"]);
-    // What the source draws after the dump is its own.
+    // The source draws on after the dump.
     execute(&mut shop, "INSERT INTO drawn (n) SELECT generate_series(31, 60)");
 
     cluster.execute("CREATE DATABASE restored");

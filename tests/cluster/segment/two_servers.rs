@@ -1,11 +1,11 @@
-//! Two masters without a coordinator: one takes the even values, the other the odd ones.
+//! Two independent servers: one issues even values, the other odd ones.
 
 use idgen_testkit::ids::{assert_distinct, last};
 use idgen_testkit::sql::{ids, row};
 use idgen_testkit::{Cluster, Stop};
 
 #[test]
-fn strides_keep_two_servers_apart() {
+fn strides_separate_the_values_of_two_servers() {
     let servers: Vec<Cluster> = (0..2)
         .map(|residue| {
             let cluster = Cluster::builder().start_with_extension();
@@ -19,12 +19,12 @@ fn strides_keep_two_servers_apart() {
         workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
     });
     for (residue, drawn) in (0..).zip(&drawn) {
-        // All of one kind and none skipped. The first one begins at 2: values start at 1.
+        // All of one residue and none skipped. Values start at 1, so the even ones begin at 2.
         let first = 2 - residue;
         let expected = (first..).step_by(2).take(drawn.len());
         assert_eq!(*drawn, expected.collect::<Vec<_>>(), "residue {residue}");
     }
-    // Each goes on in its own kind after a crash.
+    // Each keeps its residue after a crash.
     let after: Vec<i64> = (servers.iter())
         .zip(0..)
         .flat_map(|(server, residue)| {

@@ -1,4 +1,4 @@
-//! A session that waits for a refill: it can be ended in every way, leaves nothing behind, and has a limit.
+//! Waits for a refill: they can be ended in every way, leave nothing behind, and have a timeout.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::next;
@@ -8,10 +8,10 @@ use postgres::Client;
 use crate::refill::{wait_for_report, worker};
 use crate::{draw_dry, singly, with_segment};
 
-/// A server with nothing left to draw, and the session that keeps the refill away.
+/// A server with an empty ring, and the session that blocks the refill.
 fn with_nothing_left() -> (Cluster, Client) {
     let cluster = with_segment(Cluster::builder().conf("log_line_prefix", "[%p] %e "), 100);
-    // Longer than any of the tests waits.
+    // Longer than any wait of these tests.
     cluster.execute(
         "ALTER DATABASE postgres SET idgen.segment_timeout = '2min';
          ALTER DATABASE postgres SET statement_timeout = 0",
@@ -24,7 +24,7 @@ fn with_nothing_left() -> (Cluster, Client) {
     (cluster, holder)
 }
 
-/// Ends a session's wait from outside, by what sends the signal.
+/// Ends a session's wait with this signalling function.
 fn end_by(cluster: &Cluster, client: &mut Client, signal: &str) -> postgres::Error {
     let pid = backend_pid(client);
     std::thread::scope(|scope| {
@@ -36,7 +36,7 @@ fn end_by(cluster: &Cluster, client: &mut Client, signal: &str) -> postgres::Err
 }
 
 #[test]
-fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
+fn wait_for_a_refill_can_be_cancelled_timed_out_and_terminated_smoke() {
     let (cluster, mut holder) = with_nothing_left();
     let mut client = cluster.client();
     let error = end_by(&cluster, &mut client, "pg_cancel_backend");
@@ -46,7 +46,7 @@ fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
     expect_error(&mut client, "SELECT segment_next('t')", "57014");
     execute(&mut client, "RESET statement_timeout");
 
-    // In a transaction that goes on.
+    // Inside a transaction that continues.
     execute(&mut client, "BEGIN; SAVEPOINT s");
     let error = end_by(&cluster, &mut client, "pg_cancel_backend");
     assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
@@ -58,7 +58,7 @@ fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
     let line = format!("[{pid}] 57P01 FATAL: ");
     assert!(cluster.log().contains(&line), "no {line:?} in\n{}", cluster.log());
 
-    // None of them has taken a value along, and the session that was cancelled is as good as new.
+    // None of them used a value, and the cancelled session works.
     execute(&mut holder, "ROLLBACK");
     assert_eq!(next(&mut client, "t"), 101);
     execute(&mut client, "COMMIT");
@@ -66,7 +66,7 @@ fn a_wait_is_ended_by_whatever_ends_a_statement_smoke() {
 }
 
 #[test]
-fn a_wait_ends_with_what_the_worker_last_reported() {
+fn timed_out_wait_reports_the_last_error_of_the_worker() {
     let (cluster, mut holder) = with_nothing_left();
     let mut client = cluster.client();
     let mut reported = |report: &str| {
@@ -75,7 +75,7 @@ fn a_wait_ends_with_what_the_worker_last_reported() {
         assert_eq!(drawn, []);
         assert_eq!(error.detail(), Some(report));
     };
-    reported("The row of the tag in idgen.segment is locked by a transaction that has not ended.");
+    reported("A transaction that has not ended holds a lock on the segment's row in idgen.segment.");
     execute(&mut holder, "ROLLBACK; BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE");
     reported("canceling statement due to lock timeout");
     execute(&mut holder, "ROLLBACK");
@@ -83,9 +83,9 @@ fn a_wait_ends_with_what_the_worker_last_reported() {
     assert_eq!(rest, (101..=400).collect::<Vec<_>>());
 }
 
-/// The limit is each session's own, and 0 is no wait at all.
+/// The timeout is per session, and 0 means no wait.
 #[test]
-fn the_timeout_is_the_session_s_own() {
+fn segment_timeout_applies_per_session() {
     let (cluster, mut holder) = with_nothing_left();
     let mut patient = cluster.client();
     let pid = backend_pid(&mut patient);
@@ -105,9 +105,9 @@ fn the_timeout_is_the_session_s_own() {
     });
 }
 
-/// A worker that dies under those who wait is replaced by them.
+/// Waiting sessions start a new worker.
 #[test]
-fn a_wait_outlives_the_worker_it_waits_for() {
+fn wait_survives_the_end_of_the_worker() {
     let (cluster, mut holder) = with_nothing_left();
     let mut patient = cluster.client();
     let pid = backend_pid(&mut patient);
@@ -132,10 +132,10 @@ fn a_wait_outlives_the_worker_it_waits_for() {
     });
 }
 
-/// The session waits at the row's old version, and the worker finds the new one exhausted. By COMMIT PREPARED, because that
-/// leaves the ring to the old version until the worker looks at the row.
+/// The session waits for the old row, and the worker finds the new one exhausted. COMMIT PREPARED leaves the ring to the old
+/// row until the worker reads the new one.
 #[test]
-fn a_waiter_learns_at_once_that_a_newer_row_is_exhausted() {
+fn waiting_draw_fails_at_once_if_the_new_row_is_exhausted() {
     let cluster = with_segment(Cluster::builder().conf("max_prepared_transactions", "1"), 100);
     cluster.execute("ALTER DATABASE postgres SET idgen.segment_timeout = '40s'");
     let mut changer = cluster.client();
@@ -151,6 +151,6 @@ fn a_waiter_learns_at_once_that_a_newer_row_is_exhausted() {
         execute(&mut changer, "PREPARE TRANSACTION 'bound'");
         execute(&mut changer, "COMMIT PREPARED 'bound'");
         let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);
-        assert!(detail.is_some_and(|detail| detail.starts_with("No value above 100 ")));
+        assert!(detail.is_some_and(|detail| detail.starts_with("Its values end at 100,")));
     });
 }

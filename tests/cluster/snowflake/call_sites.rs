@@ -1,4 +1,4 @@
-//! What a place in a query remembers must hold for that place only: every id is of the layout that was asked for.
+//! State cached at a call site must not leak to another: every id has the layout that was asked for.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use postgres::Client;
 
 use crate::{tag_of, tagged};
 
-/// Asserts that each id has the tag beside it, and that the ids of each tag increase.
+/// Each id has the tag beside it, and the ids of each tag increase.
 pub fn assert_tags(rows: &[(i64, i64)]) {
     for (tag, id) in rows {
         assert_eq!(tag_of(*id), *tag, "{id}");
@@ -26,10 +26,10 @@ pub fn pairs(client: &mut Client, sql: &str) -> Vec<(i64, i64)> {
 }
 
 #[test]
-fn plpgsql_with_changing_layouts() {
+fn call_site_in_plpgsql_follows_changing_layouts() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
-    // Each way to run an expression or a statement with a variable; the places stay from call to call.
+    // Each way to run an expression or a statement with a variable. The call sites persist from call to call.
     let ways = [
         "id := snowflake_next(l);",
         "SELECT snowflake_next(l) INTO id;",
@@ -70,7 +70,7 @@ fn plpgsql_with_changing_layouts() {
 }
 
 #[test]
-fn layouts_from_columns() {
+fn call_site_follows_layouts_from_columns() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     let layout = "'time:41 tag:10=' || n % 5 || ' sequence:12 epoch:2020-01-01'";
@@ -82,7 +82,7 @@ fn layouts_from_columns() {
     );
     assert_tags(&pairs(&mut client, "SELECT tag, snowflake_next(l) FROM layouts"));
     assert_tags(&pairs(&mut client, "SELECT tag, snowflake_next(l::varchar) FROM layouts"));
-    // The same function at several places of one row, with constants and without a layout in between.
+    // Several call sites in one row, some with constants or without a layout.
     let sql = format!(
         "SELECT tag, snowflake_next(l), 900::bigint, snowflake_next('{}'), snowflake_next(), snowflake_next('js53')
          FROM layouts",
@@ -94,7 +94,7 @@ fn layouts_from_columns() {
     assert_increasing(&rows.iter().map(|row| row.get(4)).collect::<Vec<_>>());
     assert_increasing(&rows.iter().map(|row| row.get(5)).collect::<Vec<_>>());
 
-    // What is no layout is an error each time, and leaves the place as it was.
+    // An invalid layout is an error each time and does not change the call site.
     expect_error(&mut client, "SELECT snowflake_next(NULL)", "22004");
     expect_error(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l END) FROM layouts", "22004");
     expect_error(&mut client, "SELECT snowflake_next(CASE WHEN tag < 4 THEN l ELSE 'no' END) FROM layouts", "22023");
@@ -102,7 +102,7 @@ fn layouts_from_columns() {
 }
 
 #[test]
-fn prepared_statements_with_the_layout_as_parameter() {
+fn call_site_in_a_prepared_statement_follows_its_layout_parameter() {
     let cluster = Cluster::builder().start_with_extension();
     for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
         let mut client = cluster.client();
@@ -120,7 +120,7 @@ fn prepared_statements_with_the_layout_as_parameter() {
         }
         assert_tags(&rows);
 
-        // By SQL, where the place is kept with the plan.
+        // In SQL, where the call site persists with the plan.
         execute(&mut client, "PREPARE p (text) AS SELECT snowflake_next($1)");
         let rows: Vec<_> =
             (0..24).map(|n| (n % 3, ids(&mut client, &format!("EXECUTE p ('{}')", tagged(n % 3)))[0])).collect();
@@ -129,7 +129,7 @@ fn prepared_statements_with_the_layout_as_parameter() {
 }
 
 #[test]
-fn defaults_of_columns() {
+fn column_default_draws_ids_in_row_order() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     execute(
@@ -160,8 +160,12 @@ fn defaults_of_columns() {
         assert!(drawn.iter().all(|id| tag < 0 || tag_of(*id) == tag), "{column}");
         all.extend(assert_distinct(drawn));
     }
-    // Rows go in the order in which they came.
+    // Rows are inserted in order.
     assert_increasing(&ids(&mut client, "SELECT id FROM t WHERE n >= 50 AND n < 2000 ORDER BY n"));
     let issued = "SELECT sum(issued)::bigint FROM idgen.stat_snowflake";
-    assert_eq!(value::<i64>(&mut client, issued), all.len() as i64 + updated as i64, "none was drawn in vain");
+    assert_eq!(
+        value::<i64>(&mut client, issued),
+        all.len() as i64 + updated as i64,
+        "every id that was drawn is stored"
+    );
 }

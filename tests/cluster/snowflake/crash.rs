@@ -1,4 +1,4 @@
-//! What is left after the death of one backend. That nothing repeats over it is shown elsewhere.
+//! The generator after the crash of one backend. Other tests show that no id repeats.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use idgen_testkit::{Cluster, rounds};
 const SESSIONS: usize = 8;
 
 #[test]
-fn the_generator_works_after_a_backend_was_killed_under_load_smoke() {
+fn generator_works_after_a_backend_was_killed_under_load_smoke() {
     let cluster = Cluster::builder().start_with_extension();
     for round in 1..=rounds(2, 20) {
         let statements = AtomicUsize::new(0);
@@ -19,7 +19,7 @@ fn the_generator_works_after_a_backend_was_killed_under_load_smoke() {
             let statements = &statements;
             let draw = |mut client: postgres::Client| {
                 let mut received: Vec<i64> = Vec::new();
-                // Until the crash ends the session.
+                // Draws until the crash ends the session.
                 while let Ok(row) =
                     client.query_one("SELECT array_agg(snowflake_next()) FROM generate_series(1, 100)", &[])
                 {
@@ -39,7 +39,7 @@ fn the_generator_works_after_a_backend_was_killed_under_load_smoke() {
         cluster.wait_until_ready();
         assert_eq!(cluster.log().matches("all server processes terminated; reinitializing").count(), round);
         let mut client = cluster.client();
-        // Shared memory is new: no generator has a tenant, and no counter counts what was before.
+        // Shared memory is reinitialized: no generator is in use, and the counters are 0.
         assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0);
         let after = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 1000)");
         assert_increasing(&after);

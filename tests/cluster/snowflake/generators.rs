@@ -1,4 +1,4 @@
-//! The table of generators: more layouts than it has places.
+//! More layouts than generators.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use postgres::Client;
 
 use crate::{tag_of, tagged};
 
-/// Another than `tagged`, with so few ids a tick that a batch is far ahead of the clock.
+/// A layout with so few ids a tick that a batch runs far ahead of the clock.
 fn narrow(tag: i64) -> String {
     format!("time:41 tag:10={tag} sequence:1 epoch:2020-01-01")
 }
@@ -19,7 +19,7 @@ fn draw(client: &mut Client, layout: &str) -> i64 {
 }
 
 #[test]
-fn three_hundred_layouts_share_four_generators() {
+fn three_hundred_layouts_share_four_generators_without_repeats() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
     let mut last: HashMap<i64, i64> = HashMap::new();
     let mut kept = 0;
@@ -41,9 +41,9 @@ fn three_hundred_layouts_share_four_generators() {
     assert_eq!(shown, 4);
 }
 
-/// Faster than the clock ticks: no generator is behind it, yet each is only in the tick that is running.
+/// Layouts alternate faster than the clock ticks, so every generator is in the current tick.
 #[test]
-fn layouts_take_turns_within_a_tick() {
+fn layouts_alternate_on_one_generator_within_a_tick() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
     let mut client = cluster.client();
     let sql = "SELECT snowflake_next(format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', n % 300))
@@ -54,9 +54,9 @@ fn layouts_take_turns_within_a_tick() {
     }
 }
 
-/// Nobody can fill the table: who has drawn ahead of the clock makes room too, and comes back where it was left.
+/// A generator ahead of the clock can be evicted too, and its layout continues where it was.
 #[test]
-fn a_table_full_of_borrowers_makes_room_for_a_new_layout() {
+fn new_layout_evicts_a_generator_that_is_ahead_of_the_clock() {
     let builder = Cluster::builder().conf("idgen.max_generators", "4").conf("idgen.max_drift", "1min");
     let cluster = builder.start_with_extension();
     let mut client = cluster.client();
@@ -67,16 +67,16 @@ fn a_table_full_of_borrowers_makes_room_for_a_new_layout() {
         last.push(value::<i64>(&mut client, &sql));
     }
     let newcomer = format!("SELECT snowflake_time(snowflake_next('{0}'), '{0}') <= clock_timestamp()", narrow(4));
-    assert!(value::<bool>(&mut client, &newcomer), "it is not ahead because others are");
+    assert!(value::<bool>(&mut client, &newcomer), "the new layout is not ahead of the clock");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     for tag in 1..4 {
         assert!(draw(&mut client, &narrow(tag)) > last[tag as usize - 1]);
     }
 }
 
-/// An error must not cost a place: anybody may make one.
+/// An error must not take a generator permanently.
 #[test]
-fn layouts_that_cannot_issue_take_no_place_for_good() {
+fn layout_that_cannot_issue_ids_takes_no_generator() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
     let mut client = cluster.client();
     for tag in 0..10 {
@@ -88,9 +88,9 @@ fn layouts_that_cannot_issue_take_no_place_for_good() {
     assert!(draw(&mut client, &tagged(1)) > 0);
 }
 
-/// A session that remembers its place, in a statement it has prepared, finds out that the place was given away.
+/// A prepared statement notices that its cached generator was evicted.
 #[test]
-fn a_prepared_place_that_was_given_away_is_found_again() {
+fn prepared_statement_continues_after_its_generator_was_evicted() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();
     let mut holder = cluster.client();
     let mut other = cluster.client();
@@ -101,7 +101,7 @@ fn a_prepared_place_that_was_given_away_is_found_again() {
     let mut received = Vec::new();
     for n in 0..200_i32 {
         received.push(holder.query_one(&insert, &[&n]).unwrap().get::<_, i64>(0));
-        // There is one place beside that of idgen.layout, so every other layout takes it.
+        // There is one generator besides that of idgen.layout, so every other layout evicts it.
         let tag = i64::from(2 + n % 3);
         let theirs = draw(&mut other, &tagged(tag));
         received.push(holder.query_one(&call, &[]).unwrap().get(0));
@@ -109,12 +109,12 @@ fn a_prepared_place_that_was_given_away_is_found_again() {
         assert_eq!(tag_of(theirs), tag);
     }
     assert_increasing(&received);
-    assert!(received.iter().all(|id| tag_of(*id) == 1), "all of the holder's layout");
+    assert!(received.iter().all(|id| tag_of(*id) == 1), "every id has the layout of the statement");
 }
 
-/// The same within one statement: the place is remembered from row to row while others take it.
+/// The same within one statement, which caches its generator from row to row.
 #[test]
-fn a_cursor_whose_place_was_given_away_goes_on() {
+fn cursor_continues_after_its_generator_was_evicted() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();
     let mut holder = cluster.client();
     let mut other = cluster.client();
@@ -132,7 +132,7 @@ fn a_cursor_whose_place_was_given_away_goes_on() {
         single.extend(ids(&mut holder, "FETCH 10 FROM single"));
         batch.extend(ids(&mut holder, "FETCH 10 FROM batch"));
         draw(&mut other, &tagged(tag));
-        // In the holder's layout too, so that ids issued in between would show as repeats.
+        // The cursor's layout too, so that a repeat would show.
         all.push(draw(&mut other, &mine));
     }
     assert_eq!((single.len(), batch.len()), (1000, 1000));
@@ -143,9 +143,9 @@ fn a_cursor_whose_place_was_given_away_goes_on() {
     assert_distinct(all);
 }
 
-/// Sessions that take each other's places all the time, and draw from places they are about to lose.
+/// Sessions evict each other's generators continuously.
 #[test]
-fn places_that_change_hands_under_load_repeat_nothing() {
+fn concurrent_evictions_repeat_no_id() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
     cluster.execute(
         "CREATE FUNCTION drawn(n int) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -179,5 +179,5 @@ fn places_that_change_hands_under_load_repeat_nothing() {
         assert_distinct(drawn.concat());
     }
     let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
-    assert_eq!(shown, 3, "eight layouts had three places");
+    assert_eq!(shown, 3, "eight layouts share three generators");
 }

@@ -1,4 +1,4 @@
-//! The ends of what numbers, settings and layouts can hold.
+//! The limits of worker ids, settings and layouts.
 
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{check, column, execute, expect_error, hint, ids, row, value};
@@ -6,7 +6,7 @@ use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
 #[test]
-fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
+fn worker_id_too_large_for_one_layout_works_in_others() {
     let cluster = Cluster::builder().conf("idgen.worker_id", "8").conf("idgen.layout", "js53").start_with_extension();
     let mut client = cluster.client();
     for sql in
@@ -22,7 +22,7 @@ fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
     let worker: i32 =
         value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next('snowflake'), 'snowflake')");
     assert_eq!(worker, 8);
-    // The number counts where the layout has the field.
+    // The worker id matters only to layouts with the field.
     assert!(value::<i64>(&mut client, "SELECT snowflake_next('seconds')") > 0);
 
     cluster.set_conf("idgen.worker_id", "7");
@@ -34,7 +34,7 @@ fn a_worker_id_beyond_the_layout_is_an_error_in_that_layout_alone() {
 }
 
 #[test]
-fn a_datacenter_id_is_in_the_ids_and_has_its_limit() {
+fn datacenter_id_is_in_the_ids_and_has_a_limit() {
     let cluster =
         Cluster::builder().conf("idgen.worker_id", "3").conf("idgen.datacenter_id", "31").start_with_extension();
     let mut client = cluster.client();
@@ -45,11 +45,11 @@ fn a_datacenter_id_is_in_the_ids_and_has_its_limit() {
     let error = expect_error(&mut client, &format!("SELECT snowflake_next('{narrow}')"), "22003");
     assert!(hint(&error).contains("idgen.datacenter_id"), "{error:?}");
     let worker: i32 = value(&mut client, "SELECT worker FROM snowflake_parts(snowflake_next())");
-    assert_eq!(worker, 3, "it counts where the layout has the field");
+    assert_eq!(worker, 3, "the datacenter id matters only to layouts with the field");
 }
 
 #[test]
-fn settings_out_of_their_range_keep_the_server_down() {
+fn setting_out_of_range_prevents_the_start() {
     let cluster = Cluster::builder().start_with_extension();
     cluster.stop(Stop::Fast);
     for (name, bad, good) in [
@@ -68,16 +68,16 @@ fn settings_out_of_their_range_keep_the_server_down() {
         assert!(report.contains(name), "{name} = '{bad}': {report}");
         if name == "idgen.layout" {
             let word = if bad.contains(' ') { "\"wroker:10\"" } else { "\"snowflak\"" };
-            assert!(report.contains(&format!("At {word}")), "the word is named: {report}");
+            assert!(report.contains(&format!("At {word}")), "the report shows the position: {report}");
         }
         cluster.set_conf(name, good);
     }
     cluster.start_again();
 }
 
-/// PostgreSQL drops what it does not know. It says so, and the check of the worker's number fails.
+/// PostgreSQL removes an unknown setting with a warning, and the check of the worker id fails.
 #[test]
-fn a_misspelt_setting_is_told() {
+fn misspelt_setting_is_reported() {
     let cluster = Cluster::builder().conf("idgen.wroker_id", "1").start_with_extension();
     assert!(cluster.log().contains("\"idgen.wroker_id\""), "{}", cluster.log());
     let (ok, message) = check(&mut cluster.client(), "worker");
@@ -85,13 +85,13 @@ fn a_misspelt_setting_is_told() {
 }
 
 #[test]
-fn a_bad_setting_at_reload_is_refused_and_the_old_one_stays() {
+fn invalid_setting_at_reload_keeps_the_old_value() {
     let cluster = Cluster::builder().conf("idgen.max_drift", "2s").start_with_extension();
     cluster.set_conf("idgen.max_drift", "-5");
     cluster.reload();
     let mut client = cluster.client();
     assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "2s");
-    assert!(cluster.log().contains("idgen.max_drift"), "the log says so");
+    assert!(cluster.log().contains("idgen.max_drift"), "the log names the setting");
 
     cluster.set_conf("idgen.max_drift", "3s");
     cluster.set_conf("idgen.layout", "js53");
@@ -101,7 +101,7 @@ fn a_bad_setting_at_reload_is_refused_and_the_old_one_stays() {
 }
 
 #[test]
-fn a_clock_before_the_epoch_is_an_error() {
+fn clock_before_the_epoch_is_an_error() {
     let cluster = Cluster::builder().fake_clock().start_with_extension();
     let mut client = cluster.client();
     let future = "time:41 worker:10 sequence:12 epoch:2100-01-01";
@@ -113,24 +113,24 @@ fn a_clock_before_the_epoch_is_an_error() {
     cluster.clock().set_offset_ms(80 * 366 * 86_400_000);
     let first: i64 = value(&mut client, &format!("SELECT snowflake_next('{future}')"));
     assert!(first > 0);
-    // When the clock goes back, the layout's ids go on from where they were, as after every step back.
+    // After the step back the ids of the layout continue where they were.
     cluster.clock().set_offset_ms(0);
     let next = ids(&mut client, &format!("SELECT snowflake_next('{future}') FROM generate_series(1, 100)"));
     assert!(next[0] > first, "{} after {first}", next[0]);
     assert_increasing(&next);
 }
 
-/// A layout of 2^20 ticks of a second that ends so many seconds from now, by the server's clock.
+/// A layout of 2^20 one-second ticks that ends this many seconds from now, by the server's clock.
 fn ending_in(client: &mut Client, seconds: i64, sequence: u32) -> (i64, String) {
     let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
     let end_ms = (now + seconds) * 1000;
     (end_ms, format!("time:20 sequence:{sequence} unit:1s epoch:{}ms", end_ms - (1000 << 20)))
 }
 
-/// Draws all the time, from before the last tick until after it: what was drawn wholly inside the last tick must be
-/// an id of it, and what was drawn wholly after it an error.
+/// Draws continuously from before the last tick until after it. A draw inside the last tick must return an id of it, and a
+/// draw after it must fail.
 #[test]
-fn the_last_tick_works_and_the_next_is_an_error() {
+fn layout_issues_ids_in_its_last_tick_and_fails_after_it() {
     let cluster = Cluster::builder().fake_clock().conf("idgen.max_drift", "0").start_with_extension();
     let mut client = cluster.client();
     let (end_ms, layout) = ending_in(&mut client, 3600, 32);
@@ -171,9 +171,9 @@ fn the_last_tick_works_and_the_next_is_an_error() {
     assert!(hint(&error).contains("more time bits"), "{error:?}");
 }
 
-/// Ids borrowed from later ticks end where the layout ends: the last tick is given out to its last id, and not more.
+/// Borrowed ids end with the last id of the last tick.
 #[test]
-fn borrowing_ends_with_the_last_tick() {
+fn borrowing_ends_with_the_last_tick_of_the_layout() {
     let cluster = Cluster::builder().fake_clock().conf("idgen.max_drift", "1min").start_with_extension();
     let mut client = cluster.client();
     let (end_ms, layout) = ending_in(&mut client, 3600, 2);
@@ -198,31 +198,31 @@ fn borrowing_ends_with_the_last_tick() {
             }
         }
     }
-    assert_eq!(last, last_id, "every id up to the end was given, and an error after it");
+    assert_eq!(last, last_id, "the last id of the layout comes before the error");
     let sql = format!("SELECT (extract(epoch FROM snowflake_time({last}, '{layout}')) * 1000)::bigint");
     assert_eq!(value::<i64>(&mut client, &sql), end_ms - 1000);
     expect_error(&mut client, &format!("SELECT snowflake_next_many(5, '{layout}')"), "22003");
 
-    // Its neighbours go on.
+    // Other layouts continue.
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     assert!(cluster.log().contains("has no ids from"), "the end was announced");
     let (ok, message) = check(&mut client, "layouts");
     assert!(!ok && message.contains(&layout[..18]), "{message}");
 }
 
-/// A layout of some four years, of ticks of a second, that ends so many days from now, by the server's clock.
+/// A layout of about four years in one-second ticks that ends this many days from now, by the server's clock.
 fn ending_in_days(client: &mut Client, days: i64, sequence: u32) -> String {
     let now: i64 = value(client, "SELECT extract(epoch FROM clock_timestamp())::bigint");
     format!("time:27 sequence:{sequence} unit:1s epoch:{}ms", (now + days * 86_400 - (1 << 27)) * 1000)
 }
 
-/// How often the end of a layout was announced, to all sessions together.
+/// The number of announcements of the end of a layout, in all sessions.
 fn announced(cluster: &Cluster) -> usize {
     cluster.log().lines().filter(|line| line.contains("WARNING") && line.contains("has no ids from")).count()
 }
 
 #[test]
-fn the_last_year_is_announced_once_a_session_also_where_it_began_in_an_open_session() {
+fn last_year_is_announced_once_a_session_also_if_it_begins_in_an_open_session() {
     let builder = Cluster::builder().fake_clock().conf("idgen.clock_window", "100ms").conf("idgen.max_drift", "0");
     let cluster = builder.start_with_extension();
     let mut old = cluster.client();
@@ -239,13 +239,13 @@ fn the_last_year_is_announced_once_a_session_also_where_it_began_in_an_open_sess
         old.query_one(&prepared, &[]).unwrap();
         draw(&mut old);
     }
-    assert_eq!(announced(&cluster), 1, "to the session that has drawn before");
+    assert_eq!(announced(&cluster), 1, "announced to the session that drew before");
     for sessions in 2..=4 {
         let mut client = cluster.client();
         for days in [41, 42] {
             cluster.clock().set_offset_ms((days + 3 * sessions) * 86_400_000);
             draw(&mut client);
-            // The same layout in other words.
+            // The same layout in another spelling.
             value::<i64>(
                 &mut client,
                 &format!("SELECT snowflake_next('{}')", layout.replace("unit:1s ", "unit:1000ms ")),
@@ -253,14 +253,14 @@ fn the_last_year_is_announced_once_a_session_also_where_it_began_in_an_open_sess
         }
         assert_eq!(announced(&cluster), sessions as usize);
     }
-    // Another layout is another matter.
+    // Another layout is announced separately.
     let other = ending_in_days(&mut old, 100, 10);
     value::<i64>(&mut old, &format!("SELECT snowflake_next('{other}')"));
     assert_eq!(announced(&cluster), 5);
 }
 
 #[test]
-fn parallel_workers_do_not_announce_the_last_year() {
+fn parallel_worker_does_not_announce_the_last_year() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen; CREATE TABLE rows AS SELECT generate_series(1, 20000) AS n");
     let mut client = cluster.client();

@@ -1,4 +1,4 @@
-//! Snowflake ids on real servers: what holds over sessions, databases, waits, limits, roles and crashes.
+//! Snowflake ids on real servers: sessions, databases, waits, limits, roles and crashes.
 
 mod call_sites;
 mod crash;
@@ -6,16 +6,16 @@ mod generators;
 mod limits;
 mod modes;
 mod roles;
-mod sets;
+mod set_returning;
 mod unique;
 mod waits;
 
-/// One of many layouts, told apart by a tag.
+/// One of many layouts, distinguished by a tag.
 fn tagged(tag: i64) -> String {
     format!("time:41 tag:10={tag} sequence:12 epoch:2020-01-01")
 }
 
-/// The tag of an id of any of them.
+/// The tag of an id of such a layout.
 fn tag_of(id: i64) -> i64 {
     (id >> 12) & 1023
 }

@@ -1,4 +1,4 @@
-//! Servers that cannot generate, or not yet: without preload, and standbys. Decoding works on all of them.
+//! Servers without preload and standbys cannot generate ids, but decode them.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
@@ -12,7 +12,7 @@ const GENERATE: [&str; 4] = [
     "SELECT snowflake_next_many(2, 'js53')",
 ];
 
-/// Every function that reads ids or makes bounds, with the layout of the server and with one that is named.
+/// Every function that reads ids or makes bounds, with the default layout and with a given one.
 fn assert_decodes(client: &mut Client, spec: &str) {
     assert_eq!(value::<String>(client, "SELECT spec FROM snowflake_layout()"), spec);
     assert!(value::<bool>(client, "SELECT idgen.status() ? 'checks'"));
@@ -32,10 +32,10 @@ fn assert_decodes(client: &mut Client, spec: &str) {
 const JS53: &str = "time:41 worker:3 sequence:9 unit:1ms epoch:2020-01-01";
 
 #[test]
-fn without_preload_ids_are_read_and_not_made_smoke() {
+fn ids_are_decoded_but_not_generated_without_preload_smoke() {
     let builder = Cluster::builder().preload(false);
     let cluster = builder.conf("idgen.layout", "js53").conf("idgen.worker_id", "5").start_with_extension();
-    // Whatever comes first loads the library: each in a session of its own.
+    // The first call of a session loads the library, so each call gets its own session.
     assert_decodes(&mut cluster.client(), JS53);
     for sql in GENERATE {
         let error = expect_error(&mut cluster.client(), sql, "55000");
@@ -62,9 +62,9 @@ fn without_preload_ids_are_read_and_not_made_smoke() {
     assert_eq!((id >> 9) & 7, 5);
 }
 
-/// Before the library is loaded its settings are mere names, which anybody may set. Loading it puts that right.
+/// Before the library is loaded, any role can set its settings as placeholders. Loading the library corrects that.
 #[test]
-fn without_preload_a_role_cannot_choose_the_layout_beforehand() {
+fn role_cannot_set_the_layout_before_the_library_is_loaded() {
     let cluster = Cluster::builder().preload(false).conf("idgen.layout", "js53").start_with_extension();
     cluster.execute("CREATE ROLE app LOGIN");
     let mut client = cluster.client_as("postgres", "app");
@@ -75,7 +75,7 @@ fn without_preload_a_role_cannot_choose_the_layout_beforehand() {
 }
 
 #[test]
-fn a_standby_reads_ids_and_makes_them_once_promoted() {
+fn standby_decodes_ids_and_generates_them_once_promoted() {
     let primary = Cluster::builder().conf("idgen.layout", "js53").conf("idgen.worker_id", "5").start_with_extension();
     let made: i64 = value(&mut primary.client(), "SELECT snowflake_next()");
     let standby = primary.standby();
@@ -94,7 +94,7 @@ fn a_standby_reads_ids_and_makes_them_once_promoted() {
 
     primary.kill9_postmaster();
     standby.promote();
-    // The sessions that were refused go on, also with what they had prepared.
+    // Sessions from before the promotion can generate now, also with prepared statements.
     let first: i64 = app.query_one(&prepared, &[]).unwrap().get(0);
     assert!(first > made);
     let more: Vec<i64> = GENERATE[..1].iter().flat_map(|sql| ids(&mut session, sql)).collect();
@@ -104,7 +104,7 @@ fn a_standby_reads_ids_and_makes_them_once_promoted() {
 }
 
 #[test]
-fn a_read_only_transaction_on_a_primary_generates() {
+fn read_only_transaction_on_a_primary_generates_ids() {
     let cluster = Cluster::builder().conf("default_transaction_read_only", "off").start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY");
@@ -113,14 +113,14 @@ fn a_read_only_transaction_on_a_primary_generates() {
     let mut drawn = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 10)");
     drawn.extend(ids(&mut client, "SELECT snowflake_next_many(10)"));
     execute(&mut client, "ROLLBACK");
-    // Ids are not rolled back: somebody has seen them.
+    // A rollback takes no ids back.
     drawn.extend(ids(&mut client, "SELECT snowflake_next()"));
     assert_increasing(&drawn);
 }
 
-/// One statement, open in a cursor, sees a setting that was changed while it ran.
+/// An open cursor sees a setting that changes while it runs.
 #[test]
-fn a_statement_follows_a_change_of_the_drift() {
+fn running_statement_follows_a_change_of_max_drift() {
     let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let mut client = cluster.client();
     let narrow = "time:41 sequence:1 epoch:2020-01-01";
@@ -146,11 +146,11 @@ fn a_statement_follows_a_change_of_the_drift() {
 
     cluster.set_conf("idgen.max_drift", "1min");
     cluster.reload();
-    // All that is left is drawn at once, for a second ahead.
+    // The rest is drawn at once, up to a second ahead.
     assert_increasing(&ids(&mut client, "FETCH 1900 FROM batch"));
     assert!(value::<i64>(&mut client, borrowed) > 1900);
 
     cluster.set_conf("idgen.max_drift", "0");
     cluster.reload();
-    assert!(in_time(&mut client), "it waits again");
+    assert!(in_time(&mut client), "the statement waits again");
 }

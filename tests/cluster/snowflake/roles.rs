@@ -1,4 +1,4 @@
-//! What an ordinary role may do, and what it may not.
+//! The rights of an ordinary role.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
@@ -19,7 +19,7 @@ fn with_an_app() -> Cluster {
 }
 
 #[test]
-fn an_ordinary_role_generates_and_decodes() {
+fn ordinary_role_generates_and_decodes_ids() {
     let cluster = with_an_app();
     cluster.execute("CREATE SCHEMA own AUTHORIZATION app");
     let mut client = cluster.client_as("postgres", "app");
@@ -44,7 +44,7 @@ fn an_ordinary_role_generates_and_decodes() {
 }
 
 #[test]
-fn an_ordinary_role_changes_no_setting() {
+fn ordinary_role_cannot_change_settings() {
     let cluster = with_an_app();
     let mut client = cluster.client_as("postgres", "app");
     for (name, new) in SETTINGS {
@@ -67,18 +67,18 @@ fn an_ordinary_role_changes_no_setting() {
         ] {
             expect_error(&mut client, &sql, "42501");
         }
-        // RESET says nothing, and does nothing.
+        // RESET neither fails nor has an effect.
         let _ = client.simple_query(&format!("RESET {name}"));
         let _ = client.simple_query(&format!("SET {name} TO DEFAULT"));
         execute(&mut client, "RESET ALL");
         execute(&mut client, "DISCARD ALL");
         assert_eq!(value::<String>(&mut client, &format!("SHOW {name}")), before, "{name}");
-        // Nor does a superuser within a session: the server's number is not a session's.
+        // A superuser cannot set it in a session either: these settings belong to the server.
         expect_error(&mut cluster.client(), &format!("SET {name} = '{new}'"), "55P02");
     }
-    // Names of the prefix that idgen does not have are errors, and not silently kept.
+    // Unknown names with the prefix are errors.
     expect_error(&mut client, "SET idgen.wroker_id = 1", "42602");
-    // Nor by the options of a connection.
+    // The options of a connection do not help either.
     for (name, new) in SETTINGS {
         let options = format!("{} options='-c {name}={new}'", cluster.connect_string("postgres", "app"));
         assert!(postgres::Client::connect(&options, postgres::NoTls).is_err(), "{name}");
@@ -86,7 +86,7 @@ fn an_ordinary_role_changes_no_setting() {
 }
 
 #[test]
-fn resetting_the_statistics_is_for_dbas() {
+fn ordinary_role_cannot_reset_statistics() {
     let cluster = with_an_app();
     let mut client = cluster.client_as("postgres", "app");
     let before: i64 = ids(&mut client, "SELECT snowflake_next_many(50)").len() as i64;
@@ -97,7 +97,7 @@ fn resetting_the_statistics_is_for_dbas() {
     cluster.execute("GRANT EXECUTE ON FUNCTION idgen.reset_stats() TO app");
     execute(&mut client, "SELECT idgen.reset_stats()");
     assert_eq!(value::<i64>(&mut client, issued), 0);
-    // The counters only: where the ids go on is no statistic.
+    // Only counters are reset, not the last id.
     let last: i64 = value(&mut client, "SELECT last_id FROM idgen.stat_snowflake");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > last);
 }

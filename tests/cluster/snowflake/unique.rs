@@ -1,4 +1,4 @@
-//! No id twice, and each session's ids in order: over sessions, databases, spellings and parallel workers.
+//! No id repeats and each session's ids increase, over sessions, databases, spellings and parallel workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,10 +8,10 @@ use idgen_testkit::{Cluster, rounds};
 use postgres::{Client, Statement};
 
 const SESSIONS: usize = 16;
-/// Ids of one statement.
+/// The number of ids of one statement.
 const CHUNK: i32 = 500;
 
-/// One layout, in the ways it can be written. The number of the server is the same in each of them.
+/// Spellings of one layout, with the same worker id.
 const SPELLINGS: [&str; 5] = [
     "",
     "'snowflake'",
@@ -20,7 +20,7 @@ const SPELLINGS: [&str; 5] = [
     "'  time:41   worker:10 sequence:12 epoch:1288834974657ms '",
 ];
 
-/// A session that draws in every way there is, in turns.
+/// A session that cycles through every way to draw.
 struct Session {
     client: Client,
     ways: Vec<Statement>,
@@ -39,7 +39,7 @@ impl Session {
                 ways.push(client.prepare(&sql).unwrap_or_else(|error| panic!("{sql}: {error:?}")));
             }
         }
-        // Each session begins with another way, so that all ways are used at all times.
+        // Each session begins with another way, so that all ways run concurrently.
         Session { client, ways, turn: number }
     }
 
@@ -62,11 +62,11 @@ fn two_databases() -> Cluster {
 }
 
 #[test]
-fn sixteen_sessions_over_two_databases_never_repeat_an_id_smoke() {
+fn sixteen_sessions_over_two_databases_repeat_no_id_smoke() {
     let cluster = two_databases();
     let session = |number: usize| Session::new(cluster.client_in(DATABASES[number % 2]), number);
     let mut sessions: Vec<Session> = (0..SESSIONS).map(session).collect();
-    // A million ids a round. Ids only rise, so a round need not be kept: the next one is above all of it.
+    // A million ids a round. Ids increase, so the next round only has to be above the highest id of this one.
     const CHUNKS: usize = 1_000_000 / SESSIONS / CHUNK as usize;
     let mut highest = 0;
     for _ in 0..rounds(1, 50) {
@@ -84,7 +84,7 @@ fn sixteen_sessions_over_two_databases_never_repeat_an_id_smoke() {
         assert_eq!(all.len(), 1_000_000);
         assert!(all[0] > highest, "{} of this round, {highest} of an earlier one", all[0]);
         highest = all[all.len() - 1];
-        // One space: every id has this server's number, and the view has one row.
+        // One id space: every id has this server's worker id, and the view has one row.
         assert!(all.iter().all(|id| (id >> 12) & 1023 == 21));
     }
     let mut client = cluster.client();
@@ -95,7 +95,7 @@ fn sixteen_sessions_over_two_databases_never_repeat_an_id_smoke() {
 }
 
 #[test]
-fn parallel_workers_share_with_the_sessions_smoke() {
+fn parallel_workers_and_sessions_repeat_no_id_smoke() {
     let cluster = two_databases();
     let mut client = cluster.client();
     execute(
@@ -136,17 +136,21 @@ fn parallel_workers_share_with_the_sessions_smoke() {
     }
     let count = all.len() as i64;
     assert_distinct(all);
-    assert_eq!(value::<i64>(&mut client, "SELECT issued FROM idgen.stat_snowflake"), count, "workers count too");
+    assert_eq!(
+        value::<i64>(&mut client, "SELECT issued FROM idgen.stat_snowflake"),
+        count,
+        "ids of parallel workers are counted"
+    );
 }
 
-/// Creates table t`n` of ids drawn by parallel workers, and returns how that was done.
+/// Creates table t`n` of ids drawn by parallel workers, and returns the plan.
 fn create_in_parallel(client: &mut Client, n: usize) -> Vec<String> {
     let call = ["snowflake_next()", "snowflake_next('snowflake')", "snowflake_next('twitter')"][n];
     let sql = format!("EXPLAIN (ANALYZE, VERBOSE) CREATE TABLE t{n} AS SELECT {call} AS id FROM big");
     client.query(&sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// The function is in what the scan below the Gather puts out, and workers were launched to run it.
+/// The scan below the Gather node computes the ids, and workers were launched.
 fn assert_drawn_by_workers(plan: &[String]) {
     let line = |text: &str| plan.iter().position(|line| line.contains(text));
     let shown = plan.join("\n");
@@ -157,9 +161,9 @@ fn assert_drawn_by_workers(plan: &[String]) {
     assert!(plan[scan + 1].contains("Output: snowflake_next("), "{shown}");
 }
 
-/// The ids are the server's and not the extension's: dropping and creating it again does not start them anew.
+/// Ids belong to the server, so dropping and creating the extension does not restart them.
 #[test]
-fn dropping_the_extension_or_a_database_takes_no_id_back() {
+fn recreated_extension_or_database_repeats_no_id() {
     let cluster = two_databases();
     let mut seen: Vec<i64> = Vec::new();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Waiting for the clock: that it is done, that it can be ended, and that nobody else has to wait with it.
+//! Waits for the clock: they happen, can be ended, and do not block other sessions.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
@@ -7,13 +7,13 @@ use postgres::Client;
 
 /// Two ids a millisecond.
 const NARROW: &str = "time:41 sequence:1 epoch:2020-01-01";
-/// How the canonical spec of `NARROW` begins.
+/// The beginning of the canonical spec of `NARROW`.
 const NARROW_PREFIX: &str = "time:41 sequence:1 ";
 /// Two ids a second.
 const SLOW: &str = "time:31 sequence:1 unit:1s epoch:2020-01-01";
 
-/// What ids of `NARROW`, drawn one by one, say about the clock. The time is read after the id was drawn: the subquery
-/// cannot be pulled up.
+/// Compares ids of `NARROW`, drawn one by one, with the clock. OFFSET 0 keeps the subquery, so that the clock is read after
+/// the id is drawn.
 fn observe(client: &mut Client, count: i32) -> Observed {
     let before: f64 =
         value(client, "SELECT extract(epoch FROM date_trunc('milliseconds', clock_timestamp()))::float8 * 1000");
@@ -34,9 +34,9 @@ fn observe(client: &mut Client, count: i32) -> Observed {
 
 struct Observed {
     ticks: i64,
-    /// How far an id was ahead of the clock, at most.
+    /// The largest lead of an id over the clock.
     lead_ms: f64,
-    /// From the beginning of the millisecond in which it all began.
+    /// The duration from the beginning of the first millisecond.
     took_ms: f64,
 }
 
@@ -45,7 +45,7 @@ fn counted(client: &mut Client, column: &str, layout: &str) -> i64 {
 }
 
 #[test]
-fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
+fn loop_is_throttled_and_ids_stay_within_the_drift() {
     let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let mut client = cluster.client();
     let seen = observe(&mut client, 1000);
@@ -56,7 +56,7 @@ fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
     assert_eq!(counted(&mut client, "borrowed", NARROW_PREFIX), 0);
     assert!(counted(&mut client, "waits", NARROW_PREFIX) > 0);
 
-    // The same session, and the same place in memory, with another drift: it was never in the session's hands.
+    // The same session and generator with another drift, which the session does not cache.
     cluster.set_conf("idgen.max_drift", "1s");
     cluster.reload();
     let batch = ids(&mut client, &format!("SELECT snowflake_next_many(1500, '{NARROW}')"));
@@ -73,7 +73,7 @@ fn a_loop_is_throttled_and_ids_are_never_further_ahead_than_the_drift() {
 }
 
 #[test]
-fn sessions_wait_side_by_side_without_repeats() {
+fn concurrent_waiting_sessions_repeat_no_id() {
     let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
     let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
         let draw = |n: usize| {
@@ -91,7 +91,7 @@ fn sessions_wait_side_by_side_without_repeats() {
     assert_eq!(all.len(), 1600);
 }
 
-/// A server whose next id of `SLOW` is nearly a minute away: far longer than any of the tests waits.
+/// A server whose next id of `SLOW` is nearly a minute away, longer than any of these tests takes.
 fn with_a_long_wait() -> Cluster {
     let cluster =
         Cluster::builder().conf("idgen.max_drift", "1min").conf("log_line_prefix", "[%p] %e ").start_with_extension();
@@ -105,22 +105,22 @@ fn draw_slowly() -> String {
     format!("SELECT snowflake_next('{SLOW}')")
 }
 
-/// A session that was terminated. By the log: a client that is slow to read sees no more than the end of the connection.
+/// The log shows that a session was terminated. A slow client sees only the end of the connection.
 fn assert_terminated(cluster: &Cluster, pid: i32) {
     let line = format!("[{pid}] 57P01 FATAL: ");
     assert!(cluster.log().contains(&line), "no {line:?} in\n{}", cluster.log());
 }
 
-/// The wait was ended early: the time it was for has not come yet.
+/// The wait ended early: its time has not come yet.
 fn assert_early(client: &mut Client) {
     let sql = "SELECT extract(epoch FROM last_time - clock_timestamp())::float8
                FROM idgen.stat_snowflake WHERE layout LIKE 'time:31%'";
     let left: f64 = value(client, sql);
-    assert!(left > 5.0, "the clock is {left} s before the last id: the wait was sat out");
+    assert!(left > 5.0, "the clock is only {left} s before the last id");
 }
 
 #[test]
-fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
+fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
     let cluster = with_a_long_wait();
     let mut client = cluster.client();
     let mut observer = cluster.client();
@@ -131,9 +131,9 @@ fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
     expect_error(&mut client, &draw_slowly(), "57014");
     execute(&mut client, "RESET statement_timeout");
     assert_early(&mut observer);
-    assert_eq!(waits(&mut observer), 1, "a wait that was ended counts");
+    assert_eq!(waits(&mut observer), 1, "an ended wait counts");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
-    // In a transaction that goes on.
+    // Inside a transaction that continues.
     execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200ms'");
     expect_error(&mut client, &draw_slowly(), "57014");
     execute(&mut client, "ROLLBACK TO s");
@@ -161,7 +161,7 @@ fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
     assert_eq!(waits(&mut observer), 4);
     assert!(value::<i64>(&mut cluster.client(), "SELECT snowflake_next()") > 0);
 
-    // With a drift that reaches far enough there is nothing to wait for.
+    // With a large enough drift there is no wait.
     cluster.set_conf("idgen.max_drift", "1min");
     cluster.reload();
     assert!(value::<i64>(&mut cluster.client(), &draw_slowly()) > 0);
@@ -174,7 +174,7 @@ fn a_wait_is_ended_at_once_and_the_next_call_works_smoke() {
 }
 
 #[test]
-fn a_wait_holds_nothing_that_others_need() {
+fn waiting_session_blocks_no_other_session() {
     let cluster = with_a_long_wait();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
@@ -182,14 +182,14 @@ fn a_wait_holds_nothing_that_others_need() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| expect_error(&mut client, &draw_slowly(), "57014"));
         wait_until_waiting(&cluster, pid);
-        // A layout in use, a new one for this session, one that is new to the server, and what looks at all of them.
+        // A layout in use, one new to this session, one new to the server, and a view of all of them.
         assert_eq!(ids(&mut other, "SELECT snowflake_next() FROM generate_series(1, 100)").len(), 100);
         assert!(value::<i64>(&mut other, "SELECT snowflake_next('js53')") > 0);
         let new = "time:41 tag:4=9 sequence:12 epoch:2020-01-01";
         assert!(value::<i64>(&mut other, &format!("SELECT snowflake_next('{new}')")) > 0);
         assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.stat_snowflake"), 4);
         assert!(value::<bool>(&mut other, "SELECT idgen.status() IS NOT NULL"));
-        // All of that happened during the one wait: the session has nothing else to wait in.
+        // All of that happened during the same wait.
         wait_until_waiting(&cluster, pid);
         assert_early(&mut other);
         execute(&mut other, &format!("SELECT pg_cancel_backend({pid})"));
@@ -197,16 +197,16 @@ fn a_wait_holds_nothing_that_others_need() {
     });
 }
 
-/// Neither a server that is told to stop nor one whose postmaster has died sits out a wait.
+/// A wait ends when the server stops or its postmaster dies.
 #[test]
-fn a_wait_does_not_keep_the_server_up() {
+fn wait_for_the_clock_does_not_delay_a_stop() {
     let cluster = with_a_long_wait();
     std::thread::scope(|scope| {
         let mut client = cluster.client();
         let pid = backend_pid(&mut client);
         let waiter = scope.spawn(move || client.simple_query(&draw_slowly()).is_err());
         wait_until_waiting(&cluster, pid);
-        // Returns when all children have ended.
+        // Returns when all children have exited.
         cluster.kill9_postmaster();
         assert!(waiter.join().unwrap());
     });

@@ -1,7 +1,7 @@
--- What the extension brings, and who may use it.
+-- The objects of the extension and their privileges.
 CREATE EXTENSION idgen;
 
--- not the row types of views and tables, which PostgreSQL counts from 17 on
+-- without the row types of views and tables, which are members from PostgreSQL 17 on
 CREATE TEMP VIEW members AS
 SELECT pg_describe_object(classid, objid, objsubid) AS member,
        obj_description(objid, (SELECT relname FROM pg_class c WHERE c.oid = classid)) AS comment
@@ -14,11 +14,11 @@ SELECT member FROM members ORDER BY member COLLATE "C";
 
 -- every member has a comment
 SELECT member AS without_comment FROM members WHERE comment IS NULL;
--- and so has every column of the table
+-- and so has every column of its tables
 SELECT attname AS without_comment FROM pg_attribute
 WHERE attrelid = 'idgen.segment'::regclass AND attnum > 0 AND col_description(attrelid, attnum) IS NULL;
 
--- volatility, parallel class, strictness, and who may execute
+-- volatility, parallel safety, strictness and EXECUTE privileges
 SELECT p.oid::regprocedure AS function, provolatile AS volatile, proparallel AS parallel, proisstrict AS strict,
        has_function_privilege('public', p.oid, 'EXECUTE') AS public
 FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
@@ -29,12 +29,12 @@ ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 \d idgen.segment
 \d idgen.stat_segment
--- arguments of the functions on segments, as one may name them
+-- named arguments of the segment functions
 \pset format unaligned
 SELECT proname, pg_get_function_arguments(oid) AS arguments, pg_get_function_result(oid) AS result
 FROM pg_proc WHERE proname LIKE 'segment%' ORDER BY proname COLLATE "C";
 \pset format aligned
--- only its owner and the owner of the database may read the table, which a dump includes
+-- a dump includes the tables, which only their owner and the owner of the database may read
 SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public,
        EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee NOT IN (relowner, 'pg_database_owner'::regrole)) AS others,
        oid = ANY (SELECT unnest(extconfig) FROM pg_extension WHERE extname = 'idgen') AS dumped
@@ -46,7 +46,7 @@ FROM pg_settings WHERE name LIKE 'idgen.%' ORDER BY name;
 SET idgen.nonsense = 1;
 SET idgen.layout = 'js53';
 
--- users' functions go where they want them, the rest to schema idgen
+-- user functions go to the schema of choice, the rest to schema idgen
 DROP EXTENSION idgen;
 CREATE SCHEMA ids;
 CREATE EXTENSION idgen SCHEMA ids;

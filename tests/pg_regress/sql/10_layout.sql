@@ -1,4 +1,4 @@
--- Layouts: presets, specs, the canonical form, and texts that are none.
+-- Layouts: presets, specs, the canonical form, and invalid specs.
 \x on
 SELECT p AS preset, l.* FROM unnest(string_to_array('snowflake twitter sonyflake instagram pgedge seconds js53', ' ')) p,
     snowflake_layout(p) l;
@@ -12,7 +12,7 @@ SELECT DISTINCT (snowflake_layout(l)).spec FROM unnest(ARRAY[
     'time:41 tag:4=7 worker:8 sequence:10 unit:1ms epoch:1577836800000ms',
     'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01T01:00:00+01:00']) l;
 
--- texts that are no layout
+-- invalid specs
 \set VERBOSITY default
 SELECT snowflake_layout('');
 \echo :SQLSTATE

@@ -1,4 +1,4 @@
--- Reading ids, and the bounds of times.
+-- Decoding ids, and the bounds of times.
 SELECT * FROM snowflake_parts(1888944671579078656, 'twitter');
 SELECT * FROM snowflake_parts(1888944671579078656, 'snowflake');
 SELECT * FROM snowflake_parts(1888944671579078656);
@@ -14,7 +14,7 @@ SELECT * FROM snowflake_parts(snowflake_make('2026-01-01', 3, 1, 'time:41 tag:4=
                               'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01');
 SELECT snowflake_make('2026-01-01', 0, 4294967295, 'seconds');
 
--- bounds of a tick, also outside of the layout
+-- bounds of a tick, also outside the layout
 SELECT l, ts, snowflake_floor(ts, l), snowflake_ceil(ts, l)
 FROM unnest(ARRAY['snowflake', 'seconds', 'js53']) l,
      unnest(ARRAY['-infinity', '1900-01-01', '2026-01-01 00:00:00.0005', '2300-01-01', 'infinity']::timestamptz[]) ts;
@@ -34,7 +34,7 @@ DROP TABLE events;
 SELECT snowflake_parts(NULL) IS NULL AS parts, snowflake_parts(1, NULL) IS NULL AS parts_in, snowflake_time(NULL) AS time,
        snowflake_floor(NULL) AS floor, snowflake_ceil(now(), NULL) AS ceil, snowflake_make(now(), NULL, 0) AS make;
 
--- what cannot be
+-- invalid arguments
 SELECT snowflake_parts(-1);
 \echo :SQLSTATE
 SELECT snowflake_time(9007199254740992, 'js53');

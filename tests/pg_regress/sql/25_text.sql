@@ -3,7 +3,7 @@ SELECT f AS format, snowflake_encode(1888944671579078656, f), snowflake_encode(0
        snowflake_decode(snowflake_encode(9223372036854775807, f), f) = 9223372036854775807 AS reads_back
 FROM unnest(string_to_array('base2 base32 base36 base58 base62 base64 hex sort32 sort62', ' ')) f;
 
--- two formats sort as the ids do
+-- two formats sort like the ids
 SELECT f AS format, array_agg(id ORDER BY snowflake_encode(id, f) COLLATE "C") = array_agg(id ORDER BY id) AS sorts
 FROM unnest(ARRAY['sort32', 'sort62']) f, unnest(ARRAY[0, 9, 10, 35, 36, 61, 62, 1888944671579078656, 9223372036854775807]) id
 GROUP BY f ORDER BY f;
@@ -11,7 +11,7 @@ GROUP BY f ORDER BY f;
 -- NULL in, NULL out
 SELECT snowflake_encode(NULL, 'hex') AS id, snowflake_encode(1, NULL) AS format, snowflake_decode(NULL, 'hex') AS text;
 
--- what cannot be
+-- invalid arguments
 SELECT snowflake_encode(1, 'base63');
 \echo :SQLSTATE
 SELECT snowflake_encode(-1, 'hex');

@@ -1,4 +1,4 @@
--- What operators see.
+-- Views and status for operators.
 SELECT idgen.reset_stats();
 SELECT issued, batches, borrowed, waits, wait_time FROM idgen.stat_snowflake WHERE layout LIKE '%worker:3 sequence:9%';
 SELECT count(snowflake_next('js53')) FROM generate_series(1, 100);
@@ -6,7 +6,7 @@ SELECT count(*) FROM snowflake_next_many(1000, 'js53');
 SELECT issued, batches, waits, datacenter, worker, last_id <= 9007199254740991 AS last_id,
        last_time BETWEEN now() - interval '1 minute' AND clock_timestamp() + interval '1 second' AS last_time, ends_at
 FROM idgen.stat_snowflake WHERE layout = (snowflake_layout('js53')).spec;
--- 1,000 ids in one statement do not fit one tick of 512
+-- 1,000 ids in one statement need more than one tick of 512
 SELECT borrowed > 0 AS borrowed FROM idgen.stat_snowflake WHERE layout = (snowflake_layout('js53')).spec;
 
 SELECT jsonb_pretty(idgen.status() -> 'settings');
@@ -19,7 +19,7 @@ SELECT c.ok, c.message ~ '^layout "time:35 sequence:12 unit:1ms epoch:.*" has no
 FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
 WHERE "check" = 'layouts';
 
--- the clock and the mark: promised past every id, by no more than drift and one and a half windows
+-- the mark is past every id, by at most drift and one and a half windows
 SELECT mark > now() AS promised, mark < clock_timestamp() + interval '7 seconds' AS not_far, lead < interval '1.1 seconds' AS lead,
        backward_steps, largest_step, mark_writes >= 0 AS writes, mark_write_time >= '0' AS write_time
 FROM idgen.stat_clock;
@@ -27,7 +27,7 @@ SELECT c.ok, c.message ~ '^ids are durably promised up to 20.*Z$' AS message
 FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
 WHERE "check" = 'mark';
 
--- observing an id: like setval, everything begins after it
+-- observing an id, like setval: all later ids are above it
 SELECT snowflake_observe(snowflake_next()) <= clock_timestamp() + interval '1.1 seconds' AS floor;
 SELECT snowflake_observe(snowflake_ceil(now() + interval '10 minutes')) > now() + interval '10 minutes' AS floor;
 SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next,
@@ -35,16 +35,16 @@ SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next,
 SELECT c.ok, c.message ~ '^the wall clock is [56]\d{5} ms behind the times of ids' AS message
 FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
 WHERE "check" = 'clock';
--- less than that changes nothing
+-- a lower id changes nothing
 SELECT snowflake_observe(snowflake_ceil(now())) < now() + interval '1 second' AS floor;
 SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next;
--- the last id is one that was issued, and not one that was skipped; the lead is where ids begin
+-- last_id is the last issued id, not a skipped one; the lead shows where ids begin
 SELECT snowflake_next('js53') AS drawn \gset
 SELECT snowflake_observe(snowflake_ceil(now() + interval '11 minutes')) > now() AS floor;
 SELECT last_id = :drawn AS last_id, last_time = snowflake_time(:drawn, 'js53') AS last_time
 FROM idgen.stat_snowflake WHERE layout = (snowflake_layout('js53')).spec;
 SELECT lead > interval '10.5 minutes' AS lead FROM idgen.stat_clock;
--- far ahead is more likely a mistake
+-- an id far ahead is probably a mistake
 SELECT snowflake_observe(snowflake_ceil('2077-01-01', 'js53'), 'js53');
 \echo :SQLSTATE
 SELECT snowflake_observe(-1);

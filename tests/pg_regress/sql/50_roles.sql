@@ -1,4 +1,4 @@
--- What an ordinary role can do, and what it cannot.
+-- The rights of an ordinary role.
 CREATE ROLE idgen_somebody;
 SET ROLE idgen_somebody;
 SELECT snowflake_next() > 0 AS next, snowflake_next('js53') > 0 AS next_in, (SELECT count(*) FROM snowflake_next_many(3)) AS many;

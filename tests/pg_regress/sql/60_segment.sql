@@ -1,9 +1,9 @@
--- Drawing from segments. Time is of no meaning here: a loaded machine may take long for a refill.
+-- Drawing from segments. No timing here: on a loaded machine a refill can be slow.
 SET idgen.segment_timeout = '1min';
 SELECT segment_create('t');
 SELECT segment_next('t'), segment_next('t'), segment_next('t');
 
--- as a default: in one statement, many, and by COPY
+-- as a column default: one statement, many statements, and COPY
 CREATE TABLE ticket (n serial, id bigint PRIMARY KEY DEFAULT segment_next('t'), note text);
 INSERT INTO ticket (note) VALUES ('a'), ('b') RETURNING n, id;
 INSERT INTO ticket (note) SELECT 'selected' FROM generate_series(1, 10000);
@@ -11,7 +11,7 @@ COPY ticket (note) FROM stdin;
 copied
 copied too
 \.
--- exactly 4 to 10,007: ten times the step in one statement, nothing twice, nothing skipped, each above the one before
+-- exactly 4 to 10,007, in order: ten times the step in one statement, without repeats or gaps
 SELECT count(*), min(id), max(id), count(*) FILTER (WHERE id <= before) AS not_rising
 FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM ticket) d;
 
@@ -19,7 +19,7 @@ FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM ticket) d;
 SELECT * FROM segment_next_many('t', 3);
 SELECT id, n FROM segment_next_many('t', 2) WITH ORDINALITY AS m (id, n);
 SELECT segment_next_many('t', 2) AS id, 'beside' AS what;
--- in the select list a set is streamed; what was drawn for it and cut off by a LIMIT is not given back
+-- a set in the select list is streamed; LIMIT discards values that were already drawn
 SELECT segment_next_many('t', 5) LIMIT 2;
 SELECT segment_next('t') > 10016 AS goes_on;
 SELECT count(*) FROM segment_next_many('t', 0);
@@ -31,14 +31,14 @@ SELECT segment_create('many', step => 10);
 SELECT count(*), min(id), max(id), count(*) FILTER (WHERE id <= before) AS not_rising
 FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM segment_next_many('many', 100000) WITH ORDINALITY AS m (id, n)) d;
 
--- in one piece, for a client that counts by itself
+-- contiguous blocks
 SELECT segment_create('block', step => 10);
 SELECT * FROM segment_reserve('block', 3);
 SELECT * FROM segment_reserve('block', 100);
 SELECT segment_next('block');
 SELECT (segment_reserve('block', 1)).first_id;
 
--- single values, sets and blocks of one tag never meet
+-- single values, sets and blocks of one tag do not overlap
 SELECT segment_create('mixed', step => 7);
 CREATE TABLE mixed (id bigint PRIMARY KEY);
 INSERT INTO mixed SELECT segment_next('mixed') FROM generate_series(1, 100);
@@ -47,12 +47,12 @@ INSERT INTO mixed SELECT generate_series(first_id, last_id, stride) FROM segment
 INSERT INTO mixed SELECT segment_next('mixed') FROM generate_series(1, 100);
 SELECT count(*), min(id), max(id) FROM mixed;
 
--- the tag may change from row to row
+-- the tag can change from row to row
 SELECT segment_create('u', start => 100);
 SELECT tag, segment_next(tag) > 0 AS drawn FROM unnest(ARRAY['t', 'u', 't', 'u']) tag;
 SELECT segment_next('u');
 
--- several masters: values are residue modulo stride
+-- several servers: values are residue modulo stride
 SELECT segment_create('even', stride => 2, residue => 0), segment_create('odd', stride => 2, residue => 1);
 SELECT a.id AS even, b.id AS odd FROM segment_next_many('even', 4) WITH ORDINALITY AS a (id, n)
 JOIN segment_next_many('odd', 4) WITH ORDINALITY AS b (id, n) USING (n);
@@ -60,7 +60,7 @@ SELECT * FROM segment_reserve('even', 3);
 SELECT segment_create('from', start => 0, stride => 10, residue => 7);
 SELECT segment_next('from'), segment_next('from');
 
--- an int column, and a bound that speaks before the column does
+-- an int column, and an upper bound that fails before the column overflows
 SELECT segment_create('small', start => 2147483646, upper_bound => 2147483647);
 CREATE TABLE small (id int PRIMARY KEY DEFAULT segment_next('small'), note text);
 INSERT INTO small (note) VALUES ('one') RETURNING id;
@@ -69,23 +69,23 @@ INSERT INTO small (note) VALUES ('one too many');
 \echo :SQLSTATE
 SELECT * FROM segment_next_many('small', 2);
 SELECT segment_reserve('small', 1);
--- a block that does not fit takes nothing
+-- a block that does not fit uses no value
 SELECT segment_create('ten', upper_bound => 10);
 SELECT segment_reserve('ten', 11);
 \echo :SQLSTATE
 SELECT count(*), max(id) FROM segment_next_many('ten', 10) id;
 SELECT segment_next('ten');
--- a raised bound is felt at once
+-- a raised bound takes effect at once
 SELECT segment_alter('ten', upper_bound => 12);
 SELECT segment_next('ten'), segment_next('ten');
--- up to the greatest bigint
+-- up to the largest bigint
 SELECT segment_create('last', start => 9223372036854775806);
 SELECT * FROM segment_next_many('last', 2);
 SELECT segment_next('last');
 SELECT segment_create('zero', start => 0);
 SELECT segment_next('zero'), segment_next('zero');
 
--- arguments that cannot be
+-- invalid arguments
 SELECT segment_next(NULL);
 \echo :SQLSTATE
 SELECT segment_next('nowhere');
@@ -110,10 +110,10 @@ SELECT segment_reserve('zero', -1);
 SELECT segment_reserve('zero', 1000000001);
 SELECT segment_reserve('nowhere', 1);
 \echo :SQLSTATE
--- none of these took a value
+-- none of these used a value
 SELECT segment_next('zero');
 
--- values are not given back; a transaction that may not write draws too
+-- a rollback returns no values; a read-only transaction can draw
 BEGIN READ ONLY;
 SELECT segment_next('zero') AS lost;
 ROLLBACK;
@@ -125,7 +125,7 @@ ROLLBACK TO s;
 SELECT segment_next('zero');
 COMMIT;
 
--- a prepared statement, and a function that is called with one tag and then another
+-- a prepared statement, and a function called with different tags
 PREPARE draw(text) AS SELECT segment_next($1);
 EXECUTE draw('zero');
 EXECUTE draw('from');
@@ -135,7 +135,7 @@ SELECT draw('zero'), draw('from'), draw('zero');
 DROP FUNCTION draw(text);
 DEALLOCATE draw;
 
--- a tag made in a transaction works there, and leaves nothing behind when that is rolled back
+-- a tag created in a transaction works there, and a rollback leaves nothing
 BEGIN;
 SELECT segment_create('mine', start => 5, step => 2);
 SELECT segment_next('mine'), segment_next('mine');
@@ -159,7 +159,7 @@ SELECT segment_next('inner');
 ROLLBACK TO s;
 COMMIT;
 SELECT segment_next('mine');
--- the same over PREPARE TRANSACTION
+-- the same with PREPARE TRANSACTION
 BEGIN;
 SELECT segment_create('prepared');
 SELECT segment_next('prepared');
@@ -167,7 +167,7 @@ PREPARE TRANSACTION 'made';
 SELECT segment_next('prepared');
 COMMIT PREPARED 'made';
 SELECT segment_next('prepared');
--- one that was changed and not yet committed draws for others only
+-- after an uncommitted change only other sessions can draw
 BEGIN;
 SELECT segment_alter('prepared', max_id => 1000000);
 SELECT segment_next('prepared');
@@ -176,13 +176,13 @@ ROLLBACK;
 SELECT segment_next('prepared');
 SELECT segment_alter('prepared', max_id => 1000000);
 SELECT segment_next('prepared');
--- nor does one whose change says nothing about values: a refill could not have its row
+-- the same for a change that does not affect values, because a refill could not lock the row
 BEGIN;
 SELECT segment_alter('prepared', max_step => 5000);
 SELECT segment_next('prepared');
 COMMIT;
 
--- a plan that wants workers draws in the leader
+-- a parallel plan draws in the leader
 SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;

@@ -1,4 +1,4 @@
--- Making, changing and dropping segments; the table they are in.
+-- Creating, altering and dropping segments, and their table.
 SET idgen.segment_timeout = '1min';
 SELECT segment_create('a');
 SELECT segment_create('b', 10, 20, 5, 50, '2 minutes', 3, 1, 1000);
@@ -6,7 +6,7 @@ SELECT segment_create('c', step => 2000000);
 SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound, owner, drawers, version
 FROM idgen.segment WHERE tag IN ('a', 'b', 'c') ORDER BY tag;
 
--- what cannot be made
+-- invalid definitions
 SELECT segment_create('a');
 \echo :SQLSTATE
 SELECT segment_create(NULL);
@@ -15,7 +15,7 @@ SELECT segment_create('');
 \echo :SQLSTATE
 SELECT segment_create(repeat('x', 256));
 SELECT segment_create(repeat('ä', 128));
--- the longest there is; twice 127 bytes and one
+-- the longest tag; one byte more
 SELECT segment_create(repeat('ä', 127) || 'x');
 SELECT segment_next(repeat('ä', 127) || 'x');
 SELECT segment_create('d', start => -1);
@@ -49,10 +49,10 @@ SELECT segment_create('d', upper_bound => NULL);
 SELECT segment_create('d', start => 'one');
 \echo :SQLSTATE
 SELECT count(*) FROM idgen.segment WHERE tag = 'd';
--- the table's trigger is nothing else
+-- the trigger function serves this table only
 SELECT idgen.segment_row();
 \echo :SQLSTATE
--- the ends of what can
+-- the limits of valid definitions
 SELECT segment_create('least', start => 0, step => 1, min_step => 1, max_step => 1, target_duration => '1 microsecond', upper_bound => 0);
 SELECT segment_create('most', start => 1, step => 1000000000, target_duration => '178000000 years',
                       stride => 2147483647, residue => 2147483646);
@@ -64,21 +64,21 @@ SELECT segment_next('most');
 SELECT segment_alter('most', target_duration => '178000000 years');
 SELECT segment_next('most');
 
--- changing: what is not given stays
+-- altering keeps what is not given
 SELECT segment_alter('b');
 SELECT segment_alter('b', target_duration => '3 days', upper_bound => 2000);
 SELECT max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound FROM idgen.segment WHERE tag = 'b';
--- the step moves with its limits
+-- the step follows its limits
 SELECT segment_alter('b', min_step => 30);
 SELECT segment_alter('b', max_step => 30);
 SELECT step, min_step, max_step FROM idgen.segment WHERE tag = 'b';
--- forward, and from there on
+-- forward only
 SELECT segment_next('b');
 SELECT segment_alter('b', max_id => 500);
 SELECT segment_next('b'), segment_next('b');
 SELECT segment_alter('b', stride => 10, residue => 9);
 SELECT segment_next('b') % 10 AS nine;
--- what a segment cannot be changed to
+-- invalid changes
 SELECT segment_alter('a', max_id => -1);
 \echo :SQLSTATE
 SELECT segment_alter('b', max_id => 499);
@@ -104,12 +104,12 @@ SELECT segment_alter(NULL);
 \echo :SQLSTATE
 SELECT segment_alter('nowhere');
 \echo :SQLSTATE
--- one that has come to its bound can still be changed, its bound too
+-- an exhausted segment can still be altered, its bound included
 SELECT segment_alter('least', max_step => 5);
 SELECT segment_alter('least', upper_bound => 1);
 SELECT segment_next('least');
 
--- dropping; a segment made again is another, and begins anew
+-- dropping; a recreated segment starts over
 SELECT segment_next('a'), segment_next('a');
 SELECT creation AS before FROM idgen.segment WHERE tag = 'a' \gset
 SELECT segment_drop('a');
@@ -132,7 +132,7 @@ SELECT segment_next('a');
 COMMIT;
 SELECT segment_next('a');
 
--- whoever writes the table, an impossible row is refused
+-- the table rejects invalid rows from every writer
 \set VERBOSITY terse
 INSERT INTO idgen.segment (tag, owner) VALUES (NULL, 'postgres');
 \echo :SQLSTATE
@@ -167,7 +167,7 @@ UPDATE idgen.segment SET stride = 0 WHERE tag = 'a';
 UPDATE idgen.segment SET tag = 'b' WHERE tag = 'a';
 \set VERBOSITY default
 
--- a row by hand: the trigger keeps the numbers, whatever is said
+-- an inserted row: the trigger overrides its own columns
 INSERT INTO idgen.segment (tag, owner, creation, version, created_in, changed_in)
 SELECT 'hand', 'postgres', creation, -1, -1, -1 FROM idgen.segment WHERE tag = 'a';
 SELECT count(DISTINCT creation), min(version), bool_and(created_in > 0 AND changed_in > 0) AS transactions
@@ -183,25 +183,25 @@ UPDATE idgen.segment SET max_id = 4999 WHERE tag = 'hand';
 \echo :SQLSTATE
 UPDATE idgen.segment SET max_id = -1 WHERE tag = 'c';
 SELECT segment_next('hand');
--- what values are not made from does not count as a change
+-- columns that do not affect values do not count as a change
 UPDATE idgen.segment SET drawers = '{postgres}', max_step = 2000000 WHERE tag = 'hand';
 SELECT version FROM idgen.segment WHERE tag = 'hand';
 SELECT segment_next('hand');
--- another name for the same values
+-- a renamed tag keeps its values
 UPDATE idgen.segment SET tag = 'foot' WHERE tag = 'hand';
 SELECT segment_next('hand');
 SELECT segment_next('foot');
--- gone
+-- dropped
 DELETE FROM idgen.segment WHERE tag = 'foot';
 SELECT segment_next('foot');
--- the trigger is there for rows of a restore and of a subscription too
+-- the trigger also fires for rows of a restore and of a subscription
 SET session_replication_role = replica;
 INSERT INTO idgen.segment (tag, owner, creation, version, created_in, changed_in) VALUES ('replica', 'postgres', 1, 0, 0, 0);
 UPDATE idgen.segment SET max_id = 10 WHERE tag = 'replica';
 RESET session_replication_role;
 SELECT creation <> 1 AS creation, version, created_in > 0 AS created_in FROM idgen.segment WHERE tag = 'replica';
 SELECT segment_next('replica');
--- as dumped and restored: all columns, into an empty table
+-- a dump and restore: all columns, into an empty table
 BEGIN;
 CREATE TEMP TABLE dumped AS TABLE idgen.segment;
 DELETE FROM idgen.segment;

@@ -1,4 +1,4 @@
--- REASSIGN OWNED and DROP OWNED include segments and definitions of leases.
+-- REASSIGN OWNED and DROP OWNED include segments and lease definitions.
 SET idgen.segment_timeout = '1min';
 CREATE ROLE idgen_leaver;
 CREATE ROLE idgen_heir;
@@ -13,7 +13,7 @@ SET ROLE idgen_other;
 SELECT segment_create('others'), segment_grant('others', 'idgen_leaver'), segment_grant('others', 'public');
 SELECT lease_define('others');
 -- a role that may not reassign changes nothing
--- Without the DETAIL, which PostgreSQL has from 16 on.
+-- Without the DETAIL, which PostgreSQL adds from 16 on.
 \set VERBOSITY terse
 SET ROLE idgen_heir;
 REASSIGN OWNED BY idgen_leaver TO idgen_heir;
@@ -32,7 +32,7 @@ ROLLBACK;
 SELECT count(*) FROM owned WHERE owner = 'idgen_leaver'::regrole;
 REASSIGN OWNED BY idgen_leaver, idgen_other TO idgen_heir;
 SELECT * FROM owned ORDER BY kind, name;
--- the new owner goes on where the segment stands
+-- the new owner continues the segment
 SET ROLE idgen_heir;
 SELECT segment_next('hers');
 SELECT segment_alter('hers', max_step => 2000), lease_define('job', slots => 3);
@@ -40,10 +40,10 @@ SET ROLE idgen_leaver;
 SELECT segment_next('hers');
 RESET ROLE;
 
--- dropping takes the grants too
+-- DROP OWNED removes the grants too
 DROP OWNED BY idgen_leaver;
 SELECT * FROM owned ORDER BY kind, name;
--- a lease that is held refuses
+-- a held lease prevents it
 SELECT token FROM lease_acquire('job', ttl => '1 hour') \gset
 DROP OWNED BY idgen_heir;
 \echo :SQLSTATE
@@ -57,7 +57,7 @@ SELECT name FROM idgen.leases WHERE name = 'job';
 SELECT segment_next('hers');
 \echo :SQLSTATE
 
--- nothing is left that keeps the roles
+-- nothing else depends on the roles
 DROP OWNED BY idgen_leaver, idgen_heir, idgen_other;
 DROP VIEW owned;
 DROP ROLE idgen_leaver, idgen_heir, idgen_other;

@@ -1,11 +1,11 @@
--- Who may do what with a segment.
+-- Privileges on segments.
 SET idgen.segment_timeout = '1min';
 CREATE ROLE idgen_maker;
 CREATE ROLE idgen_drawer;
 CREATE ROLE idgen_group;
 CREATE ROLE "idgen ""odd"" role";
 
--- making one is for whom it was granted to
+-- creating requires a grant
 SET ROLE idgen_maker;
 SELECT segment_create('shop');
 \echo :SQLSTATE
@@ -15,14 +15,14 @@ SET ROLE idgen_maker;
 SELECT segment_create('shop', start => 10);
 SELECT segment_next('shop');
 SELECT segment_alter('shop', max_step => 5000);
--- the table is nobody's to touch, not even the maker's
+-- no ordinary role may touch the table, not even the creator
 SELECT * FROM idgen.segment;
 \echo :SQLSTATE
 UPDATE idgen.segment SET max_id = 0;
 DELETE FROM idgen.segment;
 TRUNCATE idgen.segment;
 SELECT count(*) FROM idgen.stat_get_segment() WHERE false;
--- nor is its trigger
+-- nor its trigger function
 SELECT idgen.segment_row();
 \echo :SQLSTATE
 CREATE TEMP TABLE own ();
@@ -30,7 +30,7 @@ CREATE TRIGGER own BEFORE INSERT ON own FOR EACH ROW EXECUTE FUNCTION idgen.segm
 RESET ROLE;
 SELECT tag, owner, drawers FROM idgen.segment WHERE tag = 'shop';
 
--- another role can do nothing, whichever way it tries
+-- another role can do nothing
 SET ROLE idgen_drawer;
 SELECT segment_next('shop');
 \echo :SQLSTATE
@@ -46,7 +46,7 @@ SELECT segment_revoke('shop', 'idgen_drawer');
 SELECT tag FROM idgen.stat_segment WHERE tag = 'shop';
 SELECT segment_next('nowhere');
 
--- until it is granted to
+-- until it gets a grant
 SET ROLE idgen_maker;
 SELECT segment_grant('shop', 'idgen_drawer');
 SELECT segment_grant('shop', 'idgen_drawer');
@@ -59,12 +59,12 @@ SELECT segment_alter('shop', max_id => 100);
 SELECT segment_grant('shop', 'public');
 RESET ROLE;
 SELECT drawers FROM idgen.segment WHERE tag = 'shop';
--- and no longer when it is taken back
+-- and no longer after the revoke
 SELECT segment_revoke('shop', 'idgen_drawer');
 SELECT segment_revoke('shop', 'idgen_drawer');
 SET ROLE idgen_drawer;
 SELECT segment_next('shop');
--- a grant that is rolled back was none
+-- a grant that is rolled back has no effect
 RESET ROLE;
 BEGIN;
 SELECT segment_grant('shop', 'idgen_drawer');
@@ -74,7 +74,7 @@ ROLLBACK;
 SET ROLE idgen_drawer;
 SELECT segment_next('shop');
 
--- by membership, for as long as it lasts
+-- by membership, as long as it lasts
 RESET ROLE;
 SELECT segment_grant('shop', 'idgen_group');
 GRANT idgen_group TO idgen_drawer;
@@ -84,7 +84,7 @@ RESET ROLE;
 REVOKE idgen_group FROM idgen_drawer;
 SET ROLE idgen_drawer;
 SELECT segment_next('shop');
--- everybody
+-- PUBLIC
 RESET ROLE;
 SELECT segment_grant('shop', 'public');
 SELECT drawers FROM idgen.segment WHERE tag = 'shop';
@@ -96,7 +96,7 @@ SELECT segment_revoke('shop', 'public');
 SET ROLE idgen_drawer;
 SELECT segment_next('shop');
 RESET ROLE;
--- who sees all statistics sees this
+-- roles that may read all statistics see this
 GRANT pg_read_all_stats TO idgen_drawer;
 SET ROLE idgen_drawer;
 SELECT tag FROM idgen.stat_segment WHERE tag = 'shop';
@@ -104,7 +104,7 @@ SELECT segment_next('shop');
 RESET ROLE;
 REVOKE pg_read_all_stats FROM idgen_drawer;
 
--- a default draws with the rights of whoever inserts
+-- a column default draws with the rights of the inserting role
 CREATE TABLE sale (id bigint PRIMARY KEY DEFAULT segment_next('shop'), note text);
 GRANT INSERT (note), SELECT ON sale TO idgen_drawer;
 SET ROLE idgen_drawer;
@@ -116,7 +116,7 @@ INSERT INTO sale (note) VALUES ('with it') RETURNING note;
 RESET ROLE;
 DROP TABLE sale;
 
--- roles that are not there, and odd names
+-- unknown roles, and unusual names
 SELECT segment_grant('shop', 'nobody_of_this_name');
 \echo :SQLSTATE
 SELECT segment_grant('shop', '');
@@ -137,7 +137,7 @@ SET ROLE "idgen ""odd"" role";
 SELECT segment_next('shop');
 RESET ROLE;
 
--- an owner gives it to a role that he is a member of, a superuser to any
+-- an owner can give it to a role of which it is a member, a superuser to any role
 SET ROLE idgen_maker;
 SELECT segment_alter('shop', owner => 'idgen_group');
 \echo :SQLSTATE
@@ -146,7 +146,7 @@ RESET ROLE;
 GRANT idgen_group TO idgen_maker;
 SET ROLE idgen_maker;
 SELECT segment_alter('shop', owner => 'idgen_group');
--- he is a member of the owner still
+-- the old owner is still a member of the new one
 SELECT segment_alter('shop', max_step => 6000);
 RESET ROLE;
 REVOKE idgen_group FROM idgen_maker;
@@ -162,7 +162,7 @@ SET ROLE idgen_maker;
 SELECT segment_drop('shop');
 RESET ROLE;
 
--- a search path of somebody's own changes nothing
+-- the search_path of the caller has no effect
 CREATE SCHEMA own;
 CREATE FUNCTION own.pg_has_role(oid, oid, text) RETURNS bool LANGUAGE sql AS 'SELECT true';
 CREATE FUNCTION own.never(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS 'BEGIN RAISE ''taken in''; END';

@@ -1,4 +1,4 @@
--- What a role may not see stays hidden, whatever it puts into a WHERE clause. The planner runs a cheap function first.
+-- Rows that a role may not see stay hidden from functions in its WHERE clause. The planner runs a cheap function first.
 SET idgen.segment_timeout = '1min';
 CREATE ROLE idgen_stranger;
 CREATE FUNCTION show(anyelement) RETURNS bool LANGUAGE plpgsql COST 0.0001
@@ -14,7 +14,7 @@ SELECT tag FROM idgen.stat_segment WHERE show(max_id);
 -- the function behind the view shows the same rings
 SELECT last_id, remaining FROM idgen.stat_get_segment();
 RESET ROLE;
--- a role that may read all statistics sees all of them, and so does a superuser
+-- a role that may read all statistics sees all rows, and so does a superuser
 GRANT pg_read_all_stats TO idgen_stranger;
 SET ROLE idgen_stranger;
 SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
@@ -27,7 +27,7 @@ SET ROLE idgen_stranger;
 SELECT last_id FROM idgen.stat_get_segment() ORDER BY last_id;
 RESET ROLE;
 
--- tokens of leases, and of worker ids
+-- tokens of leases and worker ids
 SELECT token > 0 AS held FROM lease_acquire('hidden job', ttl => '1 hour');
 SELECT lease_define('hidden pool', slots => 2);
 SELECT worker_id FROM worker_acquire('hidden pool', ttl => '1 hour');

@@ -1,10 +1,10 @@
--- Named locks, in one session: what the functions take, give and refuse, and what idgen.locks shows.
+-- Named locks in one session: arguments, results and errors of the functions, and idgen.locks.
 CREATE TEMP VIEW held AS
 SELECT name, mode, scope, granted, depth, acquired_at BETWEEN now() - interval '1 minute' AND clock_timestamp() AS at,
        waiting_since, queue_position, blocked_by
 FROM idgen.locks WHERE pid = pg_backend_pid() ORDER BY name, mode;
 
--- the key: frozen, and anybody can compute it
+-- the key never changes and can be computed without idgen
 SELECT left(name, 20) AS name, to_hex(lock_key(name)) AS key,
        lock_key(name) = ('x' || encode(substring(sha256(convert_to(name, 'UTF8')) FOR 8), 'hex'))::bit(64)::bigint AS same
 FROM unnest(ARRAY['a', 'nightly-report', 'importer', 'é', ' a', 'A', repeat('x', 255)]) AS name;
@@ -15,7 +15,7 @@ SELECT lock_key(repeat('long ', 52));
 SELECT lock_key(repeat('é', 128));
 SELECT lock_key(NULL) IS NULL AS null_in_null_out;
 
--- for the session: counted, and let go of as often
+-- session locks are counted, and need as many releases
 SELECT lock_acquire('report');
 SELECT lock_try_acquire('report');
 SELECT * FROM held;
@@ -29,7 +29,7 @@ SELECT lock_release('report');
 SELECT * FROM held;
 SELECT lock_release('report');
 
--- shared and exclusive are counted apart; without the mode the exclusive one goes first
+-- shared and exclusive are counted separately; without a mode the exclusive one is released first
 SELECT lock_acquire('report', shared => true);
 SELECT lock_acquire('report');
 SELECT lock_try_acquire('report', '1 minute', true);
@@ -41,7 +41,7 @@ SELECT lock_release('report', true);
 SELECT lock_release('report');
 SELECT lock_release('report');
 
--- for the transaction: there is nothing to let go of
+-- transaction locks need no release
 BEGIN;
 SELECT lock_acquire_xact('report');
 SELECT lock_try_acquire_xact('report', '1 minute');
@@ -54,7 +54,7 @@ SELECT lock_release('report');
 SELECT * FROM held;
 COMMIT;
 SELECT * FROM held;
--- what the transaction holds is not in the way of what the session holds in the other mode
+-- a transaction lock does not conflict with a session lock of the other mode in the same session
 BEGIN;
 SELECT lock_acquire_xact('report'), lock_acquire('report', true);
 SELECT lock_release('report');
@@ -63,7 +63,7 @@ SELECT lock_release('report'), lock_release('report', true);
 SHOW client_min_messages;
 COMMIT;
 
--- a savepoint lets go of its own, of a transaction's locks
+-- a rollback to a savepoint releases transaction locks taken since
 BEGIN;
 SELECT lock_acquire_xact('outer');
 SAVEPOINT s;
@@ -80,7 +80,7 @@ SELECT name, scope, depth FROM held;
 ROLLBACK;
 SELECT name, scope, depth FROM held;
 
--- an aborted transaction keeps a session's lock until it has ended
+-- an aborted transaction keeps a session lock until it has ended
 BEGIN;
 SELECT lock_acquire('report');
 SELECT 1/0;
@@ -89,14 +89,14 @@ SELECT lock_release('report');
 ROLLBACK;
 SELECT name, scope, depth FROM held;
 SELECT lock_release('report'), lock_release('of the session');
--- what was let go of in a transaction stays so when it rolls back
+-- a rollback does not undo a release
 SELECT lock_acquire('report');
 BEGIN;
 SELECT lock_release('report');
 ROLLBACK;
 SELECT name, scope, depth FROM held;
 
--- PostgreSQL's own ways to let go of all; a lock on the bare number is another lock
+-- PostgreSQL's functions that release all locks; a lock on the bare key is another lock
 SELECT lock_acquire('report') FROM generate_series(1, 3);
 SELECT pg_advisory_unlock(lock_key('report'));
 SELECT name, scope, depth FROM held;
@@ -107,12 +107,12 @@ SELECT name, scope, depth FROM held;
 DISCARD ALL;
 SELECT name, scope, depth FROM idgen.locks;
 SELECT lock_release('report');
--- which leaves room for what comes after it
+-- afterwards there is room again
 SELECT count(lock_acquire('before ' || n)) FROM generate_series(1, 16) AS n;
 DISCARD ALL;
 SELECT count(lock_acquire('after ' || n)) FROM generate_series(1, 16) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth;
--- also in one transaction, and for the same lock
+-- also within one transaction, and for the same lock
 BEGIN;
 SELECT pg_advisory_unlock_all();
 SELECT lock_acquire('after 1');
@@ -124,7 +124,7 @@ COMMIT;
 DISCARD ALL;
 CREATE TEMP VIEW held AS SELECT name, mode, scope, granted, depth FROM idgen.locks ORDER BY name, mode;
 
--- a prepared transaction keeps its locks, and belongs to no process
+-- a prepared transaction keeps its locks and belongs to no process
 BEGIN;
 SELECT lock_acquire_xact('two-phase');
 PREPARE TRANSACTION 'idgen_lock';
@@ -132,7 +132,7 @@ SELECT name, pid, mode, scope, granted, depth, acquired_at FROM idgen.locks;
 SELECT lock_try_acquire('two-phase', '1 ms');
 ROLLBACK PREPARED 'idgen_lock';
 SELECT * FROM held;
--- not one that the session holds as well
+-- unless the session holds the same lock
 SELECT lock_acquire('two-phase');
 BEGIN;
 SELECT lock_acquire_xact('two-phase');
@@ -141,7 +141,7 @@ PREPARE TRANSACTION 'idgen_lock';
 SELECT * FROM held;
 SELECT lock_release('two-phase');
 
--- more locks than are known with scope and depth: they are shown all the same
+-- locks beyond those listed with scope and depth are shown too
 SELECT count(lock_acquire('many ' || n)) FROM generate_series(1, 20) AS n;
 SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY scope, depth ORDER BY scope;
 SELECT count(*) FILTER (WHERE lock_release('many ' || n)) AS released FROM generate_series(1, 20) AS n;
@@ -159,7 +159,7 @@ SELECT lock_try_acquire('t', 'nonsense');
 SELECT lock_release('t') FROM generate_series(1, 3);
 SELECT * FROM held;
 
--- NULL is an error, but for the mode that lock_release finds by itself
+-- NULL is an error, except as the mode of lock_release
 SELECT lock_acquire(NULL);
 \echo :SQLSTATE
 SELECT lock_acquire('n', NULL);
@@ -185,14 +185,14 @@ SELECT lock_release('');
 SELECT lock_try_acquire(repeat('x', 255)), lock_release(repeat('x', 255));
 SELECT * FROM held;
 
--- a function in a loop has another name at each call
+-- a function in a loop with a different name in each call
 DO $$
 BEGIN
     FOR n IN 1..3 LOOP PERFORM lock_acquire('loop ' || n); END LOOP;
 END $$;
 SELECT name, depth FROM held;
 SELECT pg_advisory_unlock_all();
--- in a WHERE it is called for more rows than the result has
+-- in a WHERE clause the call runs for more rows than the result has
 SELECT n FROM generate_series(1, 5) AS n WHERE lock_try_acquire('row ' || n) ORDER BY n DESC LIMIT 1;
 SELECT name, depth FROM held;
 SELECT pg_advisory_unlock_all();

@@ -1,7 +1,7 @@
 -- Named locks in functions, blocks and parallel plans.
 CREATE TEMP VIEW held AS SELECT name, mode, scope, depth FROM idgen.locks WHERE pid IS NOT NULL ORDER BY name, mode;
 
--- a block that catches an error lets go of what it took for the transaction, and keeps what it took for the session
+-- a block that catches an error releases its transaction locks and keeps its session locks
 CREATE FUNCTION fails(how text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_acquire_xact('function');
@@ -22,7 +22,7 @@ COMMIT;
 SELECT * FROM held;
 SELECT pg_advisory_unlock_all();
 
--- the error is a wait's that was too long, or a call's that is wrong
+-- the error is a timeout or an invalid call
 BEGIN;
 SELECT lock_acquire_xact('taken');
 PREPARE TRANSACTION 'idgen_lock';
@@ -40,7 +40,7 @@ ROLLBACK PREPARED 'idgen_lock';
 SELECT lock_release('session') FROM generate_series(1, 7);
 SELECT * FROM held;
 
--- a block that commits has several transactions, and one session
+-- a block that commits has several transactions in one session
 DO $$
 BEGIN
     FOR n IN 1..3 LOOP
@@ -52,7 +52,7 @@ END $$;
 SELECT * FROM held;
 SELECT pg_advisory_unlock_all();
 
--- a lock belongs to the process, so no worker of a parallel plan takes one; only the key is anybody's
+-- a lock belongs to the process, so parallel workers take none; only lock_key is parallel safe
 SELECT proname, proparallel FROM pg_proc
 WHERE proname ~ '^lock_(acquire|try_acquire|release|key)' ORDER BY proname COLLATE "C";
 CREATE TABLE item AS SELECT n FROM generate_series(1, 100) AS n;

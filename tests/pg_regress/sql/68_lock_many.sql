@@ -1,4 +1,4 @@
--- Several named locks at once: all or none, each once, in the order of their keys.
+-- Several named locks at once: all or none, each once, in key order.
 CREATE TEMP VIEW held AS SELECT name, mode, scope, depth FROM idgen.locks WHERE pid = pg_backend_pid() ORDER BY name, mode;
 
 SELECT lock_acquire_many(ARRAY['b', 'a', 'b', 'c']);
@@ -13,13 +13,13 @@ SELECT * FROM held;
 SELECT lock_release_many(ARRAY['c']);
 SELECT * FROM held;
 
--- what is not held is told, one by one; the others are let go of
+-- each lock that is not held raises a warning; the others are released
 SELECT lock_acquire_many(ARRAY['a', 'b'], shared => true);
 SELECT lock_release_many(ARRAY['a', 'b', 'z'], false);
 SELECT lock_release_many(ARRAY['a', 'z', 'b']);
 SELECT * FROM held;
 
--- for the transaction
+-- transaction locks
 BEGIN;
 SELECT lock_acquire_many_xact(ARRAY['a', 'b']);
 SELECT lock_try_acquire_many_xact(ARRAY['b', 'c'], '0', true);
@@ -33,15 +33,15 @@ SELECT lock_release_many(ARRAY['a']);
 COMMIT;
 SELECT * FROM held;
 
--- none is none
+-- an empty array takes no lock
 SELECT lock_acquire_many('{}');
 SELECT lock_try_acquire_many('{}'), lock_try_acquire_many_xact('{}'), lock_release_many('{}');
--- an array of more dimensions is its elements
+-- a multidimensional array counts as its elements
 SELECT lock_try_acquire_many(ARRAY[['a', 'b'], ['c', 'd']]);
 SELECT lock_release_many(ARRAY['a', 'b', 'c', 'd']);
 SELECT * FROM held;
 
--- one that is not to be had, by a prepared transaction: none is taken, and what was held before stays
+-- a prepared transaction holds one of them: none is taken, and locks from before stay
 BEGIN;
 SELECT lock_acquire_xact('m');
 PREPARE TRANSACTION 'idgen_many';
@@ -63,11 +63,11 @@ SELECT lock_acquire('m');
 \echo :SQLSTATE
 SELECT lock_acquire_xact('m', true);
 \echo :SQLSTATE
--- lock_timeout is not for the functions that have a timeout of their own, and is as it was
+-- functions with a timeout ignore lock_timeout and do not change it
 SELECT lock_try_acquire('m', '2 ms');
 SHOW lock_timeout;
 SELECT * FROM held;
--- an error that is caught ends nothing
+-- a caught error releases no other lock
 DO $$
 BEGIN
     PERFORM lock_acquire_xact('b');
@@ -93,7 +93,7 @@ SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z'], '1 ms');
 SELECT * FROM held;
 SELECT pg_advisory_unlock_all();
 
--- bad input, of which nothing is taken
+-- invalid arguments take no lock
 SELECT lock_acquire_many(NULL);
 \echo :SQLSTATE
 SELECT lock_acquire_many(ARRAY['a', NULL]);

@@ -1,14 +1,14 @@
--- Optimistic locking: an UPDATE that goes by an old version of the row is refused.
+-- Optimistic locking: an UPDATE with an old row version fails.
 CREATE TABLE doc (id int PRIMARY KEY, body text, version int NOT NULL DEFAULT 1);
 CREATE TRIGGER version BEFORE UPDATE ON doc FOR EACH ROW EXECUTE FUNCTION row_version('version');
 INSERT INTO doc VALUES (1, 'draft'), (2, 'other');
 UPDATE doc SET body = 'second', version = 1 WHERE id = 1 RETURNING *;
--- as of version 1, which it no longer is
+-- with version 1, which is no longer current
 UPDATE doc SET body = 'late', version = 1 WHERE id = 1;
 \echo :SQLSTATE
 UPDATE doc SET body = 'from the future', version = 3 WHERE id = 1;
 \echo :SQLSTATE
--- without the version: as it is now, and counted
+-- without the version: updates the current row and counts
 UPDATE doc SET body = body || '!' RETURNING *;
 UPDATE doc SET version = NULL WHERE id = 1;
 \echo :SQLSTATE
@@ -26,7 +26,7 @@ INSERT INTO doc VALUES (1, 'no', 3) ON CONFLICT DO NOTHING;
 MERGE INTO doc USING (VALUES (1, 4)) AS new (id, version) ON doc.id = new.id WHEN MATCHED THEN UPDATE SET version = new.version;
 \echo :SQLSTATE
 
--- bigint; a number not yet given begins at 1
+-- bigint; NULL becomes 1
 CREATE TABLE big ("Row Version" bigint, a int, dropped int, b text);
 ALTER TABLE big DROP COLUMN dropped;
 CREATE TRIGGER version BEFORE UPDATE ON big FOR EACH ROW EXECUTE FUNCTION row_version('Row Version');
@@ -35,7 +35,7 @@ UPDATE big SET b = b || b RETURNING *;
 UPDATE big SET "Row Version" = 7 WHERE a = 1;
 UPDATE big SET "Row Version" = 9007199254740993 WHERE a = 2;
 UPDATE big SET "Row Version" = NULL WHERE a = 1;
--- the greatest number
+-- the largest version
 ALTER TABLE big DISABLE TRIGGER version;
 UPDATE big SET "Row Version" = 9223372036854775807;
 ALTER TABLE big ENABLE TRIGGER version;
@@ -45,7 +45,7 @@ INSERT INTO doc VALUES (3, '', 2147483647);
 UPDATE doc SET body = '' WHERE id = 3;
 \echo :SQLSTATE
 
--- partitions, also from one to another
+-- partitions, also moving between them
 CREATE TABLE part (id int, version int NOT NULL DEFAULT 1, body text) PARTITION BY LIST (id);
 CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
 CREATE TABLE part_2 (body text, version int NOT NULL DEFAULT 1, id int);
@@ -58,13 +58,13 @@ UPDATE part SET body = 'late', version = 1 WHERE id = 2;
 DELETE FROM part WHERE id = 1;
 UPDATE part SET id = 1, version = 2 WHERE id = 2 RETURNING tableoid::regclass, *;
 
--- a generated column, and a trigger that comes later and sees the new number
+-- a generated column, and a later trigger, which sees the new version
 CREATE TABLE more (version int, twice int GENERATED ALWAYS AS (version * 2) STORED);
 CREATE TRIGGER version BEFORE UPDATE ON more FOR EACH ROW EXECUTE FUNCTION row_version('version');
 INSERT INTO more VALUES (1);
 UPDATE more SET version = 1 RETURNING *;
 
--- not made for
+-- unsupported uses
 SELECT row_version();
 \echo :SQLSTATE
 CREATE TABLE bad (version int, small smallint, word text);

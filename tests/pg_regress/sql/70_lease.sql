@@ -1,4 +1,4 @@
--- Leases, in one session: what the functions give and refuse, and what idgen.leases shows.
+-- Leases in one session: results and errors of the functions, and idgen.leases.
 CREATE TEMP VIEW shown AS
 SELECT name, slot, state, token IS NOT NULL AS token, depth, owner, role, data,
        acquired_at BETWEEN now() - interval '1 minute' AND clock_timestamp() AS at,
@@ -17,7 +17,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN regexp_replace(concat_ws(' | ', SQLSTATE, message, detail, hint), '\d{16}', '<token>', 'g');
 END $$;
 
--- a name is a lock for one until it is released, and then nothing is left of it
+-- a name is an exclusive lock until its release, which leaves nothing
 SELECT name, slot, token > 1e15 AS token, owner, acquired_at <= clock_timestamp() AS acquired,
        expires_at - acquired_at BETWEEN '29 s' AND '31 s' AS expires, depth, token AS t
 FROM lease_acquire('importer') \gset l_
@@ -35,13 +35,13 @@ SELECT pg_temp.refusal(format('SELECT lease_release(''importer'', %s)', :l_t));
 SELECT pg_temp.refusal(format('SELECT lease_renew(''importer'', %s)', :l_t));
 SELECT pg_temp.refusal(format('SELECT lease_fence(''importer'', %s)', :l_t));
 
--- tokens rise, also of different names
+-- tokens increase over all names
 SELECT token AS t1 FROM lease_acquire('importer', '1 h', 'app-1', '{"host": "a", "n": 1.10}') \gset
 SELECT token AS t2 FROM lease_try_acquire('other') \gset
 SELECT :l_t < :t1 AND :t1 < :t2 AS rise;
 SELECT * FROM shown WHERE name = 'importer';
 
--- acquired again with its token: as often as it is to be released
+-- acquired again with its token: needs as many releases
 SELECT token = :t1 AS same, owner, depth FROM lease_acquire('importer', token => :t1);
 SELECT token = :t1 AS same, owner, depth FROM lease_try_acquire('importer', ttl => '2 h', owner => 'ignored', token => :t1);
 SELECT depth, owner, data, ttl FROM shown WHERE name = 'importer';
@@ -52,14 +52,14 @@ SELECT pg_temp.refusal(format('SELECT lease_acquire(''importer'', token => %s)',
 SELECT lease_try_acquire('importer', token => 1);
 \echo :SQLSTATE
 
--- renewed for its own time, or for another from now on
+-- renewed for its ttl, or with a new one
 SELECT token AS t FROM lease_acquire('job', '1 h') \gset
 SELECT lease_renew('job', :t) - clock_timestamp() BETWEEN '59 min' AND '60 min' AS own;
 SELECT lease_renew('job', :t, '1 s') - clock_timestamp() BETWEEN '0 s' AND '1 s' AS shorter;
 SELECT lease_renew('job', :t) - clock_timestamp() BETWEEN '0 s' AND '1 s' AS as_before;
 SELECT token AS u FROM lease_acquire('job2') \gset
 SELECT name, CASE token WHEN :t THEN 't' WHEN :u THEN 'u' END AS token, expires_at - clock_timestamp() BETWEEN '59 s' AND '60 s' AS until
-FROM lease_renew_many(ARRAY['job2', 'job', 'job', 'nobody', 'job2'], ARRAY[:u, :t, :t, 1, 2], '1 min');
+FROM lease_renew_many(ARRAY['job2', 'job', 'job', 'absent', 'job2'], ARRAY[:u, :t, :t, 1, 2], '1 min');
 SELECT * FROM lease_renew_many('{}', '{}');
 SELECT lease_renew_many('{a}', '{}');
 \echo :SQLSTATE
@@ -70,7 +70,7 @@ SELECT lease_renew_many('{a,b}', '{1,NULL}');
 SELECT lease_renew_many(NULL, '{1}');
 \echo :SQLSTATE
 
--- what it refuses
+-- invalid calls
 SELECT lease_acquire(NULL);
 \echo :SQLSTATE
 SELECT lease_acquire('');
@@ -96,7 +96,7 @@ SELECT lease_fence(NULL, 1);
 SELECT lease_fence('a', -9223372036854775808);
 \echo :SQLSTATE
 
--- in a block it works, and says that nobody sees it yet
+-- in a transaction block it works, with a warning that others do not see it yet
 BEGIN;
 SELECT slot, depth FROM lease_acquire('block');
 ROLLBACK;
@@ -108,7 +108,7 @@ ROLLBACK TO s;
 SELECT slot FROM lease_try_acquire('block');
 COMMIT;
 SELECT name, state FROM shown WHERE name = 'block';
--- a transaction that is read-only can do nothing with it
+-- a read-only transaction can call none of them
 BEGIN READ ONLY;
 SELECT lease_acquire('read-only');
 \echo :SQLSTATE
@@ -118,7 +118,7 @@ SELECT lease_fence('read-only', 1);
 \echo :SQLSTATE
 ROLLBACK;
 
--- bound to the session: as long as that lives, whatever its end
+-- bound to the session: lasts as long as the session, beyond its ttl
 SELECT slot, expires_at IS NULL AS endless, token AS t FROM lease_acquire('bound', '100 ms', bind_session => true) \gset b_
 \echo :b_slot :b_endless
 SELECT state, expires_at, bound FROM idgen.leases WHERE name = 'bound';
@@ -134,14 +134,14 @@ SELECT lease_renew('bound', :b_t, '1 min') < clock_timestamp() + '1 min' AS unti
 SELECT state, bound FROM idgen.leases WHERE name = 'bound';
 SELECT lease_acquire('bound', token => :b_t, bind_session => true);
 \echo :SQLSTATE
--- an end that no timestamp can say
+-- an end beyond the range of timestamps
 SELECT token AS far FROM lease_acquire('far', '1 h') \gset
 UPDATE idgen.lease SET ends_us = 9223372036854775807 WHERE name = 'far';
 SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
 UPDATE idgen.lease SET ends_us = -9223372036854775808 WHERE name = 'far';
 SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
 SELECT lease_release('far', :far);
--- a rollback takes the session's lock along, also to a savepoint, and the commit of a release does
+-- the session lock ends with a rollback, also to a savepoint, and with the commit of a release
 CREATE TEMP VIEW session_locks AS
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763 AND pid = pg_backend_pid();
 BEGIN;
@@ -163,7 +163,7 @@ SELECT state, bound FROM idgen.leases WHERE name = 'kept';
 SELECT lease_release('kept', :t);
 TABLE session_locks;
 
--- what was done is counted
+-- the calls are counted
 SELECT grants > 0 AS grants, take_overs, renewals > 0 AS renewals, releases > 0 AS releases, fences, refused > 0 AS refused,
        probes > 0 AS probes, wait_time > '0' AS waited FROM idgen.stat_lease;
 SELECT idgen.reset_stats();

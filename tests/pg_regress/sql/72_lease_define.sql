@@ -1,4 +1,4 @@
--- Leases that are defined: semaphores, roles, taking them away.
+-- Defined leases: semaphores, roles, and revocation.
 CREATE ROLE idgen_definer;
 CREATE ROLE idgen_holder;
 CREATE ROLE idgen_fellow;
@@ -6,7 +6,7 @@ CREATE TEMP VIEW slots AS
 SELECT name, slot, state, depth, owner, slots FROM idgen.leases ORDER BY name, slot;
 GRANT SELECT ON slots TO PUBLIC;
 
--- defining is for whom it was granted to
+-- defining requires a grant
 SET ROLE idgen_definer;
 SELECT lease_define('pool', 3);
 \echo :SQLSTATE
@@ -16,7 +16,7 @@ SET ROLE idgen_definer;
 SELECT lease_define('pool', 2, '1 h');
 TABLE idgen.lease_definition;
 
--- as many as there are slots; the one free for longest goes first, and one that was never had before it
+-- as many holders as slots; never used slots come first, then the one free for longest
 SELECT slot, token AS t0 FROM lease_acquire('pool') \gset
 SELECT slot, token AS t1 FROM lease_acquire('pool', owner => 'second') \gset
 SELECT * FROM lease_try_acquire('pool');
@@ -30,7 +30,7 @@ SELECT slot, token AS t3 FROM lease_acquire('pool') \gset
 \echo :slot
 SELECT slot, token AS t4 FROM lease_acquire('pool') \gset
 \echo :slot
--- fewer slots: who holds one keeps it, and nobody gets one before there is room
+-- fewer slots: holders keep theirs, and no one gets a slot before there is room
 SELECT lease_define('pool', 1, '1 h');
 SELECT * FROM slots;
 SELECT lease_release('pool', :t4), lease_release('pool', :t2);
@@ -39,7 +39,7 @@ SELECT lease_release('pool', :t3);
 SELECT slot, token AS t5 FROM lease_try_acquire('pool') \gset
 \echo :slot
 
--- what a definition refuses
+-- invalid definitions
 SELECT lease_define('x', 0);
 \echo :SQLSTATE
 SELECT lease_define('x', 65537);
@@ -55,7 +55,7 @@ SELECT lease_define('x', 1, '1 s', '-1 s');
 SELECT lease_define('x', 1, '1 s', '25 h');
 SELECT lease_define('x', 1, '1 s', NULL);
 
--- it is its definer's: another can hold it, and do nothing else
+-- it belongs to its definer: another role can hold it, and nothing else
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION lease_define TO idgen_holder;
 SET ROLE idgen_holder;
@@ -65,7 +65,7 @@ SELECT lease_drop('pool');
 \echo :SQLSTATE
 SELECT lease_revoke('pool', 0);
 \echo :SQLSTATE
--- with the right token too; and it is not shown to him
+-- not even with the right token, which it cannot see
 SELECT lease_renew('pool', :t5);
 \echo :SQLSTATE
 SELECT lease_release('pool', :t5);
@@ -76,7 +76,7 @@ SELECT lease_acquire('pool', token => :t5);
 \echo :SQLSTATE
 SELECT * FROM lease_renew_many('{pool}', ARRAY[:t5]);
 SELECT name, slot, state, token, role FROM idgen.leases ORDER BY name, slot;
--- nor is that of a lease that is bound to a session, by its lock
+-- nor can it see the token of a session-bound lease by its lock
 RESET ROLE;
 SELECT token AS bound FROM lease_acquire('bound to a session', bind_session => true) \gset
 SET ROLE idgen_holder;
@@ -86,7 +86,7 @@ FROM pg_locks WHERE objsubid = 27763 AND pid = pg_backend_pid();
 RESET ROLE;
 SELECT lease_release('bound to a session', :bound);
 SET ROLE idgen_holder;
--- a name that nobody has defined is nobody's but the superuser's
+-- only a superuser may revoke and drop undefined names
 SELECT token AS mine FROM lease_acquire('plain') \gset
 SELECT lease_revoke('plain');
 \echo :SQLSTATE
@@ -102,7 +102,7 @@ BEGIN;
 SELECT lease_fence('plain', :mine);
 COMMIT;
 SELECT lease_release('plain', :mine);
--- the tables are nobody's to touch
+-- no ordinary role may touch the tables
 SELECT * FROM idgen.lease;
 \echo :SQLSTATE
 UPDATE idgen.lease SET token = 1;
@@ -115,7 +115,7 @@ SELECT setval('idgen.lease_token', 1);
 \echo :SQLSTATE
 RESET ROLE;
 
--- fewer slots than expired terms: the grant takes over those that the limit has no room for
+-- fewer slots than expired terms: the grant ends those above the limit
 SELECT lease_define('low', 2, '100 ms');
 SELECT slot, token AS l0 FROM lease_acquire('low') \gset
 SELECT slot, token AS l1 FROM lease_acquire('low') \gset
@@ -134,7 +134,7 @@ SELECT lease_acquire('low', token => :l1);
 \set VERBOSITY default
 SELECT * FROM slots WHERE name = 'low';
 
--- a name that another role holds is not for anybody to define: its definer could revoke and drop it
+-- a name that another role holds cannot be defined, because the definer could revoke and drop it
 SET ROLE idgen_holder;
 SELECT token AS mine FROM lease_acquire('relied on') \gset
 SET ROLE idgen_definer;
@@ -154,7 +154,7 @@ SELECT lease_define('relied on', 1, '1 h');
 ROLLBACK;
 SET ROLE idgen_holder;
 SELECT lease_release('relied on', :mine);
--- an expired one is for whoever takes it
+-- an expired one can be defined
 SELECT token AS mine FROM lease_acquire('relied on', '100 ms') \gset
 RESET ROLE;
 DO $$ BEGIN
@@ -168,7 +168,7 @@ SELECT lease_drop('relied on');
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION lease_define FROM idgen_fellow;
 
--- taken away: the token is stale, and the slot rests
+-- revoked: the token is stale, and the slot is resting
 SELECT lease_define('resting', 1, '1 h', '1 h');
 SELECT token AS t FROM lease_acquire('resting', owner => 'app') \gset
 SELECT lease_revoke('resting');
@@ -184,7 +184,7 @@ SELECT lease_define('resting', 1, '1 h');
 SELECT slot, token > :t AS greater, token AS u FROM lease_try_acquire('resting', owner => 'app') \gset
 \echo :slot :greater
 SELECT set_config('test.token', :'t', false) IS NOT NULL AS kept;
--- the old token, and the same owner: the new term is not touched
+-- the old token under the same owner does not affect the new term
 DO $$
 DECLARE
     stale bigint := current_setting('test.token');
@@ -197,7 +197,7 @@ EXCEPTION WHEN object_not_in_prerequisite_state THEN
 END $$;
 SELECT owner, depth, token = :u AS same FROM idgen.leases WHERE name = 'resting';
 
--- dropped when nobody holds it; then it is as if it had never been
+-- a drop needs a free lease and leaves nothing
 SELECT lease_drop('resting');
 \echo :SQLSTATE
 SELECT lease_release('resting', :u);
@@ -217,7 +217,7 @@ SELECT lease_drop('low');
 SELECT count(*) FROM idgen.lease_definition;
 SELECT lease_drop('pool');
 SELECT count(*) FROM idgen.lease_definition;
--- whose role is gone has no holder but superusers
+-- if the holder's role is dropped, only superusers may act for it
 SET ROLE idgen_holder;
 SELECT token AS t FROM lease_acquire('orphan') \gset
 RESET ROLE;

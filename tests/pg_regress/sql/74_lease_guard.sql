@@ -1,11 +1,11 @@
--- lease_guard: a table that is written only under a lease.
+-- lease_guard: a table that can be written only under a lease.
 CREATE TABLE guarded (id int PRIMARY KEY, n int);
 CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('writer');
 CREATE TRIGGER guard_all BEFORE TRUNCATE ON guarded FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('writer');
 SELECT token AS t FROM lease_acquire('writer') \gset
 SELECT token AS other FROM lease_acquire('other') \gset
 
--- holding the lease is not enough, and another lease's fence is none
+-- holding the lease is not enough, nor is a fence of another lease
 INSERT INTO guarded VALUES (1, 1);
 \echo :SQLSTATE
 BEGIN;
@@ -14,11 +14,11 @@ INSERT INTO guarded VALUES (1, 1);
 ROLLBACK;
 TRUNCATE guarded;
 \echo :SQLSTATE
--- no row, no write
+-- a statement without rows is no write
 UPDATE guarded SET n = 2;
 DELETE FROM guarded;
 
--- fenced, it is a table like others
+-- after a fence writes succeed
 BEGIN;
 SELECT lease_fence('writer', :t);
 INSERT INTO guarded VALUES (1, 1), (2, 2), (3, 3);
@@ -27,7 +27,7 @@ DELETE FROM guarded WHERE id = 3 RETURNING *;
 INSERT INTO guarded VALUES (1, 9) ON CONFLICT (id) DO UPDATE SET n = excluded.n;
 COMMIT;
 SELECT * FROM guarded ORDER BY id;
--- up to the end of the transaction
+-- until the end of the transaction
 UPDATE guarded SET n = 0;
 \echo :SQLSTATE
 DELETE FROM guarded;
@@ -38,7 +38,7 @@ TRUNCATE guarded;
 COMMIT;
 SELECT count(*) FROM guarded;
 
--- a fence goes with its savepoint, and what was before it stays
+-- a rollback to a savepoint removes a later fence and keeps an earlier one
 BEGIN;
 SAVEPOINT s;
 SELECT lease_fence('writer', :t);
@@ -56,14 +56,14 @@ SELECT lease_fence('other', :other);
 ROLLBACK TO s;
 INSERT INTO guarded VALUES (1, 1);
 COMMIT;
--- with the lease
+-- in the transaction of the acquire
 BEGIN;
 SELECT lease_fence('writer', :t);
 SELECT lease_release('writer', :t);
 INSERT INTO guarded VALUES (2, 1);
 ROLLBACK;
 SELECT * FROM guarded;
--- and not with an error that was caught
+-- but not after a caught error
 DO $$
 BEGIN
     PERFORM lease_fence('writer', token) FROM idgen.leases WHERE name = 'writer';
@@ -74,7 +74,7 @@ BEGIN
     INSERT INTO guarded VALUES (2, 1);
 END $$;
 
--- how it is made
+-- invalid triggers
 SELECT lease_guard();
 \echo :SQLSTATE
 CREATE TABLE wrong (i int);
@@ -85,7 +85,7 @@ DROP TRIGGER wrong ON wrong;
 CREATE TRIGGER wrong AFTER INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_guard('writer');
 INSERT INTO wrong VALUES (1);
 DROP TRIGGER wrong ON wrong;
--- for statements it takes one trigger for all, and counts a statement without rows
+-- a statement trigger covers all events, and rejects a statement without rows too
 CREATE TRIGGER right_too BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON wrong
     FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('writer');
 DELETE FROM wrong;

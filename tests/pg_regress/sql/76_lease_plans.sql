@@ -1,7 +1,7 @@
--- A lease's row is found by an index, however short the table was when the session made its plans.
+-- The row of a lease is found by an index, even if the table was short when the session made its plans.
 VACUUM FULL idgen.lease, idgen.lease_definition;
 \c -
--- In one transaction, whose scans are counted before they go to the statistics.
+-- In one transaction, whose scans are counted before they reach the statistics.
 SET client_min_messages = error;
 BEGIN;
 SELECT lease_define('defined');

@@ -1,20 +1,20 @@
--- Worker ids from a pool, and the id times that go with them.
+-- Worker ids from a pool, and their id times.
 CREATE TEMP VIEW numbers AS
 SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
 SELECT lease_define('ids', 3, '1 h', '1 h');
--- who has to wait is told: below
+-- the notice about a wait is tested below
 SET client_min_messages = warning;
 
--- a number, and an interval that begins now
+-- a worker id and an interval that begins now
 SELECT worker_id, token AS t0, not_after AS end0,
        not_before BETWEEN now() AND clock_timestamp() AS now, not_after - not_before = '10 min' AS ttl,
        expires_at - clock_timestamp() BETWEEN '9 min' AND '10 min' AS expires
 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id :now :ttl :expires
--- without a ttl it is the session's, and its interval as long as is defined
+-- without a ttl it is bound to the session, with the ttl of the pool
 SELECT worker_id, token AS t1, expires_at IS NULL AS endless, not_after - not_before = '1 h' AS ttl FROM worker_acquire('ids', 'pod-2') \gset
 \echo :worker_id :endless :ttl
--- a live one is given again only to its token: the same text gets another
+-- a running lease needs its token: the same owner text gets another worker id
 SELECT worker_id, token AS t2, not_after AS end2 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id
 SELECT * FROM numbers;
@@ -23,7 +23,7 @@ SELECT worker_acquire('ids');
 \echo :SQLSTATE
 \set VERBOSITY default
 
--- renewed, the end moves on by the pool's ttl, if the caller says which end it was told last
+-- a renewal moves the end by the ttl of the pool, if the caller passes the end that it knows
 SELECT not_after AS end0, not_after > :'end0' AS later, expires_at < not_after + '1 s' AS expires
 FROM worker_renew('ids', :t0, :'end0'::timestamptz) \gset
 \echo :later :expires
@@ -31,7 +31,7 @@ SELECT not_after AS end1 FROM idgen.workers WHERE worker_id = 1 \gset
 SELECT expires_at FROM worker_renew('ids', :t1, :'end1'::timestamptz);
 SELECT worker_id, expires_at FROM idgen.workers WHERE bound;
 
--- given back, the next holder begins where the last could end; with the last time, right after it
+-- after a release the next holder begins at the end of the interval, or right after the reported last time
 SELECT not_after AS end0 FROM idgen.workers WHERE worker_id = 0 \gset
 SELECT worker_release('ids', :t0);
 SELECT worker_id, not_before = :'end0' AS after_it, token AS t0 FROM worker_acquire('ids', 'pod-3', '10 min') \gset
@@ -40,7 +40,7 @@ SELECT worker_release('ids', :t2, :'end2'::timestamptz - interval '9 min');
 SELECT worker_id, not_before = :'end2'::timestamptz - interval '9 min' + interval '1 microsecond' AS after_it, token AS t2
 FROM worker_acquire('ids', 'pod-1', '10 min') \gset
 \echo :worker_id :after_it
--- a last time outside of what was allowed changes nothing beyond it
+-- a last time outside the interval is limited to it
 SELECT not_before AS begin2, not_after AS end2 FROM idgen.workers WHERE worker_id = 2 \gset
 SELECT worker_release('ids', :t2, 'infinity');
 SELECT not_after = :'end2' AS as_it_was FROM idgen.workers WHERE worker_id = 2;
@@ -48,14 +48,14 @@ SELECT worker_id, token AS t2, not_before AS begin2 FROM worker_acquire('ids', '
 SELECT worker_release('ids', :t2, '-infinity');
 SELECT not_after = :'begin2' AS none_used FROM idgen.workers WHERE worker_id = 2;
 
--- the one that the owner had last goes first, if it is free and its times are over; those of number 0 are not
+-- the owner's last worker id is preferred if it is free and its times are over; those of 0 are not
 SELECT worker_release('ids', :t0);
 SELECT worker_release('ids', :t1, '-infinity');
 SELECT worker_id, owner, not_after < now() AS over FROM idgen.workers ORDER BY 1;
 SELECT worker_id, owner FROM (SELECT 'pod-2' AS owner) o, worker_acquire('ids', owner, '10 min');
 SELECT worker_id, owner FROM (SELECT 'pod-3' AS owner) o, worker_acquire('ids', owner, '10 min');
 SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
--- times that nobody was allowed are not waited for
+-- times that were not granted are not waited for
 SELECT lease_define('bare', 2);
 SELECT slot, lease_release('bare', token)
 FROM (VALUES ('pod-1'), ('pod-2')) AS o (owner), lease_acquire('bare', owner => o.owner);
@@ -63,7 +63,7 @@ SELECT worker_id FROM worker_acquire('bare', 'pod-2', '10 min');
 SELECT lease_revoke('bare', 1);
 SELECT lease_drop('bare');
 
--- taken away: it rests, and then the next one begins after all that was allowed
+-- after a revoke it rests, and the next holder begins after the granted times
 SELECT lease_revoke('ids', 1);
 \set VERBOSITY terse
 SELECT worker_acquire('ids');
@@ -73,7 +73,7 @@ SELECT lease_define('ids', 3, '1 h');
 SELECT not_after AS end1 FROM idgen.workers WHERE worker_id = 1 \gset
 SELECT worker_id, not_before = :'end1' AS after_it FROM worker_acquire('ids', 'next', '10 min') \gset
 \echo :worker_id :after_it
--- also when the pool was dropped meanwhile
+-- also if the pool was dropped in between
 SELECT max(not_after) AS end0 FROM idgen.workers WHERE worker_id = 0 \gset
 SELECT lease_revoke('ids', n) FROM generate_series(0, 2) AS n;
 SELECT lease_drop('ids');
@@ -82,7 +82,7 @@ SELECT lease_define('ids', 1, '1 min');
 SELECT worker_id, not_before = :'end0' AS after_it, token AS t FROM worker_acquire('ids') \gset
 \echo :worker_id :after_it
 
--- a slot that was acquired as a bare lease has no times
+-- a slot acquired as a plain lease has no times
 SELECT worker_release('ids', :t);
 SELECT token AS bare FROM lease_acquire('ids') \gset
 SELECT worker_renew('ids', :bare, now());
@@ -93,7 +93,7 @@ SELECT worker_release('ids', :bare, now());
 SELECT worker_release('ids', :bare);
 SELECT token AS t FROM worker_acquire('ids') \gset
 
--- a caller that has to wait is told how long, rounded up; one that has not is told nothing
+-- a caller that has to wait gets a notice with the time, rounded up
 RESET client_min_messages;
 SELECT lease_define('late', 1, '10 min');
 SELECT token AS late FROM worker_acquire('late', ttl => '10 min') \gset
@@ -106,8 +106,8 @@ SELECT lease_drop('late');
 DELETE FROM idgen.worker_number WHERE pool = 'late';
 SET client_min_messages = warning;
 
--- what it refuses
-SELECT worker_acquire('nobody has defined it');
+-- invalid calls
+SELECT worker_acquire('undefined');
 \echo :SQLSTATE
 SELECT worker_acquire(NULL);
 \echo :SQLSTATE
@@ -147,7 +147,7 @@ DROP ROLE idgen_pod;
 SELECT worker_release('ids', :t);
 SELECT lease_drop('ids');
 
--- of free worker ids those go first whose times are over, then those that are over first; not the one that is free for longest
+-- of free worker ids, past times come first, then the earliest end, regardless of how long a worker id is free
 SELECT lease_define('order', 3, '2 h');
 SELECT worker_id, token AS t0 FROM worker_acquire('order', ttl => '2 h') \gset
 SELECT worker_id, token AS t1 FROM worker_acquire('order', ttl => '1 h') \gset

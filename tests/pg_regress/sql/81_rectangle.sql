@@ -1,8 +1,8 @@
--- Rectangles of worker ids: where they begin and end, who may renew one, and where none is told.
+-- Rectangles of worker ids: begin, end, renewal, and transactions.
 SET client_min_messages = warning;
 SELECT lease_define('p', 4, '1 min');
 
--- the caller's own time says where a rectangle begins and ends, and the clock here only bounds it
+-- the caller's time determines the rectangle, and the clock here only limits it
 SELECT clock_timestamp() AS t \gset
 SELECT worker_id, not_before = :'t'::timestamptz - interval '1 h' AS begins, not_after = not_before + interval '1 min' AS ends
 FROM worker_acquire('p', 'behind', '1 min', reached => :'t'::timestamptz - interval '1 h');
@@ -13,12 +13,12 @@ FROM worker_acquire('p', 'ahead', '1 min', reached => :'t'::timestamptz + interv
 SELECT not_after AS told, not_after = :'t'::timestamptz + interval '62 min' AS ends
 FROM worker_renew('p', :ahead, :'told'::timestamptz, reached => :'t'::timestamptz + interval '61 min') \gset
 \echo :ends
--- without it the clock here; the end that was told is not taken back
+-- without it the clock here applies; an end that was granted is not taken back
 SELECT not_after = :'told' AS stays FROM worker_renew('p', :ahead, :'told'::timestamptz);
--- a renewal too far ahead is cut off
+-- a renewal too far ahead is limited
 SELECT not_after - clock_timestamp() BETWEEN '1 d' AND '1 d 1 min' AS bounded
 FROM worker_renew('p', :ahead, :'told'::timestamptz, reached => now() + interval '1 year');
--- and a grant is refused
+-- and a grant fails
 \set VERBOSITY terse
 SELECT worker_acquire('p', ttl => '1 min', reached => now() + interval '1 year');
 \echo :SQLSTATE
@@ -27,11 +27,11 @@ SELECT worker_acquire('p', ttl => '1 min', reached => 'infinity');
 SELECT worker_acquire('p', ttl => '1 min', reached => '-infinity');
 \echo :SQLSTATE
 \set VERBOSITY default
--- a ttl longer than the pool's
+-- a ttl longer than that of the pool
 SELECT worker_acquire('p', ttl => '2 min', reached => now());
 \echo :SQLSTATE
 
--- one token in two hands: the second renewal is refused, and changes nothing
+-- one token in two processes: the second renewal fails and changes nothing
 SELECT worker_id, token AS t, not_after AS told FROM worker_acquire('p', 'twins', '1 min') \gset
 SELECT not_after AS first FROM worker_renew('p', :t, :'told'::timestamptz) \gset
 \set VERBOSITY terse
@@ -44,7 +44,7 @@ SELECT worker_renew('p', :t, NULL::timestamptz);
 SELECT worker_renew('p', :t, :'told'::timestamptz, reached => 'infinity');
 \echo :SQLSTATE
 
--- a worker id that is preferred is granted if it can be used at once, also one that was never granted
+-- a preferred worker id is granted if it can be used at once, also if it was never granted
 SELECT lease_define('q', 8, '1 min');
 SELECT worker_id, token AS t5 FROM worker_acquire('q', 'a', '1 min', prefer => 5) \gset
 \echo :worker_id
@@ -57,7 +57,7 @@ SELECT token AS t6 FROM worker_acquire('q', 'f', '1 min', prefer => 6) \gset
 SELECT worker_release('q', :t6, clock_timestamp());
 SELECT worker_id FROM worker_acquire('q', 'g', '1 min', prefer => 6);
 
--- nothing is told that a rollback takes back
+-- no result that a rollback could take back
 \set VERBOSITY terse
 BEGIN;
 SELECT worker_acquire('p', ttl => '1 min');
@@ -91,7 +91,7 @@ END $$;
 SELECT not_after = :'first' AS unchanged FROM idgen.workers WHERE pool = 'p' AND owner = 'twins';
 SELECT count(*) FROM idgen.workers WHERE pool = 'p' AND state = 'held';
 
--- it is certain at once where no standby is synchronous, but not before it is committed
+-- without a synchronous standby it is confirmed at once, but not before its commit
 SELECT worker_confirm('p', :t) = :'first' AS confirmed;
 SELECT worker_confirm('p', renewed.token)
 FROM (SELECT :t AS token, (worker_renew('p', :t, :'first'::timestamptz)).not_after OFFSET 0) AS renewed WHERE not_after IS NOT NULL;
@@ -108,11 +108,11 @@ SELECT worker_confirm('p', NULL);
 BEGIN READ ONLY;
 SELECT worker_confirm('p', :t) = :'first' AS confirmed;
 COMMIT;
--- as keepers of 0.7 call it: no comparison, and what a ttl exceeds the pool's by is a lead
+-- the calls of keepers of 0.7: no comparison, and a ttl beyond that of the pool is a lead
 SELECT not_after > :'first' AS later, not_after - clock_timestamp() BETWEEN '9 min' AND '10 min' AS ahead,
        expires_at - clock_timestamp() < '1 min' AS expires
 FROM worker_renew('p', :t, interval '10 min');
--- a holder that was told another end does not say up to where the worker id was used
+-- a holder that knows another end does not determine how far the worker id was used
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
 SELECT count(*) FROM worker_release('p', :t, clock_timestamp(), '2020-01-01');

@@ -1,4 +1,4 @@
--- This server's number: a setting here. What a pool does with it is tested on servers of their own.
+-- This server's worker id, here from a setting. Other tests cover pools.
 \set VERBOSITY terse
 \x
 SELECT * FROM idgen.stat_worker;
@@ -11,7 +11,7 @@ SET idgen.worker_pool = 'servers';
 CREATE ROLE idgen_anybody;
 SET ROLE idgen_anybody;
 SELECT count(*) FROM idgen.stat_worker;
--- In the words of each version of PostgreSQL.
+-- The message differs between versions of PostgreSQL.
 \set VERBOSITY sqlstate
 SHOW idgen.coordinator;
 SHOW idgen.worker_pool;

@@ -1,4 +1,4 @@
--- Moving worker ids from one pool to another, pools that begin at a worker id, and correcting what a wrong clock has left.
+-- Moving worker ids to another pool, pools with a first worker id, and corrections after a wrong clock.
 CREATE ROLE idgen_operator;
 CREATE ROLE idgen_other;
 GRANT EXECUTE ON FUNCTION lease_define TO idgen_operator, idgen_other;
@@ -8,7 +8,7 @@ SELECT pool, worker_id, state, owner, bound FROM idgen.workers WHERE pool IN ('o
 ORDER BY pool, worker_id;
 GRANT SELECT ON ids TO PUBLIC;
 
--- a pool above the worker ids that are set by hand
+-- a pool above the worker ids set by hand
 SET ROLE idgen_operator;
 SELECT lease_define('old', 2, '1 h', first_slot => 100);
 SELECT worker_id, token AS t0 FROM worker_acquire('old', 'a', '1 h') \gset
@@ -19,7 +19,7 @@ SELECT worker_id, token AS t1, not_after AS end1 FROM worker_acquire('old', 'b')
 SELECT worker_acquire('old', 'c', '1 h');
 \set VERBOSITY terse
 SELECT * FROM ids;
--- out of the range: not a slot, or not one that fits
+-- slots out of range
 SELECT lease_define('x', 1, first_slot => -1);
 \echo :SQLSTATE
 \set VERBOSITY default
@@ -31,7 +31,7 @@ SELECT lease_define('x', 1, first_slot => NULL);
 \echo :SQLSTATE
 SELECT lease_define('x', 1, first_slot => 65535);
 SELECT slot FROM lease_acquire('x');
--- the range begins elsewhere: a slot outside of it is its holder's, and not granted again
+-- a changed range: a slot outside it stays with its holder and is not granted again
 SELECT lease_define('x', 1, first_slot => 7);
 SELECT slot FROM lease_try_acquire('x');
 SELECT lease_revoke('x', 65535);
@@ -56,13 +56,13 @@ SELECT worker_acquire('old', 'a', '1 h');
 \set VERBOSITY terse
 SELECT worker_id FROM worker_acquire('new', 'c', '1 h');
 SELECT worker_release('new', :t0);
--- the next holder begins after the one that held it in the old pool
+-- the next holder begins after the one of the old pool
 SELECT not_after AS end0 FROM idgen.workers WHERE worker_id = 100 \gset
 SELECT lease_define('new', 1, '1 h', first_slot => 100);
 SELECT lease_revoke('new', slot) FROM generate_series(101, 102) AS slot;
 SELECT worker_id, not_before = :'end0' AS after_it FROM worker_acquire('new', 'd', '1 h');
 
--- what a move refuses
+-- invalid moves
 SELECT lease_define('old', 4, '1 h', first_slot => 102);
 SELECT worker_id FROM worker_acquire('old', 'e', '1 h');
 \set VERBOSITY default
@@ -83,24 +83,24 @@ SELECT lease_define('mine', 4, '1 h', first_slot => 100);
 SELECT worker_move('new', 'mine');
 \echo :SQLSTATE
 SELECT worker_move('mine', 'new');
--- a bare lease on a slot is as good as a worker id
+-- a plain lease on a slot counts as a worker id
 RESET ROLE;
 SELECT slot FROM lease_acquire('mine', '1 h');
 SELECT worker_move('new', 'mine');
 BEGIN READ ONLY;
 SELECT worker_move('new', 'mine');
 ROLLBACK;
--- undone, nothing has moved
+-- a rollback undoes the move
 SELECT lease_define('third', 8, '1 h', first_slot => 100);
 BEGIN;
 SELECT worker_move('old', 'third');
 ROLLBACK;
 SELECT pool, count(*) FROM ids GROUP BY pool ORDER BY pool;
--- a pool with nothing in it
+-- an empty pool
 SELECT worker_move('third', 'old');
 SELECT name FROM idgen.lease_definition WHERE name IN ('old', 'new', 'mine', 'third') ORDER BY name;
 
--- corrected: what is recorded of a worker id that nobody holds
+-- corrects the record of a worker id without a holder
 SET ROLE idgen_operator;
 UPDATE idgen.worker_number SET not_after = now();
 RESET ROLE;
@@ -126,7 +126,7 @@ DO $$ BEGIN
 END $$;
 SELECT worker_correct('new', 100, '2020-01-01');
 SELECT worker_release('new', :t);
--- what it refuses
+-- invalid corrections
 SELECT worker_correct('new', 5, now());
 \echo :SQLSTATE
 SELECT worker_correct('nowhere', 100, now());

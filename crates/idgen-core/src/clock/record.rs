@@ -1,34 +1,36 @@
-//! The high-water file: two records, written in turn, so that a torn write leaves the other whole. Each stands there twice,
-//! so that damage to one place does not lose the newest mark: the older record says nothing about how far that was.
+//! The high-water file: two records, written in turn, so that a torn write leaves the other one intact.
+//!
+//! Each record has two copies, so that damage to one block does not lose the newest mark: the older record does not
+//! tell how late that is.
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of one record: a disk sector, which most disks write whole.
+/// Bytes of one record: a disk sector, which most disks write atomically.
 pub const RECORD: usize = 512;
-/// Each copy is in a block of its own, so that damage to one block leaves the other.
+/// Each copy has a block of its own.
 const BLOCK: usize = 4096;
-/// Where the copies of a record are, by its turn: odd ones, even ones.
-const PLACES: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
+/// Where the copies of a record are: those of odd turns, those of even turns.
+const OFFSETS: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 /// Bytes of the file.
 pub const FILE: usize = 3 * BLOCK + RECORD;
 
 const MAGIC: [u8; 8] = *b"idgenclk";
 const VERSION: u32 = 2;
-/// As idgen 0.2.0 wrote it: the same without the byte that says "in recovery".
+/// As idgen 0.2.0 wrote it: the same without the byte for "in recovery".
 const VERSION_WITHOUT_RECOVERY: u32 = 1;
 const CHECKSUM: usize = 32;
-/// What a record has room for. A canonical spec has 130 characters at the most.
+/// Room for the layout. A canonical spec has at most 130 characters.
 const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 2;
 
-/// What the file says.
+/// One record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Which record it is: the first is 1.
+    /// Counts the records; the first is 1.
     pub turn: u64,
     /// No id has this time or a later one (milliseconds since 1970).
     pub mark_ms: i64,
     pub system_identifier: u64,
-    /// It was written in recovery, so the mark is for what another server's clock has said, and there may be more of that.
+    /// Written in recovery: the mark follows another server's clock, and more of that may have to be replayed.
     pub in_recovery: bool,
     /// The canonical spec of `idgen.layout` when it was written.
     pub layout: String,
@@ -38,18 +40,18 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub record: Record,
-    /// The other record is neither whole nor blank: it may have been newer than this.
+    /// The other record is damaged, and may have been newer.
     pub other_is_damaged: bool,
 }
 
 impl Record {
-    /// Where in the file this record goes, twice.
-    pub fn places(&self) -> [u64; 2] {
-        PLACES[usize::from(self.turn.is_multiple_of(2))].map(|place| place as u64)
+    /// The offsets of the record's copies in the file.
+    pub fn offsets(&self) -> [u64; 2] {
+        OFFSETS[usize::from(self.turn.is_multiple_of(2))].map(|offset| offset as u64)
     }
 
-    /// magic, version, turn, mark, system identifier, 1 in recovery, length of the layout's text, text, SHA-256 of all that;
-    /// numbers with the low byte first.
+    /// Magic, version, turn, mark, system identifier, 1 if in recovery, length of the layout's text, text, and SHA-256
+    /// of all that. Numbers are little-endian.
     pub fn encode(&self) -> [u8; RECORD] {
         let layout = &self.layout.as_bytes()[..self.layout.len().min(LAYOUT)];
         let mut bytes = Vec::with_capacity(RECORD);
@@ -67,7 +69,7 @@ impl Record {
         std::array::from_fn(|i| bytes[i])
     }
 
-    /// `None` for anything that [`Record::encode`], of this or an earlier release, did not write.
+    /// `None` unless [`Record::encode`] of this or an earlier release wrote the bytes.
     pub fn decode(bytes: &[u8]) -> Option<Record> {
         let (body, checksum) = bytes.split_at_checked(RECORD - CHECKSUM)?;
         if Sha256::digest(body)[..] != *checksum {
@@ -97,16 +99,16 @@ impl Record {
         })
     }
 
-    /// The newest whole record of a file's bytes; `None` when there is none.
+    /// The newest intact record of a file; `None` if there is none.
     pub fn newest(file: &[u8]) -> Option<Found> {
         let copy = |at: usize| file.get(at..at + RECORD);
-        let read = |places: [usize; 2]| places.into_iter().find_map(|at| Record::decode(copy(at)?));
-        let records = PLACES.map(read);
+        let read = |offsets: [usize; 2]| offsets.into_iter().find_map(|at| Record::decode(copy(at)?));
+        let records = OFFSETS.map(read);
         let newest = records.iter().flatten().max_by_key(|record| record.turn)?;
-        // Only the first record leaves the other place blank.
+        // Only after the first record is the other one blank.
         let other = usize::from(!newest.turn.is_multiple_of(2));
         let is_blank = |at| copy(at).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
-        let other_is_blank = newest.turn == 1 && PLACES[other].into_iter().all(is_blank);
+        let other_is_blank = newest.turn == 1 && OFFSETS[other].into_iter().all(is_blank);
         let other_is_damaged = records[other].is_none() && !other_is_blank;
         Some(Found { record: newest.clone(), other_is_damaged })
     }

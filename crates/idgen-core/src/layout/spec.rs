@@ -1,26 +1,40 @@
 //! Layouts as text: `time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01`, or the name of a preset.
 
-use super::{Layout, PRESETS, Span, Tag};
-use crate::error::{LayoutError, LayoutProblem as Problem};
+use super::error::{LayoutError, LayoutProblem as Problem};
+use super::{Layout, Span, Tag, Ticks};
 use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
 use std::fmt;
 
-/// Fewer bits of time than these end within a quarter of an hour; more leave no room for a sequence.
+/// Name and spec. Bits and epoch are those that the named system publishes. A preset never changes: ids made in it must
+/// decode for ever.
+pub const PRESETS: [(&str, &str); 7] = [
+    // Twitter's epoch is 1288834974657 ms.
+    ("snowflake", "time:41 worker:10 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z"),
+    ("twitter", "time:41 datacenter:5 worker:5 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z"),
+    ("sonyflake", "time:39 sequence:8 worker:16 unit:10ms epoch:2014-09-01"),
+    // Instagram's epoch is 1314220021721 ms. It names 41 bits of time with 13 and 10 others, in all 64. The highest is
+    // the sign, so 40 can be used, until 2046.
+    ("instagram", "time:40 worker:13 sequence:10 unit:1ms epoch:2011-08-24T21:07:01.721Z"),
+    ("pgedge", "time:41 worker:10 sequence:12 unit:1ms epoch:2023-01-01"),
+    ("seconds", "time:31 sequence:32 unit:1s epoch:2010-01-01"),
+    ("js53", "time:41 worker:3 sequence:9 unit:1ms epoch:2020-01-01"),
+];
+
+/// Milliseconds in fewer bits end within a quarter of an hour. More bits leave no room for a sequence.
 const TIME_BITS: (u8, u8) = (20, 62);
 const SEQUENCE_BITS: (u8, u8) = (1, 32);
-/// What fits a PostgreSQL integer, in which these fields are shown.
+/// These fields are shown as a PostgreSQL integer.
 const OTHER_BITS: (u8, u8) = (1, 31);
 const TOTAL_BITS: u32 = 63;
-/// 9999-12-31T23:59:59.999Z: what four digits of a year can write.
+/// 9999-12-31T23:59:59.999Z, the last year with four digits.
 const LAST_EPOCH_MS: i64 = 253_402_300_799_999;
 const MS_PER_DAY: i64 = 86_400_000;
 
-type Words<'a> = Vec<(&'a str, u8)>;
-
-/// What has been read so far: the bit fields from high to low, and the rest.
+/// The words read so far.
 #[derive(Default)]
 struct Draft<'a> {
-    fields: Words<'a>,
+    /// Names and numbers of bits, from the highest field to the lowest.
+    fields: Vec<(&'a str, u8)>,
     tag_value: u32,
     unit_ms: Option<u32>,
     epoch_ms: Option<i64>,
@@ -29,9 +43,9 @@ struct Draft<'a> {
 impl Layout {
     /// Reads a preset's name or a spec.
     ///
-    /// The rules: `time` comes first and has 20 to 62 bits; one `sequence` of 1 to 32; at most one `worker`, `datacenter`
-    /// (which needs a worker) and `tag`, of 1 to 31 each; together at most 63; a tag's value fits its bits; `unit` is
-    /// 1ms to 1s, 1ms where it is left out; `epoch` is a date, a time or milliseconds since 1970, from 1970 to 9999.
+    /// The rules: `time` comes first, with 20 to 62 bits. One `sequence` has 1 to 32. `worker`, `datacenter` (only with
+    /// a worker) and `tag` are optional, with 1 to 31 each. Together they have at most 63. A tag's value fits its bits.
+    /// `unit` is 1ms to 1s, by default 1ms. `epoch` is a date, a time or milliseconds since 1970, from 1970 to 9999.
     pub fn parse(text: &str) -> Result<Layout, LayoutError> {
         let mut words = text.split_whitespace();
         let spec = match (words.next(), words.next()) {
@@ -111,8 +125,7 @@ impl<'a> Draft<'a> {
             worker: self.span("worker"),
             tag: self.span("tag").map(|span| Tag { span, value: self.tag_value }),
             sequence: self.span("sequence").ok_or(Problem::MissingSequence)?,
-            unit_ms: self.unit_ms.unwrap_or(1),
-            epoch_ms: self.epoch_ms.ok_or(Problem::MissingEpoch)?,
+            ticks: Ticks { unit_ms: self.unit_ms.unwrap_or(1), epoch_ms: self.epoch_ms.ok_or(Problem::MissingEpoch)? },
         };
         if layout.datacenter.is_some() && layout.worker.is_none() {
             return Err(Problem::DatacenterWithoutWorker);
@@ -121,14 +134,14 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn set_once<T>(place: &mut Option<T>, value: T) -> Result<(), Problem> {
-    match place.replace(value) {
+fn set_once<T>(target: &mut Option<T>, value: T) -> Result<(), Problem> {
+    match target.replace(value) {
         None => Ok(()),
         Some(_) => Err(Problem::Repeated),
     }
 }
 
-/// Decimal digits and nothing else: no sign, no blank, no underscore.
+/// Decimal digits only: no sign, no space, no underscore.
 fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()
@@ -153,7 +166,7 @@ fn parse_epoch(text: &str) -> Result<i64, Problem> {
     parsed.filter(|ms| (0..=LAST_EPOCH_MS).contains(ms)).ok_or(Problem::Epoch)
 }
 
-/// The canonical spec: what [`Layout::parse`] reads back as the same layout.
+/// The canonical spec: [`Layout::parse`] reads it as the same layout.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut below = vec![(self.sequence, "sequence")];
@@ -169,15 +182,15 @@ impl fmt::Display for Layout {
                 write!(f, "={}", tag.value)?;
             }
         }
-        match self.unit_ms {
+        match self.ticks.unit_ms {
             1000 => write!(f, " unit:1s")?,
             unit_ms => write!(f, " unit:{unit_ms}ms")?,
         }
-        write!(f, " epoch:{}", epoch_text(self.epoch_ms))
+        write!(f, " epoch:{}", epoch_text(self.ticks.epoch_ms))
     }
 }
 
-/// Midnights as dates, everything else as RFC 3339 in UTC.
+/// A date if the epoch is at midnight, otherwise RFC 3339 in UTC.
 fn epoch_text(epoch_ms: i64) -> String {
     match epoch_ms % MS_PER_DAY {
         0 => time_text(epoch_ms).chars().take("1970-01-01".len()).collect(),
@@ -185,14 +198,16 @@ fn epoch_text(epoch_ms: i64) -> String {
     }
 }
 
-/// An instant in milliseconds since 1970, as RFC 3339 in UTC; `infinity` where the calendar ends.
+/// An instant in milliseconds since 1970, as RFC 3339 in UTC; `infinity` past the end of the calendar.
 pub fn time_text(time_ms: i64) -> String {
-    let time: Option<DateTime<Utc>> = DateTime::from_timestamp_millis(time_ms);
-    time.map_or("infinity".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+    rfc3339(DateTime::from_timestamp_millis(time_ms))
 }
 
 /// The same for microseconds since 1970.
 pub fn time_text_us(time_us: i64) -> String {
-    let time: Option<DateTime<Utc>> = DateTime::from_timestamp_micros(time_us);
+    rfc3339(DateTime::from_timestamp_micros(time_us))
+}
+
+fn rfc3339(time: Option<DateTime<Utc>>) -> String {
     time.map_or("infinity".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
 }

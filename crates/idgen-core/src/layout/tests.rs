@@ -1,5 +1,5 @@
+use super::error::LayoutProblem as Problem;
 use super::*;
-use crate::error::{LayoutError, LayoutProblem as Problem};
 use proptest::prelude::*;
 
 fn layout(text: &str) -> Layout {
@@ -15,7 +15,7 @@ fn problem(text: &str) -> (Option<String>, Problem) {
 const NOW_MS: i64 = 1_767_225_600_000;
 
 #[test]
-fn presets_are_what_the_named_systems_publish() {
+fn presets_match_the_published_layouts() {
     let published = [
         ("snowflake", 63, 1, 1_288_834_974_657, 1024, 4_096_000),
         ("twitter", 63, 1, 1_288_834_974_657, 1024, 4_096_000),
@@ -59,18 +59,8 @@ fn spellings_of_one_layout_are_equal() {
     assert_eq!(layout("time:31 sequence:32 unit:1000ms epoch:2010-01-01"), layout("seconds"));
 }
 
-/// `snowflake` and `twitter` cut the same bits differently: they issue from one state.
 #[test]
-fn layouts_with_the_same_bits_are_one_space() {
-    let one = |name, datacenter, worker| layout(name).space(Node { datacenter, worker }).unwrap();
-    assert_eq!(one("snowflake", 0, 7), one("twitter", 0, 7));
-    assert_eq!(one("snowflake", 0, 33), one("twitter", 1, 1));
-    assert_ne!(one("snowflake", 0, 7), one("snowflake", 0, 8));
-    assert_ne!(one("snowflake", 0, 7), one("pgedge", 0, 7));
-}
-
-#[test]
-fn a_wrong_text_is_refused_at_its_word() {
+fn invalid_text_is_rejected_at_its_word() {
     let at = |word: &str, problem| (Some(word.to_owned()), problem);
     let tail = "unit:1ms epoch:2020-01-01";
     let with = |fields: &str| problem(&format!("{fields} {tail}"));
@@ -116,23 +106,14 @@ fn a_wrong_text_is_refused_at_its_word() {
 }
 
 #[test]
-fn a_server_number_must_fit_where_the_layout_has_the_field() {
-    let number = |datacenter, worker| Node { datacenter, worker };
-    let js53 = layout("js53");
-    assert!(js53.space(number(0, 7)).is_ok());
-    assert_eq!(js53.space(number(0, 8)), Err(NodeError { field: "worker", value: 8, max: 7 }));
-    assert_eq!(layout("twitter").space(number(32, 0)), Err(NodeError { field: "datacenter", value: 32, max: 31 }));
-    assert_eq!(js53.space(number(1, 7)), js53.space(number(0, 7)));
-    assert_eq!(layout("seconds").space(number(0, 1)), layout("seconds").space(number(0, 0)));
-    // A number that is asked for, and not the server's own, is not dropped.
-    assert_eq!(
-        js53.pack(NOW_MS, number(1, 7), 0),
-        Err(IdError::Node(NodeError { field: "datacenter", value: 1, max: 0 }))
-    );
+fn pack_rejects_a_node_that_the_layout_has_no_field_for() {
+    let node = Node { datacenter: 1, worker: 7 };
+    let error = IdError::Node(NodeError { field: "datacenter", value: 1, max: 0 });
+    assert_eq!(layout("js53").pack(NOW_MS, node, 0), Err(error));
 }
 
 #[test]
-fn bounds_of_a_tick_hold_its_ids_and_no_others() {
+fn floor_and_ceil_enclose_the_ids_of_a_tick() {
     for (name, _) in PRESETS {
         let layout = layout(name);
         let unit_ms = i64::from(layout.unit_ms());
@@ -143,7 +124,7 @@ fn bounds_of_a_tick_hold_its_ids_and_no_others() {
 }
 
 #[test]
-fn a_time_outside_of_the_layout_clamps() {
+fn floor_and_ceil_clamp_a_time_outside_of_the_layout() {
     for (name, _) in PRESETS {
         let layout = layout(name);
         let last = layout.floor(layout.ends_at_ms() - 1);
@@ -156,7 +137,7 @@ fn a_time_outside_of_the_layout_clamps() {
 }
 
 #[test]
-fn the_ends_of_a_layout_are_errors() {
+fn pack_and_unpack_reject_values_outside_of_the_layout() {
     let js53 = layout("js53");
     let pack = |time_ms, sequence| js53.pack(time_ms, Node::default(), sequence);
     assert_eq!(pack(js53.epoch_ms(), 0), Ok(0));
@@ -169,7 +150,7 @@ fn the_ends_of_a_layout_are_errors() {
 }
 
 #[test]
-fn the_end_is_announced_a_year_ahead() {
+fn end_is_announced_a_year_ahead() {
     let js53 = layout("js53");
     let year_ms = 365 * 86_400_000;
     assert!(!js53.ends_within_a_year(js53.ends_at_ms() - year_ms));
@@ -177,16 +158,15 @@ fn the_end_is_announced_a_year_ahead() {
     assert!(js53.ends_within_a_year(js53.ends_at_ms() + 1));
 }
 
-/// Times that milliseconds cannot say end at the greatest one and do not wrap.
 #[test]
-fn far_times_do_not_overflow() {
+fn times_past_the_last_millisecond_saturate() {
     let far = layout("time:62 sequence:1 unit:1s epoch:9999-12-31");
     assert_eq!(far.ends_at_ms(), i64::MAX);
     assert_eq!(far.unpack(i64::MAX).unwrap().time_ms, i64::MAX);
     assert!(far.pack(i64::MAX, Node::default(), 1).is_ok_and(|id| id > 0));
 }
 
-/// Any layout the rules allow, as text, with the order of the fields below time shuffled.
+/// Any layout that the rules allow, with the fields below time in any order.
 pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
     let fields = (20u32..=45, 1u32..=12, 1u32..=8, 1u32..=4, 1u32..=4);
     let which = (any::<bool>(), any::<bool>(), any::<bool>());
@@ -215,7 +195,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
 
 proptest! {
     #[test]
-    fn the_canonical_form_reads_back(layout in any_layout()) {
+    fn canonical_form_reads_back(layout in any_layout()) {
         prop_assert_eq!(Layout::parse(&layout.to_string()), Ok(layout));
     }
 
@@ -228,27 +208,30 @@ proptest! {
             worker: parts.worker.unwrap_or(0),
         };
         let packed = layout.pack(parts.time_ms, node, parts.sequence).unwrap();
-        // The layout's own tag is filled in, whatever tag the id had.
+        // The packed id has the layout's tag, whatever tag the id had.
         let tag_mask = layout.tag.map_or(0, |tag| tag.span.put(tag.span.max()));
         prop_assert_eq!(packed as u64 & !tag_mask, id as u64 & !tag_mask);
         prop_assert_eq!(packed as u64 & tag_mask, layout.tag_bits());
     }
 
     #[test]
-    fn fields_do_not_reach_their_neighbours(layout in any_layout()) {
-        let spans = [Some(layout.time), Some(layout.sequence), layout.worker, layout.datacenter, layout.tag.map(|t| t.span)];
+    fn fields_do_not_overlap(layout in any_layout()) {
+        let tag = layout.tag.map(|tag| tag.span);
+        let spans = [Some(layout.time), Some(layout.sequence), layout.worker, layout.datacenter, tag];
         let masks: Vec<u64> = spans.into_iter().flatten().map(|s| s.put(s.max())).collect();
         prop_assert_eq!(masks.iter().map(|m| m.count_ones()).sum::<u32>(), layout.bits());
         prop_assert_eq!(masks.iter().fold(0, |all, m| all | m), (1 << layout.bits()) - 1);
     }
 
     #[test]
-    fn no_text_panics(text in ".*") {
+    fn parse_never_panics(text in ".*") {
         let _ = Layout::parse(&text);
     }
 
     #[test]
-    fn no_text_of_the_right_words_panics(text in "((time|sequence|worker|tag|unit|epoch)[:=]?[0-9]{0,4}(ms|s|=[0-9]{1,12})? ?){0,8}") {
+    fn parse_never_panics_on_known_words(
+        text in "((time|sequence|worker|tag|unit|epoch)[:=]?[0-9]{0,4}(ms|s|=[0-9]{1,12})? ?){0,8}",
+    ) {
         let _ = Layout::parse(&text);
     }
 }

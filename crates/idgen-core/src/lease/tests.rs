@@ -5,7 +5,7 @@ mod world;
 
 const MS: i64 = 1000;
 const NOW: Now = Now { now_us: 1_000_000 * MS, began_us: 500_000 * MS };
-const LOCK: Definition = Definition { first_slot: 0, slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
+const LOCK: LeaseDefinition = LeaseDefinition { first_slot: 0, slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
 
 fn held(slot: i32, ends_us: i64) -> Term {
     Term {
@@ -29,7 +29,7 @@ fn take(slots: &[i32], all: bool) -> Choice {
 }
 
 #[test]
-fn a_term_is_held_up_to_its_end_and_not_longer() {
+fn term_is_held_until_its_end() {
     assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
     assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, &[], NOW), take(&[0], true));
     assert!(held(0, NOW.now_us + 1).is_held(NOW));
@@ -38,8 +38,8 @@ fn a_term_is_held_up_to_its_end_and_not_longer() {
 }
 
 #[test]
-fn a_released_slot_is_free_at_once_and_a_revoked_one_rests() {
-    let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
+fn released_slot_is_free_at_once_and_a_revoked_one_after_the_lock_delay() {
+    let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
     assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, &[], NOW), take(&[0], true));
     assert_eq!(choose(&[revoked], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
@@ -47,32 +47,32 @@ fn a_released_slot_is_free_at_once_and_a_revoked_one_rests() {
 }
 
 #[test]
-fn an_expired_term_rests_before_it_is_taken() {
-    let delayed = Definition { lock_delay_us: 5 * MS, ..LOCK };
+fn expired_term_is_taken_after_the_lock_delay() {
+    let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let expired = held(0, NOW.now_us - 2 * MS);
     assert_eq!(choose(&[expired], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
     assert!(!expired.is_held(NOW));
 }
 
 #[test]
-fn what_another_clock_wrote_lasts_its_full_time_from_the_servers_beginning() {
+fn term_by_another_clock_lasts_its_ttl_from_when_the_server_began() {
     let began_us = NOW.now_us - 10 * MS;
     let now = Now { began_us, ..NOW };
     for ends_us in [i64::MIN, 0, NOW.now_us, i64::MAX] {
         let foreign = Term { by_this_clock: false, ..held(0, ends_us) };
-        assert_eq!(foreign.is_over_at_us(now), Some(began_us + foreign.ttl_us));
+        assert_eq!(foreign.held_until_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
         assert_eq!(choose(&[foreign], &LOCK, &[], later), take(&[0], true));
         let revoked = Term { depth: 0, revoked: true, ..foreign };
-        let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
+        let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
         assert_eq!(choose(&[revoked], &delayed, &[], now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
         assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, &[], now), take(&[0], true));
     }
 }
 
 #[test]
-fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
+fn bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
     assert_eq!(choose(&[bound(Session::Lives)], &LOCK, &[], NOW), Choice::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
@@ -81,10 +81,10 @@ fn a_bound_term_lasts_as_long_as_its_session_whatever_its_end() {
 }
 
 #[test]
-fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
+fn bound_term_of_a_server_that_ended_lasts_its_ttl_from_when_the_new_one_began() {
     let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
     let lost = |ends_us, by_this_clock| {
-        Term { session: Session::EndedWithServer, by_this_clock, ..held(0, ends_us) }.is_over_at_us(now)
+        Term { session: Session::EndedWithServer, by_this_clock, ..held(0, ends_us) }.held_until_us(now)
     };
     assert_eq!(lost(0, true), Some(now.began_us + 30_000 * MS));
     assert_eq!(lost(0, false), Some(now.began_us + 30_000 * MS));
@@ -92,9 +92,9 @@ fn a_bound_term_of_a_server_that_ended_lasts_its_time_from_the_new_beginning() {
 }
 
 #[test]
-fn a_slot_rests_from_when_its_session_is_known_to_have_ended() {
+fn lock_delay_begins_when_the_session_is_known_to_have_ended() {
     let ended = |since_us| Term { session: Session::Ended { since_us }, ..held(0, i64::MAX) };
-    let delayed = Definition { lock_delay_us: 5, ..LOCK };
+    let delayed = LeaseDefinition { lock_delay_us: 5, ..LOCK };
     let since_us = NOW.now_us - 3;
     assert_eq!(choose(&[ended(since_us)], &delayed, &[], NOW), Choice::Wait { until_us: Some(since_us + 5) });
     assert_eq!(choose(&[ended(since_us - 2)], &delayed, &[], NOW), take(&[0], true));
@@ -102,9 +102,9 @@ fn a_slot_rests_from_when_its_session_is_known_to_have_ended() {
 }
 
 #[test]
-fn the_end_of_a_session_is_known_once() {
-    let mut ends = Ends::<4>::new();
-    // A look that does not want the slot leaves no trace, and one at a slot that does not rest needs none.
+fn ended_session_keeps_the_time_at_which_it_was_first_seen() {
+    let mut ends = EndedSessions::<4>::new();
+    // Not remembered for a caller that does not want the slot, nor without a lock delay.
     assert_eq!(ends.since_us(7, 90, None), 90);
     assert_eq!(ends.since_us(7, 95, Some(0)), 95);
     assert_eq!(ends.since_us(7, 100, Some(10)), 100);
@@ -113,50 +113,50 @@ fn the_end_of_a_session_is_known_once() {
     assert_eq!(ends.since_us(7, 400, Some(0)), 100);
 }
 
-/// More slots than places rest, and each look at one of them comes between two at another.
+/// More slots have a lock delay than sessions are remembered, and callers take turns.
 #[test]
-fn every_slot_has_rested_some_time() {
-    const REST_US: i64 = 600_000_000;
-    const LOOK_EVERY_US: i64 = 1_000_000;
-    let mut ends = Ends::<4>::new();
+fn every_lock_delay_ends() {
+    const DELAY_US: i64 = 600_000_000;
+    const CALL_EVERY_US: i64 = 1_000_000;
+    let mut ends = EndedSessions::<4>::new();
     let mut waiting: Vec<i64> = (1..=12).collect();
     let mut known: Vec<(i64, i64)> = Vec::new();
     let mut now_us = 0;
     while !waiting.is_empty() {
-        now_us += LOOK_EVERY_US;
-        assert!(now_us < 3 * (2 * REST_US + LOOK_EVERY_US), "{} slots still rest", waiting.len());
+        now_us += CALL_EVERY_US;
+        assert!(now_us < 3 * (2 * DELAY_US + CALL_EVERY_US), "{} slots are still in the lock delay", waiting.len());
         waiting.retain(|key| {
-            let since_us = ends.since_us(*key, now_us, Some(REST_US));
-            // Others look at them too, without wanting them.
+            let since_us = ends.since_us(*key, now_us, Some(DELAY_US));
+            // Others read the slots too, without wanting them.
             ends.since_us(-key, now_us, None);
             known.push((*key, since_us));
-            now_us - since_us < REST_US
+            now_us - since_us < DELAY_US
         });
     }
-    // None has rested for less than its time since it was first looked at.
-    assert!(known.iter().all(|(_, since_us)| *since_us >= LOOK_EVERY_US));
+    // No lock delay began before the first call.
+    assert!(known.iter().all(|(_, since_us)| *since_us >= CALL_EVERY_US));
 }
 
 proptest! {
-    /// Slots that rest for different times, looked at in turn: each keeps the beginning of its rest once it has a place.
+    /// Different lock delays: each keeps its beginning once the session is remembered.
     #[test]
-    fn a_rest_is_not_shortened_and_ends(
-        rests in proptest::collection::vec(1..5_000_000i64, 1..12),
+    fn lock_delay_is_not_shortened_and_ends(
+        delays in proptest::collection::vec(1..5_000_000i64, 1..12),
         steps in proptest::collection::vec(0..2_000_000i64, 1..50),
     ) {
-        let mut ends = Ends::<4>::new();
+        let mut ends = EndedSessions::<4>::new();
         let mut now_us = 0;
-        let mut first = vec![None; rests.len()];
+        let mut first = vec![None; delays.len()];
         for step in steps {
             now_us += step;
-            for (key, rest_us) in (1i64..).zip(&rests) {
-                let since_us = ends.since_us(key, now_us, Some(*rest_us));
+            for (key, delay_us) in (1i64..).zip(&delays) {
+                let since_us = ends.since_us(key, now_us, Some(*delay_us));
                 let first = first[key as usize - 1].get_or_insert(now_us);
                 prop_assert!(since_us >= *first && since_us <= now_us);
             }
-            // The first ones find a place, and keep it at least for a minute.
-            for key in (1i64..).take(rests.len().min(4)) {
-                if now_us - first[key as usize - 1].unwrap_or(now_us) < REST_IS_KNOWN_US {
+            // The first sessions are remembered for at least a minute.
+            for key in (1i64..).take(delays.len().min(4)) {
+                if now_us - first[key as usize - 1].unwrap_or(now_us) < KEPT_AFTER_DELAY_US {
                     prop_assert_eq!(Some(ends.since_us(key, now_us, None)), first[key as usize - 1]);
                 }
             }
@@ -165,8 +165,8 @@ proptest! {
 }
 
 #[test]
-fn slots_never_had_go_first_and_then_the_one_free_for_longest() {
-    let five = Definition { slots: 5, ..LOCK };
+fn slots_without_a_row_go_first_and_then_the_one_free_longest() {
+    let five = LeaseDefinition { slots: 5, ..LOCK };
     let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
     assert_eq!(choose(&three, &five, &[], NOW), Choice::Make { slot: 2 });
     let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
@@ -175,20 +175,20 @@ fn slots_never_had_go_first_and_then_the_one_free_for_longest() {
 }
 
 #[test]
-fn a_preferred_slot_goes_before_all_others_if_it_is_free() {
-    let four = Definition { slots: 4, ..LOCK };
+fn preferred_slot_goes_first_if_it_is_free() {
+    let four = LeaseDefinition { slots: 4, ..LOCK };
     let terms = [free(0, 10), free(1, 20), held(2, i64::MAX)];
     assert_eq!(choose(&terms, &four, &[1], NOW), take(&[1, 0], false));
     assert_eq!(choose(&terms, &four, &[2], NOW), Choice::Make { slot: 3 });
     assert_eq!(choose(&terms, &four, &[7], NOW), Choice::Make { slot: 3 });
-    let lowered = Definition { slots: 2, ..LOCK };
+    let lowered = LeaseDefinition { slots: 2, ..LOCK };
     assert_eq!(choose(&terms[..2], &lowered, &[1], NOW), take(&[1, 0], true));
-    assert_eq!(choose(&terms[..2], &Definition { slots: 1, ..LOCK }, &[1], NOW), take(&[0], true));
+    assert_eq!(choose(&terms[..2], &LeaseDefinition { slots: 1, ..LOCK }, &[1], NOW), take(&[0], true));
 }
 
 #[test]
-fn a_preferred_slot_is_made_if_it_has_no_row_and_is_in_the_range() {
-    let four = Definition { first_slot: 10, slots: 4, ..LOCK };
+fn preferred_slot_is_made_if_it_has_no_row_and_is_in_the_range() {
+    let four = LeaseDefinition { first_slot: 10, slots: 4, ..LOCK };
     let terms = [free(10, 10), held(11, i64::MAX)];
     assert_eq!(choose(&terms, &four, &[13], NOW), Choice::Make { slot: 13 });
     assert_eq!(choose(&terms, &four, &[11, 13], NOW), Choice::Make { slot: 13 });
@@ -201,25 +201,25 @@ fn a_preferred_slot_is_made_if_it_has_no_row_and_is_in_the_range() {
 }
 
 #[test]
-fn slots_begin_at_the_first_of_the_range() {
-    let three = Definition { first_slot: 100, slots: 3, ..LOCK };
+fn slots_begin_at_first_slot() {
+    let three = LeaseDefinition { first_slot: 100, slots: 3, ..LOCK };
     assert_eq!(choose(&[], &three, &[], NOW), Choice::Make { slot: 100 });
     assert_eq!(choose(&[free(100, 1), free(102, 1)], &three, &[], NOW), Choice::Make { slot: 101 });
     assert_eq!(choose(&[free(0, 1), free(101, 1)], &three, &[], NOW), Choice::Make { slot: 100 });
     let all = [free(0, 1), free(100, 5), free(101, 3), free(102, 4), free(103, 1)];
     assert_eq!(choose(&all, &three, &[], NOW), take(&[101, 102, 100], true));
-    // Those outside count as those above a lowered limit do.
+    // Holders outside the range count.
     let outside = [held(0, NOW.now_us + 7), held(99, i64::MAX), held(103, i64::MAX)];
     assert_eq!(choose(&outside, &three, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 7) });
     assert!(has_holders_outside(&outside[..1], &three, NOW));
     assert!(!has_holders_outside(&[free(0, 1), held(100, i64::MAX)], &three, NOW));
     assert_eq!(to_end_before(&[held(0, 2), held(100, 1), held(101, i64::MAX)], &three, 102, NOW), [0]);
-    let last = Definition { first_slot: MAX_SLOTS - 1, slots: 1, ..LOCK };
+    let last = LeaseDefinition { first_slot: MAX_SLOTS - 1, slots: 1, ..LOCK };
     assert_eq!(choose(&[], &last, &[], NOW), Choice::Make { slot: MAX_SLOTS - 1 });
 }
 
 #[test]
-fn the_term_of_a_holder_that_has_ended_is_over_unless_this_clock_wrote_it() {
+fn term_of_an_ended_holder_is_over_unless_this_clock_wrote_it() {
     let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
     let foreign = Term { by_this_clock: false, ..held(0, i64::MAX) };
     assert!(foreign.is_held(now));
@@ -227,15 +227,15 @@ fn the_term_of_a_holder_that_has_ended_is_over_unless_this_clock_wrote_it() {
     assert_eq!(choose(&[foreign.of_ended_holder()], &LOCK, &[], now), take(&[0], true));
     let own = held(0, NOW.now_us + 1);
     assert_eq!(own.of_ended_holder(), own);
-    // The slot rests after it as after every other holder.
-    let delayed = Definition { lock_delay_us: 20 * MS, ..LOCK };
+    // The lock delay follows, as after every other holder.
+    let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
     let until_us = Some(now.began_us + 20 * MS);
     assert_eq!(choose(&[foreign.of_ended_holder()], &delayed, &[], now), Choice::Wait { until_us });
 }
 
 #[test]
-fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
-    let two = Definition { slots: 2, ..LOCK };
+fn holders_above_a_lowered_limit_count_and_their_slots_are_not_granted_again() {
+    let two = LeaseDefinition { slots: 2, ..LOCK };
     let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
     assert_eq!(choose(&above, &two, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
@@ -244,26 +244,26 @@ fn holders_above_a_lowered_limit_count_and_their_slots_are_not_given_again() {
 }
 
 #[test]
-fn a_grant_ends_the_expired_terms_that_the_limit_has_no_room_for() {
-    let one = Definition { slots: 1, ..LOCK };
+fn grant_ends_the_expired_terms_that_exceed_the_slots() {
+    let one = LeaseDefinition { slots: 1, ..LOCK };
     let expired = |slot| held(slot, NOW.now_us - 10 - i64::from(slot));
-    // The slot's own last term ends with the grant anyway.
+    // The last term of the granted slot ends in any case.
     assert_eq!(to_end_before(&[expired(0)], &one, 0, NOW), []);
     assert_eq!(to_end_before(&[expired(0), expired(1)], &one, 0, NOW), [1]);
     assert_eq!(to_end_before(&[free(0, 1), expired(2), expired(1)], &one, 0, NOW), [1, 2]);
     assert_eq!(to_end_before(&[expired(1)], &one, 0, NOW), [1]);
-    // Of two slots, one has room for an expired term.
-    let two = Definition { slots: 2, ..LOCK };
+    // Two slots have room for one expired term beside the grant.
+    let two = LeaseDefinition { slots: 2, ..LOCK };
     assert_eq!(to_end_before(&[free(0, 1), expired(1)], &two, 0, NOW), []);
     assert_eq!(to_end_before(&[free(0, 1), expired(1), expired(2)], &two, 0, NOW), [2]);
-    // A running term above the limit uses the room of an expired one below it.
+    // A running term outside the range uses the room of an expired one inside.
     assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 1, NOW), [0]);
     assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 0, NOW), []);
 }
 
 #[test]
-fn a_slot_above_the_limit_counts_until_it_is_free() {
-    let one = Definition { slots: 1, lock_delay_us: 5, ..LOCK };
+fn slot_outside_the_range_counts_until_it_is_free() {
+    let one = LeaseDefinition { slots: 1, lock_delay_us: 5, ..LOCK };
     assert!(!has_holders_outside(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
     assert!(has_holders_outside(&[held(1, NOW.now_us + 1)], &one, NOW));
     assert!(has_holders_outside(&[held(1, 0)], &one, NOW));
@@ -271,8 +271,8 @@ fn a_slot_above_the_limit_counts_until_it_is_free() {
 }
 
 #[test]
-fn no_number_is_too_large() {
-    let endless = Definition { first_slot: 0, slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
+fn largest_values_do_not_overflow() {
+    let endless = LeaseDefinition { first_slot: 0, slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
     let foreign = Term { by_this_clock: false, ttl_us: i64::MAX, ..held(0, i64::MAX) };
     let expired = held(1, NOW.now_us);
     assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));

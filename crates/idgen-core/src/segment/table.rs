@@ -1,13 +1,13 @@
-//! The table of rings: which tag lives in which.
+//! The table of rings: which tag each belongs to.
 //!
-//! All of this happens under one lock, held exclusively; drawing does not take it.
+//! The table is protected by one lock. Drawing does not take it.
 
-use super::{Handle, Ring};
+use super::{Ring, RingHandle};
+use crate::tenancy::Attachment;
 
-/// A tag, over all databases. The creation number is random and of this one creation: a tag that was dropped and made
-/// again is another.
+/// A tag in any database. The creation number is random: a tag that was dropped and created again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct TagKey {
     pub database: u32,
     pub creation: i64,
 }
@@ -15,88 +15,86 @@ pub struct Key {
 /// The version of a row that was dropped: no row has a higher one.
 pub const DROPPED: i64 = i64::MAX;
 
-/// Who lives in a ring.
+/// The tag that a ring belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct Tenant {
-    pub key: Key,
-    /// Of the row that the ranges come from; every change of the row by hand counts it up.
+pub struct RingTenant {
+    pub key: TagKey,
+    /// Version of the row that the ranges come from. A change of max_id, stride, residue or upper_bound increments it, except
+    /// by a refill.
     pub version: i64,
-    pub handle: Handle,
-    /// The position at which the tenancy began.
-    pub began_at: u64,
-    /// When the tenancy began and when its last range came, on a clock that never steps.
+    pub handle: RingHandle,
+    /// When the tenancy began and when its last range was installed, by a clock that never steps.
     pub began_us: i64,
     pub refilled_us: Option<i64>,
 }
 
-/// Where a tag lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub index: usize,
-    pub handle: Handle,
-    /// The tag was not in the table, or its row has changed: nothing is in the ring.
-    pub new: bool,
-}
-
-/// The table, in the hands of whoever holds its lock.
-pub struct Table<'a> {
+/// For the holder of the table's lock: a shared reference under the shared lock, an exclusive one under the exclusive
+/// lock.
+pub struct RingTable<'a> {
     pub rings: &'a [Ring],
-    pub tenants: &'a mut [Option<Tenant>],
+    pub tenants: &'a mut [Option<RingTenant>],
 }
 
-impl<'a> Table<'a> {
-    pub fn new(rings: &'a [Ring], tenants: &'a mut [Option<Tenant>]) -> Self {
+impl<'a> RingTable<'a> {
+    /// `tenants` has one entry for each ring.
+    pub fn new(rings: &'a [Ring], tenants: &'a mut [Option<RingTenant>]) -> Self {
         Self { rings, tenants }
     }
 
-    pub fn find(&self, key: Key) -> Option<(usize, Tenant)> {
-        let at = |(index, tenant): (usize, &Option<Tenant>)| {
+    pub fn find(&self, key: TagKey) -> Option<(usize, RingTenant)> {
+        let at = |(index, tenant): (usize, &Option<RingTenant>)| {
             tenant.filter(|tenant| tenant.key == key).map(|tenant| (index, tenant))
         };
         self.tenants.iter().enumerate().find_map(at)
     }
 
-    /// Finds the ring of a tag, or gives it one: a free one, else that of a tag that is `gone`, else the one that was
-    /// refilled longest ago. There always is one. A row that has changed since its ranges were made begins anew;
-    /// whoever comes with an older look at the row gets the ring of the newer.
-    pub fn attach(&mut self, key: Key, version: i64, stride: i64, now_us: i64, gone: &[Key]) -> Place {
+    /// Finds the ring of a tag. A tag that has none gets a free ring, or that of a tag in `gone`, or the one that was
+    /// refilled longest ago. There always is one. If the row has changed since its ranges were taken, a new tenancy
+    /// begins. A caller with an older version of the row gets the ring of the newer one.
+    pub fn attach(
+        &mut self,
+        key: TagKey,
+        version: i64,
+        stride: i64,
+        now_us: i64,
+        gone: &[TagKey],
+    ) -> Attachment<RingHandle> {
         let found = self.find(key);
         if let Some((index, tenant)) = found.filter(|(_, tenant)| tenant.version >= version) {
-            return Place { index, handle: tenant.handle, new: false };
+            return Attachment { index, handle: tenant.handle, is_new: false };
         }
         let index = found.map_or_else(|| self.room(gone), |(index, _)| index);
         self.evict(index);
         let handle = self.rings[index].begin(stride);
-        let began_at = self.rings[index].position();
-        self.tenants[index] = Some(Tenant { key, version, handle, began_at, began_us: now_us, refilled_us: None });
-        Place { index, handle, new: true }
+        self.tenants[index] = Some(RingTenant { key, version, handle, began_us: now_us, refilled_us: None });
+        Attachment { index, handle, is_new: true }
     }
 
-    /// The row of a tag has changed, or is [`DROPPED`]: its ring, if it has one, begins again with nothing in it. The tag keeps
-    /// the ring, so that neither an older look at the row nor a range on its way from it brings old values back.
-    pub fn supersede(&mut self, key: Key, version: i64, stride: i64, now_us: i64) -> Option<Place> {
+    /// The row of a tag has changed, or is [`DROPPED`]: empties its ring, if it has one. The tag keeps the ring, so
+    /// that no session or refill with an older version of the row brings old values back.
+    pub fn supersede(&mut self, key: TagKey, version: i64, stride: i64, now_us: i64) -> Option<Attachment<RingHandle>> {
         self.find(key)?;
         Some(self.attach(key, version, stride, now_us, &[]))
     }
 
-    /// Is there no ring left that nobody lives in?
+    /// True if every ring has a tenant.
     pub fn is_full(&self) -> bool {
         self.tenants.iter().all(Option::is_some)
     }
 
-    /// Takes the ring away from whoever lives in it. What is left in it is discarded.
+    /// Ends the tenancy of a ring, if it has a tenant, and discards the values that are left.
     pub fn evict(&mut self, index: usize) {
         if let Some(tenant) = self.tenants[index].take() {
             self.rings[index].end(tenant.handle);
         }
     }
 
-    /// A ring that is free or can be made so.
-    fn room(&self, gone: &[Key]) -> usize {
-        let rank = |tenant: &Option<Tenant>| {
+    /// The ring for a tag that has none.
+    fn room(&self, gone: &[TagKey]) -> usize {
+        let rank = |tenant: &Option<RingTenant>| {
             tenant.map(|tenant| (!gone.contains(&tenant.key), tenant.refilled_us.unwrap_or(tenant.began_us)))
         };
-        // A free one is `None`, which is less than every tenant.
+        // A free ring ranks as `None`, before every tenant.
         let best = self.tenants.iter().enumerate().min_by_key(|(_, tenant)| rank(tenant));
         best.expect("a table has a ring").0
     }

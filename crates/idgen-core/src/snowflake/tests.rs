@@ -1,20 +1,41 @@
 use super::*;
 use crate::layout::tests::any_layout;
-use crate::layout::{Layout, Node};
 use proptest::prelude::*;
 
 /// 2026-01-01.
 const NOW_MS: i64 = 1_767_225_600_000;
 
-fn space(text: &str) -> IdSpace {
-    Layout::parse(text).unwrap().space(Node::default()).unwrap()
-}
-
 fn bounds(now_ms: i64, drift_ms: i64) -> Bounds {
-    Bounds { now_ms, limit_ms: now_ms.saturating_add(drift_ms), mark_ms: i64::MAX }
+    Bounds { now_ms, limit_ms: now_ms.saturating_add(drift_ms), ceiling_ms: i64::MAX }
 }
 
-/// The generator without the atomics: what one thread sees.
+fn node(datacenter: u32, worker: u32) -> Node {
+    Node { datacenter, worker }
+}
+
+fn space_of(text: &str, node: Node) -> Result<IdSpace, NodeError> {
+    IdSpace::new(&Layout::parse(text).unwrap(), node)
+}
+
+/// `snowflake` and `twitter` divide the same bits differently.
+#[test]
+fn layouts_with_the_same_bits_have_one_space() {
+    assert_eq!(space_of("snowflake", node(0, 7)), space_of("twitter", node(0, 7)));
+    assert_eq!(space_of("snowflake", node(0, 33)), space_of("twitter", node(1, 1)));
+    assert_ne!(space_of("snowflake", node(0, 7)), space_of("snowflake", node(0, 8)));
+    assert_ne!(space_of("snowflake", node(0, 7)), space_of("pgedge", node(0, 7)));
+}
+
+#[test]
+fn node_must_fit_the_fields_that_the_layout_has() {
+    assert!(space_of("js53", node(0, 7)).is_ok());
+    assert_eq!(space_of("js53", node(0, 8)), Err(NodeError { field: "worker", value: 8, max: 7 }));
+    assert_eq!(space_of("twitter", node(32, 0)), Err(NodeError { field: "datacenter", value: 32, max: 31 }));
+    assert_eq!(space_of("js53", node(1, 7)), space_of("js53", node(0, 7)));
+    assert_eq!(space_of("seconds", node(0, 1)), space_of("seconds", node(0, 0)));
+}
+
+/// A generator without the atomics, as one thread sees it.
 struct Line {
     space: IdSpace,
     free: u64,
@@ -22,23 +43,23 @@ struct Line {
 
 impl Line {
     fn new(text: &str) -> Self {
-        let space = space(text);
+        let space = space_of(text, Node::default()).unwrap();
         Self { space, free: space.first_slot_from(NOW_MS - 1000) }
     }
 
-    fn next(&mut self, want: u64, bounds: &Bounds) -> Answer {
+    fn next(&mut self, want: u64, bounds: &Bounds) -> Issue {
         let answer = self.space.next(self.free, want, bounds);
-        if let Answer::Issued(run) = answer {
-            assert!(run.first >= self.free, "slots never go back");
+        if let Issue::Issued(run) = answer {
+            assert!(run.first >= self.free, "slots never repeat");
             assert!((1..=want).contains(&run.count));
             self.free = run.first + run.count;
         }
         answer
     }
 
-    fn run(&mut self, want: u64, bounds: &Bounds) -> Run {
+    fn run(&mut self, want: u64, bounds: &Bounds) -> SlotRun {
         match self.next(want, bounds) {
-            Answer::Issued(run) => run,
+            Issue::Issued(run) => run,
             other => panic!("{other:?}"),
         }
     }
@@ -47,7 +68,7 @@ impl Line {
 const SMALL: &str = "time:41 sequence:2 epoch:2020-01-01";
 
 #[test]
-fn a_full_tick_borrows_up_to_the_drift_and_then_waits() {
+fn full_tick_borrows_up_to_the_drift_and_then_waits() {
     let mut line = Line::new(SMALL);
     line.free = line.space.first_slot_from(NOW_MS);
     for ahead_ms in 0..=2 {
@@ -55,23 +76,23 @@ fn a_full_tick_borrows_up_to_the_drift_and_then_waits() {
         assert_eq!(line.space.time_ms(run.first), NOW_MS + ahead_ms);
         assert_eq!((run.count, run.borrowed), (4, if ahead_ms == 0 { 0 } else { 4 }));
     }
-    assert_eq!(line.next(1, &bounds(NOW_MS, 2)), Answer::Wait { time_ms: NOW_MS + 3 });
-    // Asked again when the limit is what it said, it has ids.
+    assert_eq!(line.next(1, &bounds(NOW_MS, 2)), Issue::Wait { time_ms: NOW_MS + 3 });
+    // Asked again when the limit is at that time, it issues.
     let run = line.run(1, &bounds(NOW_MS + 1, 2));
     assert_eq!(line.space.time_ms(run.first), NOW_MS + 3);
 }
 
 #[test]
-fn without_drift_a_tick_gives_what_it_has() {
+fn full_tick_without_drift_issues_its_own_slots_only() {
     let mut line = Line::new(SMALL);
     line.free = line.space.first_slot_from(NOW_MS);
     assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 3);
     assert_eq!(line.run(3, &bounds(NOW_MS, 0)).count, 1);
-    assert_eq!(line.next(3, &bounds(NOW_MS, 0)), Answer::Wait { time_ms: NOW_MS + 1 });
+    assert_eq!(line.next(3, &bounds(NOW_MS, 0)), Issue::Wait { time_ms: NOW_MS + 1 });
 }
 
 #[test]
-fn a_batch_is_one_run_while_it_fits_and_counts_what_it_borrows() {
+fn batch_is_one_run_if_it_fits_and_counts_what_it_borrows() {
     let mut line = Line::new(SMALL);
     line.free = line.space.first_slot_from(NOW_MS);
     let run = line.run(1000, &bounds(NOW_MS, 1000));
@@ -80,74 +101,74 @@ fn a_batch_is_one_run_while_it_fits_and_counts_what_it_borrows() {
 }
 
 #[test]
-fn nothing_is_issued_at_or_past_the_mark() {
+fn issue_stays_below_the_ceiling() {
     let mut line = Line::new(SMALL);
     line.free = line.space.first_slot_from(NOW_MS);
-    let marked = |mark_ms| Bounds { mark_ms, ..bounds(NOW_MS, 1000) };
-    // As much as fits before the mark, whatever was wanted.
-    assert_eq!(line.run(100, &marked(NOW_MS + 3)).count, 12);
-    assert_eq!(line.next(100, &marked(NOW_MS + 3)), Answer::Reserve { first_ms: NOW_MS + 3, last_ms: NOW_MS + 3 + 24 });
-    assert_eq!(line.run(1, &marked(NOW_MS + 4)).count, 1);
-    // A mark behind the clock: nothing at all.
+    let below = |ceiling_ms| Bounds { ceiling_ms, ..bounds(NOW_MS, 1000) };
+    // As many as fit below the ceiling.
+    assert_eq!(line.run(100, &below(NOW_MS + 3)).count, 12);
+    assert_eq!(line.next(100, &below(NOW_MS + 3)), Issue::Reserve { first_ms: NOW_MS + 3, last_ms: NOW_MS + 3 + 24 });
+    assert_eq!(line.run(1, &below(NOW_MS + 4)).count, 1);
+    // A ceiling behind the clock: nothing is issued.
     let mut behind = Line::new(SMALL);
-    assert_eq!(behind.next(1, &marked(NOW_MS)), Answer::Reserve { first_ms: NOW_MS, last_ms: NOW_MS });
+    assert_eq!(behind.next(1, &below(NOW_MS)), Issue::Reserve { first_ms: NOW_MS, last_ms: NOW_MS });
 }
 
 #[test]
-fn a_mark_inside_a_tick_excludes_the_ticks_that_begin_at_it_or_later() {
+fn ceiling_inside_a_tick_excludes_later_ticks_only() {
     let mut line = Line::new("time:39 sequence:8 unit:10ms epoch:2020-01-01");
     line.free = line.space.first_slot_from(NOW_MS);
-    let run = line.run(1000, &Bounds { mark_ms: NOW_MS + 15, ..bounds(NOW_MS, 1000) });
+    let run = line.run(1000, &Bounds { ceiling_ms: NOW_MS + 15, ..bounds(NOW_MS, 1000) });
     assert_eq!(run.count, 512);
     assert_eq!(line.space.time_ms(run.first + run.count - 1), NOW_MS + 10);
 }
 
 #[test]
-fn after_a_backward_step_ids_go_on_upwards_within_the_drift() {
+fn ids_keep_rising_within_the_drift_after_a_backward_step() {
     let mut line = Line::new(SMALL);
     let before = line.run(1, &bounds(NOW_MS, 10));
     let after = line.run(1, &bounds(NOW_MS - 5, 10));
     assert!(after.first > before.first);
     assert_eq!(line.space.time_ms(after.first), NOW_MS);
     assert_eq!(after.borrowed, 1);
-    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Answer::Wait { time_ms } if time_ms == NOW_MS));
+    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Issue::Wait { time_ms } if time_ms == NOW_MS));
 }
 
 #[test]
-fn the_last_tick_works_and_the_next_is_the_end() {
+fn last_tick_is_used_up_and_then_the_space_is_exhausted() {
     let mut line = Line::new("time:20 sequence:2 epoch:2025-12-31T23:50:00Z");
     let end_ms = line.space.ends_at_ms();
     let run = line.run(1, &bounds(end_ms - 1, 1000));
     assert_eq!(line.space.time_ms(run.first), end_ms - 1);
-    // The rest of the last tick, and nothing borrowed from beyond it.
+    // The rest of the last tick, and nothing borrowed past it.
     let rest = line.run(100, &bounds(end_ms - 1, 1000));
     assert_eq!(line.space.time_ms(rest.first + rest.count - 1), end_ms - 1);
     assert_eq!(line.space.id(rest.first + rest.count - 1), (1 << 22) - 1);
-    assert_eq!(line.next(1, &bounds(end_ms - 1, 1000)), Answer::Exhausted);
-    assert_eq!(line.next(1, &bounds(end_ms, 1000)), Answer::Exhausted);
-    assert_eq!(line.next(1, &bounds(i64::MAX, 1000)), Answer::Exhausted);
+    assert_eq!(line.next(1, &bounds(end_ms - 1, 1000)), Issue::Exhausted);
+    assert_eq!(line.next(1, &bounds(end_ms, 1000)), Issue::Exhausted);
+    assert_eq!(line.next(1, &bounds(i64::MAX, 1000)), Issue::Exhausted);
 }
 
 #[test]
-fn a_clock_before_the_epoch_is_an_answer_of_its_own() {
+fn clock_before_the_epoch_issues_nothing_unless_the_limit_is_past_it() {
     let mut line = Line::new(SMALL);
-    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 0)), Answer::BeforeEpoch);
-    assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Answer::BeforeEpoch);
-    // A clock that was set back so far, under a limit that knows better.
+    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 0)), Issue::BeforeEpoch);
+    assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Issue::BeforeEpoch);
+    // The clock was set back before the epoch, and the limit was not.
     let set_back = Bounds { limit_ms: NOW_MS, ..bounds(0, 0) };
-    assert!(matches!(line.next(1, &set_back), Answer::Issued(run) if run.borrowed == 1));
+    assert!(matches!(line.next(1, &set_back), Issue::Issued(run) if run.borrowed == 1));
     line.free = 0;
-    assert!(matches!(line.next(1, &bounds(line.space.epoch_ms(), 0)), Answer::Issued(_)));
+    assert!(matches!(line.next(1, &bounds(line.space.epoch_ms(), 0)), Issue::Issued(_)));
 }
 
 #[test]
-fn a_busy_layout_gives_every_slot_of_every_tick() {
+fn busy_space_issues_every_slot_of_every_tick() {
     for drift_ms in [0, 1000] {
         let mut line = Line::new("snowflake");
         line.free = line.space.first_slot_from(NOW_MS);
         let mut issued = 0;
         for ms in 0..2000 {
-            while let Answer::Issued(run) = line.next(7, &bounds(NOW_MS + ms, drift_ms)) {
+            while let Issue::Issued(run) = line.next(7, &bounds(NOW_MS + ms, drift_ms)) {
                 issued += run.count;
             }
         }
@@ -155,9 +176,9 @@ fn a_busy_layout_gives_every_slot_of_every_tick() {
     }
 }
 
-/// Ids drawn slowly spread evenly over `id % n`: no residue is 5 % off, for any n from 2 to 16.
+/// Ids drawn slowly spread evenly over `id % n`: no residue deviates by 5 %, for any n from 2 to 16.
 #[test]
-fn slow_ids_are_even_over_every_small_modulus() {
+fn slow_ids_spread_evenly_over_every_small_modulus() {
     for (text, unit_ms) in [("snowflake", 1), ("js53", 1), ("instagram", 1), ("seconds", 1000i64)] {
         for every in [1i64, 2, 7] {
             let mut line = Line::new(text);
@@ -171,67 +192,68 @@ fn slow_ids_are_even_over_every_small_modulus() {
                 ids.iter().for_each(|id| counts[*id as usize % n] += 1);
                 let even = ids.len() as f64 / n as f64;
                 let worst = counts.iter().map(|count| (f64::from(*count) / even - 1.0).abs()).fold(0.0, f64::max);
-                assert!(worst < 0.05, "{text}, one in {every}: a residue of {n} is {:.1} % off", worst * 100.0);
+                assert!(worst < 0.05, "{text}, one in {every}: a residue of {n} deviates by {:.1} %", worst * 100.0);
             }
         }
     }
 }
 
-/// What a clock may do between two issues: mostly little, sometimes a leap, also back.
+/// Steps of a clock between issues: mostly small, sometimes large, also backward.
 fn any_walk() -> impl Strategy<Value = Vec<(i64, u64)>> {
     let step = prop_oneof![8 => 0i64..3, 2 => -2000i64..2000, 1 => -4_000_000i64..4_000_000];
     prop::collection::vec((step, prop_oneof![4 => Just(1u64), 1 => 1u64..5000]), 1..200)
 }
 
 proptest! {
-    /// S1 and S2 over any walk of the clock: every id is greater than the one before; S3: none is further ahead of the
-    /// clock than the drift; and the answer to wait tells a time at which there are ids.
+    /// S1, S2: under any steps of the clock, every id is greater than the one before. S3: no id is further ahead of the
+    /// clock than the drift. At the time that `Wait` names, the space issues.
     #[test]
     fn ids_rise_and_stay_within_the_drift(layout in any_layout(), walk in any_walk(), drift_ms in 0i64..2000) {
-        let space = layout.space(Node::default()).unwrap();
+        let space = IdSpace::new(&layout, Node::default()).unwrap();
         let mut line = Line { space, free: space.first_slot_from(NOW_MS) };
         let mut now_ms = NOW_MS;
         let mut last_id = -1;
         for (step, want) in walk {
             now_ms += step;
             match line.next(want, &bounds(now_ms, drift_ms)) {
-                Answer::Issued(run) => {
+                Issue::Issued(run) => {
                     let last = run.first + run.count - 1;
                     prop_assert!(space.id(run.first) > last_id);
                     prop_assert!(space.time_ms(last) <= now_ms + drift_ms);
                     prop_assert_eq!(layout.unpack(space.id(last)).unwrap().time_ms, space.time_ms(last));
                     last_id = space.id(last);
                 }
-                Answer::Wait { time_ms } => {
+                Issue::Wait { time_ms } => {
                     prop_assert!(time_ms > now_ms + drift_ms);
                     let then = bounds(time_ms - drift_ms, drift_ms);
-                    prop_assert!(matches!(space.next(line.free, want, &then), Answer::Issued(_)));
+                    prop_assert!(matches!(space.next(line.free, want, &then), Issue::Issued(_)));
                 }
-                Answer::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
-                Answer::BeforeEpoch => prop_assert!(now_ms + drift_ms < space.epoch_ms()),
-                Answer::Reserve { .. } => prop_assert!(false, "there is no mark"),
+                Issue::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
+                Issue::BeforeEpoch => prop_assert!(now_ms + drift_ms < space.epoch_ms()),
+                Issue::Reserve { .. } => prop_assert!(false, "there is no ceiling"),
             }
         }
     }
 
-    /// Later slots have later ids, and no id leaves its layout.
     #[test]
-    fn ids_rise_with_their_slots(layout in any_layout(), free in 0u64..1 << 40, step in 1u64..1 << 20) {
-        let space = layout.space(Node::default()).unwrap();
+    fn ids_rise_with_their_slots_and_fit_the_layout(
+        layout in any_layout(), free in 0u64..1 << 40, step in 1u64..1 << 20,
+    ) {
+        let space = IdSpace::new(&layout, Node::default()).unwrap();
         let last = space.first_slot_from(i64::MAX) - 1;
         let slot = free % (last - step);
         prop_assert!(space.id(slot) < space.id(slot + step));
         prop_assert!(layout.unpack(space.id(last)).is_ok());
     }
 
-    /// A state that begins at an instant has no id before it, and gives the instant's own tick if it begins with it.
+    /// The tick that begins at the instant is included.
     #[test]
-    fn a_state_begins_at_its_instant(layout in any_layout(), after in 0i64..10_000_000) {
-        let space = layout.space(Node::default()).unwrap();
+    fn first_slot_from_an_instant_is_not_before_it(layout in any_layout(), after in 0i64..10_000_000) {
+        let space = IdSpace::new(&layout, Node::default()).unwrap();
         let start_ms = NOW_MS + after;
         let first = space.first_slot_from(start_ms);
         prop_assert!(space.time_ms(first) >= start_ms.min(space.ends_at_ms()));
         prop_assert!(first == 0 || space.time_ms(first - 1) < start_ms);
-        prop_assert_eq!(space.settled_ms(first), space.time_ms(first));
+        prop_assert_eq!(space.unused_from_ms(first), space.time_ms(first));
     }
 }

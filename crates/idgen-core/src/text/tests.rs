@@ -5,7 +5,7 @@ fn format(name: &str) -> Format {
     Format::named(name).unwrap()
 }
 
-/// Where bwmarrin/snowflake has the format, what its own test data and code give for the same numbers.
+/// Formats that bwmarrin/snowflake has: the texts from its test data and code.
 #[test]
 fn known_ids_have_known_texts() {
     let texts = [
@@ -35,7 +35,7 @@ fn known_ids_have_known_texts() {
 }
 
 #[test]
-fn what_is_no_text_of_an_id_is_refused() {
+fn decode_rejects_texts_that_encode_does_not_write() {
     for (name, _) in FORMATS {
         assert_eq!(format(name).encode(-1), Err(TextError::Negative), "{name}");
         for wrong in ["", " ", "-1", "1 ", " 1", "+1", "é", "0x1", "=", "\0", "1\n"] {
@@ -56,7 +56,7 @@ fn what_is_no_text_of_an_id_is_refused() {
     assert_eq!(format("hex").decode("8000000000000000"), Err(TextError::Overflow));
     assert_eq!(format("sort62").decode("zzzzzzzzzzz"), Err(TextError::Overflow));
     assert_eq!(format("sort32").decode("8000000000000"), Err(TextError::Overflow));
-    // Base 64 of what is no decimal number, of one with a leading zero, and of one too large.
+    // Base64 of a text, of a number with a leading zero, and of a number that is too large.
     assert_eq!(format("base64").decode("YWJj"), Err(TextError::NotBase64));
     assert_eq!(format("base64").decode("MDE="), Err(TextError::NotBase64));
     assert_eq!(format("base64").decode("MTE2"), Ok(116));
@@ -69,25 +69,24 @@ fn any_format() -> impl Strategy<Value = Format> {
 
 proptest! {
     #[test]
-    fn every_id_reads_back(format in any_format(), id in 0..=i64::MAX) {
+    fn every_id_reads_back_in_every_format(format in any_format(), id in 0..=i64::MAX) {
         prop_assert_eq!(format.decode(&format.encode(id).unwrap()), Ok(id));
     }
 
-    /// No id has two texts.
     #[test]
-    fn what_is_read_is_what_would_be_written(format in any_format(), text in "[0-9A-Za-z+/=]{1,14}") {
+    fn accepted_text_is_the_only_text_of_its_id(format in any_format(), text in "[0-9A-Za-z+/=]{1,14}") {
         if let Ok(id) = format.decode(&text) {
             prop_assert_eq!(format.encode(id), Ok(text));
         }
     }
 
     #[test]
-    fn no_text_panics(format in any_format(), text in ".*") {
+    fn decode_never_panics(format in any_format(), text in ".*") {
         let _ = format.decode(&text);
     }
 
     #[test]
-    fn the_sorting_formats_sort_as_the_numbers_do(a in 0..=i64::MAX, b in 0..=i64::MAX) {
+    fn texts_of_sort32_and_sort62_sort_as_their_ids(a in 0..=i64::MAX, b in 0..=i64::MAX) {
         for name in ["sort32", "sort62"] {
             let (text_a, text_b) = (format(name).encode(a).unwrap(), format(name).encode(b).unwrap());
             prop_assert_eq!(a.cmp(&b), text_a.as_bytes().cmp(text_b.as_bytes()));

@@ -1,57 +1,57 @@
-//! The coordinator's history: does this database know all that was granted?
+//! The coordinator's history: whether this database knows every rectangle that was granted.
 //!
-//! A row of the database says which server, timeline, database and data directory have granted from it. Where another one
-//! goes on with its data, the last grants may be missing: a standby that was promoted lacks what had not reached it, a
-//! restored dump all that came after it. Grants then begin after all that may be missing.
+//! A row of the database records the server, timeline, database and data directory that grant from it. If another one
+//! continues with the data, the last grants may be missing: a promoted standby lacks what had not been replicated, and
+//! a restored dump lacks everything after it. New rectangles then begin after every rectangle that may be missing.
 
-/// What a coordinator is told from another one by.
+/// Identifies a coordinator: a copy of its database has another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// As PostgreSQL stores it in a bigint.
     pub system_identifier: i64,
     pub timeline: i32,
     pub database: u32,
-    /// The data directory in its file system. A standby has another one.
-    pub place: String,
+    /// The data directory, as a file of its file system. A standby has another one.
+    pub directory: String,
 }
 
-/// How this database's history stands.
+/// The history of this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub identity: Identity,
-    /// When it was interrupted last; `None` if it is complete.
+    /// When it was last interrupted; `None` if it is complete.
     pub since_us: Option<i64>,
-    /// Since the interruption, the id times of lower tokens may have been granted to other holders.
+    /// Since the interruption, id times of lower tokens may have been granted to other holders.
     pub first_token: i64,
-    /// The longest time from the clock to the end of a rectangle that was ever possible.
+    /// The longest time from the clock to the end of a rectangle, under any settings so far.
     pub longest_us: i64,
 }
 
-/// What has become of a history.
+/// Whether the history is that of the database which grants from it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// This database has granted all of it.
+pub enum HistoryState {
+    /// This database has made every grant of it.
     Own,
-    /// Another server or database goes on with it.
+    /// Another server or database made its grants.
     Interrupted,
-    /// The data directory was copied. Both copies would grant the same.
+    /// The data directory was copied. Both copies would grant the same rectangles.
     Copied,
 }
 
 impl History {
-    pub fn state(&self, now: &Identity) -> State {
+    pub fn state(&self, now: &Identity) -> HistoryState {
         let recorded = &self.identity;
         let is_same = (recorded.system_identifier, recorded.timeline, recorded.database)
             == (now.system_identifier, now.timeline, now.database);
         match is_same {
-            true if recorded.place == now.place => State::Own,
-            true => State::Copied,
-            false => State::Interrupted,
+            true if recorded.directory == now.directory => HistoryState::Own,
+            true => HistoryState::Copied,
+            false => HistoryState::Interrupted,
         }
     }
 
-    /// When it is interrupted if that is noticed now. An earlier interruption counts as well: grants after it began later than the
-    /// clock.
+    /// The time of an interruption that is noticed now. An earlier interruption counts too: rectangles granted after it
+    /// began ahead of the clock.
     pub fn interrupted_us(&self, now_us: i64) -> i64 {
         self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(self.longest_us)))
     }
@@ -62,27 +62,27 @@ mod tests {
     use super::*;
 
     fn identity() -> Identity {
-        Identity { system_identifier: 1, timeline: 2, database: 3, place: "4-5".to_owned() }
+        Identity { system_identifier: 1, timeline: 2, database: 3, directory: "4-5".to_owned() }
     }
 
     #[test]
-    fn a_history_is_interrupted_by_another_server_timeline_or_database_and_copied_by_another_directory() {
+    fn history_is_interrupted_in_another_server_timeline_or_database_and_copied_in_another_directory() {
         let history = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
-        let copied = Identity { place: "6-7".to_owned(), ..identity() };
-        assert_eq!(history.state(&identity()), State::Own);
-        assert_eq!(history.state(&copied), State::Copied);
+        let copied = Identity { directory: "6-7".to_owned(), ..identity() };
+        assert_eq!(history.state(&identity()), HistoryState::Own);
+        assert_eq!(history.state(&copied), HistoryState::Copied);
         for other in [
             Identity { system_identifier: 9, ..identity() },
             Identity { timeline: 9, ..identity() },
             Identity { database: 9, ..identity() },
             Identity { timeline: 9, ..copied },
         ] {
-            assert_eq!(history.state(&other), State::Interrupted, "{other:?}");
+            assert_eq!(history.state(&other), HistoryState::Interrupted, "{other:?}");
         }
     }
 
     #[test]
-    fn an_interruption_soon_after_another_one_counts_from_where_grants_began() {
+    fn interruption_soon_after_another_counts_from_where_grants_began() {
         let complete = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
         assert_eq!(complete.interrupted_us(1000), 1000);
         let interrupted = History { since_us: Some(990), ..complete };

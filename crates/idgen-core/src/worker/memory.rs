@@ -1,41 +1,42 @@
-//! What a server remembers over restarts of the worker ids that it has leased: the text of one small file.
+//! The memory of a server for its worker id, kept over restarts: the text of one small file.
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// Which database a coordinator is, over all servers: elsewhere a token means nothing, or another's term. Copies of it are the same.
+/// Identifies a coordinator's database among all servers: a token means nothing to another one, or names another lease
+/// there. Copies of a database have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct CoordinatorId {
     pub system_identifier: u64,
     pub database: u32,
 }
 
-/// A term that was granted, by what it is known.
+/// A lease of a worker id that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberedLease {
     pub pool: String,
-    pub coordinator: Identity,
+    pub coordinator: CoordinatorId,
     pub token: i64,
     pub worker: u32,
 }
 
-/// That there is one says that the server has, or had, a pool.
+/// If the file exists, the server has or had a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Which data directory wrote it, as a file of its file system: a copied directory is another one.
-    pub place: String,
-    /// The last term. `None` before the first, and since the worker id was set by hand again.
-    pub term: Option<Remembered>,
+    /// The data directory that wrote it, as a file of its file system: a copied directory is another one.
+    pub directory: String,
+    /// The last lease. `None` before the first, and after the worker id was set by hand again.
+    pub lease: Option<RememberedLease>,
 }
 
 const MAGIC: &str = "idgen worker 1";
 
 impl Memory {
-    /// One line each for the format, the place, the term if there is one, its pool, and a checksum of all that.
+    /// One line each: the format, the data directory, the lease and its pool if there is one, and a checksum.
     pub fn encode(&self) -> String {
-        let mut text = format!("{MAGIC}\nplace {}\n", self.place);
-        if let Some(Remembered { pool, coordinator, token, worker }) = &self.term {
-            let Identity { system_identifier, database } = coordinator;
+        let mut text = format!("{MAGIC}\nplace {}\n", self.directory);
+        if let Some(RememberedLease { pool, coordinator, token, worker }) = &self.lease {
+            let CoordinatorId { system_identifier, database } = coordinator;
             let pool = pool.replace('\\', "\\\\").replace('\n', "\\n");
             let _ = writeln!(text, "term {system_identifier} {database} {token} {worker}\npool {pool}");
         }
@@ -54,21 +55,21 @@ impl Memory {
         if lines.next()? != MAGIC {
             return None;
         }
-        let place = lines.next()?.strip_prefix("place ")?.to_owned();
-        let term = match lines.next() {
+        let directory = lines.next()?.strip_prefix("place ")?.to_owned();
+        let lease = match lines.next() {
             None => None,
-            Some(term) => Some(remembered(term.strip_prefix("term ")?, lines.next()?.strip_prefix("pool ")?)?),
+            Some(lease) => Some(remembered(lease.strip_prefix("term ")?, lines.next()?.strip_prefix("pool ")?)?),
         };
-        Some(Memory { place, term })
+        Some(Memory { directory, lease })
     }
 }
 
-fn remembered(term: &str, pool: &str) -> Option<Remembered> {
-    let mut numbers = term.split(' ');
+fn remembered(lease: &str, pool: &str) -> Option<RememberedLease> {
+    let mut numbers = lease.split(' ');
     let coordinator =
-        Identity { system_identifier: numbers.next()?.parse().ok()?, database: numbers.next()?.parse().ok()? };
+        CoordinatorId { system_identifier: numbers.next()?.parse().ok()?, database: numbers.next()?.parse().ok()? };
     let (token, worker) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-    Some(Remembered { pool: unescaped(pool), coordinator, token, worker })
+    Some(RememberedLease { pool: unescaped(pool), coordinator, token, worker })
 }
 
 fn unescaped(pool: &str) -> String {
@@ -97,28 +98,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn memory(place: String, term: Option<(String, u64, u32, i64, u32)>) -> Memory {
-        let term = term.map(|(pool, system_identifier, database, token, worker)| Remembered {
+    fn memory(directory: String, lease: Option<(String, u64, u32, i64, u32)>) -> Memory {
+        let lease = lease.map(|(pool, system_identifier, database, token, worker)| RememberedLease {
             pool,
-            coordinator: Identity { system_identifier, database },
+            coordinator: CoordinatorId { system_identifier, database },
             token,
             worker,
         });
-        Memory { place, term }
+        Memory { directory, lease }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
-            place in "[0-9]{1,20}-[0-9]{0,20}",
-            term in proptest::option::of(("\\PC*|[a\\\\\n\r]{1,8}|pool sha256 ", any::<u64>(), any::<u32>(), any::<i64>(), any::<u32>())),
+        fn memory_reads_back(
+            directory in "[0-9]{1,20}-[0-9]{0,20}",
+            lease in proptest::option::of((
+                "\\PC*|[a\\\\\n\r]{1,8}|pool sha256 ", any::<u64>(), any::<u32>(), any::<i64>(), any::<u32>(),
+            )),
         ) {
-            let memory = memory(place, term);
+            let memory = memory(directory, lease);
             prop_assert_eq!(Memory::decode(memory.encode().as_bytes()), Some(memory));
         }
 
         #[test]
-        fn damage_is_noticed(at: prop::sample::Index, bit in 0..8u8) {
+        fn damaged_memory_is_rejected(at: prop::sample::Index, bit in 0..8u8) {
             let memory = memory("17-4".to_owned(), Some(("servers".to_owned(), 7, 5, 3, 2)));
             let mut bytes = memory.encode().into_bytes();
             let at = at.index(bytes.len());
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_a_memory() {
+    fn empty_and_zeroed_files_are_rejected() {
         assert_eq!(Memory::decode(b""), None);
         assert_eq!(Memory::decode(&[0; 4096]), None);
     }

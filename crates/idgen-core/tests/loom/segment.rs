@@ -1,39 +1,39 @@
-//! The ring of a tag: draws beside installs, changes of the row, and each other.
+//! The ring of a tag: draws concurrent with installs, changes of the row, and other draws.
 
-use super::assert_rising;
-use idgen_core::segment::table::{Key, Table, Tenant};
-use idgen_core::segment::{Answer, Ended, Handle, Ring};
+use super::{assert_rising, spawn};
+use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
+use idgen_core::tenancy::Ended;
 use loom::sync::{Arc, Mutex};
-use loom::thread::{self, JoinHandle};
 
-const KEY: Key = Key { database: 5, creation: 1 };
-const OTHER: Key = Key { database: 5, creation: 2 };
+const KEY: TagKey = TagKey { database: 5, creation: 1 };
+const OTHER: TagKey = TagKey { database: 5, creation: 2 };
 
 /// One ring, and the table's lock.
 struct Server {
-    rings: Vec<Ring>,
-    tenants: Mutex<Vec<Option<Tenant>>>,
+    rings: &'static [Ring],
+    table: Mutex<RingTable<'static>>,
 }
 
 impl Server {
+    /// Leaks the ring: a table in shared memory lives as long as the server.
     fn new() -> Arc<Self> {
-        Arc::new(Self { rings: vec![Ring::new()], tenants: Mutex::new(vec![None]) })
+        let rings: &'static [Ring] = vec![Ring::new()].leak();
+        Arc::new(Self { rings, table: Mutex::new(RingTable::new(rings, vec![None].leak())) })
     }
 
-    fn attach(&self, key: Key, version: i64) -> Handle {
-        let mut tenants = self.tenants.lock().unwrap();
-        Table { rings: &self.rings, tenants: &mut tenants }.attach(key, version, 1, 0, &[]).handle
+    fn attach(&self, key: TagKey, version: i64) -> RingHandle {
+        self.table.lock().unwrap().attach(key, version, 1, 0, &[]).handle
     }
 
-    /// As the refill worker does: under the lock, only for who still lives there, and where there is room. Was it?
-    fn install(&self, handle: Handle, first: i64, count: u64, low_water: u64) -> bool {
-        let tenants = self.tenants.lock().unwrap();
-        let lives_here = tenants[0].is_some_and(|tenant| tenant.handle == handle);
-        lives_here && self.install_alone(handle, first, count, low_water)
+    /// As the refill worker does: under the lock, if the tenancy has not ended and there is room. True if installed.
+    fn install(&self, handle: RingHandle, first: i64, count: u64, low_water: u64) -> bool {
+        let table = self.table.lock().unwrap();
+        let is_tenant = table.tenants[0].is_some_and(|tenant| tenant.handle == handle);
+        is_tenant && self.install_unlocked(handle, first, count, low_water)
     }
 
-    /// The same where nobody else takes the lock.
-    fn install_alone(&self, handle: Handle, first: i64, count: u64, low_water: u64) -> bool {
+    /// For tests in which no other thread takes the lock.
+    fn install_unlocked(&self, handle: RingHandle, first: i64, count: u64, low_water: u64) -> bool {
         let has_room = self.rings[0].has_room();
         if has_room {
             self.rings[0].install(handle, first, count, low_water);
@@ -41,29 +41,24 @@ impl Server {
         has_room
     }
 
-    /// The values of one draw, and whether to ask. Nothing when dry.
-    fn draw(&self, handle: Handle, want: u64) -> Result<(Vec<i64>, bool), Ended> {
+    /// The values of one draw, and whether to request a refill. No values if the ring is dry.
+    fn draw(&self, handle: RingHandle, want: u64) -> Result<(Vec<i64>, bool), Ended> {
         Ok(match self.rings[0].draw(handle, want)? {
-            Answer::Dry => (Vec::new(), false),
-            Answer::Drawn { run, ask } => ((run.first..run.first + run.count as i64).collect(), ask),
+            Draw::Dry => (Vec::new(), false),
+            Draw::Drawn { run, request } => ((run.first..run.first + run.count as i64).collect(), request),
         })
     }
 
-    /// Draws so many times, one way or another; the values rise.
-    fn draws(&self, handle: Handle, wants: &[u64]) -> Vec<i64> {
+    /// One draw for each number wanted; the values rise.
+    fn draws(&self, handle: RingHandle, wants: &[u64]) -> Vec<i64> {
         let values: Vec<i64> = wants.iter().flat_map(|want| self.draw(handle, *want).unwrap().0).collect();
         assert_rising(&values);
         values
     }
 }
 
-fn beside<T: 'static>(server: &Arc<Server>, work: impl FnOnce(&Server) -> T + 'static) -> JoinHandle<T> {
-    let server = server.clone();
-    thread::spawn(move || work(&server))
-}
-
-/// What all have drawn, and what is left: nothing twice, nothing lost.
-fn assert_exactly(server: &Server, handle: Handle, mut drawn: Vec<i64>, expected: &[i64]) {
+/// No value was drawn twice or lost: what was drawn, and what is left, are the expected values.
+fn assert_exactly(server: &Server, handle: RingHandle, mut drawn: Vec<i64>, expected: &[i64]) {
     loop {
         let (more, _) = server.draw(handle, 9).unwrap();
         if more.is_empty() {
@@ -75,32 +70,32 @@ fn assert_exactly(server: &Server, handle: Handle, mut drawn: Vec<i64>, expected
     assert_eq!(drawn, expected);
 }
 
-/// G1: draws at the edge of a range that another, with a skip in between, follows.
+/// G1: another range follows after skipped values.
 #[test]
-fn draws_at_the_edge() {
+fn draws_at_the_end_of_a_range() {
     loom::model(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 2, 0);
         server.install(handle, 11, 2, 0);
-        let other = beside(&server, move |server| server.draws(handle, &[1, 2]));
+        let other = spawn(&server, move |server| server.draws(handle, &[1, 2]));
         let mut drawn = server.draws(handle, &[2, 1]);
         drawn.extend(other.join().unwrap());
         assert_exactly(&server, handle, drawn, &[1, 2, 11, 12]);
     });
 }
 
-/// G1: no late draw pairs an old position with a new range, and none loses a value. The third range takes the place of
-/// the first as soon as that is used up.
+/// G1: no late draw combines an old position with a new range, and none loses a value. The third range overwrites the
+/// first as soon as that is used up.
 #[test]
-fn draws_against_install() {
+fn draws_against_install_over_a_used_range() {
     loom::model(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 1, 0);
         server.install(handle, 11, 1, 0);
-        let late = beside(&server, move |server| server.draws(handle, &[1]));
-        let worker = beside(&server, move |server| server.install_alone(handle, 21, 2, 0));
+        let late = spawn(&server, move |server| server.draws(handle, &[1]));
+        let worker = spawn(&server, move |server| server.install_unlocked(handle, 21, 2, 0));
         let mut drawn = server.draws(handle, &[1]);
         drawn.extend(late.join().unwrap());
         let expected: &[i64] = if worker.join().unwrap() { &[1, 11, 21, 22] } else { &[1, 11] };
@@ -108,31 +103,31 @@ fn draws_against_install() {
     });
 }
 
-/// G1: a draw that meets the range just being installed draws of all of it or of nothing.
+/// G1: a draw sees all of the new range or nothing of it.
 #[test]
-fn draws_of_what_is_being_installed() {
+fn draws_from_a_range_during_install() {
     loom::model(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 1, 0);
         server.install(handle, 11, 1, 0);
         assert_eq!(server.draws(handle, &[1]), [1]);
-        let worker = beside(&server, move |server| server.install_alone(handle, 21, 2, 0));
+        let worker = spawn(&server, move |server| server.install_unlocked(handle, 21, 2, 0));
         let drawn = server.draws(handle, &[1, 1]);
         assert!(worker.join().unwrap());
         assert_exactly(&server, handle, drawn, &[11, 21, 22]);
     });
 }
 
-/// G1: a range grows while it is drawn from.
+/// G1.
 #[test]
-fn draws_against_a_range_that_grows() {
+fn draws_from_a_range_that_grows() {
     loom::model(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 1, 0);
-        let other = beside(&server, move |server| server.draws(handle, &[2]));
-        let worker = beside(&server, move |server| server.install_alone(handle, 2, 2, 0));
+        let other = spawn(&server, move |server| server.draws(handle, &[2]));
+        let worker = spawn(&server, move |server| server.install_unlocked(handle, 2, 2, 0));
         let mut drawn = server.draws(handle, &[1]);
         drawn.extend(other.join().unwrap());
         worker.join().unwrap();
@@ -140,16 +135,15 @@ fn draws_against_a_range_that_grows() {
     });
 }
 
-/// G1, G3: the row changes while a backend draws by the old handle: it draws of the old range or learns that it has
-/// ended, and never of the new one.
+/// G1, G3: a draw by the old handle takes from the old range or fails, and never takes from the new one.
 #[test]
 fn draws_against_a_change_of_the_row() {
     loom::model(|| {
         let server = Server::new();
         let old = server.attach(KEY, 1);
         server.install(old, 1, 2, 0);
-        let late = beside(&server, move |server| server.draw(old, 1).map(|(values, _)| values));
-        let changer = beside(&server, |server| {
+        let late = spawn(&server, move |server| server.draw(old, 1).map(|(values, _)| values));
+        let changer = spawn(&server, |server| {
             let new = server.attach(KEY, 2);
             server.install(new, 3, 2, 0);
             server.draws(new, &[1])
@@ -162,35 +156,35 @@ fn draws_against_a_change_of_the_row() {
     });
 }
 
-/// G1: the ring goes to another tag and comes back, with values that look alike.
+/// G1: the ring is given to another tag and returns, with a range like the first.
 #[test]
-fn draws_against_another_tenant() {
+fn draws_against_eviction() {
     loom::model(|| {
         let server = Server::new();
         let first = server.attach(KEY, 1);
         server.install(first, 1, 1, 0);
-        let late = beside(&server, move |server| server.draw(first, 1).map(|(values, _)| values));
+        let late = spawn(&server, move |server| server.draw(first, 1).map(|(values, _)| values));
         let other = server.attach(OTHER, 1);
         server.install(other, 100, 1, 0);
         let again = server.attach(KEY, 1);
         server.install(again, 3, 1, 0);
         let late = late.join().unwrap();
         assert!(late == Ok(vec![1]) || late == Err(Ended), "{late:?}");
-        assert!(!server.install(other, 101, 1, 0), "a late refill of who is gone");
+        assert!(!server.install(other, 101, 1, 0), "no late refill for an evicted tag");
         assert_exactly(&server, again, Vec::new(), &[3]);
     });
 }
 
-/// A refill is asked for once, whoever gets to low water.
 #[test]
-fn one_asks() {
+fn one_draw_requests_the_refill() {
     loom::model(|| {
         let server = Server::new();
         let handle = server.attach(KEY, 1);
         server.install(handle, 1, 3, 2);
-        let asks = move |server: &Server| server.draw(handle, 1).unwrap().1;
-        let others = [(); 2].map(|()| beside(&server, asks));
-        let asked = others.map(|t| t.join().unwrap()).into_iter().chain([asks(&server)]).filter(|ask| *ask).count();
-        assert_eq!(asked, 1);
+        let requests = move |server: &Server| server.draw(handle, 1).unwrap().1;
+        let others = [(); 2].map(|()| spawn(&server, requests));
+        let requested =
+            others.map(|t| t.join().unwrap()).into_iter().chain([requests(&server)]).filter(|request| *request).count();
+        assert_eq!(requested, 1);
     });
 }

@@ -1,14 +1,13 @@
-//! The shared word of a generator.
+//! The shared word of a generator, the effective clock and the ceiling.
 
-use super::{assert_distinct, assert_rising};
+use super::{assert_distinct, assert_rising, spawn};
 use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
-use idgen_core::generator::{Ended, Generator, Handle};
+use idgen_core::generator::{Generator, GeneratorHandle, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
-use idgen_core::snowflake::{Answer, Bounds, IdSpace};
-use idgen_core::table::{FLOORS, Table, Tenant};
+use idgen_core::snowflake::{Bounds, IdSpace, Issue};
+use idgen_core::tenancy::{Attachment, Ended};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Mutex};
-use loom::thread;
 
 /// 2026-01-01.
 const NOW_MS: i64 = 1_767_225_600_000;
@@ -18,69 +17,64 @@ const THIRD: &str = "time:41 tag:2=2 sequence:2 epoch:2020-01-01";
 
 fn layout(text: &str) -> (IdSpace, Layout) {
     let layout = Layout::parse(text).unwrap();
-    (layout.space(Node::default()).unwrap(), layout)
+    (IdSpace::new(&layout, Node::default()).unwrap(), layout)
 }
 
 fn bounds(now_ms: i64) -> Bounds {
-    Bounds { now_ms, limit_ms: now_ms + 1000, mark_ms: i64::MAX }
+    Bounds { now_ms, limit_ms: now_ms + 1000, ceiling_ms: i64::MAX }
 }
 
+type Attached = Attachment<GeneratorHandle>;
+
 struct Server {
-    generators: Vec<Generator>,
-    /// What the lock protects.
-    table: Mutex<(Vec<Option<Tenant>>, [i64; FLOORS])>,
+    generators: &'static [Generator],
+    table: Mutex<GeneratorTable<'static>>,
 }
 
 impl Server {
+    /// Leaks the generators: a table in shared memory lives as long as the server.
     fn new(size: usize) -> Arc<Self> {
-        let generators = (0..size).map(|_| Generator::new()).collect();
-        Arc::new(Self { generators, table: Mutex::new((vec![None; size], [NOW_MS; FLOORS])) })
+        let generators: &'static [Generator] = (0..size).map(|_| Generator::new()).collect::<Vec<_>>().leak();
+        Arc::new(Self { generators, table: Mutex::new(GeneratorTable::new(generators, vec![None; size].leak())) })
     }
 
-    fn attach(&self, text: &str) -> (usize, Handle) {
+    fn attach(&self, text: &str) -> Attached {
         let (space, layout) = layout(text);
-        let mut guard = self.table.lock().unwrap();
-        let (tenants, floors_ms) = &mut *guard;
-        let mut table = Table { generators: &self.generators, tenants, floors_ms };
-        let place = table.attach(space, (layout, Node::default()), None);
-        (place.index, place.handle)
+        self.table.lock().unwrap().attach(space, (layout, Node::default()), None)
     }
 
-    fn settle(&self, effective: &EffectiveClock, reading: Reading) {
+    fn lower_clock(&self, effective: &EffectiveClock, reading: Reading) {
         if effective.is_ahead(reading) {
-            let mut guard = self.table.lock().unwrap();
-            let (tenants, floors_ms) = &mut *guard;
-            Table { generators: &self.generators, tenants, floors_ms }.settle(effective, reading);
+            self.table.lock().unwrap().lower_clock(effective, reading);
         }
     }
 
     fn raise_floor(&self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
-        let mut guard = self.table.lock().unwrap();
-        let (tenants, floors_ms) = &mut *guard;
-        Table { generators: &self.generators, tenants, floors_ms }.raise_floor(floor_ms, effective, reading);
+        self.table.lock().unwrap().raise_floor(floor_ms, effective, reading);
+    }
+
+    fn issue(&self, text: &str, attached: Attached, want: u64, bounds: &Bounds) -> Result<Issue, Ended> {
+        self.generators[attached.index].issue(attached.handle, &layout(text).0, want, bounds)
     }
 
     /// The ids of up to `want` slots.
-    fn draw(&self, text: &str, (index, handle): (usize, Handle), want: u64, now_ms: i64) -> Result<Vec<i64>, Ended> {
+    fn draw(&self, text: &str, attached: Attached, want: u64, now_ms: i64) -> Result<Vec<i64>, Ended> {
         let (space, _) = layout(text);
-        match self.generators[index].issue(handle, &space, want, &bounds(now_ms))? {
-            Answer::Issued(run) => Ok((run.first..run.first + run.count).map(|slot| space.id(slot)).collect()),
+        match self.issue(text, attached, want, &bounds(now_ms))? {
+            Issue::Issued(run) => Ok((run.first..run.first + run.count).map(|slot| space.id(slot)).collect()),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// S1: three backends issue one each.
+/// S1.
 #[test]
-fn three_issue_one_each() {
+fn three_backends_issue_one_id_each() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
-        let draw = move |server: &Server| server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
-        let others = [(); 2].map(|()| {
-            let server = server.clone();
-            thread::spawn(move || draw(&server))
-        });
+        let attached = server.attach(LAYOUT);
+        let draw = move |server: &Server| server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
+        let others = [(); 2].map(|()| spawn(&server, draw));
         let mut all = draw(&server);
         others.into_iter().for_each(|t| all.extend(t.join().unwrap()));
         assert_eq!(all.len(), 3);
@@ -88,22 +82,19 @@ fn three_issue_one_each() {
     });
 }
 
-/// S1, S2: two backends issue one after the other, while the clock moves on.
+/// S1, S2: the clock moves on between the ids.
 #[test]
-fn two_issue_again_and_again() {
+fn two_backends_issue_two_ids_each() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
+        let attached = server.attach(LAYOUT);
         let draws = move |server: &Server| {
-            let mut ids = server.draw(LAYOUT, place, 1, NOW_MS).unwrap();
-            ids.extend(server.draw(LAYOUT, place, 1, NOW_MS + 1).unwrap());
+            let mut ids = server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
+            ids.extend(server.draw(LAYOUT, attached, 1, NOW_MS + 1).unwrap());
             assert_rising(&ids);
             ids
         };
-        let other = {
-            let server = server.clone();
-            thread::spawn(move || draws(&server))
-        };
+        let other = spawn(&server, draws);
         let mut all = draws(&server);
         all.extend(other.join().unwrap());
         assert_eq!(all.len(), 4);
@@ -111,18 +102,15 @@ fn two_issue_again_and_again() {
     });
 }
 
-/// S1, S2: batches that span ticks, beside single ids.
+/// S1, S2: the batches span ticks.
 #[test]
-fn concurrent_issue_of_many() {
+fn two_backends_issue_batches() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
-        let other = {
-            let server = server.clone();
-            thread::spawn(move || server.draw(LAYOUT, place, 6, NOW_MS).unwrap())
-        };
-        let mut all = server.draw(LAYOUT, place, 5, NOW_MS + 1).unwrap();
-        all.extend(server.draw(LAYOUT, place, 1, NOW_MS + 1).unwrap());
+        let attached = server.attach(LAYOUT);
+        let other = spawn(&server, move |server| server.draw(LAYOUT, attached, 6, NOW_MS).unwrap());
+        let mut all = server.draw(LAYOUT, attached, 5, NOW_MS + 1).unwrap();
+        all.extend(server.draw(LAYOUT, attached, 1, NOW_MS + 1).unwrap());
         assert_rising(&all);
         let ids = other.join().unwrap();
         assert_rising(&ids);
@@ -132,30 +120,28 @@ fn concurrent_issue_of_many() {
     });
 }
 
-/// A generator changes hands while a backend issues by a handle it remembers: what the backend gets is in its own
-/// layout and before everything that layout issues later; or it notices.
+/// A backend issues by a handle whose tenancy ends. Its ids are of its own layout and below all later ids of that
+/// layout, or the issue fails.
 #[test]
 fn issue_against_eviction() {
     loom::model(|| {
-        // One generator is kept for the default layout, so all three layouts share the other.
+        // One generator is reserved for the default layout, so all three layouts share the other.
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
-        let holder = {
-            let server = server.clone();
-            thread::spawn(move || {
-                let mut ids = Vec::new();
-                for now_ms in [NOW_MS, NOW_MS + 1] {
-                    ids.extend(server.draw(LAYOUT, place, 1, now_ms).unwrap_or_default());
-                }
-                assert_rising(&ids);
-                ids
-            })
-        };
-        // Well past what the holder draws, so that the eviction may go through at any moment of it.
+        let attached = server.attach(LAYOUT);
+        let holder = spawn(&server, move |server| {
+            let mut ids = Vec::new();
+            for now_ms in [NOW_MS, NOW_MS + 1] {
+                ids.extend(server.draw(LAYOUT, attached, 1, now_ms).unwrap_or_default());
+            }
+            assert_rising(&ids);
+            ids
+        });
+        // Well past the ids of the holder, so that the eviction may happen at any time during its draws.
         let later_ms = NOW_MS + 10;
         let other = server.attach(OTHER);
         let mut others = server.draw(OTHER, other, 1, later_ms).unwrap();
-        // Back again, after yet another tenant: the position has moved on, and never returns to what the holder saw.
+        // The first space returns after a third one. The position has moved on, and never returns to what the holder
+        // saw.
         let third = server.attach(THIRD);
         server.draw(THIRD, third, 1, later_ms + 10).unwrap();
         let back = server.attach(LAYOUT);
@@ -170,16 +156,13 @@ fn issue_against_eviction() {
     });
 }
 
-/// A tenant draws at the very moment of its eviction: what it got is counted, or it got nothing.
+/// The end of the tenancy counts the ids of a concurrent draw, or the draw fails.
 #[test]
-fn eviction_of_one_that_is_drawing() {
+fn eviction_during_a_draw() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
-        let drawing = {
-            let server = server.clone();
-            thread::spawn(move || server.draw(LAYOUT, place, 6, NOW_MS).unwrap_or_default())
-        };
+        let attached = server.attach(LAYOUT);
+        let drawing = spawn(&server, move |server| server.draw(LAYOUT, attached, 6, NOW_MS).unwrap_or_default());
         server.attach(OTHER);
         let back = server.attach(LAYOUT);
         let ids = server.draw(LAYOUT, back, 1, NOW_MS).unwrap();
@@ -188,30 +171,28 @@ fn eviction_of_one_that_is_drawing() {
     });
 }
 
-/// Nothing is issued past what the file has, whoever moves the mark and whoever issues meanwhile.
+/// No id reaches the time in the file while another backend moves the mark.
 #[test]
-fn issue_against_a_mark_that_moves() {
+fn issue_against_a_moving_mark() {
     loom::model(|| {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
+        let attached = server.attach(LAYOUT);
         let mark = Arc::new(Mark::unknown());
-        // What the file has: written before the mark is published, read after the issue.
+        // The time in the file: written before the mark is published, read after the issue.
         let file_ms = Arc::new(AtomicI64::new(NOW_MS + 1));
         mark.publish(Target { mark_ms: NOW_MS + 1, due_ms: NOW_MS });
-        let mover = {
-            let (mark, file_ms) = (mark.clone(), file_ms.clone());
-            thread::spawn(move || {
-                file_ms.store(NOW_MS + 2, Ordering::Relaxed);
-                mark.publish(Target { mark_ms: NOW_MS + 2, due_ms: NOW_MS + 1 });
-            })
-        };
+        let both = Arc::new((mark.clone(), file_ms.clone()));
+        let mover = spawn(&both, |(mark, file_ms)| {
+            file_ms.store(NOW_MS + 2, Ordering::Relaxed);
+            mark.publish(Target { mark_ms: NOW_MS + 2, due_ms: NOW_MS + 1 });
+        });
         let (space, layout) = layout(LAYOUT);
-        for look in [Mark::near_ms, Mark::mark_ms] {
-            let bounds = Bounds { mark_ms: look(&mark), ..bounds(NOW_MS) };
-            let answer = server.generators[place.0].issue(place.1, &space, 6, &bounds).unwrap();
-            if let Answer::Issued(run) = answer {
+        for ceiling in [Mark::early_ceiling_ms, Mark::mark_ms] {
+            let bounds = Bounds { ceiling_ms: ceiling(&mark), ..bounds(NOW_MS) };
+            let issue = server.issue(LAYOUT, attached, 6, &bounds).unwrap();
+            if let Issue::Issued(run) = issue {
                 let last = layout.unpack(space.id(run.first + run.count - 1)).unwrap();
-                assert!(last.time_ms < bounds.mark_ms && bounds.mark_ms <= file_ms.load(Ordering::Relaxed));
+                assert!(last.time_ms < bounds.ceiling_ms && bounds.ceiling_ms <= file_ms.load(Ordering::Relaxed));
             }
         }
         mover.join().unwrap();
@@ -219,69 +200,60 @@ fn issue_against_a_mark_that_moves() {
     });
 }
 
-/// W1: the server's number changes, and may go further than the old one, while a backend issues by what it remembers: what
-/// it gets is inside of what the old number was allowed, or it notices.
+/// W1: the worker id changes, with a later lease end, while a backend issues by the old tenancy. Its ids are below the
+/// old lease end, or the issue fails.
 #[test]
-fn issue_against_a_change_of_number() {
+fn issue_against_a_change_of_worker_id() {
     const OLD_END_MS: i64 = NOW_MS + 1;
     const NEW_FIRST_MS: i64 = NOW_MS + 2;
     loom::model(|| {
         let server = Server::new(2);
         let mark = Arc::new(Mark::unknown());
         mark.publish(Target { mark_ms: NOW_MS + 100, due_ms: NOW_MS + 100 });
-        mark.end_at(OLD_END_MS);
-        let place = server.attach(LAYOUT);
+        mark.set_lease_end(OLD_END_MS);
+        let attached = server.attach(LAYOUT);
         let (space, _) = layout(LAYOUT);
-        let holder = {
-            let (server, mark) = (server.clone(), mark.clone());
-            thread::spawn(move || {
-                for now_ms in [NOW_MS, NOW_MS + 5] {
-                    let bounds = Bounds { mark_ms: mark.near_ms(), ..bounds(now_ms) };
-                    if let Ok(Answer::Issued(run)) = server.generators[place.0].issue(place.1, &space, 1, &bounds) {
-                        assert!(space.time_ms(run.first) < OLD_END_MS, "outside of the old number's times");
-                    }
+        let holder_mark = mark.clone();
+        let holder = spawn(&server, move |server| {
+            for now_ms in [NOW_MS, NOW_MS + 5] {
+                let bounds = Bounds { ceiling_ms: holder_mark.early_ceiling_ms(), ..bounds(now_ms) };
+                if let Ok(Issue::Issued(run)) = server.issue(LAYOUT, attached, 1, &bounds) {
+                    assert!(space.time_ms(run.first) < OLD_END_MS, "outside of the old lease");
                 }
-            })
-        };
+            }
+        });
         {
-            let mut guard = server.table.lock().unwrap();
-            let (tenants, floors_ms) = &mut *guard;
-            let mut table = Table { generators: &server.generators, tenants, floors_ms };
+            let mut table = server.table.lock().unwrap();
             let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
-            table.begin_anew(NEW_FIRST_MS, &EffectiveClock::new(reading), reading);
-            mark.end_at(NOW_MS + 10);
+            table.restart_at(NEW_FIRST_MS, &EffectiveClock::new(reading), reading);
+            mark.set_lease_end(NOW_MS + 10);
         }
-        // The same space stands for that of the new number: its handle is another.
-        let anew = server.attach(LAYOUT);
-        let first = server.draw(LAYOUT, anew, 1, NOW_MS).unwrap()[0];
+        // The same space stands for that of the new worker id. Its handle is another one.
+        let again = server.attach(LAYOUT);
+        let first = server.draw(LAYOUT, again, 1, NOW_MS).unwrap()[0];
         let (_, layout) = layout(LAYOUT);
         assert!(layout.unpack(first).unwrap().time_ms >= NEW_FIRST_MS);
         holder.join().unwrap();
     });
 }
 
-/// S3: generation never stops. A backend looks how far ahead ids are, and lowers the effective time to there, while another
-/// one observes an id and a third one issues: the effective time is not before the floor that was observed, so that the
-/// next id there need not wait.
+/// S3: generation never stops. A backend lowers the effective clock to the next id, while another one observes an id
+/// and a third one issues. The effective clock does not end up before the observed floor, so the next id there need not
+/// wait.
 #[test]
-fn settle_against_observe() {
+fn lowering_the_clock_against_observe() {
     const OBSERVED_MS: i64 = NOW_MS + 3_600_000;
     const AHEAD_MS: i64 = NOW_MS + 7_200_000;
-    // An hour was borrowed, or the clock was set back: the effective time is two hours ahead of the wall clock.
+    // The clock was set back: the effective clock is two hours ahead of the wall clock.
     let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
     loom::model(move || {
         let server = Server::new(2);
-        let place = server.attach(LAYOUT);
+        let attached = server.attach(LAYOUT);
         let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
-        let sampler = {
-            let (server, effective) = (server.clone(), effective.clone());
-            thread::spawn(move || server.settle(&effective, reading))
-        };
-        let issuer = {
-            let server = server.clone();
-            let bounds = Bounds { limit_ms: AHEAD_MS, ..bounds(NOW_MS) };
-            thread::spawn(move || server.generators[place.0].issue(place.1, &layout(LAYOUT).0, 1, &bounds).unwrap())
-        };
+        let sampled = effective.clone();
+        let sampler = spawn(&server, move |server| server.lower_clock(&sampled, reading));
+        let bounds = Bounds { limit_ms: AHEAD_MS, ..bounds(NOW_MS) };
+        let issuer = spawn(&server, move |server| server.issue(LAYOUT, attached, 1, &bounds).unwrap());
         server.raise_floor(OBSERVED_MS, &effective, reading);
         sampler.join().unwrap();
         issuer.join().unwrap();

@@ -1,5 +1,5 @@
-//! Says what the clocks show to a process: for every line it reads, one with CLOCK_REALTIME, CLOCK_MONOTONIC and
-//! CLOCK_BOOTTIME in nanoseconds. A test runs it under the fake clock of a server to see with the server's eyes.
+//! For every line it reads, prints CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME in nanoseconds. A test runs it under
+//! the fake clock of a server to read the clocks as the server does.
 
 use std::io::Write;
 

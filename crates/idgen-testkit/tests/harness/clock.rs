@@ -1,4 +1,4 @@
-//! Clocks that step under a running server.
+//! Clock steps under a running server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -11,7 +11,7 @@ use postgres::Client;
 
 use crate::{builder, number};
 
-/// What the server's clock shows, which must be `offset_ms` from a reading of the true clock made meanwhile.
+/// The server's clock must be `offset_ms` from a concurrent reading of the true clock.
 fn assert_offset(client: &mut Client, offset_ms: i64) {
     let true_us = || i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
     let before = true_us();
@@ -22,7 +22,7 @@ fn assert_offset(client: &mut Client, offset_ms: i64) {
 }
 
 #[test]
-fn the_clock_of_a_running_server_steps_both_ways() {
+fn fake_clock_of_a_running_server_steps_both_ways() {
     let cluster = builder().fake_clock().start();
     let mut client = cluster.client();
     assert_offset(&mut client, 0);
@@ -34,7 +34,7 @@ fn the_clock_of_a_running_server_steps_both_ways() {
 }
 
 #[test]
-fn the_clock_keeps_its_offset_over_crash_and_restart() {
+fn fake_clock_keeps_its_offset_over_crash_and_restart() {
     let cluster = builder().fake_clock().start();
     cluster.clock().set_offset_ms(-7_200_000);
     cluster.kill9_postmaster();
@@ -49,7 +49,7 @@ fn the_clock_keeps_its_offset_over_crash_and_restart() {
 }
 
 #[test]
-fn a_standby_has_a_clock_of_its_own() {
+fn standby_has_its_own_fake_clock() {
     let primary = builder().fake_clock().start();
     let standby = primary.standby_builder().fake_clock().start();
     primary.clock().set_offset_ms(60_000);
@@ -60,7 +60,7 @@ fn a_standby_has_a_clock_of_its_own() {
     assert_offset(&mut standby.client(), -60_000);
 }
 
-/// A process under the clock of a server, which tells what the clocks show to it.
+/// A process under the clock of a server, which reports its clocks.
 struct Observer {
     process: Child,
     answers: BufReader<ChildStdout>,
@@ -76,7 +76,7 @@ impl Observer {
     }
 
     /// CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME in nanoseconds.
-    fn look(&mut self) -> [i64; 3] {
+    fn clocks(&mut self) -> [i64; 3] {
         writeln!(self.process.stdin.as_ref().unwrap()).unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -100,17 +100,17 @@ fn true_clocks() -> [i64; 3] {
 }
 
 #[test]
-fn a_step_moves_the_wall_clock_and_no_other() {
+fn clock_step_moves_only_the_wall_clock() {
     let cluster = builder().fake_clock().start();
     let mut observer = Observer::new(cluster.clock());
     for offset_ms in [0, 3_600_000, -3_600_000, 500, -86_400_000] {
         cluster.clock().set_offset_ms(offset_ms);
         let before = true_clocks();
-        let seen = observer.look();
+        let seen = observer.clocks();
         let after = true_clocks();
         for (clock, offset) in [offset_ms * 1_000_000, 0, 0].into_iter().enumerate() {
             let expected = before[clock] + offset..=after[clock] + offset;
-            assert!(expected.contains(&seen[clock]), "{offset_ms} ms: {seen:?}, truly {before:?} to {after:?}");
+            assert!(expected.contains(&seen[clock]), "{offset_ms} ms: {seen:?}, true clocks {before:?} to {after:?}");
         }
     }
 }

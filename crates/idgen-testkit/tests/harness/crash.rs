@@ -1,4 +1,4 @@
-//! Processes that are killed or paused.
+//! Killed and paused processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use idgen_testkit::sql::backend_pid;
 use crate::{builder, is_process, number, recoveries, text};
 
 #[test]
-fn the_server_recovers_from_the_death_of_one_backend() {
+fn server_recovers_after_a_backend_is_killed() {
     let cluster = builder().start();
     let mut bystander = cluster.client();
     let mut victim = cluster.client();
@@ -19,31 +19,31 @@ fn the_server_recovers_from_the_death_of_one_backend() {
     cluster.kill9(backend_pid(&mut victim));
     cluster.wait_until_ready();
 
-    assert_eq!(cluster.pid_of_postmaster(), postmaster, "the postmaster is the same");
+    assert_eq!(cluster.pid_of_postmaster(), postmaster, "the postmaster survives");
     assert_eq!(recoveries(&cluster), 1);
-    assert!(bystander.simple_query("SELECT 1").is_err(), "every session was ended");
+    assert!(bystander.simple_query("SELECT 1").is_err(), "the crash ends every session");
     assert_eq!(text(&mut cluster.client(), "SELECT x::text FROM t"), "7");
 }
 
 #[test]
-fn kills_only_its_own_processes() {
+fn kill9_rejects_processes_of_other_servers() {
     let (ours, other) = (builder().start(), builder().start());
     let stranger = backend_pid(&mut other.client());
     for pid in [stranger, other.pid_of_postmaster(), std::process::id() as i32] {
-        let refusal = catch_unwind(AssertUnwindSafe(|| ours.kill9(pid))).expect_err("not ours");
+        let refusal = catch_unwind(AssertUnwindSafe(|| ours.kill9(pid))).expect_err("a process of another server");
         let refusal = refusal.downcast_ref::<String>().unwrap();
-        assert!(refusal.contains("is no child of postmaster"), "{refusal}");
+        assert!(refusal.contains("is not a child of postmaster"), "{refusal}");
     }
     assert_eq!(recoveries(&other), 0);
-    // The refusal left nothing locked.
+    // The panic left no lock held.
     ours.restart();
 }
 
 #[test]
-fn the_server_starts_again_after_the_death_of_the_postmaster() {
+fn server_starts_again_after_its_postmaster_is_killed() {
     let cluster = builder().start();
     cluster.execute("CREATE TABLE t AS SELECT 7 AS x");
-    // One session that sleeps and one that waits for its client: each has to notice by itself.
+    // One session sleeps and one waits for its client: each must notice the death of the postmaster by itself.
     let mut idle = cluster.client();
     let mut asleep = cluster.client();
     let asleep_pid = backend_pid(&mut asleep);
@@ -64,7 +64,7 @@ fn the_server_starts_again_after_the_death_of_the_postmaster() {
 }
 
 #[test]
-fn a_paused_process_goes_on_when_the_guard_is_dropped() {
+fn paused_process_resumes_when_the_guard_is_dropped() {
     let cluster = builder().start();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
@@ -82,7 +82,7 @@ fn a_paused_process_goes_on_when_the_guard_is_dropped() {
 }
 
 #[test]
-fn a_paused_backend_does_not_outlive_its_cluster() {
+fn paused_backend_does_not_outlive_its_cluster() {
     let cluster = builder().start();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
@@ -92,7 +92,7 @@ fn a_paused_backend_does_not_outlive_its_cluster() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_does_not_outlive_its_cluster() {
+fn paused_postmaster_does_not_outlive_its_cluster() {
     let cluster = builder().start();
     let mut client = cluster.client();
     let (dir, pid) = (cluster.data_dir(), backend_pid(&mut client));
@@ -105,16 +105,16 @@ fn a_server_that_does_not_answer_does_not_outlive_its_cluster() {
 }
 
 #[test]
-fn a_killed_server_leaves_no_shared_memory_behind() {
+fn killed_server_leaves_no_shared_memory_behind() {
     let cluster = builder().start();
-    // The last but one line of the lock file: the key and the id of the segment.
+    // The last but one line of the lock file has the key and the id of the shared memory segment.
     let lock = std::fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
     let id = lock.lines().nth(6).unwrap().split_ascii_whitespace().nth(1).unwrap().to_owned();
     let segments = || std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let exists = || segments().lines().any(|line| line.split_ascii_whitespace().nth(1) == Some(&id));
 
     cluster.kill9_postmaster();
-    assert!(exists(), "segment {id} is there until the next start");
+    assert!(exists(), "segment {id} exists until the next start");
     drop(cluster);
     assert!(!exists(), "segment {id} is left");
 }

@@ -9,7 +9,7 @@ use idgen_testkit::Stop;
 use crate::{builder, is_process, number, recoveries, text};
 
 #[test]
-fn starts_with_its_settings_and_leaves_nothing_behind() {
+fn cluster_starts_with_its_settings_and_leaves_nothing_behind() {
     let cluster = builder().conf("work_mem", "1MB").conf("work_mem", "2MB").start();
     let mut client = cluster.client();
     assert_eq!(text(&mut client, "SHOW work_mem"), "2MB", "the later setting wins");
@@ -27,7 +27,7 @@ fn starts_with_its_settings_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_failed_test_keeps_its_directory_and_no_server() {
+fn failed_test_keeps_its_directory_and_stops_its_server() {
     let mut left = None;
     let failure = catch_unwind(AssertUnwindSafe(|| {
         let cluster = builder().start();
@@ -46,7 +46,7 @@ fn a_failed_test_keeps_its_directory_and_no_server() {
 }
 
 #[test]
-fn connects_to_any_database_as_any_user() {
+fn client_connects_to_any_database_as_any_user() {
     let cluster = builder().start();
     cluster.execute("CREATE ROLE \"o'brien\" LOGIN");
     cluster.execute("CREATE DATABASE other");
@@ -62,12 +62,12 @@ fn connects_to_any_database_as_any_user() {
 }
 
 #[test]
-fn stops_and_starts_in_every_way() {
+fn cluster_stops_and_starts_in_every_way() {
     let cluster = builder().start();
     cluster.execute("CREATE TABLE t AS SELECT 7 AS x");
 
     cluster.stop(Stop::Fast);
-    assert!(cluster.try_client().is_err(), "nobody is there");
+    assert!(cluster.try_client().is_err(), "the server is stopped");
     cluster.start_again();
     cluster.stop(Stop::Smart);
     cluster.start_again();
@@ -79,18 +79,18 @@ fn stops_and_starts_in_every_way() {
     cluster.execute("UPDATE t SET x = 8");
     cluster.stop(Stop::Immediate);
     cluster.start_again();
-    assert_eq!(recoveries(&cluster), 1, "an immediate stop is followed by recovery");
-    assert_eq!(text(&mut cluster.client(), "SELECT x::text FROM t"), "8", "what was committed is there");
+    assert_eq!(recoveries(&cluster), 1, "recovery follows an immediate stop");
+    assert_eq!(text(&mut cluster.client(), "SELECT x::text FROM t"), "8", "recovery keeps committed data");
 }
 
 #[test]
-fn a_start_that_fails_says_what_the_server_said() {
+fn failed_start_reports_the_log_of_the_server() {
     let cluster = builder().start();
     cluster.stop(Stop::Fast);
     cluster.set_conf("shared_buffers", "1 banana");
-    let report = cluster.try_start().expect_err("bananas are no unit");
+    let report = cluster.try_start().expect_err("banana is not a unit");
     assert!(report.contains("invalid value for parameter \"shared_buffers\": \"1 banana\""), "{report}");
-    assert!(!report.contains("database system is ready"), "only this start is reported: {report}");
+    assert!(!report.contains("database system is ready"), "the report has earlier lines: {report}");
 
     cluster.set_conf("shared_buffers", "16MB");
     cluster.start_again();
@@ -98,21 +98,21 @@ fn a_start_that_fails_says_what_the_server_said() {
 }
 
 #[test]
-fn a_changed_setting_is_in_effect_after_reload() {
+fn changed_setting_is_in_effect_after_reload() {
     let cluster = builder().start();
     cluster.set_conf("idgen.test", r"it's a \ 'value'");
-    assert!(cluster.client().simple_query("SHOW idgen.test").is_err(), "not read yet");
+    assert!(cluster.client().simple_query("SHOW idgen.test").is_err(), "not loaded yet");
     cluster.reload();
     assert_eq!(text(&mut cluster.client(), "SHOW idgen.test"), r"it's a \ 'value'");
 
     let mut session = cluster.client();
     cluster.set_conf("idgen.test", "other");
     cluster.reload();
-    assert_eq!(text(&mut session, "SHOW idgen.test"), "other", "an old session follows");
+    assert_eq!(text(&mut session, "SHOW idgen.test"), "other", "an existing session has the new value");
 }
 
 #[test]
-fn two_clusters_side_by_side() {
+fn concurrent_clusters_do_not_affect_each_other() {
     let (one, two) = (builder().start(), builder().new_system_identifier().start());
     one.execute("CREATE TABLE t AS SELECT 1 AS x");
     two.execute("CREATE TABLE t AS SELECT 2 AS x");

@@ -1,4 +1,4 @@
-//! The harness itself, against servers without the extension: what the other tests rest on.
+//! Tests of the kit itself, on servers without the extension.
 
 mod clock;
 mod crash;
@@ -11,7 +11,7 @@ use std::path::Path;
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 
-/// Without the extension, which need not be installed for these tests.
+/// The extension need not be installed for these tests.
 fn builder() -> Builder {
     Cluster::builder().preload(false)
 }
@@ -28,7 +28,7 @@ fn is_process(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// How often the server had to recover since it was made, by its log.
+/// The number of recoveries in the server's log.
 fn recoveries(cluster: &Cluster) -> usize {
     cluster.log().matches("automatic recovery in progress").count()
 }

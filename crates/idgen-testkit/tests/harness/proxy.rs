@@ -1,4 +1,4 @@
-//! A proxy before a server.
+//! A proxy in front of a server.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use postgres::{Client, NoTls};
 use crate::builder;
 
 fn client(proxy: &Proxy) -> Client {
-    Client::connect(&proxy.connect_string("postgres", "postgres"), NoTls).unwrap()
+    Client::connect(&proxy.conninfo(), NoTls).unwrap()
 }
 
 fn wait_for_state(cluster: &Cluster, pid: i32, state: &str) {
@@ -19,10 +19,10 @@ fn wait_for_state(cluster: &Cluster, pid: i32, state: &str) {
 }
 
 #[test]
-fn what_is_written_passes_both_ways_and_ends_as_a_connection_does() {
+fn proxy_forwards_both_ways_and_closes_with_the_connection() {
     let cluster = builder().start();
     for proxy in [Proxy::on_tcp(&cluster), Proxy::on_socket(&cluster)] {
-        // More than sockets keep, in both directions.
+        // More than the sockets buffer, in both directions.
         let long = "x".repeat(10_000_000);
         let (mut one, mut two) = (client(&proxy), client(&proxy));
         assert_eq!(one.query_one("SELECT $1 || 'y'", &[&long]).unwrap().get::<_, String>(0), format!("{long}y"));
@@ -31,8 +31,8 @@ fn what_is_written_passes_both_ways_and_ends_as_a_connection_does() {
         let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
         cluster.wait_for(PATIENCE, "the session to end", || value(&mut two, &gone));
         let mut psql = cluster.program("psql");
-        let psql = psql.args(["-XAt", "-c", "SELECT 7", "-d", &proxy.connect_string("postgres", "postgres")]);
-        assert_eq!(String::from_utf8(psql.output().unwrap().stdout).unwrap(), "7\n", "as the server's user");
+        let psql = psql.args(["-XAt", "-c", "SELECT 7", "-d", &proxy.conninfo()]);
+        assert_eq!(String::from_utf8(psql.output().unwrap().stdout).unwrap(), "7\n", "the server's user can connect");
 
         drop(proxy);
         assert!(two.simple_query("SELECT 1").is_err());
@@ -40,33 +40,33 @@ fn what_is_written_passes_both_ways_and_ends_as_a_connection_does() {
 }
 
 #[test]
-fn nothing_passes_while_it_is_stopped_and_all_of_it_afterwards() {
+fn stopped_proxy_holds_all_traffic_until_it_resumes() {
     let cluster = builder().start();
     let proxy = Proxy::on_tcp(&cluster);
     let mut direct = cluster.client();
     execute(&mut direct, "CREATE TABLE t (x int); SELECT pg_advisory_lock(1)");
-    let (mut asks, mut is_answered) = (client(&proxy), client(&proxy));
-    let (asking, answered) = (backend_pid(&mut asks), backend_pid(&mut is_answered));
+    let (mut asker, mut waiter) = (client(&proxy), client(&proxy));
+    let (asking, answered) = (backend_pid(&mut asker), backend_pid(&mut waiter));
     thread::scope(|scope| {
-        let is_answered = scope.spawn(move || execute(&mut is_answered, "SELECT pg_advisory_lock(1)"));
+        let waiter = scope.spawn(move || execute(&mut waiter, "SELECT pg_advisory_lock(1)"));
         wait_for_state(&cluster, answered, "wait_event_type = 'Lock'");
         proxy.stop_forwarding();
         execute(&mut direct, "SELECT pg_advisory_unlock(1)");
         wait_for_state(&cluster, answered, "state = 'idle'");
-        let asks = scope.spawn(move || execute(&mut asks, "INSERT INTO t VALUES (1)"));
-        let comes = scope.spawn(|| backend_pid(&mut client(&proxy)));
-        // Without a gate each of them would soon be through: far sooner than a server is started.
+        let asker = scope.spawn(move || execute(&mut asker, "INSERT INTO t VALUES (1)"));
+        let newcomer = scope.spawn(|| backend_pid(&mut client(&proxy)));
+        // Starting a server takes far longer than any of these would without the proxy.
         drop(builder().start());
-        assert!(!is_answered.is_finished() && !asks.is_finished() && !comes.is_finished());
+        assert!(!waiter.is_finished() && !asker.is_finished() && !newcomer.is_finished());
         wait_for_state(&cluster, asking, "state = 'idle'");
         assert_eq!(value::<i64>(&mut direct, "SELECT count(*) FROM t"), 0);
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         assert_eq!(value::<i64>(&mut direct, sessions), 3);
 
-        proxy.go_on();
-        is_answered.join().unwrap();
-        asks.join().unwrap();
-        comes.join().unwrap();
+        proxy.resume_forwarding();
+        waiter.join().unwrap();
+        asker.join().unwrap();
+        newcomer.join().unwrap();
     });
     assert_eq!(value::<i64>(&mut direct, "SELECT count(*) FROM t"), 1);
 }

@@ -3,7 +3,7 @@
 use crate::{builder, text};
 
 #[test]
-fn a_standby_follows_and_is_promoted() {
+fn standby_replays_and_is_promoted() {
     let primary = builder().start();
     primary.execute("CREATE TABLE t AS SELECT 1 AS x");
     let standby = primary.standby();
@@ -23,7 +23,7 @@ fn a_standby_follows_and_is_promoted() {
 }
 
 #[test]
-fn a_synchronous_standby_has_what_was_committed() {
+fn synchronous_standby_has_every_commit() {
     let primary = builder().start();
     let standby = primary.standby_builder().synchronous().conf("work_mem", "3MB").start();
     assert_eq!(text(&mut standby.client(), "SHOW work_mem"), "3MB");
@@ -31,7 +31,7 @@ fn a_synchronous_standby_has_what_was_committed() {
     let state = "SELECT sync_state FROM pg_stat_replication";
     assert_eq!(text(&mut primary.client(), state), "sync");
 
-    // No waiting: the commit did that.
+    // No wait for replay here: the commit has waited.
     primary.kill9_postmaster();
     standby.promote();
     assert_eq!(text(&mut standby.client(), "SELECT x::text FROM t"), "1");

@@ -1,5 +1,5 @@
-//! A file that was lost, damaged, swapped or made unreadable while the server was down: the server starts, ids can be
-//! read, and none is made that could have been made before.
+//! A file that was lost, damaged, swapped or made unreadable while the server was down: the server starts and decodes ids,
+//! but generates none that could repeat.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -14,7 +14,7 @@ use idgen_testkit::{Builder, Cluster, Stop};
 use super::records::{OTHER, flip_both, truncate};
 use super::{assert_after, assert_decoding_works, assert_no_generation, clock_ms, draw_until, next, start, time_ms};
 
-/// A server that has issued ids and is stopped, with a file whose both records were written. Returns the ids.
+/// A stopped server that has issued ids and written both records of the file. Returns the ids.
 fn stopped(builder: Builder) -> (Cluster, Vec<i64>) {
     let cluster = start(builder.conf("idgen.max_drift", "0").conf("idgen.clock_window", "100ms"));
     let mut client = cluster.client();
@@ -32,33 +32,33 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Puts something into the directory as the server's own.
-fn give_to_server(cluster: &Cluster, path: &Path) {
+/// Makes the server the owner of a path.
+fn chown_to_server(cluster: &Cluster, path: &Path) {
     let data = fs::metadata(cluster.data_dir()).unwrap();
     chown(path, Some(data.uid()), Some(data.gid())).unwrap();
 }
 
-/// One way to spoil the file, and what is said then.
+/// One way to damage the file, and the error that follows.
 struct Damage {
     name: &'static str,
     code: &'static str,
     words: &'static str,
-    spoil: fn(&Cluster),
-    /// Mends it; the bytes are those of the file as it was.
-    mend: fn(&Cluster, &[u8]),
+    damage: fn(&Cluster),
+    /// Repairs the file, given its original bytes.
+    repair: fn(&Cluster, &[u8]),
 }
 
-/// Spoils the file of the stopped server, asserts that it starts and refuses to generate, mends the file under the
-/// running server, and asserts that it goes on; then the next.
-fn refuses_until_mended(cases: &[Damage]) {
+/// For each case, damages the file of the stopped server, asserts that the server starts but generates no ids, repairs the
+/// file under the running server, and asserts that ids continue.
+fn assert_no_ids_until_repaired(cases: &[Damage]) {
     let (cluster, mut seen) = stopped(Cluster::builder());
     for (n, case) in cases.iter().enumerate() {
-        // Shown when an assertion fails.
+        // Shown if an assertion fails.
         println!("{}", case.name);
         let whole = bytes(&cluster);
-        (case.spoil)(&cluster);
+        (case.damage)(&cluster);
         cluster.start_again();
-        let refuses = || {
+        let assert_refuses = || {
             let mut client = cluster.client();
             for _ in 0..2 {
                 let error = assert_no_generation(&mut client, case.code);
@@ -68,16 +68,16 @@ fn refuses_until_mended(cases: &[Damage]) {
             }
             client
         };
-        let mut client = refuses();
+        let mut client = assert_refuses();
         if n == 0 {
-            // Neither a clean shutdown nor a crash blesses what is there.
+            // Neither a clean shutdown nor a crash overwrites the damage.
             cluster.restart();
-            refuses();
+            assert_refuses();
             cluster.kill9_postmaster();
             cluster.start_again();
-            client = refuses();
+            client = assert_refuses();
         }
-        (case.mend)(&cluster, &whole);
+        (case.repair)(&cluster, &whole);
         let after = [next(&mut client), next(&mut cluster.client())];
         assert_after(&seen, &after);
         seen.extend(after);
@@ -92,29 +92,30 @@ fn refuses_until_mended(cases: &[Damage]) {
 
 fn write_back(cluster: &Cluster, whole: &[u8]) {
     fs::write(file(cluster), whole).unwrap();
-    give_to_server(cluster, &file(cluster));
+    chown_to_server(cluster, &file(cluster));
 }
 
 fn aside(cluster: &Cluster) -> PathBuf {
     cluster.data_dir().join("aside")
 }
 
-/// Puts the directory back that was moved aside, in the place of what stands for it.
+/// Moves the original directory back, in place of its substitute.
 fn move_back(cluster: &Cluster, _: &[u8]) {
     fs::remove_file(directory(cluster)).unwrap();
     fs::rename(aside(cluster), directory(cluster)).unwrap();
 }
 
 #[test]
-fn a_file_that_is_lost_or_damaged() {
-    let damaged = |name, spoil| Damage { name, code: "XX001", words: "no record is whole", spoil, mend: write_back };
-    refuses_until_mended(&[
+fn lost_or_damaged_file_stops_generation_until_repaired() {
+    let damaged =
+        |name, damage| Damage { name, code: "XX001", words: "has no intact record", damage, repair: write_back };
+    assert_no_ids_until_repaired(&[
         Damage {
             name: "deleted",
             code: "58P01",
             words: "missing",
-            spoil: |cluster| fs::remove_file(file(cluster)).unwrap(),
-            mend: write_back,
+            damage: |cluster| fs::remove_file(file(cluster)).unwrap(),
+            repair: write_back,
         },
         damaged("empty", |cluster| truncate(cluster, 0)),
         damaged("cut within the first record", |cluster| truncate(cluster, 100)),
@@ -127,51 +128,51 @@ fn a_file_that_is_lost_or_damaged() {
 }
 
 #[test]
-fn something_else_in_the_place_of_the_file() {
-    refuses_until_mended(&[
+fn other_object_in_place_of_the_file_stops_generation_until_repaired() {
+    assert_no_ids_until_repaired(&[
         Damage {
-            name: "a directory for the file",
+            name: "a directory instead of the file",
             code: "58030",
             words: "directory",
-            spoil: |cluster| {
+            damage: |cluster| {
                 fs::remove_file(file(cluster)).unwrap();
                 fs::create_dir(file(cluster)).unwrap();
-                give_to_server(cluster, &file(cluster));
+                chown_to_server(cluster, &file(cluster));
             },
-            mend: |cluster, whole| {
+            repair: |cluster, whole| {
                 fs::remove_dir(file(cluster)).unwrap();
                 write_back(cluster, whole);
             },
         },
         Damage {
-            name: "a file for the directory",
+            name: "a file instead of the directory",
             code: "58030",
             words: "Not a directory",
-            spoil: |cluster| {
+            damage: |cluster| {
                 fs::rename(directory(cluster), aside(cluster)).unwrap();
                 fs::write(directory(cluster), "").unwrap();
-                give_to_server(cluster, &directory(cluster));
+                chown_to_server(cluster, &directory(cluster));
             },
-            mend: move_back,
+            repair: move_back,
         },
         Damage {
-            // Such as one to a file system that is not mounted: it must not look like a first start.
-            name: "a link that leads nowhere for the directory",
+            // A link to a file system that is not mounted must not look like a first start.
+            name: "a dangling link instead of the directory",
             code: "58030",
             words: "",
-            spoil: |cluster| {
+            damage: |cluster| {
                 fs::rename(directory(cluster), aside(cluster)).unwrap();
                 symlink(cluster.data_dir().join("elsewhere"), directory(cluster)).unwrap();
             },
-            mend: move_back,
+            repair: move_back,
         },
     ]);
 }
 
 #[test]
-fn a_file_that_the_server_may_not_use() {
-    let denied = |name, spoil, mend| Damage { name, code: "58030", words: "Permission denied", spoil, mend };
-    refuses_until_mended(&[
+fn inaccessible_file_stops_generation_until_repaired() {
+    let denied = |name, damage, repair| Damage { name, code: "58030", words: "Permission denied", damage, repair };
+    assert_no_ids_until_repaired(&[
         denied(
             "a directory that cannot be entered",
             |cluster| set_mode(&directory(cluster), 0),
@@ -190,9 +191,9 @@ fn a_file_that_the_server_may_not_use() {
     ]);
 }
 
-/// Only the file is written: its directory need not be writable.
+/// The server writes only the file, so its directory need not be writable.
 #[test]
-fn a_directory_that_cannot_be_written() {
+fn read_only_directory_does_not_stop_generation() {
     let (cluster, mut seen) = stopped(Cluster::builder());
     set_mode(&directory(&cluster), 0o500);
     cluster.start_again();
@@ -204,7 +205,7 @@ fn a_directory_that_cannot_be_written() {
 }
 
 #[test]
-fn the_file_of_another_server() {
+fn file_of_another_server_stops_generation() {
     let other = start(Cluster::builder().new_system_identifier());
     next(&mut other.client());
     let theirs = bytes(&other);
@@ -219,22 +220,22 @@ fn the_file_of_another_server() {
         let mut client = cluster.client();
         let error = assert_no_generation(&mut client, "XX001");
         assert!(error.message().contains("another server"), "{error:?}");
-        // So that a DBA can tell where it came from.
+        // The DETAIL shows the origin of the file.
         assert!(error.detail().is_some_and(|detail| detail.contains(&identifier.to_string())), "{error:?}");
         assert_decoding_works(&mut client);
         drop(client);
         cluster.restart();
     }
-    assert_eq!(bytes(&cluster), theirs, "the other server's file is as it was");
+    assert_eq!(bytes(&cluster), theirs, "the other server's file is unchanged");
     let mut client = cluster.client();
     assert_no_generation(&mut client, "XX001");
     write_back(&cluster, &whole);
     assert_after(&seen, &[next(&mut client)]);
 }
 
-/// What the HINT says when there is nothing to bring back.
+/// The last resort that the HINT names.
 #[test]
-fn the_way_out_is_to_remove_the_directory() {
+fn removing_the_directory_resumes_generation() {
     let (cluster, seen) = stopped(Cluster::builder());
     truncate(&cluster, 0);
     cluster.start_again();
@@ -242,14 +243,14 @@ fn the_way_out_is_to_remove_the_directory() {
     let error = assert_no_generation(&mut client, "XX001");
     assert!(error.hint().unwrap().contains("remove the directory \"idgen\""), "{error:?}");
     fs::remove_dir_all(directory(&cluster)).unwrap();
-    let told = |cluster: &Cluster| cluster.log().matches("there is no high-water file \"idgen/clock\" yet").count();
-    let before = told(&cluster);
+    let logged = |cluster: &Cluster| cluster.log().matches("there is no high-water file \"idgen/clock\" yet").count();
+    let before = logged(&cluster);
     let first = next(&mut client);
     assert_after(&seen, &[first]);
     let lead_ms = time_ms(first) - clock_ms(&mut client);
-    // The last checkpoint's time is known to the second.
-    assert!(lead_ms <= 1000, "ids begin at the clock, not {lead_ms} ms ahead of it");
-    assert_eq!(told(&cluster), before + 1, "the log says so");
+    // The last checkpoint's time has a resolution of a second.
+    assert!(lead_ms <= 1000, "ids begin {lead_ms} ms ahead of the clock");
+    assert_eq!(logged(&cluster), before + 1, "the log mentions it");
     assert!(time_ms(first) < mark_ms(&cluster));
     assert_eq!(newest_record(&cluster).record.turn, 1);
     cluster.kill9_postmaster();
@@ -257,9 +258,9 @@ fn the_way_out_is_to_remove_the_directory() {
     assert!(next(&mut cluster.client()) > first);
 }
 
-/// No trace before it is needed, and then one line in the log and the data directory's mode.
+/// The file does not exist before the first id. Its creation logs one line, and it gets the data directory's mode.
 #[test]
-fn the_first_start() {
+fn first_id_creates_the_file() {
     for mode in [0o700, 0o750] {
         let cluster = Cluster::builder().conf("idgen.worker_id", "5").start();
         cluster.stop(Stop::Fast);
@@ -267,7 +268,7 @@ fn the_first_start() {
         cluster.start_again();
         let nothing = |when: &str| {
             for name in ["idgen", "idgen.tmp"] {
-                assert!(!cluster.data_dir().join(name).exists(), "{name} is there {when}");
+                assert!(!cluster.data_dir().join(name).exists(), "{name} exists {when}");
             }
         };
         nothing("after a start");
@@ -288,32 +289,32 @@ fn the_first_start() {
         }
         drop(client);
         cluster.restart();
-        let told = || cluster.log().matches("there is no high-water file \"idgen/clock\" yet").count();
+        let logged = || cluster.log().matches("there is no high-water file \"idgen/clock\" yet").count();
         nothing("after a restart");
         let mut client = cluster.client();
         let drawn = [next(&mut client), next(&mut cluster.client())];
         assert_increasing(&drawn);
-        assert_eq!(told(), 1, "{}", cluster.log());
+        assert_eq!(logged(), 1, "{}", cluster.log());
         let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode_of(&directory(&cluster)), mode);
         assert_eq!(mode_of(&file(&cluster)), mode & 0o666);
         assert!(!cluster.data_dir().join("idgen.tmp").exists());
         cluster.restart();
         assert!(next(&mut cluster.client()) > drawn[1]);
-        assert_eq!(told(), 1);
+        assert_eq!(logged(), 1);
     }
 }
 
-/// What a crash in the middle of making it has left.
+/// A crash during the creation leaves a temporary directory.
 #[test]
-fn a_directory_that_was_not_finished() {
+fn unfinished_directory_is_replaced() {
     let cluster = start(Cluster::builder());
     let unfinished = cluster.data_dir().join("idgen.tmp");
     fs::create_dir(&unfinished).unwrap();
     fs::write(unfinished.join("clock"), "half").unwrap();
     fs::write(unfinished.join("other"), "").unwrap();
     for path in [&unfinished, &unfinished.join("clock"), &unfinished.join("other")] {
-        give_to_server(&cluster, path);
+        chown_to_server(&cluster, path);
     }
     next(&mut cluster.client());
     assert!(!unfinished.exists());
@@ -321,9 +322,9 @@ fn a_directory_that_was_not_finished() {
     assert_eq!(fs::read_dir(directory(&cluster)).unwrap().count(), 1);
 }
 
-/// Under a running server, which knows the mark: it makes the file anew.
+/// The running server knows the mark and creates the file again.
 #[test]
-fn a_file_that_is_removed_from_a_running_server() {
+fn file_removed_under_a_running_server_is_created_again() {
     let (cluster, mut seen) = stopped(Cluster::builder());
     cluster.start_again();
     let mut client = cluster.client();

@@ -1,4 +1,4 @@
-//! A disk that fails while the mark is written: generation stops before the durable mark, and goes on by itself.
+//! A disk that fails while the mark is written: generation stops before the durable mark and resumes by itself.
 
 use idgen_testkit::Cluster;
 use idgen_testkit::high_water::{directory, mark_ms};
@@ -7,18 +7,18 @@ use idgen_testkit::sql::{check, expect_error, ids, value};
 
 use super::shim::{Call, Shim, WINDOW_MS, with_shim};
 use super::{
-    NEXT, assert_after, assert_decoding_works, assert_names_file_and_way_out, assert_no_generation, assert_no_repeats,
+    NEXT, assert_after, assert_decoding_works, assert_names_file_and_remedy, assert_no_generation, assert_no_repeats,
     clock_ms, draw_until, draw_until_refused, last_time_ms, next, time_ms,
 };
 
-/// Under each fault in turn: stops before the mark, goes on when the fault is lifted, stops again, and is killed.
-fn fails_and_recovers(faults: &[(&str, &str)]) {
+/// For each fault: ids stop before the mark, resume without the fault, and stop again. Then the server crashes.
+fn assert_stops_and_recovers(faults: &[(&str, &str)]) {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let mut seen = vec![next(&mut cluster.client())];
     for (fault, words) in faults {
-        // Shown when an assertion fails.
+        // Shown if an assertion fails.
         println!("{fault}");
-        stops_goes_on_and_stops(&cluster, &shim, fault, words, &mut seen);
+        assert_stops_resumes_and_stops(&cluster, &shim, fault, words, &mut seen);
         cluster.kill9_postmaster();
         shim.order("none");
         cluster.start_again();
@@ -32,23 +32,23 @@ fn fails_and_recovers(faults: &[(&str, &str)]) {
     }
 }
 
-fn stops_goes_on_and_stops(cluster: &Cluster, shim: &Shim, fault: &str, words: &str, seen: &mut Vec<i64>) {
+fn assert_stops_resumes_and_stops(cluster: &Cluster, shim: &Shim, fault: &str, words: &str, seen: &mut Vec<i64>) {
     let mut client = cluster.client();
     let mut other = cluster.client();
     seen.extend([next(&mut client), next(&mut other)]);
     let since = shim.calls().len();
     shim.order(fault);
     let (drawn, error) = draw_until_refused(cluster, &mut client, "58030");
-    assert_names_file_and_way_out(&error);
+    assert_names_file_and_remedy(&error);
     assert!(error.message().contains(words), "{error:?}");
     let durable_ms = shim.durable_mark_ms();
     assert!(last_time_ms(&drawn) < durable_ms, "{} is past {durable_ms}", last_time_ms(&drawn));
-    // It went on while the mark was not in the way yet, though it was due.
+    // Ids continued after the mark was due, up to the mark.
     let due_ms = durable_ms - WINDOW_MS / 2;
-    assert!(last_time_ms(&drawn) >= due_ms, "it ended at {}, and {due_ms} is not reached", last_time_ms(&drawn));
+    assert!(last_time_ms(&drawn) >= due_ms, "ids ended at {}, before {due_ms}", last_time_ms(&drawn));
     seen.extend(drawn);
 
-    // Nobody else gets past it, by no way, and reading goes on.
+    // No session gets past the mark by any call, and decoding works.
     assert_no_generation(&mut other, "58030");
     assert_no_generation(&mut cluster.client(), "58030");
     assert_decoding_works(&mut client);
@@ -56,16 +56,16 @@ fn stops_goes_on_and_stops(cluster: &Cluster, shim: &Shim, fault: &str, words: &
     assert!(!ok && message.contains("idgen/clock") && message.contains(words), "{message}");
     assert_eq!(shim.durable_mark_ms(), durable_ms);
     let shown: i64 = value(&mut client, "SELECT round(extract(epoch FROM mark) * 1000)::bigint FROM idgen.stat_clock");
-    assert_eq!(shown, durable_ms, "the mark that is shown is the durable one");
+    assert_eq!(shown, durable_ms, "the view shows the durable mark");
 
-    // One that works is enough, in the session that was refused and in others.
+    // Ids resume once a write succeeds, in the failed session and in others.
     shim.order("none");
     let after = [next(&mut client), next(&mut other), next(&mut cluster.client())];
     assert_after(seen, &after);
     seen.extend(after);
     let (ok, message) = check(&mut client, "mark");
     assert!(ok, "{message}");
-    // And stops again.
+    // Ids stop again.
     shim.order(fault);
     seen.extend(draw_until_refused(cluster, &mut client, "58030").0);
     assert!(last_time_ms(seen) < shim.durable_mark_ms());
@@ -78,25 +78,25 @@ const EIO: &str = "Input/output error";
 const ENOSPC: &str = "No space left on device";
 
 #[test]
-fn writes_that_fail() {
-    fails_and_recovers(&[("write EIO", EIO), ("write ENOSPC", ENOSPC)]);
+fn failing_writes_stop_ids_before_the_mark() {
+    assert_stops_and_recovers(&[("write EIO", EIO), ("write ENOSPC", ENOSPC)]);
 }
 
 #[test]
-fn a_file_system_that_is_read_only_and_writes_that_are_torn() {
-    // The torn one last: ids begin ten seconds ahead after it, and would take as long to come to the next mark.
-    fails_and_recovers(&[("open EROFS", "Read-only file system"), ("tear ENOSPC", ENOSPC)]);
+fn read_only_file_system_and_torn_writes_stop_ids_before_the_mark() {
+    // The torn write last: after it ids begin ten seconds ahead, and would take as long to reach the next mark.
+    assert_stops_and_recovers(&[("open EROFS", "Read-only file system"), ("tear ENOSPC", ENOSPC)]);
 }
 
 #[test]
-fn syncs_that_fail() {
-    fails_and_recovers(&[("fsync EIO", EIO), ("fsync ENOSPC", ENOSPC)]);
+fn failing_syncs_stop_ids_before_the_mark() {
+    assert_stops_and_recovers(&[("fsync EIO", EIO), ("fsync ENOSPC", ENOSPC)]);
 }
 
-/// The system forgets what it could not write: a second sync would say that all is well. So one failure is not shown to
-/// anybody, and the record is written again.
+/// After a failed sync the kernel drops the dirty pages, and a second sync would succeed. So idgen writes the record again,
+/// and no caller gets an error.
 #[test]
-fn one_failed_sync_is_made_good_unseen() {
+fn single_failed_sync_is_repaired_without_an_error() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let mut client = cluster.client();
     let mut drawn = vec![next(&mut client)];
@@ -112,9 +112,9 @@ fn one_failed_sync_is_made_good_unseen() {
     assert!(check(&mut client, "mark").0);
 }
 
-/// Nothing can be promised at the first generation ever: no trace is left that would look like a lost file.
+/// If the first mark cannot be written, nothing is left that would look like a damaged file.
 #[test]
-fn the_file_cannot_be_made() {
+fn failed_creation_of_the_file_leaves_nothing() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let mut client = cluster.client();
     for fault in ["write ENOSPC", "tear ENOSPC", "fsync EIO", "open EROFS"] {
@@ -133,16 +133,15 @@ fn the_file_cannot_be_made() {
     let mut client = cluster.client();
     let id = next(&mut client);
     let lead_ms = time_ms(id) - clock_ms(&mut client);
-    // The last checkpoint's time is known to the second.
-    assert!(lead_ms <= 1000, "ids begin at the clock, not {lead_ms} ms ahead of it");
+    // The last checkpoint's time has a resolution of a second.
+    assert!(lead_ms <= 1000, "ids begin {lead_ms} ms ahead of the clock");
     assert!(check(&mut client, "mark").0);
     assert!(!cluster.data_dir().join("idgen.tmp").exists());
 }
 
-/// The name of the file in the data directory may be lost in a crash of the machine until that directory is synced. Until it
-/// is, nothing is promised.
+/// A crash of the machine can lose the name of the new file until the data directory is synced. No id is issued before that.
 #[test]
-fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
+fn failed_sync_of_the_data_directory_is_repeated_before_the_first_id() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let mut client = cluster.client();
     shim.order("syncdir EIO");
@@ -150,7 +149,7 @@ fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
         expect_error(&mut client, NEXT, "58030");
         expect_error(&mut cluster.client(), NEXT, "58030");
     }
-    assert!(directory(&cluster).exists(), "it has its name");
+    assert!(directory(&cluster).exists(), "the directory exists");
     shim.order("none");
     let since = shim.calls().len();
     next(&mut client);
@@ -159,11 +158,11 @@ fn a_failed_sync_of_the_data_directory_is_repeated_before_anything_is_issued() {
     let until_ms = clock_ms(&mut client) + 4 * WINDOW_MS;
     draw_until(&cluster, &mut client, until_ms);
     let again = shim.calls()[since..].iter().filter(|call| matches!(call, Call::SyncDirectory { .. })).count();
-    assert_eq!(again, 0, "once it has succeeded it is not repeated");
+    assert_eq!(again, 0, "a successful sync of the directory is not repeated");
 }
 
 #[test]
-fn a_failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
+fn failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     shim.order("syncdir EIO");
     expect_error(&mut cluster.client(), NEXT, "58030");
@@ -175,15 +174,15 @@ fn a_failed_sync_of_the_data_directory_is_repeated_after_a_restart() {
     assert_synced_directory(&shim.calls()[since..]);
 }
 
-/// Among the calls for an id is a sync of the data directory.
+/// The calls include a successful sync of the data directory.
 fn assert_synced_directory(calls: &[Call]) {
     let is_synced = calls.iter().any(|call| matches!(call, Call::SyncDirectory { outcome } if outcome == "ok"));
     assert!(is_synced, "{calls:?}");
 }
 
-/// A server that starts while its disk fails: each try begins where the first began, however many there are.
+/// The disk fails at the start of a server: every attempt begins where the first one began.
 #[test]
-fn tries_under_a_fault_after_a_start_do_not_run_ahead() {
+fn failed_attempts_after_a_start_do_not_move_the_ids_ahead() {
     for fault in ["write EIO", "fsync EIO"] {
         let (cluster, shim) = with_shim(WINDOW_MS);
         let seen = ids(&mut cluster.client(), "SELECT snowflake_next() FROM generate_series(1, 100)");
@@ -200,20 +199,20 @@ fn tries_under_a_fault_after_a_start_do_not_run_ahead() {
         let before_ms = clock_ms(&mut client);
         let id = next(&mut client);
         assert_after(&seen, &[id]);
-        // Ids go on from the mark that the crash has left, or from the clock if that is later by now. One window and a
-        // half more is what one try may have promised.
+        // Ids continue from the mark that the crash left, or from the clock if that is later. One attempt may have added one
+        // and a half windows.
         let bound_ms = promised_ms.max(before_ms) + 3 * WINDOW_MS / 2 + 1000;
         assert!(
             time_ms(id) <= bound_ms,
-            "{fault}: 20 tries have moved the ids {} ms ahead of where they had to begin",
+            "{fault}: 20 attempts have moved the ids {} ms ahead",
             time_ms(id) - promised_ms.max(before_ms)
         );
     }
 }
 
-/// The rule about a failed sync holds from the start on.
+/// The rule about failed syncs also applies right after a start.
 #[test]
-fn a_record_whose_sync_failed_at_the_first_try_after_a_start_is_written_again() {
+fn record_with_a_failed_sync_after_a_start_is_written_again() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     next(&mut cluster.client());
     cluster.restart();

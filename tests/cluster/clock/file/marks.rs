@@ -1,4 +1,4 @@
-//! What the file says, and when it is written.
+//! The mark on file: its value, and when it is written.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,9 +33,9 @@ fn shown_mark_ms(client: &mut Client) -> i64 {
     value(client, "SELECT round(extract(epoch FROM mark) * 1000)::bigint FROM idgen.stat_clock")
 }
 
-/// A mark by the new window would be before the one that ids are promised up to.
+/// With the new window the next mark would be below the current one.
 #[test]
-fn a_window_that_is_lowered_takes_nothing_back() {
+fn lowered_window_does_not_move_the_mark_back() {
     let cluster = start(Cluster::builder().conf("idgen.clock_window", "10s").fake_clock());
     let mut client = cluster.client();
     next(&mut client);
@@ -44,7 +44,7 @@ fn a_window_that_is_lowered_takes_nothing_back() {
     cluster.reload();
     let is_set = "SELECT setting = '100' FROM pg_settings WHERE name = 'idgen.clock_window'";
     cluster.wait_for(PATIENCE, "the reload", || value(&mut client, is_set));
-    // The mark is due to be moved.
+    // Makes the mark due.
     let now_ms: i64 = value(&mut client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint");
     cluster.clock().set_offset_ms(promised_ms - now_ms - 4_000);
     let writes_before = writes(&mut client);
@@ -58,7 +58,7 @@ fn a_window_that_is_lowered_takes_nothing_back() {
 }
 
 #[test]
-fn the_mark_on_file_is_ahead_of_every_id() {
+fn mark_on_file_is_ahead_of_every_id() {
     let cluster = quick();
     let rounds = rounds(200, 5000);
     std::thread::scope(|scope| {
@@ -73,7 +73,7 @@ fn the_mark_on_file_is_ahead_of_every_id() {
         };
         scope.spawn(move || single("SELECT snowflake_next()"));
         scope.spawn(move || single("SELECT snowflake_next_many(1000)"));
-        // Each borrows nearly all of the drift.
+        // Each batch borrows nearly all of the drift.
         scope.spawn(|| {
             let mut client = cluster.client();
             for _ in 0..rounds / 10 {
@@ -83,12 +83,12 @@ fn the_mark_on_file_is_ahead_of_every_id() {
             }
         });
     });
-    assert!(newest_record(&cluster).record.turn > 2, "the mark was moved while they drew");
+    assert!(newest_record(&cluster).record.turn > 2, "the mark did not move during the draws");
 }
 
-/// Bursts that run to the end of the drift, one after the other.
+/// Bursts that use up the drift, one after the other.
 #[test]
-fn the_mark_on_file_is_ahead_of_bursts() {
+fn mark_on_file_is_ahead_of_bursts() {
     let cluster = quick();
     let mut client = cluster.client();
     for _ in 0..rounds(10, 100) {
@@ -100,11 +100,11 @@ fn the_mark_on_file_is_ahead_of_bursts() {
     assert_eq!(shown_mark_ms(&mut client), mark_ms(&cluster));
 }
 
-/// A write into a hole of the file could fail on a disk that is full by then.
+/// A later write into a hole of the file could fail on a full disk.
 #[test]
-fn the_file_has_all_its_blocks_from_its_first_record_on() {
+fn file_has_all_its_blocks_from_its_first_record_on() {
     let cluster = start(Cluster::builder());
-    // Of an id of 2010 nothing but the first record has to be written.
+    // Observing an id of 2010 writes only the first record.
     assert_eq!(ids(&mut cluster.client(), "SELECT 1::bigint FROM snowflake_observe(1)"), [1]);
     assert_eq!(newest_record(&cluster).record.turn, 1);
     let metadata = std::fs::metadata(file(&cluster)).expect("the file");
@@ -112,8 +112,8 @@ fn the_file_has_all_its_blocks_from_its_first_record_on() {
 }
 
 #[test]
-fn the_mark_is_written_once_a_window_and_never_while_nothing_is_drawn() {
-    // With a drift, what is drawn slowly comes near the mark less often.
+fn mark_is_written_once_a_window_and_only_while_ids_are_drawn() {
+    // With a drift, slow draws reach the mark less often.
     for (drift, at_least) in [("0", 5), ("1s", 1)] {
         let cluster = start(Cluster::builder().conf("idgen.clock_window", "100ms").conf("idgen.max_drift", drift));
         let mut client = cluster.client();
@@ -140,7 +140,7 @@ fn the_mark_is_written_once_a_window_and_never_while_nothing_is_drawn() {
         let row = client.query_one("SELECT mark_write_time > '0' FROM idgen.stat_clock", &[]).unwrap();
         assert!(row.get::<_, bool>(0));
 
-        // Six windows pass by. Reading ids and looking at the state is no drawing.
+        // Six windows pass. Decoding and reading views writes nothing.
         let before = bytes(&cluster);
         client.simple_query("SELECT pg_sleep(0.3)").unwrap();
         assert_decoding_works(&mut client);
@@ -152,7 +152,7 @@ fn the_mark_is_written_once_a_window_and_never_while_nothing_is_drawn() {
 }
 
 #[test]
-fn a_clean_shutdown_leaves_the_exact_mark_and_any_other_the_promised_one_smoke() {
+fn clean_shutdown_leaves_the_exact_mark_and_a_crash_the_promised_one_smoke() {
     let cluster = start(Cluster::builder().conf("idgen.clock_window", "30s"));
     let mut seen = Vec::new();
     for (stop, exact) in [
@@ -186,14 +186,14 @@ fn a_clean_shutdown_leaves_the_exact_mark_and_any_other_the_promised_one_smoke()
     assert_after(&seen, &[after]);
 }
 
-/// Over all layouts: the one whose ids reach furthest counts, also when its unit is long.
+/// The layout whose ids reach furthest determines the mark, also if its unit is long.
 #[test]
-fn the_exact_mark_is_after_the_ids_of_every_layout() {
+fn exact_mark_is_after_the_ids_of_every_layout() {
     let cluster = start(Cluster::builder().conf("idgen.max_drift", "20s"));
     let mut client = cluster.client();
     let narrow_ms = last_of_narrow_ms(&mut client, &format!("SELECT snowflake_next_many(10000, '{NARROW}')"));
     let last_ms = time_ms(next(&mut client));
-    assert!(narrow_ms > last_ms + 3000, "a burst ran ahead");
+    assert!(narrow_ms > last_ms + 3000, "the burst is not ahead");
     drop(client);
     cluster.stop(Stop::Fast);
     let exact_ms = mark_ms(&cluster);
@@ -203,7 +203,7 @@ fn the_exact_mark_is_after_the_ids_of_every_layout() {
 }
 
 #[test]
-fn a_server_that_generated_nothing_leaves_the_file_as_it_is() {
+fn server_that_draws_nothing_does_not_change_the_file() {
     let cluster = quick();
     let mut seen = ids(&mut cluster.client(), "SELECT snowflake_next() FROM generate_series(1, 100)");
     for crash in [false, true] {
@@ -218,7 +218,7 @@ fn a_server_that_generated_nothing_leaves_the_file_as_it_is() {
             let mut client = cluster.client();
             assert_decoding_works(&mut client);
             let mark: Option<std::time::SystemTime> = value(&mut client, "SELECT mark FROM idgen.stat_clock");
-            assert_eq!(mark, None, "it is not known before it is needed");
+            assert_eq!(mark, None, "the mark is not read before the first id");
             drop(client);
             cluster.stop(stop);
             assert_eq!(bytes(&cluster), before, "{stop:?}");
@@ -231,9 +231,9 @@ fn a_server_that_generated_nothing_leaves_the_file_as_it_is() {
 }
 
 #[test]
-fn another_default_layout_is_told_once() {
+fn changed_default_layout_is_logged_once() {
     let cluster = start(Cluster::builder());
-    let told = || cluster.log().lines().filter(|line| line.contains("LOG:  idgen.layout is")).count();
+    let logged = || cluster.log().lines().filter(|line| line.contains("LOG:  idgen.layout is")).count();
     next(&mut cluster.client());
     assert!(check(&mut cluster.client(), "idgen.layout").0);
     cluster.set_conf("idgen.layout", "js53");
@@ -241,7 +241,7 @@ fn another_default_layout_is_told_once() {
     let mut client = cluster.client();
     next(&mut client);
     next(&mut cluster.client());
-    assert_eq!(told(), 1, "{}", cluster.log());
+    assert_eq!(logged(), 1, "{}", cluster.log());
     let line = cluster.log().lines().find(|line| line.contains("LOG:  idgen.layout is")).unwrap().to_owned();
     assert!(line.contains("worker:3 sequence:9") && line.contains("worker:10 sequence:12"), "{line}");
     let (ok, message) = check(&mut client, "idgen.layout");
@@ -252,7 +252,7 @@ fn another_default_layout_is_told_once() {
     cluster.restart();
     let mut client = cluster.client();
     next(&mut client);
-    assert_eq!(told(), 1);
+    assert_eq!(logged(), 1);
     assert!(check(&mut client, "idgen.layout").0);
 
     // Another spelling is the same layout.
@@ -261,12 +261,12 @@ fn another_default_layout_is_told_once() {
     cluster.restart();
     let mut client = cluster.client();
     next(&mut client);
-    assert_eq!(told(), 1);
+    assert_eq!(logged(), 1);
     assert!(check(&mut client, "idgen.layout").0);
 }
 
 #[test]
-fn window_and_drift_take_effect_by_reload() {
+fn window_and_drift_take_effect_at_a_reload() {
     let cluster = start(Cluster::builder().conf("idgen.clock_window", "100ms").conf("idgen.max_drift", "0"));
     let mut client = cluster.client();
     let ahead_ms = |client: &mut Client| shown_mark_ms(client) - clock_ms(client);
@@ -283,16 +283,16 @@ fn window_and_drift_take_effect_by_reload() {
     client.simple_query("SELECT idgen.reset_stats()").unwrap();
     let now_ms = clock_ms(&mut client);
     seen.extend(draw_until(&cluster, &mut client, now_ms + 500));
-    assert_eq!(writes(&mut client), 0, "the window is long");
+    assert_eq!(writes(&mut client), 0, "the long window needs no write");
 
-    // A mark never goes back, and a shorter window waits for the longer one to pass.
+    // The mark never moves back: a shorter window takes effect after the longer one has passed.
     let long_ms = shown_mark_ms(&mut client);
     cluster.set_conf("idgen.clock_window", "100ms");
     cluster.set_conf("idgen.max_drift", "10s");
     cluster.reload();
     let last_ms = last_of_narrow_ms(&mut client, &format!("SELECT snowflake_next_many(10000, '{NARROW}')"));
     let lead_ms = last_ms - clock_ms(&mut client);
-    assert!(lead_ms > 2000, "the drift is used: {lead_ms} ms");
+    assert!(lead_ms > 2000, "the drift is not used: {lead_ms} ms");
     assert!(shown_mark_ms(&mut client) >= long_ms);
     assert!(last_ms < mark_ms(&cluster));
 
@@ -300,10 +300,10 @@ fn window_and_drift_take_effect_by_reload() {
     cluster.reload();
     let now_ms = clock_ms(&mut client);
     let id = next(&mut client);
-    assert!(time_ms(id) <= clock_ms(&mut client), "{now_ms}: an id of another layout is not ahead");
+    assert!(time_ms(id) <= clock_ms(&mut client), "{now_ms}: an id of another layout is ahead");
     seen.push(id);
     assert_increasing(&seen);
-    // The exact mark undoes the long window.
+    // The exact mark at shutdown cuts the long window short.
     drop(client);
     cluster.restart();
     let mut client = cluster.client();

@@ -1,5 +1,4 @@
-//! The high-water file on real servers: faults while it is written, damage while it lies there, what it says and when,
-//! and what a DBA can tell it.
+//! The high-water file on real servers: write faults, damage, its contents over time, and snowflake_observe().
 
 mod damage;
 mod faults;
@@ -19,7 +18,7 @@ use postgres::error::DbError;
 
 const NEXT: &str = "SELECT snowflake_next()";
 
-/// A server with the extension in database postgres.
+/// A server with the extension in the database postgres.
 fn start(builder: Builder) -> Cluster {
     builder.conf("idgen.worker_id", "5").start_with_extension()
 }
@@ -28,23 +27,23 @@ fn next(client: &mut Client) -> i64 {
     value(client, NEXT)
 }
 
-/// Every way to generate ends with this error, which names the file and says what to do.
+/// Every call that generates fails with this error, which names the file and the remedy.
 fn assert_no_generation(client: &mut Client, code: &str) -> DbError {
     let new_layout = "SELECT snowflake_next('time:41 tag:4=3 sequence:12 epoch:2020-01-01')";
     for sql in ["SELECT count(*) FROM snowflake_next_many(3)", new_layout] {
         expect_error(client, sql, code);
     }
     let error = expect_error(client, NEXT, code);
-    assert_names_file_and_way_out(&error);
+    assert_names_file_and_remedy(&error);
     error
 }
 
-fn assert_names_file_and_way_out(error: &DbError) {
+fn assert_names_file_and_remedy(error: &DbError) {
     assert!(error.message().contains("\"idgen/clock\""), "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("\"idgen\"")), "{error:?}");
 }
 
-/// Reading ids works, whatever the file is like.
+/// Decoding and views work, whatever the state of the file.
 fn assert_decoding_works(client: &mut Client) {
     let ts = "SELECT snowflake_time(snowflake_make('2026-01-02 03:04:05.678Z', 5, 3)) = '2026-01-02 03:04:05.678Z'";
     assert!(value::<bool>(client, ts));
@@ -56,12 +55,12 @@ fn clock_ms(client: &mut Client) -> i64 {
     value(client, "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
 }
 
-/// The time of an id of the default layout, by arithmetic of the test's own.
+/// The time of an id of the default layout, computed without idgen.
 fn time_ms(id: i64) -> i64 {
     (id >> 22) + 1_288_834_974_657
 }
 
-/// Draws until it is refused.
+/// Draws until the call fails with this SQLSTATE.
 fn draw_until_refused(cluster: &Cluster, client: &mut Client, code: &str) -> (Vec<i64>, DbError) {
     let mut drawn = Vec::new();
     let mut refusal = None;
@@ -84,7 +83,7 @@ fn draw_until_refused(cluster: &Cluster, client: &mut Client, code: &str) -> (Ve
 }
 
 fn last_time_ms(ids: &[i64]) -> i64 {
-    time_ms(*ids.iter().max().expect("some were drawn"))
+    time_ms(*ids.iter().max().expect("ids were drawn"))
 }
 
 fn assert_no_repeats(before: &[i64], after: &[i64]) {
@@ -94,13 +93,13 @@ fn assert_no_repeats(before: &[i64], after: &[i64]) {
     }
 }
 
-/// All of the new ids are after all of the old ones.
+/// All new ids are above all old ones.
 fn assert_after(before: &[i64], after: &[i64]) {
     let (last, first) = (before.iter().max().unwrap(), after.iter().min().unwrap());
     assert!(first > last, "{first} was issued after {last}");
 }
 
-/// Draws until the clock has passed this.
+/// Draws until the clock is past this time.
 fn draw_until(cluster: &Cluster, client: &mut Client, until_ms: i64) -> Vec<i64> {
     let mut drawn = Vec::new();
     cluster.wait_for(PATIENCE, "the clock", || {

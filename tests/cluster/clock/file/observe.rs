@@ -1,4 +1,4 @@
-//! snowflake_observe: what a DBA says was issued elsewhere is not issued here.
+//! snowflake_observe(): an id that was issued elsewhere is not issued here.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -15,13 +15,13 @@ const DAY_MS: i64 = 24 * 60 * MINUTE_MS;
 const OTHERS: [&str; 4] =
     ["js53", "pgedge", "sonyflake", "time:41 tag:4=2 worker:4 sequence:10 unit:1s epoch:2020-01-01"];
 
-/// An id of another server so far ahead of the clock.
+/// An id of another server this far ahead of the clock.
 fn id_ahead(client: &mut Client, ms: i64) -> i64 {
     let sql = format!("SELECT snowflake_make(clock_timestamp() + {ms} * interval '1ms', 9, 77)");
     value(client, &sql)
 }
 
-/// Observes, and returns what that returns in milliseconds since 1970.
+/// Calls snowflake_observe and returns its result in milliseconds since 1970.
 fn observe(client: &mut Client, arguments: &str) -> i64 {
     value(client, &format!("SELECT round(extract(epoch FROM snowflake_observe({arguments})) * 1000)::bigint"))
 }
@@ -43,7 +43,7 @@ fn assert_all_after(client: &mut Client, observed: i64) {
 }
 
 #[test]
-fn everything_begins_after_an_observed_id_also_where_ids_were_drawn_before() {
+fn every_layout_continues_after_an_observed_id() {
     let cluster = start(Cluster::builder());
     let mut old = cluster.client();
     old.batch_execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next(), x int)").unwrap();
@@ -71,7 +71,7 @@ fn everything_begins_after_an_observed_id_also_where_ids_were_drawn_before() {
     assert_all_after(&mut old, observed);
     assert_all_after(&mut dba, observed);
     assert_all_after(&mut cluster.client(), observed);
-    // And no further ahead than said: at most the borrowed tick of the longest unit.
+    // At most the borrowed tick of the longest unit further ahead.
     let last = next(&mut old);
     assert!(time_ms(last) < time_ms(observed) + MINUTE_MS, "{last}");
 
@@ -88,9 +88,9 @@ fn everything_begins_after_an_observed_id_also_where_ids_were_drawn_before() {
     assert!(time_in(&mut old, "sonyflake") >= floor_ms);
 }
 
-/// Sessions that draw all the while: what is drawn by a statement that began after it returned is after it.
+/// Under continuous draws, every statement that begins after the observe returns ids above the observed one.
 #[test]
-fn it_holds_at_once_for_sessions_that_draw_meanwhile() {
+fn observed_id_takes_effect_at_once_in_drawing_sessions() {
     let cluster = start(Cluster::builder());
     let observed_ms = AtomicI64::new(0);
     let done = AtomicBool::new(false);
@@ -123,7 +123,7 @@ fn it_holds_at_once_for_sessions_that_draw_meanwhile() {
 }
 
 #[test]
-fn it_survives_a_crash_right_after_it_returned() {
+fn observed_id_survives_a_crash_right_after_the_call() {
     let cluster = start(Cluster::builder());
     for round in 1..=3 {
         let mut dba = cluster.client();
@@ -134,7 +134,7 @@ fn it_survives_a_crash_right_after_it_returned() {
         cluster.start_again();
         assert_all_after(&mut cluster.client(), observed);
     }
-    // Also the first thing a server is asked for, and a clean stop before anything is drawn.
+    // Also as the first call after a start, and with a clean stop before the first draw.
     cluster.restart();
     let mut dba = cluster.client();
     let observed = id_ahead(&mut dba, 60 * MINUTE_MS);
@@ -142,7 +142,7 @@ fn it_survives_a_crash_right_after_it_returned() {
     drop(dba);
     cluster.restart();
     assert!(time_ms(next(&mut cluster.client())) > time_ms(observed));
-    // One backend's crash is a start too.
+    // The crash of one backend is a start too.
     let mut dba = cluster.client();
     let observed = id_ahead(&mut dba, 70 * MINUTE_MS);
     observe(&mut dba, &observed.to_string());
@@ -151,9 +151,9 @@ fn it_survives_a_crash_right_after_it_returned() {
     assert_all_after(&mut cluster.client(), observed);
 }
 
-/// It is what a DBA does before the first id is drawn from a table with ids of elsewhere.
+/// A DBA calls it before the first draw for a table with ids from elsewhere.
 #[test]
-fn it_may_be_the_first_thing_that_is_ever_done() {
+fn observe_works_before_the_first_id_of_a_server() {
     let cluster = start(Cluster::builder());
     let mut dba = cluster.client();
     let observed = id_ahead(&mut dba, 30 * MINUTE_MS);
@@ -165,7 +165,7 @@ fn it_may_be_the_first_thing_that_is_ever_done() {
 }
 
 #[test]
-fn a_lower_id_changes_nothing() {
+fn observing_a_lower_id_changes_nothing() {
     let cluster = start(Cluster::builder().conf("idgen.clock_window", "1min"));
     let mut dba = cluster.client();
     let observed = id_ahead(&mut dba, 10 * MINUTE_MS);
@@ -184,7 +184,7 @@ fn a_lower_id_changes_nothing() {
 }
 
 #[test]
-fn more_than_a_day_ahead_takes_force() {
+fn observing_more_than_a_day_ahead_requires_force() {
     let cluster = start(Cluster::builder());
     let mut dba = cluster.client();
     let near = id_ahead(&mut dba, DAY_MS - MINUTE_MS);
@@ -196,7 +196,7 @@ fn more_than_a_day_ahead_takes_force() {
         assert!(error.hint().unwrap().contains("force => true"), "{error:?}");
     }
     let after = next(&mut dba);
-    assert!(after > before && time_ms(after) < time_ms(before) + MINUTE_MS, "nothing was observed");
+    assert!(after > before && time_ms(after) < time_ms(before) + MINUTE_MS, "the rejected call had an effect");
     observe(&mut dba, &near.to_string());
     assert!(time_ms(next(&mut dba)) > time_ms(near));
     observe(&mut dba, &format!("{far}, force => true"));
@@ -209,7 +209,7 @@ fn more_than_a_day_ahead_takes_force() {
 }
 
 #[test]
-fn what_it_refuses() {
+fn observe_rejects_invalid_ids() {
     let cluster = start(Cluster::builder());
     let mut dba = cluster.client();
     for sql in [
@@ -231,19 +231,19 @@ fn what_it_refuses() {
     let mut app = cluster.client_as("postgres", "app");
     expect_error(&mut app, "SELECT snowflake_observe(1)", "42501");
     expect_error(&mut app, "SELECT snowflake_observe(1, 'js53', true)", "42501");
-    assert!(!directory(&cluster).exists(), "what is refused does nothing");
+    assert!(!directory(&cluster).exists(), "a rejected call creates nothing");
     cluster.execute("GRANT EXECUTE ON FUNCTION snowflake_observe(bigint, boolean) TO app");
     let observed = id_ahead(&mut app, MINUTE_MS);
     observe(&mut app, &observed.to_string());
     assert!(time_ms(next(&mut app)) > time_ms(observed));
-    // The last id there is: nothing is left in this layout, and the server and other layouts go on.
+    // After the last possible id this layout is exhausted, and other layouts continue.
     observe(&mut dba, "9223372036854775807, force => true");
     expect_error(&mut dba, NEXT, "22003");
     assert!(value::<i64>(&mut dba, "SELECT snowflake_next('pgedge')") > 0);
 }
 
 #[test]
-fn where_nothing_can_be_generated_nothing_can_be_observed() {
+fn observe_fails_where_ids_cannot_be_generated() {
     let primary = start(Cluster::builder());
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);
@@ -258,7 +258,7 @@ fn where_nothing_can_be_generated_nothing_can_be_observed() {
 }
 
 #[test]
-fn ids_go_on_without_waiting_after_an_id_ten_minutes_ahead() {
+fn ids_continue_without_waiting_after_an_observed_id_ten_minutes_ahead() {
     let cluster = start(Cluster::builder());
     let mut client = cluster.client();
     next(&mut client);
@@ -269,14 +269,14 @@ fn ids_go_on_without_waiting_after_an_id_ten_minutes_ahead() {
     let took_ms = clock_ms(&mut client) - began_ms;
     assert_increasing(&drawn);
     assert_eq!(value::<i64>(&mut client, "SELECT sum(waits)::bigint FROM idgen.stat_snowflake"), 0);
-    // The lead does not grow while it is there.
+    // The lead does not grow.
     let grown_ms = time_ms(drawn[999]) - time_ms(observed) - took_ms;
     assert!(grown_ms <= 50, "the lead has grown by {grown_ms} ms");
-    // In other layouts too; one with a long tick begins with its next tick.
+    // The same for other layouts. One with a long tick begins with its next tick.
     for layout in OTHERS {
         time_in(&mut client, layout);
     }
-    // A burst goes no further ahead than ids are already.
+    // A burst does not increase the lead.
     assert_eq!(ids(&mut client, "SELECT snowflake_next_many(100000)").len(), 100_000);
     let lead_ms: f64 = value(&mut client, "SELECT (extract(epoch FROM lead) * 1000)::float8 FROM idgen.stat_clock");
     assert!(lead_ms <= 10.0 * 60_000.0 + 50.0, "{lead_ms}");

@@ -1,4 +1,4 @@
-//! One record of the file is damaged while the server is down, and the other is whole: generation goes on.
+//! One of the two records is damaged while the server is down: generation continues.
 
 use std::fs;
 
@@ -10,9 +10,9 @@ use idgen_testkit::{Builder, Cluster, Stop};
 
 use super::{assert_after, assert_no_repeats, next, start};
 
-/// Where the even records are; the odd ones are at the start of the file.
+/// The offset of even records. Odd ones are at the start of the file.
 pub const OTHER: usize = 8192;
-/// How far behind each record its second copy is.
+/// The distance of each record's second copy.
 const COPY: usize = 4096;
 
 fn both_records(cluster: &Cluster) -> [Option<Record>; 2] {
@@ -20,8 +20,8 @@ fn both_records(cluster: &Cluster) -> [Option<Record>; 2] {
     [0, OTHER].map(|at| Record::decode(&bytes[at..at + RECORD]))
 }
 
-/// Where the newer record is, and the older.
-fn places(cluster: &Cluster) -> [usize; 2] {
+/// The offsets of the newer and the older record.
+fn offsets(cluster: &Cluster) -> [usize; 2] {
     let [first, second] = both_records(cluster).map(|record| record.expect("a whole record").turn);
     if first > second { [0, OTHER] } else { [OTHER, 0] }
 }
@@ -41,8 +41,7 @@ pub fn truncate(cluster: &Cluster, length: u64) {
     fs::OpenOptions::new().write(true).open(file(cluster)).unwrap().set_len(length).unwrap();
 }
 
-/// The default layout with 16 ids a millisecond: drawn at the full rate, ids go with the time also where they are ahead
-/// of the clock.
+/// The default layout with 16 ids a millisecond: at the full rate the time of ids advances even ahead of the clock.
 const SIXTEEN: &str = "time:41 worker:10 sequence:4 epoch:1288834974657ms";
 
 fn for_one_record(builder: Builder) -> Cluster {
@@ -50,7 +49,7 @@ fn for_one_record(builder: Builder) -> Cluster {
     start(builder.conf("idgen.layout", SIXTEEN))
 }
 
-/// A server with ids that only the newer of the two records allows.
+/// Draws ids that only the newer record allows.
 fn with_ids_past_the_older_mark(cluster: &Cluster) -> Vec<i64> {
     let mut client = cluster.client();
     let mut seen = vec![next(&mut client)];
@@ -65,8 +64,8 @@ fn with_ids_past_the_older_mark(cluster: &Cluster) -> Vec<i64> {
     seen
 }
 
-/// Generation goes on after everything that either record can have promised, and both are written anew.
-fn assert_goes_on(cluster: &Cluster, seen: &mut Vec<i64>) {
+/// Ids continue above everything that either record can have promised, and both records are written again.
+fn assert_ids_continue(cluster: &Cluster, seen: &mut Vec<i64>) {
     let mut client = cluster.client();
     let mut after = ids(&mut client, "SELECT snowflake_next_many(1000)");
     let turn = newest_record(cluster).record.turn;
@@ -81,11 +80,11 @@ fn assert_goes_on(cluster: &Cluster, seen: &mut Vec<i64>) {
     assert!(!newest_record(cluster).other_is_damaged);
 }
 
-/// One record is damaged and the other is whole. Which it is cannot be told, so ids begin a little ahead of the clock.
+/// The server cannot tell which record is damaged, so ids begin a little ahead of the clock.
 #[test]
-fn one_damaged_record() {
-    type Spoil = fn(&Cluster, [usize; 2]);
-    let cases: [(&str, Spoil, bool); 8] = [
+fn damaged_record_repeats_no_id() {
+    type Damage = fn(&Cluster, [usize; 2]);
+    let cases: [(&str, Damage, bool); 8] = [
         ("newer", |cluster, [newer, _]| flip_bit(cluster, newer + 20), false),
         ("newer, crash", |cluster, [newer, _]| flip_bit(cluster, newer + RECORD - 1), true),
         ("both copies of the newer", |cluster, [newer, _]| flip_both(cluster, newer + 20), false),
@@ -95,10 +94,10 @@ fn one_damaged_record() {
         ("cut after the first record, crash", |cluster, _| truncate(cluster, RECORD as u64), true),
         ("cut where the second record begins", |cluster, _| truncate(cluster, OTHER as u64), false),
     ];
-    for (name, spoil, crash) in cases {
-        // A server of its own: ids that are ahead of the clock from the start are another matter.
+    for (name, damage, crash) in cases {
+        // A new server each time, because ids must not be ahead of the clock at the start.
         let cluster = for_one_record(Cluster::builder());
-        // Shown when an assertion fails.
+        // Shown if an assertion fails.
         println!("{name}");
         let mut seen = with_ids_past_the_older_mark(&cluster);
         if crash {
@@ -106,35 +105,35 @@ fn one_damaged_record() {
         } else {
             cluster.stop(Stop::Fast);
         }
-        spoil(&cluster, places(&cluster));
+        damage(&cluster, offsets(&cluster));
         cluster.start_again();
-        assert_goes_on(&cluster, &mut seen);
+        assert_ids_continue(&cluster, &mut seen);
     }
 }
 
-fn one_damaged_record_and_the_clock_set_back(spoil: fn(&Cluster, [usize; 2])) {
+fn damage_and_set_clock_back(damage: fn(&Cluster, [usize; 2])) {
     let cluster = for_one_record(Cluster::builder().fake_clock());
     let mut seen = with_ids_past_the_older_mark(&cluster);
     cluster.kill9_postmaster();
-    spoil(&cluster, places(&cluster));
+    damage(&cluster, offsets(&cluster));
     cluster.clock().set_offset_ms(-3_600_000);
     cluster.start_again();
-    assert_goes_on(&cluster, &mut seen);
+    assert_ids_continue(&cluster, &mut seen);
 }
 
 #[test]
-fn the_older_record_damaged_and_the_clock_set_back() {
-    one_damaged_record_and_the_clock_set_back(|cluster, [_, older]| flip_bit(cluster, older + 20));
+fn damaged_older_record_and_clock_set_back_repeat_no_id() {
+    damage_and_set_clock_back(|cluster, [_, older]| flip_bit(cluster, older + 20));
 }
 
 #[test]
-fn the_newer_record_damaged_and_the_clock_set_back() {
-    one_damaged_record_and_the_clock_set_back(|cluster, [newer, _]| flip_bit(cluster, newer + 20));
+fn damaged_newer_record_and_clock_set_back_repeat_no_id() {
+    damage_and_set_clock_back(|cluster, [newer, _]| flip_bit(cluster, newer + 20));
 }
 
-/// The mark in the newer record may be far ahead of the clock and of the older record.
+/// The mark in the newer record can be far ahead of the clock and of the older record.
 #[test]
-fn the_newer_record_damaged_after_an_id_far_ahead_was_observed() {
+fn damaged_newer_record_after_a_far_observed_id_repeats_no_id() {
     let cluster = start(Cluster::builder());
     let mut client = cluster.client();
     next(&mut client);
@@ -143,7 +142,7 @@ fn the_newer_record_damaged_after_an_id_far_ahead_was_observed() {
     let seen = [observed, next(&mut client)];
     assert_increasing(&seen);
     cluster.kill9_postmaster();
-    flip_bit(&cluster, places(&cluster)[0] + 20);
+    flip_bit(&cluster, offsets(&cluster)[0] + 20);
     cluster.start_again();
     assert_after(&seen, &[next(&mut cluster.client())]);
 }

@@ -1,17 +1,17 @@
 /*
- * Faults in the writing of the high-water file. Preloaded into a server, it stands before the C library's functions
- * that write and sync, and lets through everything that is not for that file.
+ * Faults of the high-water file. Preloaded into a server, it replaces the C library's functions that open, write and sync.
+ * Calls for other files pass through.
  *
- * What to do is in the file $IDGEN_SHIM_CONTROL, which is read at each call:
+ * The file $IDGEN_SHIM_CONTROL, read at each call, has the fault:
  *
  *   none                         nothing
- *   write|fsync|open ERROR       the call fails with this error, and has no effect
- *   tear ERROR                   half of the record is written, and the call fails
- *   fsync hold                   the call does not return before something else is in the file; signals do not end it
- *   syncdir ERROR                fsync of the data directory itself fails, by which the file gets its name
+ *   write|fsync|open ERROR       the call fails with this error and has no effect
+ *   tear ERROR                   the call writes half of the record and fails
+ *   fsync hold                   the call does not return until the file has another order; signals do not end it
+ *   syncdir ERROR                fsync of the data directory fails, which makes the name of the file durable
  *   ... once                     the first call only
  *
- * Each call is a line of $IDGEN_SHIM_LOG: what, the offset or -, how it ended, and of a write its bytes.
+ * Each call is a line of $IDGEN_SHIM_LOG: the call, the offset or -, the outcome, and the bytes of a write.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,13 +36,13 @@ static ssize_t (*true_pwrite)(int, const void *, size_t, off_t);
 static int (*true_fsync)(int), (*true_fdatasync)(int), (*true_open)(const char *, int, ...);
 static const char *control_path, *log_path;
 
-/* The server writes its title over the environment. */
+/* Copied at load: the server later overwrites its environment with its process title. */
 static const char *copy_of(const char *variable) {
     const char *value = getenv(variable);
     return value ? strdup(value) : NULL;
 }
 
-/* Other libraries' constructors may come first, and call. */
+/* Constructors of other libraries may run first and make calls. */
 __attribute__((constructor)) static void find(void) {
     if (true_open)
         return;
@@ -71,7 +71,7 @@ static int is_our_file(int fd) {
     return is_ours(path);
 }
 
-/* The data directory, where every process of the server works. */
+/* The data directory is the working directory of every server process. */
 static int is_data_directory(int fd) {
     struct stat here, other;
     int before = errno;
@@ -93,7 +93,7 @@ static struct order current_order(void) {
     return order;
 }
 
-/* Is there something to do at this call? Of a thing to do once, only one caller hears. */
+/* True if there is an order for this call. An order with "once" is given to one caller only. */
 static int is_ordered(struct order *order, const char *call) {
     *order = current_order();
     if (strcmp(order->call, call) != 0)

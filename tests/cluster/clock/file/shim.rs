@@ -1,4 +1,4 @@
-//! The test's side of `shim.c`: faults to order, and the calls that were seen.
+//! Controls the faults of `shim.c` and reads the calls that it logs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use idgen_testkit::{Cluster, Stop};
 
 use super::start;
 
-/// Half of it is between the time when the mark is due and the mark: long beside any pause of a busy machine.
+/// The mark is due half a window ahead, which is longer than the pauses of a busy machine.
 pub const WINDOW_MS: i64 = 400;
 
 pub fn with_shim(window_ms: i64) -> (Cluster, Shim) {
@@ -18,13 +18,13 @@ pub fn with_shim(window_ms: i64) -> (Cluster, Shim) {
     (cluster, shim)
 }
 
-/// The shim in one server.
+/// The shim of one server.
 pub struct Shim {
     control: PathBuf,
     log: PathBuf,
 }
 
-/// One call of the server for the high-water file.
+/// One system call of the server for the high-water file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     Open {
@@ -35,18 +35,18 @@ pub enum Call {
         outcome: String,
         record: Option<Record>,
     },
-    /// `held` is said at the beginning of a call that is held, which has another outcome at its end.
+    /// A held call has the outcome `held` at its beginning and another one at its end.
     Sync {
         outcome: String,
     },
-    /// Of the data directory: also by PostgreSQL itself.
+    /// A sync of the data directory, also by PostgreSQL itself.
     SyncDirectory {
         outcome: String,
     },
 }
 
 impl Shim {
-    /// Stops the server and starts it under the shim.
+    /// Restarts the server under the shim.
     pub fn install(cluster: &Cluster) -> Shim {
         let dir = cluster.data_dir().parent().expect("the data directory is in the cluster's").to_owned();
         let library = dir.join("shim.so");
@@ -61,7 +61,7 @@ impl Shim {
         shim
     }
 
-    /// What to do from the next call on: see `shim.c`.
+    /// Sets the fault from the next call on: see `shim.c`.
     pub fn order(&self, order: &str) {
         // Renamed into place, so that it is never read half-written.
         let next = self.control.with_extension("next");
@@ -69,7 +69,7 @@ impl Shim {
         std::fs::rename(&next, &self.control).expect("the cluster's directory is writable");
     }
 
-    /// All calls since the server was first started under the shim. The server's processes call one at a time.
+    /// All calls since the installation. The server's processes make one call at a time.
     pub fn calls(&self) -> Vec<Call> {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().map(parse).collect()
@@ -83,7 +83,7 @@ impl Shim {
         self.calls().iter().filter(|call| call.failed()).count()
     }
 
-    /// The mark of the last record that was written and then synced: what a crash of the machine leaves at the least.
+    /// The mark of the last record that was written and synced, which survives a crash of the machine.
     pub fn durable_mark_ms(&self) -> i64 {
         let mut written = None;
         let mut durable = None;
@@ -97,7 +97,7 @@ impl Shim {
         durable.expect("a record was written and synced").mark_ms
     }
 
-    /// After a sync that failed, the record's place is written again before the next sync. Of the calls from `since` on.
+    /// After every failed sync from the call `since` on, the record is written again before the next sync.
     pub fn assert_rewritten_after_failed_sync(&self, since: usize) {
         let calls = self.calls().split_off(since);
         let mut place = None;
@@ -111,7 +111,7 @@ impl Shim {
                 }
                 Call::Sync { outcome } if outcome == "held" => {}
                 Call::Sync { .. } => {
-                    assert_eq!(owed, None, "call {i} syncs before that place is written again");
+                    assert_eq!(owed, None, "call {i} syncs before the record is written again");
                     if call.failed() {
                         failed += 1;
                         owed = place;
@@ -120,7 +120,7 @@ impl Shim {
                 Call::SyncDirectory { .. } | Call::Open { .. } => {}
             }
         }
-        assert!(failed > 1, "{failed} failed syncs show nothing");
+        assert!(failed > 1, "{failed} failed syncs are too few");
     }
 }
 
@@ -145,7 +145,7 @@ fn parse(line: &str) -> Call {
             let record = words.get(3).and_then(|hex| Record::decode(&from_hex(hex)));
             Call::Write { offset: words[1].parse().expect("an offset"), outcome, record }
         }
-        other => panic!("the shim said \"{other}\""),
+        other => panic!("unexpected log line \"{other}\""),
     }
 }
 
@@ -160,6 +160,6 @@ fn compile(library: &Path) {
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .args([library, &source])
         .output()
-        .expect("a C compiler is needed to make the faults");
+        .expect("the test needs a C compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

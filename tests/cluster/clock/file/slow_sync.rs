@@ -1,4 +1,4 @@
-//! A sync of the mark that does not return: nobody waits before the durable mark, and every wait for it can be ended.
+//! A sync of the mark that hangs: ids continue up to the durable mark, and waits for the mark can be ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,18 +10,18 @@ use postgres::Client;
 use super::shim::{Call, Shim, WINDOW_MS, with_shim};
 use super::{NEXT, assert_after, assert_decoding_works, assert_no_repeats, draw_until_refused, last_time_ms, next};
 
-/// While one session sits in a sync that does not return, every other wait for the same can be ended.
+/// While one session hangs in the sync, waits of other sessions can be ended.
 fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client) {
     waiter.batch_execute("SET statement_timeout = '200ms'").unwrap();
     expect_error(waiter, NEXT, "57014");
     expect_error(waiter, "SELECT count(*) FROM snowflake_next_many(10)", "57014");
-    // In a transaction that goes on.
+    // Inside a transaction that continues.
     waiter.batch_execute("BEGIN; SAVEPOINT s").unwrap();
     expect_error(waiter, NEXT, "57014");
     waiter.batch_execute("ROLLBACK TO s").unwrap();
     assert_decoding_works(waiter);
     waiter.batch_execute("COMMIT; RESET statement_timeout").unwrap();
-    assert!(shim.is_held(), "the sync has not returned");
+    assert!(shim.is_held(), "the sync still hangs");
 
     let pid = backend_pid(waiter);
     for signal in ["pg_cancel_backend", "pg_terminate_backend"] {
@@ -31,7 +31,7 @@ fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client
             assert!(value::<bool>(&mut cluster.client(), &format!("SELECT {signal}({pid})")));
             assert!(waiting.join().unwrap());
         });
-        assert!(shim.is_held(), "the sync has not returned");
+        assert!(shim.is_held(), "the sync still hangs");
         if signal == "pg_cancel_backend" {
             assert_decoding_works(waiter);
         }
@@ -40,7 +40,7 @@ fn assert_waits_can_be_ended(cluster: &Cluster, shim: &Shim, waiter: &mut Client
 }
 
 #[test]
-fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
+fn hanging_sync_blocks_ids_only_at_the_mark_and_the_wait_can_be_ended() {
     // Half a window of room after the mark is due.
     let (cluster, shim) = with_shim(4000);
     let mut waiter = cluster.client();
@@ -49,7 +49,7 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
     shim.order("fsync hold");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One of its calls finds the mark due, and sits in the sync.
+        // One of its calls finds the mark due and hangs in the sync.
         let mover = scope.spawn(|| {
             let mut client = cluster.client();
             let mut drawn = Vec::new();
@@ -66,10 +66,10 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
             seen.push(value(&mut late, "SELECT snowflake_next('snowflake')"));
         }
         seen.push(next(&mut cluster.client()));
-        assert!(shim.is_held(), "all of that was drawn during the sync");
+        assert!(shim.is_held(), "the ids were drawn during the sync");
         assert_increasing(&seen);
 
-        // Then the mark is reached, and there is nothing but to wait: without a word, for there is no error.
+        // At the mark a draw waits silently, because there is no error.
         waiter.batch_execute("SET statement_timeout = '500ms'").unwrap();
         let (drawn, _) = draw_until_refused(&cluster, &mut waiter, "57014");
         seen.extend(drawn);
@@ -77,7 +77,7 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
         assert_eq!(shim.durable_mark_ms(), durable_ms);
         assert_waits_can_be_ended(&cluster, &shim, &mut waiter);
 
-        // A wait that is not ended gets its id as soon as the mark has moved.
+        // Another wait gets its id as soon as the mark moves.
         let pid = backend_pid(&mut late);
         let waiting = scope.spawn(move || next(&mut late));
         wait_until_waiting(&cluster, pid);
@@ -93,7 +93,7 @@ fn a_slow_sync_holds_up_nobody_before_the_mark_and_waits_for_it_can_be_ended() {
 }
 
 #[test]
-fn a_slow_first_read_after_a_start_can_be_ended_by_who_waits_for_it() {
+fn wait_for_a_hanging_first_read_after_a_start_can_be_ended() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let seen = [next(&mut cluster.client())];
     cluster.restart();
@@ -109,9 +109,9 @@ fn a_slow_first_read_after_a_start_can_be_ended_by_who_waits_for_it() {
     assert_after(&seen, &[after]);
 }
 
-/// A server is killed while a record is written and not synced: nothing beyond the old mark was issued.
+/// The record was written but not synced, so no id beyond the old mark was issued.
 #[test]
-fn killed_during_a_sync() {
+fn crash_during_a_sync_repeats_no_id() {
     let (cluster, shim) = with_shim(WINDOW_MS);
     let mut seen = vec![next(&mut cluster.client())];
     shim.order("fsync hold");
@@ -130,7 +130,7 @@ fn killed_during_a_sync() {
         seen.extend(draw_until_refused(&cluster, &mut client, "57014").0);
         let durable_ms = shim.durable_mark_ms();
         assert!(last_time_ms(&seen) < durable_ms);
-        // The session in the sync does not notice that its postmaster is gone.
+        // The session in the sync does not notice the death of its postmaster.
         let release = scope.spawn(|| {
             cluster.wait_for(PATIENCE, "the death of the postmaster", || cluster.try_client().is_err());
             shim.order("none");
@@ -140,7 +140,7 @@ fn killed_during_a_sync() {
         seen.extend(mover.join().unwrap());
     });
     let writes = shim.calls().iter().filter(|call| matches!(call, Call::Write { .. })).count();
-    assert!(writes >= 2, "the mark was moved");
+    assert!(writes >= 2, "the mark did not move");
     cluster.start_again();
     let after = ids(&mut cluster.client(), "SELECT snowflake_next() FROM generate_series(1, 1000)");
     assert_no_repeats(&seen, &after);

@@ -1,5 +1,5 @@
-//! Rows that another clock has written: before the machine was started again, or in another container. They last their full
-//! ttl from when this server began to write, whatever their times look like.
+//! Rows written under another clock: before a reboot, or in another container. Their terms last the full ttl from the time
+//! when this server began to write, whatever their times look like.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{backend_pid, execute, value};
@@ -7,11 +7,11 @@ use idgen_testkit::sql::{backend_pid, execute, value};
 use super::{SECOND_US, TICK_US, assert_free_between, builder, by_another_clock, wait_for_walwriter};
 use crate::boot_us;
 
-/// The names, and the ends that their rows show: long ago, and never.
+/// The names, and the ends in their rows: long ago, and never.
 const ENDS: [(&str, i64); 2] = [("early", 0), ("late", i64::MAX)];
 
 #[test]
-fn a_term_of_another_clock_lasts_its_ttl_from_the_beginning() {
+fn term_of_another_clock_lasts_its_ttl_from_the_start_of_the_server() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     for (name, ends_us) in ENDS {
@@ -35,16 +35,16 @@ fn a_term_of_another_clock_lasts_its_ttl_from_the_beginning() {
         assert_free_between(&cluster, name, earliest_us, latest_us);
         assert_free_between(&cluster, &format!("bound {name}"), earliest_us, latest_us);
     }
-    // The holder's renewal is by this clock.
+    // The holder's renewal uses this clock.
     let token = term(&mut client, "long").token;
     let before_us = boot_us();
     execute(&mut client, &format!("SELECT lease_renew('long', {token}, ttl => '1 min')"));
     assert!((before_us..=boot_us()).contains(&term(&mut client, "long").began_us()));
 }
 
-/// The crash of a backend starts all that writes anew, and no clock: the terms are no shorter for it.
+/// A backend's crash restarts the server's processes but no clock: the terms do not get shorter.
 #[test]
-fn a_crash_of_another_backend_begins_anew_too() {
+fn term_of_another_clock_begins_again_when_a_backend_crashes() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     acquire(&mut client, "'early', ttl => '2 s'");
@@ -57,9 +57,9 @@ fn a_crash_of_another_backend_begins_anew_too() {
     assert_free_between(&cluster, "early", before_us + ttl_us, boot_us() + ttl_us + TICK_US);
 }
 
-/// What was free is free, and what rests after it was taken by force rests from the beginning on.
+/// A free slot stays free. The lock delay of a revoked one begins with the server.
 #[test]
-fn a_free_slot_of_another_clock_is_free() {
+fn free_slot_of_another_clock_is_free() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "SELECT lease_define('free'), lease_define('resting', lock_delay => '1 hour')");

@@ -1,5 +1,5 @@
-//! Standbys: a synchronous one has every token that a client was told, and a promoted one gives no token again and no term
-//! away that it knows of.
+//! Standbys: a synchronous one has every token that a client knows. A promoted one repeats no token and respects every term
+//! that it has.
 
 use idgen_testkit::Stop;
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
@@ -8,9 +8,9 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, v
 use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, by_another_clock, wait_for_walwriter};
 use crate::boot_us;
 
-/// Whatever is set, the commit of an acquire waits for the standby; nothing else does where it is not set to.
+/// The commit of an acquire waits for the standby under every setting of synchronous_commit. Other commits follow it.
 #[test]
-fn a_synchronous_standby_has_the_token_before_the_client() {
+fn synchronous_standby_has_the_token_before_the_client() {
     let primary = builder().start_with_extension();
     primary.execute("CREATE TABLE t (n int); ALTER ROLE postgres SET synchronous_commit = off");
     let standby = primary.standby_builder().synchronous().start();
@@ -34,7 +34,7 @@ fn a_synchronous_standby_has_the_token_before_the_client() {
         by_setting("local", Some("local")),
         by_setting("on", Some("on")),
     ];
-    let told: Vec<(String, i64)> = std::thread::scope(|scope| {
+    let granted: Vec<(String, i64)> = std::thread::scope(|scope| {
         let waiters: Vec<_> = sessions
             .into_iter()
             .map(|(name, mut client)| {
@@ -57,7 +57,7 @@ fn a_synchronous_standby_has_the_token_before_the_client() {
         let waits = "SELECT count(*) = 1 FROM pg_stat_activity
                      WHERE application_name = 'renewal' AND wait_event = 'SyncRep'";
         primary.wait_for(PATIENCE, "the renewal to wait", || value(&mut observer, waits));
-        // None of them was answered, for here they all wait.
+        // None has an answer yet: all wait for the standby.
         standby.start_again();
         renewal.join().unwrap();
         waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect()
@@ -66,43 +66,43 @@ fn a_synchronous_standby_has_the_token_before_the_client() {
     standby.promote();
     let mut client = standby.client();
     assert_eq!(term(&mut client, "renewed").ttl_us, 2 * HOUR_US);
-    for (name, token) in &told {
+    for (name, token) in &granted {
         assert_eq!(term(&mut client, name).token, *token, "{name}");
         assert_held(&mut client, name);
         execute(&mut client, &format!("SELECT lease_renew('{name}', {token})"));
     }
     let next = acquire(&mut client, "'next'").token;
-    assert!(told.iter().all(|(_, token)| next > *token), "{next} after {told:?}");
+    assert!(granted.iter().all(|(_, token)| next > *token), "{next} after {granted:?}");
 }
 
-/// What an impatient administrator does: PostgreSQL answers the client, with a warning that the standby may not have it.
-/// Then another can be granted the lease after a promotion, under a greater token.
+/// If the wait for the standby is cancelled, PostgreSQL answers the client with a warning. After a promotion the lease can be
+/// granted again, with a greater token.
 #[test]
-fn a_cancelled_wait_for_the_standby_is_answered_and_its_token_does_not_come_again() {
+fn token_is_not_repeated_after_a_cancelled_wait_for_the_standby() {
     let primary = builder().start_with_extension();
     let standby = primary.standby_builder().synchronous().start();
     standby.stop(Stop::Fast);
     let mut client = primary.client();
     let pid = backend_pid(&mut client);
-    let told = std::thread::scope(|scope| {
+    let granted = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&mut client, "'a', ttl => '1 hour'").token);
         wait_for_event(&primary, pid, "SyncRep");
         primary.execute(&format!("SELECT pg_cancel_backend({pid})"));
         waiter.join().unwrap()
     });
     assert!(primary.log().contains("WARNING:  canceling wait for synchronous replication due to user request"));
-    assert_eq!(term(&mut primary.client(), "a").token, told);
+    assert_eq!(term(&mut primary.client(), "a").token, granted);
     primary.kill9_postmaster();
     standby.start_again();
     standby.promote();
     let mut client = standby.client();
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lease"), 0);
-    let next = take_if_free(&mut client, "a").expect("the standby knows of no holder");
-    assert!(next > told, "{next} after {told}");
+    let next = take_if_free(&mut client, "a").expect("the standby has no holder");
+    assert!(next > granted, "{next} after {granted}");
 }
 
 #[test]
-fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
+fn promoted_asynchronous_standby_keeps_its_terms_and_repeats_no_token() {
     const TTL_US: i64 = 3 * SECOND_US;
     let primary = builder().start_with_extension();
     let mut client = primary.client();
@@ -110,7 +110,7 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
         let bind = name.starts_with("bound");
         acquire(&mut client, &format!("'{name}', ttl => '1 hour', bind_session => {bind}"));
     }
-    // The standby is on this machine, so it goes by the same clock. On another one it would find rows like these.
+    // The standby on this machine has the same clock. On another machine it would find rows like these.
     for (name, bind) in [("early", false), ("late", false), ("bound early", true), ("bound late", true)] {
         acquire(&mut client, &format!("'{name}', ttl => '3 s', bind_session => {bind}"));
         by_another_clock(&mut client, name, if name.ends_with("late") { i64::MAX } else { 0 });
@@ -119,31 +119,31 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
     execute(&mut client, &format!("UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound'", boot_us() - HOUR_US));
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);
-    // A session that has looked before the promotion knows no beginning yet.
-    let mut early_bird = standby.client();
+    // A session from before the promotion does not know the start of the server's writes yet.
+    let mut early = standby.client();
     let held = "SELECT count(*) FROM idgen.leases WHERE state = 'held'";
-    assert_eq!(value::<i64>(&mut early_bird, held), 7);
+    assert_eq!(value::<i64>(&mut early, held), 7);
     standby.stop(Stop::Fast);
 
     let tokens = "SELECT (lease_acquire('lost ' || n)).token FROM generate_series(1, 100) AS n";
     let seen: Vec<i64> = column(&mut client, tokens);
-    let highest = *seen.iter().max().expect("a hundred");
+    let highest = *seen.iter().max().expect("a hundred tokens");
     primary.kill9_postmaster();
     standby.start_again();
     let mut client = standby.client();
     assert_eq!(value::<i64>(&mut client, held), 7);
     let replayed: i64 = value(&mut client, "SELECT last_value FROM idgen.lease_token");
-    assert!(replayed < highest, "the standby has the sequence as it was, so it proves nothing");
+    assert!(replayed < highest, "the standby's sequence is up to date, so the test proves nothing");
 
     let before_us = boot_us();
     standby.promote();
     wait_for_walwriter(&standby);
     let latest_us = boot_us() + TTL_US + TICK_US;
-    // This session was there before, too.
+    // This session is from before the promotion too.
     for name in ["long", "bound long"] {
         assert_held(&mut client, name);
     }
-    let next = take_if_free(&mut client, "lost 1").expect("the standby knows of no holder");
+    let next = take_if_free(&mut client, "lost 1").expect("the standby has no holder");
     assert!(next > highest, "{next} after {highest}");
     for name in ["early", "late", "bound early", "bound late", "bound"] {
         let token = assert_free_between(&standby, name, before_us + TTL_US, latest_us);
@@ -151,10 +151,10 @@ fn a_promoted_asynchronous_standby_keeps_what_it_has_and_repeats_no_token() {
     }
 }
 
-/// A promoted coordinator has another clock of leases, so it cannot say when terms end. Of a worker id, the wall clock can:
-/// nothing more is issued under it once its id times are over.
+/// A promoted coordinator has another clock of leases, so it cannot tell when terms end. For a worker id the wall clock tells:
+/// no more ids are issued once its id times are over.
 #[test]
-fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
+fn promoted_coordinator_grants_worker_ids_with_past_id_times_at_once() {
     let primary = builder().start_with_extension();
     let mut client = primary.client();
     execute(&mut client, "SELECT lease_define('p', 4, '1 hour'), lease_define('bare', 1, '1 hour')");
@@ -165,7 +165,7 @@ fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
     for name in ["p", "bare"] {
         by_another_clock(&mut client, name, 0);
     }
-    // The id times of 3 are still to come; the term of 2 is by the clock that goes on here.
+    // The id times of worker id 3 lie ahead. The term of worker id 2 is by this machine's clock.
     let over =
         "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
                 WHERE number <> 3";
@@ -187,6 +187,6 @@ fn a_promoted_coordinator_grants_worker_ids_whose_id_times_are_over_at_once() {
     let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
     assert_eq!(regranted, [0, 1]);
     expect_error(&mut client, acquire_worker, "53400");
-    // Of a bare lease nothing is known but its row.
+    // A lease without a worker id has only its row.
     assert_held(&mut client, "bare");
 }

@@ -1,7 +1,6 @@
 //! Leases over crashes, restarts, promotions and steps of the clock.
 //!
-//! No test measures time itself. The row of a lease says when the lease was granted, by the clock of leases, which the
-//! test reads too.
+//! The tests do not measure elapsed time. They compare the row of a lease with the clock of leases, which they can read.
 
 mod another_clock;
 mod crash;
@@ -19,16 +18,15 @@ use crate::boot_us;
 const SECOND_US: i64 = 1_000_000;
 const HOUR_US: i64 = 3_600 * SECOND_US;
 
-/// The kernel says when a process was started to one of its ticks, and the extension takes the end of it.
+/// The kernel rounds the start of a process to a tick, and the extension takes the end of the tick.
 const TICK_US: i64 = 10_000;
 
-/// A server on which nobody waits for ever: a test that finds a lease taken that should be free fails, and does not hang.
+/// A server with a statement timeout, so that a test that finds a lease taken fails and does not hang.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min")
 }
 
-/// The lease must not be had before the one time, and must be had from the other on. Tries again and again, and has it
-/// then; returns the token.
+/// Tries to acquire a lease until it is free, which it must be no earlier and no later than these times. Returns the token.
 fn assert_free_between(cluster: &Cluster, name: &str, earliest_us: i64, latest_us: i64) -> i64 {
     let mut client = cluster.client();
     let mut token = None;
@@ -43,16 +41,16 @@ fn assert_free_between(cluster: &Cluster, name: &str, earliest_us: i64, latest_u
     token.expect("waited for")
 }
 
-/// Makes rows say that another clock has written them: before the machine was started again, or on another one. Times by
-/// it mean nothing here, however early or late they look.
+/// Makes the rows of a name look written under another clock: on another machine, or before a reboot. Such times mean
+/// nothing here, however early or late they look.
 fn by_another_clock(client: &mut Client, name: &str, ends_us: i64) {
     let sql = format!("UPDATE idgen.lease SET clock = 'another', ends_us = {ends_us} WHERE name = '{name}'");
     execute(client, &sql);
 }
 
-/// Waits until the server writes, which is when terms begin whose end it cannot know.
+/// Waits until the server can write. Terms whose end it cannot know begin then.
 fn wait_for_walwriter(cluster: &Cluster) {
     let mut client = cluster.client();
     let sql = "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'walwriter'";
-    cluster.wait_for(PATIENCE, "the server to write", || value(&mut client, sql));
+    cluster.wait_for(PATIENCE, "the WAL writer", || value(&mut client, sql));
 }

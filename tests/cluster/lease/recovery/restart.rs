@@ -1,4 +1,4 @@
-//! Restarts of the server while the machine goes on.
+//! Restarts of the server while the machine keeps running.
 
 use idgen_testkit::lease::{acquire, assert_held, term};
 use idgen_testkit::{Cluster, Stop};
@@ -6,15 +6,15 @@ use idgen_testkit::{Cluster, Stop};
 use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, wait_for_walwriter};
 use crate::boot_us;
 
-/// Nobody can say when the client of a bound session noticed, so its term begins with the server. An unbound one goes by
+/// A client may not notice the end of its bound session, so the term begins again with the server. An unbound term follows
 /// the clock, which has not stopped.
-fn after_a_restart(stop: fn(&Cluster)) {
+fn assert_terms_after_restart(stop: fn(&Cluster)) {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     for name in ["bound", "bound long"] {
         acquire(&mut client, &format!("'{name}', ttl => '2 s', bind_session => true"));
     }
-    // One that has ended by its time long ago, and lives by its session; and one that would last longer by its time.
+    // By their rows one ended long ago and lives only by its session, and the other lasts longer.
     cluster.execute(&format!(
         "UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound';
          UPDATE idgen.lease SET ttl_us = {SECOND_US}, ends_us = {} WHERE name = 'bound long'",
@@ -39,15 +39,15 @@ fn after_a_restart(stop: fn(&Cluster)) {
     let ttl_us = 2 * SECOND_US;
     assert_free_between(&cluster, "bound", before_us + ttl_us, begun_us + ttl_us + TICK_US);
     assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
-    assert!(unbound.ends_us > boot_us(), "it was looked at too late to prove anything");
+    assert!(unbound.ends_us > boot_us(), "the check is too late to prove anything");
 }
 
 #[test]
-fn after_an_ordinary_restart_bound_terms_begin_anew() {
-    after_a_restart(|cluster| cluster.stop(Stop::Fast));
+fn bound_terms_begin_again_after_a_fast_restart() {
+    assert_terms_after_restart(|cluster| cluster.stop(Stop::Fast));
 }
 
 #[test]
-fn after_a_crash_bound_terms_begin_anew_smoke() {
-    after_a_restart(Cluster::kill9_postmaster);
+fn bound_terms_begin_again_after_a_crash_smoke() {
+    assert_terms_after_restart(Cluster::kill9_postmaster);
 }

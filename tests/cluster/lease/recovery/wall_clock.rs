@@ -1,4 +1,4 @@
-//! The wall clock has no say: it is stepped, and its days are of 23 and of 25 hours.
+//! Steps of the wall clock and days of 23 and 25 hours do not affect leases.
 
 use idgen_testkit::lease::{acquire, assert_held, term};
 use idgen_testkit::sql::{execute, row, value};
@@ -14,13 +14,13 @@ fn with_fake_clock() -> Builder {
     builder().fake_clock()
 }
 
-/// The time that the server's wall clock shows.
+/// The time of the server's wall clock.
 fn wall_us(client: &mut Client) -> i64 {
     value(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 }
 
 #[test]
-fn a_step_of_the_wall_clock_ends_no_term_early_or_late() {
+fn step_of_the_wall_clock_ends_no_term_early_or_late() {
     let cluster = with_fake_clock().start_with_extension();
     for step_ms in [HOUR_MS, -HOUR_MS] {
         cluster.clock().set_offset_ms(0);
@@ -39,7 +39,7 @@ fn a_step_of_the_wall_clock_ends_no_term_early_or_late() {
             });
             cluster.clock().set_offset_ms(step_ms);
             let stepped_us = wall_us(&mut client) - before_us;
-            assert!(stepped_us.abs_diff(step_ms * 1000) < HOUR_US as u64 / 2, "the clock has made {stepped_us} us");
+            assert!(stepped_us.abs_diff(step_ms * 1000) < HOUR_US as u64 / 2, "the clock stepped by {stepped_us} us");
             // This session, a new one, and one that waits.
             assert_held(&mut client, "half an hour");
             assert_held(&mut cluster.client(), "half an hour");
@@ -47,14 +47,14 @@ fn a_step_of_the_wall_clock_ends_no_term_early_or_late() {
             waiter.join().unwrap()
         });
         assert!(taken.began_us() >= waited.ends_us, "{taken:?} after {waited:?}");
-        // What is shown goes by the wall clock as it is now.
+        // The view shows times by the current wall clock.
         let left_us: i64 = value(
             &mut client,
             "SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
              FROM idgen.leases WHERE name = 'half an hour'",
         );
         assert!((1..=30 * 60 * SECOND_US).contains(&left_us), "{left_us} us left");
-        // And a renewal lasts from now on by the clock that has not stepped.
+        // A renewal lasts from now on, by the clock that was not stepped.
         let begun_us = boot_us();
         execute(&mut client, &format!("SELECT lease_renew('half an hour', {})", long.token));
         assert!((begun_us..=boot_us()).contains(&term(&mut client, "half an hour").began_us()));
@@ -62,7 +62,7 @@ fn a_step_of_the_wall_clock_ends_no_term_early_or_late() {
     }
 }
 
-/// The sequence may be ahead of the clock then, as it may be of any clock. It only rises.
+/// The sequence may run ahead of the clock. It never goes back.
 #[test]
 fn tokens_increase_over_steps_of_the_wall_clock() {
     let cluster = with_fake_clock().start_with_extension();
@@ -81,7 +81,7 @@ fn tokens_increase_over_steps_of_the_wall_clock() {
     }
 }
 
-/// Sets the clock of a server to show this time now.
+/// Sets the wall clock of a server to this time.
 fn set_clock(cluster: &Cluster, time: &str) {
     cluster.clock().set_offset_ms(0);
     let offset_ms = format!("SELECT (extract(epoch FROM '{time}'::timestamptz - clock_timestamp()) * 1000)::bigint");
@@ -89,9 +89,9 @@ fn set_clock(cluster: &Cluster, time: &str) {
     cluster.clock().set_offset_ms(offset_ms);
 }
 
-/// Twelve hours before the clocks are changed: by the calendar the next day is 23 or 25 hours long.
+/// Starts twelve hours before a change of daylight saving time: the next calendar day has 23 or 25 hours.
 #[test]
-fn a_day_is_24_hours_whatever_the_time_zone() {
+fn ttl_of_a_day_is_24_hours_in_every_time_zone() {
     let cluster = with_fake_clock().start_with_extension();
     for (time, calendar_hours) in [("2033-03-26 12:00+01", 23.0), ("2033-10-29 12:00+02", 25.0)] {
         set_clock(&cluster, time);
@@ -105,8 +105,8 @@ fn a_day_is_24_hours_whatever_the_time_zone() {
                  FROM lease_acquire({args})"
             );
             let row = row(&mut client, &sql);
-            let (name, hours, of_the_day): (String, f64, f64) = (row.get(0), row.get(1), row.get(2));
-            assert_eq!(of_the_day, calendar_hours, "the zone has no change on that day, so it proves nothing");
+            let (name, hours, calendar_day): (String, f64, f64) = (row.get(0), row.get(1), row.get(2));
+            assert_eq!(calendar_day, calendar_hours, "the zone has no change on that day, so the test proves nothing");
             assert_eq!(hours.round(), 24.0, "{args}");
             let term = term(&mut client, &name);
             assert_eq!(term.ttl_us, 24 * HOUR_US, "{args}");
@@ -125,13 +125,13 @@ fn a_day_is_24_hours_whatever_the_time_zone() {
     }
 }
 
-/// now() is when the transaction began, which may be long ago.
+/// now() returns the start of the transaction, which may be long ago.
 #[test]
-fn a_lease_taken_late_in_a_long_transaction_has_its_full_ttl() {
+fn lease_acquired_late_in_a_long_transaction_has_its_full_ttl() {
     let cluster = with_fake_clock().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "BEGIN; SELECT now()");
-    // A step is a long time, by the clock that now() and the like go by.
+    // For now() and similar functions the step is a long time.
     cluster.clock().set_offset_ms(HOUR_MS);
     let before_us = boot_us();
     let sql = "SELECT (extract(epoch FROM expires_at - now()) / 60)::float8,

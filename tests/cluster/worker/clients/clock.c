@@ -1,7 +1,7 @@
 /*
- * A wall clock for one program that it is preloaded into: the true one plus an offset, rounded down to a grain. Both are
- * nanoseconds, in the file $IDGEN_CLIENT_CLOCK, and in force as soon as they are written. Sleeps and timeouts stay true, which
- * libfaketime does not leave alone in programs of other languages.
+ * The wall clock of the program that it is preloaded into: the true one plus an offset, rounded down to a grain. Both are
+ * nanoseconds in the file $IDGEN_CLIENT_CLOCK and take effect as soon as they are written. Sleeps and timeouts stay true,
+ * unlike under libfaketime in some languages.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

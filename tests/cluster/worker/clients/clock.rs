@@ -1,4 +1,4 @@
-//! The test's side of `clock.c`: the wall clock of one client.
+//! The wall clock of one client, by the library `clock.c`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ pub struct ClientClock {
 }
 
 impl ClientClock {
-    /// One that goes by this grain, and is right otherwise. Its files are in `dir`.
+    /// The true clock, rounded down to a multiple of `grain`. Its files are in `dir`.
     pub fn new(dir: &Path, grain: Duration) -> ClientClock {
         let clock = ClientClock { library: dir.join("clock.so"), file: dir.join("clock.order") };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker/clients/clock.c");
@@ -20,7 +20,7 @@ impl ClientClock {
             .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
             .args([&clock.library, &source])
             .output()
-            .expect("a C compiler is needed to step clocks");
+            .expect("the test needs a C compiler");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let grain_ns = i64::try_from(grain.as_nanos()).expect("a short time");
         std::fs::write(&clock.file, [0, grain_ns].map(i64::to_ne_bytes).concat()).expect("a writable directory");
@@ -28,7 +28,7 @@ impl ClientClock {
     }
 
     pub fn set_offset_s(&self, offset_s: i64) {
-        let file = File::options().write(true).open(&self.file).expect("our own file");
+        let file = File::options().write(true).open(&self.file).expect("the test owns the file");
         file.write_all_at(&(offset_s * 1_000_000_000).to_ne_bytes(), 0).expect("a writable file");
     }
 

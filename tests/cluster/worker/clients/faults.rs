@@ -1,26 +1,26 @@
-//! What happens to the README's clients: their server restarts, does not replicate, is silent or refuses them, and they fork.
+//! Faults of the README's clients: their server restarts, does not replicate, is silent or refuses them, or they fork.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use idgen_testkit::Stop;
-use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::sql::{PATIENCE, execute, row, value};
 
-use super::{ENDLESS, Instance, Java, Language, Python, Site, builder, number, source, time_us};
+use super::{ENDLESS, Instance, Java, Language, Python, Site, builder, source};
 
-/// The ids of a client that is ended now. They increase, and are in what it was granted.
+/// Kills a client and returns its ids, which increase and lie inside its rectangle.
 fn ids_of(site: &Site, owner: &str, instance: &mut Instance) -> Vec<i64> {
     let _ = instance.process.kill();
-    instance.end(&site.cluster);
+    instance.wait(&site.cluster);
     let ids = instance.ids();
     assert_increasing(&ids);
-    assert_all_kept(site, owner, &ids);
+    assert_all_granted(site, owner, &ids);
     ids
 }
 
-fn assert_all_kept(site: &Site, owner: &str, ids: &[i64]) {
+fn assert_all_granted(site: &Site, owner: &str, ids: &[i64]) {
     let granted = rectangles(&mut site.cluster.client());
     assert_ids_granted(&granted, &[Seen { data_dir: PathBuf::from(owner), ids: ids.to_vec() }]);
 }
@@ -36,20 +36,20 @@ fn coordinator_restarts(language: Language, ways: &[Stop]) {
         wait_for_ids(&site, &instance);
         site.cluster.stop(*how);
         site.cluster.start_again();
-        // Only a renewal after the restart allows this.
-        instance.wait_for_time(&site.cluster, site.allowed("a").2);
+        // This needs a renewal after the restart.
+        instance.wait_for_time(&site.cluster, site.granted("a").2);
     }
     ids_of(&site, "a", &mut instance);
 }
 
 #[test]
-fn a_python_client_goes_on_after_a_restart_of_its_server() {
+fn python_client_continues_after_a_restart_of_its_server() {
     coordinator_restarts(Python, &[Stop::Fast, Stop::Immediate]);
 }
 
 #[test]
-fn a_java_client_goes_on_after_a_restart_of_its_server() {
-    // It makes so many ids that one restart is enough to check.
+fn java_client_continues_after_a_restart_of_its_server() {
+    // One restart only: the Java client makes many more ids to check.
     coordinator_restarts(Java, &[Stop::Immediate]);
 }
 
@@ -65,8 +65,8 @@ fn grant_is_not_replicated(language: Language) {
         execute(&mut client, cancel);
         instance.last().is_some() || instance.process.try_wait().expect("a child").is_some()
     });
-    assert_eq!(instance.last(), None, "an id under a grant that no standby has");
-    let (status, errors) = instance.end(&site.cluster);
+    assert_eq!(instance.last(), None, "an id of a grant that no standby has");
+    let (status, errors) = instance.wait(&site.cluster);
     assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
 
     standby.start_again();
@@ -76,12 +76,12 @@ fn grant_is_not_replicated(language: Language) {
 }
 
 #[test]
-fn a_python_client_makes_no_ids_under_a_grant_that_is_not_replicated() {
+fn python_client_makes_no_ids_before_its_grant_is_replicated() {
     grant_is_not_replicated(Python);
 }
 
 #[test]
-fn a_java_client_makes_no_ids_under_a_grant_that_is_not_replicated() {
+fn java_client_makes_no_ids_before_its_grant_is_replicated() {
     grant_is_not_replicated(Java);
 }
 
@@ -90,72 +90,72 @@ fn worker_id_does_not_fit(language: Language) {
     let mut fits = site.start(language, "fits", "6", ENDLESS);
     wait_for_ids(&site, &fits);
     let mut instance = site.start(language, "a", "6", ENDLESS);
-    let (status, errors) = instance.end(&site.cluster);
+    let (status, errors) = instance.wait(&site.cluster);
     assert!(!status.success() && errors.contains("worker id 1024 does not fit into 10 bits"), "{status}: {errors}");
     assert_eq!(instance.ids(), [0; 0]);
     let held: i64 = value(&mut site.cluster.client(), "SELECT count(*) FROM idgen.workers WHERE state = 'held'");
-    assert_eq!(held, 1, "worker id 1024 was given back");
-    assert!(ids_of(&site, "fits", &mut fits).iter().all(|id| number(*id) == 1023));
+    assert_eq!(held, 1, "worker id 1024 was released");
+    assert!(ids_of(&site, "fits", &mut fits).iter().all(|id| worker_id_of(*id) == 1023));
 }
 
 #[test]
-fn a_python_client_refuses_a_worker_id_that_does_not_fit() {
+fn python_client_refuses_a_worker_id_that_does_not_fit() {
     worker_id_does_not_fit(Python);
 }
 
 #[test]
-fn a_java_client_refuses_a_worker_id_that_does_not_fit() {
+fn java_client_refuses_a_worker_id_that_does_not_fit() {
     worker_id_does_not_fit(Java);
 }
 
-/// Renewals are due every 2 s, so ids of 3 s later were made while one was under way.
+/// Renewals are due every 2 s, so ids of 3 s later were made during one.
 const DURING_A_RENEWAL: Duration = Duration::from_secs(3);
 
 fn wait_for_ids_during_a_renewal(site: &Site, instance: &Instance) {
     wait_for_ids(site, instance);
     site.proxy.stop_forwarding();
-    let last = instance.last().expect("it has made ids");
-    instance.wait_for_time(&site.cluster, time_us(last) + DURING_A_RENEWAL.as_micros() as i64);
+    let last = instance.last().expect("the client has made ids");
+    instance.wait_for_time(&site.cluster, time_us_of(last) + DURING_A_RENEWAL.as_micros() as i64);
 }
 
 fn coordinator_is_silent(language: Language) {
     let site = Site::new(builder(), 1);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids_during_a_renewal(&site, &instance);
-    let (status, errors) = instance.end(&site.cluster);
+    let (status, errors) = instance.wait(&site.cluster);
     assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
     ids_of(&site, "a", &mut instance);
 }
 
 #[test]
-fn a_python_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
+fn python_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
     coordinator_is_silent(Python);
 }
 
 #[test]
-fn a_java_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
+fn java_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
     coordinator_is_silent(Java);
 }
 
-fn coordinator_speaks_again(language: Language) {
-    // The renewal that was sent may arrive late: then the client takes another worker id.
+fn coordinator_answers_again(language: Language) {
+    // If its renewal arrives late, the client takes another worker id.
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids_during_a_renewal(&site, &instance);
-    let until_us = site.allowed("a").2;
-    site.proxy.go_on();
+    let until_us = site.granted("a").2;
+    site.proxy.resume_forwarding();
     instance.wait_for_time(&site.cluster, until_us);
     ids_of(&site, "a", &mut instance);
 }
 
 #[test]
-fn a_python_client_goes_on_when_a_silent_server_speaks_again() {
-    coordinator_speaks_again(Python);
+fn python_client_continues_when_a_silent_server_answers_again() {
+    coordinator_answers_again(Python);
 }
 
 #[test]
-fn a_java_client_goes_on_when_a_silent_server_speaks_again() {
-    coordinator_speaks_again(Java);
+fn java_client_continues_when_a_silent_server_answers_again() {
+    coordinator_answers_again(Java);
 }
 
 fn token_in_two_processes(language: Language) {
@@ -167,21 +167,22 @@ fn token_in_two_processes(language: Language) {
     let (token, first): (i64, i32) = (token.get(0), token.get(1));
     let renew = format!("SELECT worker_renew('p', {token}, not_after) FROM idgen.worker_number WHERE token = {token}");
     execute(&mut client, &renew);
-    site.cluster.wait_for(PATIENCE, "another worker id", || instance.last().is_some_and(|id| number(id) != first));
+    site.cluster
+        .wait_for(PATIENCE, "another worker id", || instance.last().is_some_and(|id| worker_id_of(id) != first));
     ids_of(&site, "a", &mut instance);
 }
 
 #[test]
-fn a_python_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
+fn python_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
     token_in_two_processes(Python);
 }
 
 #[test]
-fn a_java_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
+fn java_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
     token_in_two_processes(Java);
 }
 
-/// Forks in the middle. Both print what they made since; the parent goes on beyond what it was granted before the fork.
+/// Forks, and both processes print their ids since then. The parent continues beyond its rectangle from before the fork.
 const FORKING: &str = "
 import os, sys, time, client
 
@@ -202,7 +203,7 @@ ids.close()
 ";
 
 #[test]
-fn a_child_of_a_python_client_acquires_for_itself() {
+fn forked_child_of_a_python_client_acquires_its_own_worker_id() {
     let site = Site::new(builder(), 4);
     let dir = site.dir().join("forking");
     std::fs::create_dir(&dir).expect("a new directory");
@@ -210,7 +211,7 @@ fn a_child_of_a_python_client_acquires_for_itself() {
     std::fs::write(dir.join("forking.py"), FORKING).expect("a new directory");
     let mut command = site.cluster.program("/usr/bin/python3");
     command.arg(dir.join("forking.py")).args([&site.address(Python), "p", "forking", "3"]);
-    let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().expect("make setup installs it");
+    let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().expect("make dev-deps installs it");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("ASCII");
     let ids: Vec<i64> = printed.lines().map(|line| line.parse().expect("an id")).collect();
@@ -218,7 +219,7 @@ fn a_child_of_a_python_client_acquires_for_itself() {
     let (of_child, of_parent) = ids.split_at(1000);
     assert_increasing(of_child);
     assert_increasing(of_parent);
-    assert_ne!(number(of_child[0]), number(of_parent[0]));
-    assert_all_kept(&site, "forking", &ids);
+    assert_ne!(worker_id_of(of_child[0]), worker_id_of(of_parent[0]));
+    assert_all_granted(&site, "forking", &ids);
     assert_distinct(ids);
 }

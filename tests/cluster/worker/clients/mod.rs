@@ -1,4 +1,4 @@
-//! The README's clients that make ids themselves, run as they stand there.
+//! Runs the README's clients that make ids themselves.
 
 mod clock;
 mod faults;
@@ -11,6 +11,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clock::ClientClock;
+use idgen_testkit::grants::{time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, column, row, value};
 use idgen_testkit::{Builder, Cluster, Proxy, grants, pause, rounds};
@@ -26,7 +27,7 @@ enum Language {
 }
 use Language::{Java, Python};
 
-/// The block of the README that is in a language and acquires a worker id.
+/// The README's block in this language that acquires a worker id.
 fn source(language: Language) -> String {
     let readme = std::fs::read_to_string(README).expect("the README is readable");
     let fence = format!("```{language:?}\n").to_lowercase();
@@ -36,14 +37,14 @@ fn source(language: Language) -> String {
     client.to_owned()
 }
 
-/// A client that runs. Killed when dropped.
+/// A running client. Killed when dropped.
 struct Instance {
     process: Child,
     printed: PathBuf,
     errors: PathBuf,
 }
 
-/// Where clients run, and what they connect to: by TCP, all that JDBC knows.
+/// The server of the clients, and a TCP proxy, because JDBC supports only TCP.
 struct Site {
     cluster: Cluster,
     proxy: Proxy,
@@ -58,7 +59,7 @@ impl Site {
         Site::with_pool(builder, &format!("{slots}, '30 s'"))
     }
 
-    /// With these arguments of `lease_define` after the pool's name.
+    /// With these arguments of `lease_define` after the name of the pool.
     fn with_pool(builder: Builder, definition: &str) -> Site {
         let cluster = builder.start_with_extension();
         cluster.execute(&format!("SELECT lease_define('p', {definition})"));
@@ -68,10 +69,10 @@ impl Site {
     }
 
     fn start(&self, language: Language, owner: &str, ttl: &str, count: usize) -> Instance {
-        self.start_by(language, owner, ttl, count, None)
+        self.start_under_clock(language, owner, ttl, count, None)
     }
 
-    fn start_by(
+    fn start_under_clock(
         &self,
         language: Language,
         owner: &str,
@@ -80,7 +81,7 @@ impl Site {
         clock: Option<&ClientClock>,
     ) -> Instance {
         let dir = self.dir().join(owner);
-        std::fs::create_dir(&dir).expect("each owner is another");
+        std::fs::create_dir(&dir).expect("each owner is different");
         let [printed, errors] = ["printed", "errors"].map(|name| dir.join(name));
         let file = |path| File::create(path).expect("a new directory");
         let mut command = match language {
@@ -95,20 +96,20 @@ impl Site {
                 command
             }
         };
-        let name = command.get_args().last().expect("the file").to_owned();
+        let name = command.get_args().last().expect("the source file").to_owned();
         std::fs::write(name, source(language)).expect("a new directory");
         if let Some(clock) = clock {
             clock.apply_to(&mut command);
         }
         command.args([&self.address(language), "p", owner, ttl, &count.to_string()]);
         let process = command.stdout(file(&printed)).stderr(file(&errors)).spawn();
-        Instance { process: process.expect("make setup installs it"), printed, errors }
+        Instance { process: process.expect("make dev-deps installs it"), printed, errors }
     }
 
     fn address(&self, language: Language) -> String {
         let (host, port) = (self.proxy.host(), self.proxy.port());
         match language {
-            Python => self.proxy.connect_string("postgres", "postgres"),
+            Python => self.proxy.conninfo(),
             Java => format!("jdbc:postgresql://{host}:{port}/postgres?user=postgres"),
         }
     }
@@ -117,8 +118,8 @@ impl Site {
         self.cluster.data_dir().parent().expect("the data directory is in the cluster's").to_owned()
     }
 
-    /// The number and the times, in microseconds since 1970, that an owner was allowed last.
-    fn allowed(&self, owner: &str) -> (i32, i64, i64) {
+    /// The worker id and the last times, in microseconds since 1970, that an owner was granted.
+    fn granted(&self, owner: &str) -> (i32, i64, i64) {
         let us = |time: &str| format!("(extract(epoch FROM {time}) * 1000000)::bigint");
         let sql = format!(
             "SELECT number, {}, {} FROM idgen.worker_number JOIN idgen.lease ON (name, slot) = (pool, number)
@@ -136,28 +137,28 @@ impl Instance {
         self.process.id().try_into().expect("a process id is an i32")
     }
 
-    /// Waits for it: how it ended, and what it said.
-    fn end(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
+    /// Waits for the client to exit. Returns its status and standard error.
+    fn wait(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
         let mut status = None;
         cluster.wait_for(PATIENCE, "the client to end", || {
             status = self.process.try_wait().expect("a child can be waited for");
             status.is_some()
         });
-        (status.expect("it has ended"), std::fs::read_to_string(&self.errors).expect("UTF-8"))
+        (status.expect("the client has exited"), std::fs::read_to_string(&self.errors).expect("UTF-8"))
     }
 
-    /// All that it has printed up to now, without a line that it is about to print.
+    /// The ids printed so far, without an incomplete line.
     fn ids(&self) -> Vec<i64> {
         let printed = std::fs::read_to_string(&self.printed).expect("ASCII");
         let whole = printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        whole.map(|line| line.parse().unwrap_or_else(|_| panic!("no id: {line}"))).collect()
+        whole.map(|line| line.parse().unwrap_or_else(|_| panic!("not an id: {line}"))).collect()
     }
 }
 
 impl Instance {
-    /// The last id that it has printed.
+    /// The last id printed.
     fn last(&self) -> Option<i64> {
-        let mut file = File::open(&self.printed).expect("it was created");
+        let mut file = File::open(&self.printed).expect("the file was created");
         let length = file.metadata().expect("an open file").len();
         let (mut tail, longest) = (String::new(), 64);
         file.seek(SeekFrom::Start(length.saturating_sub(longest))).expect("a file");
@@ -166,9 +167,9 @@ impl Instance {
         Some(whole.rsplit('\n').next()?.parse().expect("an id"))
     }
 
-    /// Waits for an id of this time, in microseconds since 1970, or a later one.
+    /// Waits for an id of this time or later, in microseconds since 1970.
     fn wait_for_time(&self, cluster: &Cluster, us: i64) {
-        cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us(id) >= us));
+        cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us_of(id) >= us));
     }
 }
 
@@ -179,63 +180,54 @@ impl Drop for Instance {
     }
 }
 
-/// By the layout's definition, apart from the extension: microseconds since 1970, and the number.
-fn time_us(id: i64) -> i64 {
-    ((id >> 22) + 1_288_834_974_657) * 1000
-}
-
-fn number(id: i64) -> i32 {
-    (id >> 12 & 1023) as i32
-}
-
-/// Ids are of the number, and of its times. Ids increase, so the first and the last tell of all.
-fn assert_inside(ids: &[i64], (allowed, from_us, until_us): (i32, i64, i64)) {
+/// The ids lie inside the rectangle. They increase, so the first and the last one show it for all.
+fn assert_inside(ids: &[i64], (worker_id, from_us, until_us): (i32, i64, i64)) {
     assert_increasing(ids);
-    assert!(ids.iter().all(|id| number(*id) == allowed), "number {allowed}");
-    let (first_us, last_us) = (time_us(ids[0]), time_us(last(ids)));
+    assert!(ids.iter().all(|id| worker_id_of(*id) == worker_id), "worker id {worker_id}");
+    let (first_us, last_us) = (time_us_of(ids[0]), time_us_of(last(ids)));
     assert!(from_us <= first_us && last_us < until_us, "{first_us} to {last_us} in {from_us} to {until_us}");
 }
 
-/// What the database sees in ids is what the client has put there.
+/// The database decodes the ids as the client has encoded them.
 fn assert_parts(client: &mut Client, ids: &[i64]) {
     let sql = "SELECT id, (extract(epoch FROM ts) * 1000000)::bigint, worker, sequence
                FROM unnest($1::bigint[]) AS id, snowflake_parts(id, 'snowflake')";
     for row in client.query(sql, &[&ids]).unwrap() {
         let id: i64 = row.get(0);
         let parts: (i64, i32, i64) = (row.get(1), row.get(2), row.get(3));
-        assert_eq!(parts, (time_us(id), number(id), id & 4095), "{id}");
+        assert_eq!(parts, (time_us_of(id), worker_id_of(id), id & 4095), "{id}");
     }
 }
 
 #[test]
-fn clients_side_by_side_make_ids_inside_their_rectangles() {
+fn concurrent_clients_make_ids_inside_their_rectangles() {
     for _ in 0..rounds(1, 5) {
-        side_by_side();
+        make_ids_concurrently();
     }
 }
 
-fn side_by_side() {
+fn make_ids_concurrently() {
     let owners: Vec<_> = (0..3).flat_map(|n| [(Python, format!("python-{n}")), (Java, format!("java-{n}"))]).collect();
-    // As many numbers as clients: a short ttl may pass before its holder renews, and then nobody else is there to take it.
+    // As many worker ids as clients: no client takes one whose short ttl passes before its holder renews.
     let site = Site::new(builder(), owners.len());
     let count = 50_000;
     let start = |(language, owner): &(Language, String)| site.start(*language, owner, "0.1", count);
     let instances: Vec<_> = owners.iter().map(start).collect();
-    let (mut client, mut all, mut numbers) = (site.cluster.client(), Vec::new(), BTreeSet::new());
+    let (mut client, mut all, mut worker_ids) = (site.cluster.client(), Vec::new(), BTreeSet::new());
     let mut ends_us = Vec::new();
     for ((_, owner), mut instance) in owners.iter().zip(instances) {
-        let (status, errors) = instance.end(&site.cluster);
+        let (status, errors) = instance.wait(&site.cluster);
         assert!(status.success(), "{owner}: {errors}");
         let ids = instance.ids();
         assert_eq!(ids.len(), count);
-        let allowed = site.allowed(owner);
-        assert_inside(&ids, allowed);
+        let granted = site.granted(owner);
+        assert_inside(&ids, granted);
         assert_parts(&mut client, &ids);
-        numbers.insert(allowed.0);
-        ends_us.push((allowed.0, time_us(last(&ids)) + 1));
+        worker_ids.insert(granted.0);
+        ends_us.push((granted.0, time_us_of(last(&ids)) + 1));
         all.extend(ids);
     }
-    assert_eq!(numbers.len(), owners.len(), "each had a number of its own");
+    assert_eq!(worker_ids.len(), owners.len(), "each client has its own worker id");
     assert_distinct(all);
     let renewals: i64 = value(&mut client, "SELECT renewals FROM idgen.stat_lease");
     assert!(renewals > 0, "the clients have renewed");
@@ -243,51 +235,51 @@ fn side_by_side() {
     let begins = "SELECT (worker_id, (extract(epoch FROM not_before) * 1000000)::bigint)::text
                   FROM generate_series(1, $n) AS n, worker_acquire('p', 'next-' || n, '1 min')";
     let mut begins: Vec<String> = column(&mut client, &begins.replace("$n", &owners.len().to_string()));
-    let mut ends: Vec<_> = ends_us.iter().map(|(number, us)| format!("({number},{us})")).collect();
+    let mut ends: Vec<_> = ends_us.iter().map(|(worker_id, us)| format!("({worker_id},{us})")).collect();
     begins.sort_unstable();
     ends.sort_unstable();
-    assert_eq!(begins, ends, "the next holders begin right after the last ids");
+    assert_eq!(begins, ends, "the next rectangles begin right after the last ids");
 }
 
-/// Another client has the only worker id then, so it cannot go on under a new token.
+/// Another client takes the only worker id, so the paused one cannot get a new token.
 fn lost_while_paused(language: Language) {
     let site = Site::new(builder(), 1);
     let mut paused = site.start(language, "paused", "0.1", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids", || !paused.ids().is_empty());
     let guard = pause(paused.pid());
-    let allowed = site.allowed("paused");
+    let granted = site.granted("paused");
     let mut client = site.cluster.client();
     let is_over = "SELECT state <> 'held' FROM idgen.workers";
     site.cluster.wait_for(PATIENCE, "the lease to end", || value(&mut client, is_over));
     let mut next = site.start(Python, "next", "30", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
-    let (status, errors) = paused.end(&site.cluster);
+    let (status, errors) = paused.wait(&site.cluster);
     assert!(!status.success() && errors.contains("are taken"), "{status}: {errors}");
-    assert_inside(&paused.ids(), allowed);
-    next.process.kill().expect("it runs");
-    next.end(&site.cluster);
-    assert_inside(&next.ids(), (0, allowed.2, site.allowed("next").2));
+    assert_inside(&paused.ids(), granted);
+    next.process.kill().expect("the client runs");
+    next.wait(&site.cluster);
+    assert_inside(&next.ids(), (0, granted.2, site.granted("next").2));
 }
 
 #[test]
-fn a_python_client_that_has_lost_its_number_while_it_was_paused_stops_inside_its_rectangle() {
+fn python_client_that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle() {
     lost_while_paused(Python);
 }
 
 #[test]
-fn a_java_client_that_has_lost_its_number_while_it_was_paused_stops_inside_its_rectangle() {
+fn java_client_that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle() {
     lost_while_paused(Java);
 }
 
 fn clock_steps_back(language: Language) {
     let site = Site::new(builder(), 1);
     let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
-    let mut instance = site.start_by(language, "a", "0.3", ENDLESS, Some(&clock));
+    let mut instance = site.start_under_clock(language, "a", "0.3", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
     clock.set_offset_s(-3600);
     let mut client = site.cluster.client();
-    // Between two renewals a client looks at the clock.
+    // A client reads the clock between two renewals.
     let mut wait_for_renewals = || {
         let renewals = "SELECT renewals FROM idgen.stat_lease";
         let before: i64 = value(&mut client, renewals);
@@ -296,81 +288,81 @@ fn clock_steps_back(language: Language) {
     wait_for_renewals();
     let before = instance.ids();
     wait_for_renewals();
-    assert_eq!(instance.ids(), before, "it waits for the clock");
+    assert_eq!(instance.ids(), before, "the client waits for the clock");
     clock.set_offset_s(0);
     site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
-    instance.process.kill().expect("it runs");
-    instance.end(&site.cluster);
-    assert_inside(&instance.ids(), site.allowed("a"));
+    instance.process.kill().expect("the client runs");
+    instance.wait(&site.cluster);
+    assert_inside(&instance.ids(), site.granted("a"));
 }
 
 #[test]
-fn a_python_client_repeats_nothing_when_the_clock_steps_back() {
+fn python_client_repeats_no_id_when_the_clock_steps_back() {
     clock_steps_back(Python);
 }
 
 #[test]
-fn a_java_client_repeats_nothing_when_the_clock_steps_back() {
+fn java_client_repeats_no_id_when_the_clock_steps_back() {
     clock_steps_back(Java);
 }
 
 fn clock_steps_ahead(language: Language) {
     let site = Site::new(builder(), 1);
     let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
-    // It comes before its time, too.
+    // The client also starts before its rectangle begins.
     clock.set_offset_s(-1);
-    let mut instance = site.start_by(language, "a", "30", ENDLESS, Some(&clock));
+    let mut instance = site.start_under_clock(language, "a", "30", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
     clock.set_offset_s(3600);
-    let (status, errors) = instance.end(&site.cluster);
+    let (status, errors) = instance.wait(&site.cluster);
     assert!(
         !status.success() && errors.contains("this clock is too far ahead of the database's"),
         "{status}: {errors}"
     );
-    assert_inside(&instance.ids(), site.allowed("a"));
+    assert_inside(&instance.ids(), site.granted("a"));
 }
 
 #[test]
-fn a_python_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+fn python_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
     clock_steps_ahead(Python);
 }
 
 #[test]
-fn a_java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
+fn java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
     clock_steps_ahead(Java);
 }
 
-/// The client's clock shows full hours: it stands still while the client makes more ids than a millisecond has room for.
+/// The client's clock shows full hours, so it stands still while the client fills a millisecond with ids.
 fn a_millisecond_is_full(language: Language) {
-    const ROOM: usize = 4096;
-    // Leases reach beyond an hour that has begun.
+    const IDS_PER_MS: usize = 4096;
+    // Leases last longer than the current hour.
     let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
     let clock = ClientClock::new(&site.dir(), Duration::from_secs(3600));
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as i64;
-    // To the middle of the next hour: the hour does not end meanwhile.
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs() as i64;
+    // To the middle of the next hour, so that the hour does not end during the test.
     let ahead_s = 3600 + 1800 - now_s % 3600;
     clock.set_offset_s(ahead_s);
-    let mut instance = site.start_by(language, "a", "14400", ENDLESS, Some(&clock));
-    site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= ROOM);
+    let mut instance = site.start_under_clock(language, "a", "14400", ENDLESS, Some(&clock));
+    site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= IDS_PER_MS);
     clock.set_offset_s(ahead_s + 3600);
-    site.cluster.wait_for(PATIENCE, "another one", || instance.ids().len() >= 2 * ROOM);
-    instance.process.kill().expect("it runs");
-    instance.end(&site.cluster);
+    site.cluster.wait_for(PATIENCE, "another full millisecond", || instance.ids().len() >= 2 * IDS_PER_MS);
+    instance.process.kill().expect("the client runs");
+    instance.wait(&site.cluster);
     let ids = instance.ids();
-    assert_inside(&ids, site.allowed("a"));
+    assert_inside(&ids, site.granted("a"));
     let sequences: Vec<_> = ids.iter().map(|id| (id & 4095) as usize).collect();
-    assert!(sequences.iter().enumerate().all(|(n, sequence)| *sequence == n % ROOM), "no time was used up");
-    let times: Vec<_> = ids.chunks(ROOM).map(|chunk| (time_us(chunk[0]), time_us(last(chunk)))).collect();
+    assert!(sequences.iter().enumerate().all(|(n, sequence)| *sequence == n % IDS_PER_MS), "a sequence ended early");
+    let times: Vec<_> = ids.chunks(IDS_PER_MS).map(|chunk| (time_us_of(chunk[0]), time_us_of(last(chunk)))).collect();
     assert!(times.iter().all(|(first_us, last_us)| first_us == last_us), "{times:?}");
-    assert!(times[1].0 - times[0].0 >= 3_600_000_000, "it waited for the clock: {times:?}");
+    assert!(times[1].0 - times[0].0 >= 3_600_000_000, "the client did not wait for the clock: {times:?}");
 }
 
 #[test]
-fn a_python_client_waits_when_a_millisecond_is_full() {
+fn python_client_waits_when_a_millisecond_is_full() {
     a_millisecond_is_full(Python);
 }
 
 #[test]
-fn a_java_client_waits_when_a_millisecond_is_full() {
+fn java_client_waits_when_a_millisecond_is_full() {
     a_millisecond_is_full(Java);
 }

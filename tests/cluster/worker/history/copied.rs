@@ -1,19 +1,19 @@
-//! A copy of the coordinator that is started beside it, as a base backup or the clone of a disk is.
+//! A copy of the coordinator runs beside it, as after restoring a base backup or cloning a disk.
 
 use idgen_testkit::Stop;
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 
-use super::{acquire, assert_apart, builder, define, release, renew, renewal};
+use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
 
 #[test]
-fn a_copy_of_the_coordinator_grants_nothing_until_its_history_begins_anew() {
+fn copied_coordinator_grants_nothing_before_worker_begin_history() {
     let origin = builder().start_with_extension();
-    define(&origin);
+    define_pool(&origin);
     let mut client = origin.client();
     let mut first = acquire(&mut client);
     let copy = origin.copy();
-    // All that the origin grants before it is given up.
+    // The origin grants more before it is stopped.
     renew(&mut client, &mut first, "14 s");
     let second = acquire(&mut client);
     origin.stop(Stop::Immediate);
@@ -27,7 +27,7 @@ fn a_copy_of_the_coordinator_grants_nothing_until_its_history_begins_anew() {
     ] {
         let error = expect_error(&mut client, &statement, "55000");
         assert_eq!(error.message(), "this database is a copy of the coordinator");
-        assert!(hint(&error).contains("SELECT worker_begin_history();"));
+        assert!(hint(&error).contains("run SELECT worker_begin_history();"));
     }
     execute(&mut client, "CREATE ROLE clerk; SET ROLE clerk");
     expect_error(&mut client, "SELECT worker_begin_history()", "42501");

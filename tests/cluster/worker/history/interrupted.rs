@@ -1,15 +1,15 @@
-//! Failovers: the standby that is promoted may lack the last grants and renewals.
+//! Failovers: the promoted standby may lack the last grants and renewals.
 
 use idgen_testkit::Stop;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 
-use super::{acquire, assert_apart, builder, define, release, renew, renewal};
+use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
 
-/// As `ANY 1 (a, b)` allows it: one standby has all that was granted, and the other one is promoted.
+/// With `ANY 1 (a, b)` one standby has every grant, and the other one can be promoted.
 #[test]
-fn a_lagging_standby_that_is_promoted_grants_no_id_time_again_smoke() {
+fn promoted_lagging_standby_grants_no_id_time_again_smoke() {
     let primary = builder().start_with_extension();
-    define(&primary);
+    define_pool(&primary);
     let (current, laggard) = (primary.standby(), primary.standby());
     primary.set_conf("synchronous_standby_names", "ANY 1 (*)");
     primary.reload();
@@ -32,26 +32,26 @@ fn a_lagging_standby_that_is_promoted_grants_no_id_time_again_smoke() {
     assert!(error.message().contains("before the history of this coordinator was interrupted"), "{}", error.message());
     assert!(hint(&error).contains("worker_acquire()"));
     expect_error(&mut client, &format!("SELECT worker_confirm('p', {})", kept.token), "55000");
-    // An old holder can end its term, and then nothing of its times is granted again.
+    // A holder from before can release its worker id, and its times are not granted again.
     release(&mut client, &first);
-    let mut anew = [acquire(&mut client), acquire(&mut client), acquire(&mut client)];
-    assert!(anew.iter().any(|told| told.worker_id == first.worker_id));
-    assert!(anew.iter().any(|told| told.worker_id == second.worker_id));
-    for told in &mut anew {
-        renew(&mut client, told, "14 s");
+    let mut regranted = [acquire(&mut client), acquire(&mut client), acquire(&mut client)];
+    assert!(regranted.iter().any(|grant| grant.worker_id == first.worker_id));
+    assert!(regranted.iter().any(|grant| grant.worker_id == second.worker_id));
+    for grant in &mut regranted {
+        renew(&mut client, grant, "14 s");
     }
     expect_error(&mut client, &renewal(kept.token, "10 s"), "55000");
-    let [one, two, three] = &anew;
+    let [one, two, three] = &regranted;
     assert_apart(&[&first, &kept, &second, one, two, three]);
     let since = "SELECT since > clock_timestamp() - interval '1 min' AND timeline = 2 FROM idgen.worker_history";
     assert!(value::<bool>(&mut client, since));
 }
 
-/// A second failover, before the grants after the first one begin.
+/// The second failover comes before the grants after the first one begin.
 #[test]
-fn two_failovers_in_a_row_grant_no_id_time_again() {
+fn second_failover_in_a_row_grants_no_id_time_again() {
     let primary = builder().start_with_extension();
-    define(&primary);
+    define_pool(&primary);
     let mut client = primary.client();
     let first = acquire(&mut client);
     let standby = primary.standby();
@@ -66,7 +66,7 @@ fn two_failovers_in_a_row_grant_no_id_time_again() {
     laggard.wait_until_replayed(&standby);
     laggard.stop(Stop::Fast);
     release(&mut client, &second);
-    // Of this one the laggard knows nothing.
+    // The laggard does not have this grant.
     let mut third = acquire(&mut client);
     renew(&mut client, &mut third, "14 s");
     standby.stop(Stop::Immediate);
@@ -81,19 +81,19 @@ fn two_failovers_in_a_row_grant_no_id_time_again() {
     assert_apart(&all);
 }
 
-/// Without an interruption nothing waits: a restart and a crash leave server, timeline, database and directory as they were.
+/// A restart and a crash change neither server, timeline, database nor directory, so grants do not wait.
 #[test]
-fn a_restart_and_a_crash_are_no_interruption() {
+fn restart_and_crash_do_not_interrupt_the_history() {
     let cluster = builder().start_with_extension();
-    define(&cluster);
-    let mut told = acquire(&mut cluster.client());
+    define_pool(&cluster);
+    let mut grant = acquire(&mut cluster.client());
     cluster.restart();
-    renew(&mut cluster.client(), &mut told, "10 s");
+    renew(&mut cluster.client(), &mut grant, "10 s");
     cluster.kill9_postmaster();
     cluster.start_again();
     let mut client = cluster.client();
-    renew(&mut client, &mut told, "10 s");
+    renew(&mut client, &mut grant, "10 s");
     acquire(&mut client);
     assert!(value::<bool>(&mut client, "SELECT since = '-infinity' FROM idgen.worker_history"));
-    execute(&mut client, &format!("SELECT worker_confirm('p', {})", told.token));
+    execute(&mut client, &format!("SELECT worker_confirm('p', {})", grant.token));
 }

@@ -1,38 +1,38 @@
-//! Dumps, and an extension that is dropped and made again.
+//! Restored dumps, and an extension that is dropped and created again.
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::run;
 use idgen_testkit::sql::{execute, value};
 
-use super::{acquire, assert_apart, builder, define, release, renew};
+use super::{acquire, assert_apart, builder, define_pool, release, renew};
 
 #[test]
-fn an_extension_made_again_grants_no_id_time_again() {
+fn recreated_extension_grants_no_id_time_again() {
     let cluster = builder().start_with_extension();
-    define(&cluster);
+    define_pool(&cluster);
     let mut client = cluster.client();
     let mut first = acquire(&mut client);
     renew(&mut client, &mut first, "14 s");
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
-    define(&cluster);
+    define_pool(&cluster);
     let second = acquire(&mut client);
     assert_apart(&[&first, &second]);
-    // And once more, before the grants after the first time begin.
+    // Once more, before the grants after the first time begin.
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
-    define(&cluster);
+    define_pool(&cluster);
     let third = acquire(&mut client);
     assert_apart(&[&first, &second, &third]);
 }
 
 #[test]
-fn a_restored_dump_grants_no_id_time_again() {
+fn restored_dump_grants_no_id_time_again() {
     let cluster = builder().start_with_extension();
-    define(&cluster);
+    define_pool(&cluster);
     let mut client = cluster.client();
     let mut first = acquire(&mut client);
     let file = cluster.data_dir().with_file_name("coordinator.dump");
     run(cluster.program("pg_dump").args(["-Fc", "-d", "postgres", "-f"]).arg(&file));
-    // The dump lacks all that comes now.
+    // The dump lacks everything from here on.
     renew(&mut client, &mut first, "14 s");
     let second = acquire(&mut client);
     release(&mut client, &first);
@@ -57,20 +57,20 @@ fn a_restored_dump_grants_no_id_time_again() {
     assert!(value::<bool>(&mut client, interrupted));
 }
 
-/// What counts is the longest rectangle that was possible before, and not what the pool is defined as now.
+/// The longest rectangle that was possible before counts, not the current definition of the pool.
 #[test]
-fn a_pool_with_a_shorter_ttl_begins_after_the_rectangles_of_the_longer_one() {
+fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "SELECT lease_define('p', 4, '1 hour')");
     let until = epoch_us("not_after");
     let first_us: i64 = value(&mut client, &format!("SELECT {until} FROM worker_acquire('p', NULL, '1 hour')"));
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
-    define(&cluster);
+    define_pool(&cluster);
     let second = acquire(&mut client);
     assert!(second.from_us >= first_us, "{} us before", first_us - second.from_us);
 
-    // As a promoted standby finds it, and then a shorter ttl.
+    // The state that a promoted standby finds, and then a shorter ttl.
     execute(&mut client, "UPDATE idgen.worker_history SET timeline = 0");
     let third = acquire(&mut client);
     execute(&mut client, "SELECT lease_define('p', 4, '1 s')");
@@ -78,20 +78,20 @@ fn a_pool_with_a_shorter_ttl_begins_after_the_rectangles_of_the_longer_one() {
     let fourth_us: i64 = value(&mut client, &format!("SELECT {from} FROM worker_acquire('p', NULL, '1 s')"));
     assert!(fourth_us >= third.from_us, "{} us before", third.from_us - fourth_us);
 
-    // The operator knows better.
+    // The operator can decide otherwise.
     let begins = "SELECT worker_begin_history(now() - interval '1 min') < now()";
     assert!(value::<bool>(&mut client, begins));
     let used = "SELECT worker_correct('p', worker_id, now()) FROM (SELECT worker_id FROM idgen.workers WHERE state = 'free') AS w";
     execute(&mut client, &format!("SELECT lease_revoke('p'); {used}"));
     let lead = "SELECT extract(epoch FROM not_before - now()) < 1 FROM worker_acquire('p', NULL, '1 s')";
-    assert!(value::<bool>(&mut client, lead), "grants begin at once");
+    assert!(value::<bool>(&mut client, lead), "the grant begins at once");
 }
 
-/// A coordinator that never granted has nothing to wait for, in whatever database.
+/// A coordinator that has never granted a worker id has nothing to wait for.
 #[test]
-fn the_first_grant_of_a_server_begins_at_once() {
+fn first_grant_of_a_coordinator_begins_at_once() {
     let cluster = builder().start_with_extension();
-    define(&cluster);
+    define_pool(&cluster);
     let mut client = cluster.client();
     let first = acquire(&mut client);
     let now_us: i64 = value(&mut client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");

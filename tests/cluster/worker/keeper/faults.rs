@@ -1,4 +1,4 @@
-//! What goes wrong in a fleet, one after the other.
+//! The faults of a fleet.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::random::Random;
 use crate::POOL;
 use idgen_testkit::grants::{Seen, epoch_us};
 
-/// What happens to one server.
+/// A fault of one server.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     BackendKilled,
@@ -23,22 +23,22 @@ pub enum Fault {
     StoppedAtOnce,
     Restarted,
     KeeperEnded,
-    /// Until the lease has ended.
+    /// Until its lease has ended.
     KeeperPaused,
-    /// While the server is given another number, until the times of the old one are over.
+    /// While the server gets another worker id, until the times of the old one are over.
     BackendPaused,
     Revoked,
-    /// A copy is started beside it, and draws too.
+    /// A copy starts beside it and draws too.
     Copied,
-    /// Ahead by less than a lease lasts, back behind the true time, and to it again.
+    /// Ahead by less than a lease, then behind the true time, then back to it.
     ClockStepped,
-    /// Ahead by more than a lease lasts, and back again.
+    /// Ahead by more than a lease, then back.
     ClockLeapt,
-    /// A copy of its memory renews with its token before it does.
+    /// A copy of its memory renews with its token first.
     Twinned,
     /// It leases from the other pool from now on.
     Moved,
-    /// It issues under a worker id that is set by hand for a while.
+    /// It uses a worker id set by hand for a while.
     SetByHand,
 }
 
@@ -60,13 +60,13 @@ pub const ALL: [Fault; 15] = [
     Fault::SetByHand,
 ];
 
-/// The pool beside the first one. Its worker ids begin above those of that.
+/// The second pool. Its worker ids begin above those of the first one.
 pub const OTHER_POOL: &str = "others";
-/// Where worker ids that are set by hand begin, above those of both pools. The next ones are the other servers'.
+/// The first server's worker id set by hand, above those of both pools. The other servers have the next ones.
 pub const FIRST_BY_HAND: i32 = 500;
 
 impl Fault {
-    /// Can it happen while no coordinator answers?
+    /// True if the fault needs a coordinator that answers.
     pub fn needs_coordinator(self) -> bool {
         matches!(self, Fault::BackendPaused | Fault::Revoked | Fault::Twinned | Fault::Moved | Fault::SetByHand)
     }
@@ -75,8 +75,8 @@ impl Fault {
         matches!(self, Fault::ClockStepped | Fault::ClockLeapt)
     }
 
-    /// Has it happen to a server under load. `coordinator`: where there is one that answers. Returns what a copy of the server
-    /// has seen, if there was one.
+    /// Makes the fault happen to a server under load. `coordinator` is `None` if none answers. Returns the ids of a copy of the
+    /// server, if there is one.
     pub fn happen(self, load: &Load, coordinator: Option<&Cluster>, random: &mut Random) -> Option<Seen> {
         let server = load.cluster;
         match self {
@@ -100,10 +100,10 @@ impl Fault {
             Fault::KeeperEnded => {
                 let pid = keeper(server);
                 end(pid);
-                Worker::wait_until(server, "its keeper gone", |worker| worker.keeper != Some(pid));
+                Worker::wait_until(server, "the end of the keeper", |worker| worker.keeper != Some(pid));
             }
             Fault::KeeperPaused => {
-                // A fault before may have cost the server its lease; without one there is none that ends.
+                // An earlier fault may have cost the server its lease: only an existing lease can end.
                 Worker::wait_until(server, "a lease", |worker| worker.until_us.is_some());
                 let paused = pause(keeper(server));
                 Worker::wait_for_state(server, "ended");
@@ -111,10 +111,10 @@ impl Fault {
             }
             Fault::BackendPaused => load.with_victim(|pid| {
                 let paused = pause(pid);
-                revoke(load, coordinator.expect("one that answers"));
+                revoke(load, coordinator.expect("a coordinator that answers"));
                 paused.resume();
             }),
-            Fault::Revoked => revoke(load, coordinator.expect("one that answers")),
+            Fault::Revoked => revoke(load, coordinator.expect("a coordinator that answers")),
             Fault::Copied => return Some(copy(server, coordinator.is_some())),
             Fault::ClockStepped => {
                 let step_ms = 1 + random.below(1000) as i64;
@@ -125,18 +125,19 @@ impl Fault {
             }
             Fault::ClockLeapt => {
                 server.clock().set_offset_ms(2000 + random.below(2000) as i64);
-                // The lease is asked for from there on; where nobody answers, it is over.
+                // The next lease must begin there. If no coordinator answers, the lease is over.
                 wait_for_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);
             }
-            Fault::Twinned => twin(load, coordinator.expect("one that answers")),
+            Fault::Twinned => twin(load, coordinator.expect("a coordinator that answers")),
             Fault::Moved => {
-                let is_other =
-                    Worker::wait_for_state(server, "leased").number.is_some_and(|number| number >= FIRST_OTHER);
+                let is_other = Worker::wait_for_state(server, "leased")
+                    .worker_id
+                    .is_some_and(|worker_id| worker_id >= FIRST_OTHER);
                 server.set_conf("idgen.worker_pool", if is_other { POOL } else { OTHER_POOL });
                 server.reload();
-                Worker::wait_until(server, "one of the other pool", |worker| {
-                    worker.number.is_some_and(|number| is_other != (number >= FIRST_OTHER))
+                Worker::wait_until(server, "a worker id of the other pool", |worker| {
+                    worker.worker_id.is_some_and(|worker_id| is_other != (worker_id >= FIRST_OTHER))
                 });
                 load.wait_for_ids();
             }
@@ -145,7 +146,9 @@ impl Fault {
                 server.set_conf("idgen.worker_id", &load.by_hand.to_string());
                 server.set_conf("idgen.worker_pool", "");
                 server.restart();
-                Worker::wait_until(server, "the one by hand", |worker| worker.number == Some(load.by_hand));
+                Worker::wait_until(server, "the worker id set by hand", |worker| {
+                    worker.worker_id == Some(load.by_hand)
+                });
                 load.wait_for_ids();
                 server.set_conf("idgen.worker_pool", &pool);
                 server.reload();
@@ -159,11 +162,11 @@ impl Fault {
     }
 }
 
-/// Where the worker ids of the other pool begin.
+/// The first worker id of the other pool.
 pub const FIRST_OTHER: i32 = 100;
 
-/// Renews with the server's token and the end that the server was told last, as a copy of its memory would, and writes down what the
-/// copy may use now: the server may not.
+/// Renews with the server's token and its last known end, as a copy of its memory would. Records the renewal as granted to
+/// the copy: the server must not use it.
 fn twin(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
@@ -171,27 +174,27 @@ fn twin(load: &Load, coordinator: &Cluster) {
     let renew = format!(
         "SELECT known.number, known.token, {before}, {after}
          FROM idgen.worker_number AS known, worker_renew(known.pool, known.token, known.not_after) AS renewed
-         WHERE known.token = (SELECT max(token) FROM told WHERE {own})"
+         WHERE known.token = (SELECT max(token) FROM recorded WHERE {own})"
     );
     let mut renewed = None;
-    coordinator.wait_for(PATIENCE, "the copy to be first", || {
+    coordinator.wait_for(PATIENCE, "the renewal by the copy", || {
         renewed =
             client.query_opt(&renew, &[]).ok().flatten().filter(|row| row.get::<_, i64>(2) < row.get::<_, i64>(3));
         renewed.is_some()
     });
     let row = renewed.expect("waited for");
-    let (number, token): (i32, i64) = (row.get(0), row.get(1));
+    let (worker_id, token): (i32, i64) = (row.get(0), row.get(1));
     let (until_us, twins_us): (i64, i64) = (row.get(2), row.get(3));
     execute(
         &mut client,
         &format!(
-            "INSERT INTO told (number, token, owner, from_us, until_us)
-             SELECT number, token, owner, from_us, {until_us} FROM told WHERE token = {token} LIMIT 1;
-             INSERT INTO told (number, token, owner, from_us, until_us)
-             VALUES ({number}, -{token}, 'a copy of its memory', {until_us}, {twins_us})"
+            "INSERT INTO recorded (worker_id, token, owner, from_us, until_us)
+             SELECT worker_id, token, owner, from_us, {until_us} FROM recorded WHERE token = {token} LIMIT 1;
+             INSERT INTO recorded (worker_id, token, owner, from_us, until_us)
+             VALUES ({worker_id}, -{token}, 'a copy of its memory', {until_us}, {twins_us})"
         ),
     );
-    let is_over = format!("SELECT max(token) > {token} FROM told WHERE {own}");
+    let is_over = format!("SELECT max(token) > {token} FROM recorded WHERE {own}");
     coordinator.wait_for(PATIENCE, "another term", || value(&mut client, &is_over));
 }
 
@@ -203,39 +206,39 @@ pub fn end(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a process of the server");
 }
 
-/// Takes a server's number away, and waits until it was granted another rectangle and the times of the old one are over. Not
-/// by asking the server: one of its processes may stand still with a lock in its hands.
+/// Revokes a server's worker id, and waits until it has another rectangle and the times of the old one are over. It does not
+/// query the server: one of its processes may be paused while it holds a lock.
 fn revoke(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
-    let before: i64 = value(&mut client, &format!("SELECT max(token) FROM told WHERE {own}"));
+    let before: i64 = value(&mut client, &format!("SELECT max(token) FROM recorded WHERE {own}"));
     execute(&mut client, &format!("SELECT lease_revoke(pool, worker_id) FROM idgen.workers WHERE {own}"));
     let is_over = format!(
         "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
-         FROM told WHERE {own}",
+         FROM recorded WHERE {own}",
         epoch_us("clock_timestamp()")
     );
     let began = Instant::now();
     coordinator.wait_for(PATIENCE, "another rectangle", || {
-        // A keeper that waits for such a lock goes on when the process does.
+        // A keeper that waits for such a lock resumes with the process.
         value(&mut client, &is_over) || began.elapsed() > Duration::from_secs(5)
     });
 }
 
-/// A copy has no number until it was granted one of its own. What is drawn from it, if there is a coordinator.
+/// Starts a copy, which has no worker id until it leases one, and draws from it if a coordinator answers.
 fn copy(server: &Cluster, is_answered: bool) -> Seen {
     let copy = server.copy();
-    // It is never set by hand.
+    // Its worker id is never set by hand.
     let load = Load::new(&copy, 0);
     let mut ids = Vec::new();
     if is_answered {
         std::thread::scope(|scope| {
             let _end = load.run(scope, 2);
-            copy.wait_for(PATIENCE, "its ids", || load.count.load(Ordering::Relaxed) > 10_000);
+            copy.wait_for(PATIENCE, "ids of the copy", || load.count.load(Ordering::Relaxed) > 10_000);
         });
         ids = load.into_seen().0;
     } else {
-        let error = copy.client().simple_query("SELECT snowflake_next()").expect_err("no number");
+        let error = copy.client().simple_query("SELECT snowflake_next()").expect_err("the copy has no worker id");
         assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
     }
     Seen { data_dir: copy.data_dir(), ids }

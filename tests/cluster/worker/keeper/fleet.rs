@@ -1,4 +1,4 @@
-//! A fleet of servers under load and under faults, of their own and of their coordinator.
+//! A fleet of servers under load, with faults of the servers and of their coordinator.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -10,42 +10,42 @@ use idgen_testkit::{Cluster, Stop, pause, rounds};
 use super::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
 use super::load::Load;
 use super::random::Random;
-use super::{Worker, coordinator, one_of};
+use super::{Worker, any_of, coordinator};
 use crate::{builder, pooled};
 use idgen_testkit::grants::{Rectangle, Seen, assert_ids_granted, merge_lost, rectangles, worker_id_of};
 
 const TTL: &str = "1500 ms";
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// To a server, while the coordinator answers.
+    /// A fault of a server while the coordinator answers.
     Fault(Fault),
-    /// To a server, while no coordinator answers.
+    /// A fault of a server while no coordinator answers.
     FaultInOutage(Fault),
-    /// The coordinator is killed, and starts again when all leases have ended.
+    /// The coordinator is killed and starts again after all leases have ended.
     Outage,
-    /// It starts again at once.
+    /// The coordinator is killed and starts again at once.
     CoordinatorKilled,
-    /// It is killed, and its standby takes its place.
+    /// The coordinator is killed and its standby promoted.
     Failover,
     CoordinatorClockStepped,
-    /// With two standbys, one of which lacks the last grants and is promoted.
+    /// Of two standbys, the one that lacks the last grants is promoted.
     LaggardPromoted,
-    /// By a year, and back.
+    /// By a year and back.
     CoordinatorClockLeapt,
-    /// Its standby is away for a while, and whatever waits for that is cancelled.
+    /// The standby is down for a while, and every wait for it is cancelled.
     StandbyAway,
 }
 
 const YEAR_MS: i64 = 365 * 86_400_000;
 
-/// All that can happen, each once, in some order.
+/// Every event once, in random order.
 fn events(random: &mut Random) -> Vec<Event> {
     let can_wait = |fault: &Fault| !fault.needs_coordinator() && !matches!(fault, Fault::Copied);
     let mut in_outage: Vec<Fault> = ALL.into_iter().filter(can_wait).collect();
     random.shuffle(&mut in_outage);
-    // Outages take their time.
+    // Outages are slow.
     in_outage.truncate(rounds(3, in_outage.len()));
     in_outage.push(Fault::Copied);
     let in_outage = in_outage.into_iter().map(Event::FaultInOutage);
@@ -64,46 +64,46 @@ struct Coordinators {
 
 impl Coordinators {
     fn start() -> Coordinators {
-        // A standby that has lost its primary looks for it again: until then nothing commits, and nothing is granted.
+        // Nothing commits and nothing is granted until the standby has found its primary again.
         let builder = builder().fake_clock().conf("wal_retrieve_retry_interval", "100 ms");
-        // After a failover ids begin so far ahead: little, so that leases still end in a test.
+        // After a failover ids begin this far ahead. A small lead lets leases end during the test.
         let builder = builder.conf("idgen.worker_max_lead", "6 s");
         let serving = coordinator(builder, 24, TTL);
         serving.execute(&format!("SELECT lease_define('{OTHER_POOL}', 24, '{TTL}', first_slot => {FIRST_OTHER})"));
-        // Neither warnings that are not about grants nor their absence may matter.
+        // Neither unrelated warnings nor their absence must matter.
         serving.execute(
             "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
                  $$ BEGIN RAISE WARNING 'a trigger that warns'; RETURN NULL; END $$;
              CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn();
-             CREATE ROLE deaf LOGIN SUPERUSER; ALTER ROLE deaf SET client_min_messages = error;",
+             CREATE ROLE quiet LOGIN SUPERUSER; ALTER ROLE quiet SET client_min_messages = error;",
         );
         let standby = serving.standby_builder().synchronous().fake_clock().start();
         Coordinators { serving, standby }
     }
 
     fn connect_string(&self) -> String {
-        let places = [&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
-        one_of(&places).replace("user=postgres", "user=deaf")
+        let addresses = [&self.serving, &self.standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
+        any_of(&addresses).replace("user=postgres", "user=quiet")
     }
 
-    /// The standby takes over, and gets one of its own.
+    /// Promotes the standby and gives it a standby.
     fn promote(&mut self, servers: &[Cluster], promoted: impl FnOnce()) {
         self.standby.promote();
         promoted();
         let next = self.standby.standby_builder().synchronous().fake_clock().start();
         self.serving = std::mem::replace(&mut self.standby, next);
-        self.tell(servers);
+        self.redirect(servers);
     }
 
-    /// Where the coordinator is now.
-    fn tell(&self, servers: &[Cluster]) {
+    /// Points the servers to the current coordinator.
+    fn redirect(&self, servers: &[Cluster]) {
         for server in servers {
             server.set_conf("idgen.coordinator", &self.connect_string());
             server.reload();
         }
     }
 
-    /// A second standby; either of the two is enough for a grant.
+    /// Adds a second standby. A grant needs only one of the two.
     fn second_standby(&self) -> Cluster {
         let mut client = self.serving.client();
         let first: String = value(&mut client, "SHOW synchronous_standby_names");
@@ -120,13 +120,13 @@ impl Coordinators {
         second
     }
 
-    /// The old primary is stopped, and all that it had confirmed is on its first standby. That one is lost as well.
+    /// Kills the primary and its first standby, which has every confirmed grant. Returns those grants.
     fn lose_all_but(&mut self, laggard: Cluster) -> Vec<Rectangle> {
         self.serving.kill9_postmaster();
         let mut client = self.standby.client();
         let is_replayed = "SELECT pg_last_wal_replay_lsn() = pg_last_wal_receive_lsn()
                            AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')";
-        self.standby.wait_for(PATIENCE, "all that was confirmed", || value(&mut client, is_replayed));
+        self.standby.wait_for(PATIENCE, "the replay of every confirmed grant", || value(&mut client, is_replayed));
         let granted = rectangles(&mut client);
         self.standby.kill9_postmaster();
         self.standby = laggard;
@@ -134,24 +134,24 @@ impl Coordinators {
     }
 }
 
-/// The fleet, and what is seen of copies of its servers.
+/// The fleet and the ids of copies of its servers.
 struct Fleet<'a> {
     coordinators: Coordinators,
     servers: &'a [Cluster],
     loads: &'a [Load<'a>],
     copies: Vec<Seen>,
-    /// What was granted before the last grants were lost.
+    /// The grants from before a failover that lost the last ones.
     lost: Vec<Rectangle>,
 }
 
 impl Fleet<'_> {
-    fn meet(&mut self, event: Event, random: &mut Random) {
-        let whose = match event {
+    fn apply(&mut self, event: Event, random: &mut Random) {
+        let index = match event {
             Event::Fault(fault) | Event::FaultInOutage(fault) if fault.needs_fake_clock() => self.loads.len() - 1,
             _ => random.below(self.loads.len()),
         };
-        println!("{event:?}, server {whose}");
-        let load = &self.loads[whose];
+        println!("{event:?}, server {index}");
+        let load = &self.loads[index];
         match event {
             Event::Fault(fault) => self.copies.extend(fault.happen(load, Some(&self.coordinators.serving), random)),
             Event::FaultInOutage(fault) => {
@@ -201,7 +201,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// What is told of an outage is not what happened before it.
+    /// Waits for ids first, so that the outage does not count time from before it.
     fn begin_outage(&self) {
         self.loads.iter().for_each(Load::wait_for_ids);
         self.loads.iter().for_each(Load::begin_outage);
@@ -218,7 +218,7 @@ impl Fleet<'_> {
         let laggard = self.coordinators.second_standby();
         let receiver: i32 = value(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
         let paused = pause(receiver);
-        // It lacks renewals, the end of a lease and the grant of another one.
+        // The laggard lacks renewals, the end of a lease and the grant of another one.
         let load = &self.loads[random.below(self.loads.len())];
         self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
         self.wait_for_renewals();
@@ -235,7 +235,7 @@ impl Fleet<'_> {
         standby.stop(Stop::Fast);
         let mut impatient = serving.client();
         let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
-                      WHERE wait_event = 'SyncRep' OR usename = 'deaf' AND query LIKE '%worker_confirm%'";
+                      WHERE wait_event = 'SyncRep' OR usename = 'quiet' AND query LIKE '%worker_confirm%'";
         for server in self.servers {
             let before = Worker::of(&mut server.client()).failures;
             Worker::wait_until(server, "failures", |worker| {
@@ -254,24 +254,24 @@ impl Fleet<'_> {
     }
 }
 
-/// The coordinator is there again. Waits until all servers make ids, and says how long they made none in all, and from now on.
+/// The coordinator is back. Waits until all servers issue ids, and prints the time without ids, in total and from now on.
 fn end_outage(event: Event, loads: &[Load]) {
     loads.iter().for_each(Load::expect_ids);
-    let told = loads.iter().map(|load| {
+    let outages = loads.iter().map(|load| {
         let (longest, late) = load.wait_for_expected_ids();
         format!("{} ms, {} of them with the coordinator back", longest.as_millis(), late.as_millis())
     });
-    println!("    {event:?}: no ids for {}", told.collect::<Vec<_>>().join("; "));
+    println!("    {event:?}: no ids for {}", outages.collect::<Vec<_>>().join("; "));
 }
 
 #[test]
-fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
+fn fleet_issues_no_id_twice_under_any_fault() {
     let mut random = Random::new();
     let coordinators = Coordinators::start();
-    let start = |number: usize| {
+    let start = |index: usize| {
         let server = pooled(&coordinators.connect_string());
-        // One of them has a clock that can be stepped: it is slow.
-        if number == 2 { server.fake_clock() } else { server }.start_with_extension()
+        // Only one has a fake clock, because that is slow.
+        if index == 2 { server.fake_clock() } else { server }.start_with_extension()
     };
     let servers: Vec<Cluster> = (0..3).map(start).collect();
     let loads: Vec<Load> = servers.iter().zip(FIRST_BY_HAND..).map(|(server, id)| Load::new(server, id)).collect();
@@ -281,7 +281,7 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
         loads.iter().for_each(Load::wait_for_ids);
         for _ in 0..rounds(1, 10) {
             for event in events(&mut random) {
-                fleet.meet(event, &mut random);
+                fleet.apply(event, &mut random);
             }
         }
         loads.iter().for_each(Load::wait_for_ids);
@@ -292,9 +292,9 @@ fn no_id_of_a_fleet_comes_twice_whatever_becomes_of_it() {
     for load in loads {
         let (data_dir, by_hand) = (load.cluster.data_dir(), load.by_hand);
         let (ids, errors) = load.into_seen();
-        let numbers: BTreeSet<i32> = ids.iter().map(|id| worker_id_of(*id)).collect();
-        println!("{} ids under numbers {numbers:?}, errors {errors:?}", ids.len());
-        // No other server has the one that is set by hand, and no pool.
+        let worker_ids: BTreeSet<i32> = ids.iter().map(|id| worker_id_of(*id)).collect();
+        println!("{} ids of worker ids {worker_ids:?}, errors {errors:?}", ids.len());
+        // Neither another server nor a pool has the worker id that is set by hand.
         let (set, ids): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| worker_id_of(*id) == by_hand);
         of_settings.extend(set);
         seen.push(Seen { data_dir, ids });

@@ -1,4 +1,4 @@
-//! Sessions that draw from a server, and remember all that they have seen.
+//! Sessions that draw from a server and record the ids that they see.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,29 +14,29 @@ use postgres::{Client, Statement};
 /// The load of one server.
 pub struct Load<'a> {
     pub cluster: &'a Cluster,
-    /// The worker id that it has while it is set by hand.
+    /// The server's worker id while it is set by hand.
     pub by_hand: i32,
     ended: AtomicBool,
-    /// How many ids were seen.
+    /// The number of ids seen.
     pub count: AtomicUsize,
     /// The highest id that any session has seen.
     highest: AtomicI64,
     seen: Mutex<Vec<i64>>,
     silence: Mutex<Silence>,
-    /// How many statements ended with which SQLSTATE, or without one: with the connection.
+    /// The number of failed statements by SQLSTATE, or by "connection".
     errors: Mutex<BTreeMap<String, usize>>,
 }
 
-/// How long no session was given an id.
+/// The time in which no session saw an id.
 struct Silence {
     last: Instant,
     longest: Duration,
-    /// When ids can be expected again, and how long that took.
+    /// When the outage was over, and how long ids took from then on.
     due: Instant,
     late: Option<Duration>,
 }
 
-/// Ends a load, also when the test fails: or it would wait for its sessions for ever.
+/// Ends a load when dropped. Without it a failed test would wait for its sessions forever.
 pub struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -59,7 +59,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Draws in so many sessions. One that meets an error is followed by another.
+    /// Draws in this many sessions. A session that fails is replaced.
     pub fn run<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, sessions: usize) -> End<'scope> {
         for _ in 0..sessions {
             scope.spawn(|| {
@@ -75,12 +75,12 @@ impl<'a> Load<'a> {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// A session from its beginning to its end. Has it seen any id?
+    /// Runs one session to its end. True if it saw an id.
     fn session(&self) -> bool {
         self.cluster.try_client().is_ok_and(|mut client| self.draw(&mut client, &self.ended))
     }
 
-    /// Draws in one session until it meets an error, or is told to end. Has it seen any id?
+    /// Draws in one session until an error or the end of the load. True if it saw an id.
     fn draw(&self, client: &mut Client, ended: &AtomicBool) -> bool {
         let prepared =
             ["SELECT snowflake_next()", "SELECT snowflake_next_many(30)", "SELECT snowflake_next_many(20000)"]
@@ -95,7 +95,7 @@ impl<'a> Load<'a> {
                 _ if turn % 20 == 19 => &some,
                 _ => &one,
             };
-            if self.see(client, statement).is_err() {
+            if self.run_statement(client, statement).is_err() {
                 break;
             }
             turn += 1;
@@ -103,11 +103,11 @@ impl<'a> Load<'a> {
         turn > 0
     }
 
-    /// One statement, and what it returned: also when it came to no good end.
+    /// Runs one statement and records its ids, also if it fails.
     ///
-    /// What begins after an id was seen is issued after it. So each id is above all that any session had seen before its
-    /// statement was sent: over changes of the number, crashes and restarts of the server too.
-    fn see(&self, client: &mut Client, statement: &Statement) -> Result<(), postgres::Error> {
+    /// Each id must be above every id that any session had seen before the statement was sent. This holds over changes of the
+    /// worker id, crashes and restarts too.
+    fn run_statement(&self, client: &mut Client, statement: &Statement) -> Result<(), postgres::Error> {
         let floor = self.highest.load(Ordering::SeqCst);
         let mut ids = Vec::new();
         let outcome = stream(client, statement, &mut ids, &self.count);
@@ -115,17 +115,17 @@ impl<'a> Load<'a> {
             assert!(*first > floor, "{first} after {floor}, in {}", self.cluster.data_dir().display());
             assert_increasing(&ids);
             self.highest.fetch_max(*last, Ordering::SeqCst);
-            self.silence.lock().expect("nobody panics with it").end();
-            self.seen.lock().expect("nobody panics with it").extend(ids);
+            self.silence.lock().expect("no thread panics with the lock").end();
+            self.seen.lock().expect("no thread panics with the lock").extend(ids);
         }
         if let Err(error) = &outcome {
             let code = error.code().map_or("connection", |code| code.code()).to_owned();
-            *self.errors.lock().expect("nobody panics with it").entry(code).or_default() += 1;
+            *self.errors.lock().expect("no thread panics with the lock").entry(code).or_default() += 1;
         }
         outcome
     }
 
-    /// Has one more session draw while `work` is done, and tells its process.
+    /// Draws in one more session while `work` runs with its process id.
     pub fn with_victim(&self, work: impl FnOnce(i32)) {
         let mut client = self.cluster.client();
         let pid = backend_pid(&mut client);
@@ -141,35 +141,35 @@ impl<'a> Load<'a> {
         });
     }
 
-    /// Waits until ids are seen that were not there when this was called.
+    /// Waits until another id is seen.
     pub fn wait_for_ids(&self) {
         let count = self.count.load(Ordering::Relaxed);
         self.cluster.wait_for(PATIENCE, "more ids", || self.count.load(Ordering::Relaxed) > count);
     }
 
-    /// From here on a time without ids counts.
+    /// Starts measuring the time without ids.
     pub fn begin_outage(&self) {
-        *self.silence.lock().expect("nobody panics with it") = Silence::new();
+        *self.silence.lock().expect("no thread panics with the lock") = Silence::new();
     }
 
-    /// What the outage came from is over.
+    /// Marks the end of the outage's cause.
     pub fn expect_ids(&self) {
-        let mut silence = self.silence.lock().expect("nobody panics with it");
+        let mut silence = self.silence.lock().expect("no thread panics with the lock");
         (silence.due, silence.late) = (Instant::now(), None);
     }
 
-    /// Waits for ids that are expected. The longest time without any in the outage, and how long they were expected.
+    /// Waits for the first id after the outage. Returns the longest time without ids, and the time since `expect_ids`.
     pub fn wait_for_expected_ids(&self) -> (Duration, Duration) {
-        let silence = || self.silence.lock().expect("nobody panics with it");
+        let silence = || self.silence.lock().expect("no thread panics with the lock");
         self.cluster.wait_for(PATIENCE, "ids after an outage", || silence().late.is_some());
         let silence = silence();
         (silence.longest, silence.late.expect("waited for"))
     }
 
-    /// All that was seen, and the errors that were met.
+    /// The ids and the errors.
     pub fn into_seen(self) -> (Vec<i64>, BTreeMap<String, usize>) {
-        let whole = "nobody panics with it";
-        (self.seen.into_inner().expect(whole), self.errors.into_inner().expect(whole))
+        let reason = "no thread panics with the lock";
+        (self.seen.into_inner().expect(reason), self.errors.into_inner().expect(reason))
     }
 }
 

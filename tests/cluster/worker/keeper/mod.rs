@@ -1,5 +1,5 @@
-//! Servers whose numbers are leased: whatever becomes of them, of the coordinator and of the way between them, no id comes
-//! twice, and none is outside of what the coordinator granted.
+//! Servers that lease their worker ids: whatever happens to them, to the coordinator and to the network between them, no id
+//! is issued twice or outside the rectangles that the coordinator granted.
 
 mod confirm;
 mod cut;
@@ -18,7 +18,7 @@ use postgres::Client;
 
 use crate::POOL;
 
-/// Makes a server the one that grants numbers, and that writes down what it has granted.
+/// A server that grants worker ids from a pool and records its grants.
 fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
     let coordinator = builder.start_with_extension();
     coordinator.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
@@ -26,17 +26,17 @@ fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
     coordinator
 }
 
-/// A connection string with which each of these is asked in turn: hosts and ports.
-fn one_of(places: &[(String, String)]) -> String {
-    let (hosts, ports): (Vec<_>, Vec<_>) = places.iter().cloned().unzip();
+/// A connection string with several hosts and ports, which libpq tries in turn.
+fn any_of(addresses: &[(String, String)]) -> String {
+    let (hosts, ports): (Vec<_>, Vec<_>) = addresses.iter().cloned().unzip();
     format!("host={} port={} user=postgres dbname=postgres", hosts.join(","), ports.join(","))
 }
 
-/// What a server says of its own number.
+/// The row of `idgen.stat_worker`: a server's own worker id.
 #[derive(Debug)]
 struct Worker {
     state: String,
-    number: Option<i32>,
+    worker_id: Option<i32>,
     from_us: Option<i64>,
     until_us: Option<i64>,
     keeper: Option<i32>,
@@ -52,7 +52,7 @@ impl Worker {
         let row = row(client, &format!("SELECT {columns} FROM idgen.stat_worker"));
         Worker {
             state: row.get(0),
-            number: row.get(1),
+            worker_id: row.get(1),
             until_us: row.get(2),
             keeper: row.get(3),
             renewals: row.get(4),
@@ -66,11 +66,11 @@ impl Worker {
         Worker::wait_until(cluster, state, |worker| worker.state == state)
     }
 
-    /// Waits until a server says this of its number.
+    /// Waits until the row of a server meets a condition.
     fn wait_until(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Worker) -> bool) -> Worker {
         let mut client = cluster.client();
         let mut last = None;
-        cluster.wait_for(PATIENCE, &format!("the server's number: {what}"), || {
+        cluster.wait_for(PATIENCE, &format!("the server's worker id: {what}"), || {
             let worker = Worker::of(&mut client);
             let met = holds(&worker);
             last = Some(worker);
@@ -80,7 +80,7 @@ impl Worker {
     }
 }
 
-/// One id; an error fails the test.
+/// One id. An error fails the test.
 fn draw(client: &mut Client) -> i64 {
     value(client, "SELECT snowflake_next()")
 }

@@ -1,4 +1,4 @@
-//! The way to the coordinator: names that do not resolve, addresses that are silent, and how often the keeper tries.
+//! Connecting to the coordinator: names that do not resolve, silent addresses, and the pauses between attempts.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn compile(server: &Cluster) -> std::path::PathBuf {
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .args([&library, &source])
         .output()
-        .expect("a C compiler is needed to make the faults");
+        .expect("the test needs a C compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
@@ -37,13 +37,13 @@ fn lookups_file(server: &Cluster) -> std::path::PathBuf {
     server.data_dir().with_file_name("lookups")
 }
 
-/// How many lookups of hangs.test have begun.
+/// The number of lookups of hangs.test.
 fn lookups(server: &Cluster) -> usize {
     std::fs::read(lookups_file(server)).unwrap_or_default().len()
 }
 
 fn threads(pid: i32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs").count()
+    std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists").count()
 }
 
 fn tcp(hosts: &str, ports: &str) -> String {
@@ -57,36 +57,36 @@ fn wait_for_error(server: &Cluster, text: &str) {
     server.wait_for(PATIENCE, &format!("the error \"{text}\""), || value(&mut client, &sql));
 }
 
-/// A proxy, and a listener on the same port of 127.0.0.2 that takes connections and says nothing.
-fn proxy_beside_silence(coordinator: &Cluster) -> (Proxy, TcpListener) {
+/// A proxy, and a listener on the same port of 127.0.0.2 that accepts connections and stays silent.
+fn proxy_and_silent_listener(coordinator: &Cluster) -> (Proxy, TcpListener) {
     let proxy = Proxy::on_tcp(coordinator);
     let port = proxy.port().parse().expect("a port");
-    let silence = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).expect("all of 127/8 is this machine's");
+    let silence = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).expect("all of 127/8 is local");
     (proxy, silence)
 }
 
 #[test]
-fn a_server_stops_while_the_name_of_its_coordinator_is_looked_up() {
+fn server_stops_during_a_hanging_lookup_of_its_coordinator() {
     let server = resolving(pooled(&tcp("hangs.test", "5432")));
     server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
-    // Panics if the server does not end.
+    // Panics if the server does not stop.
     server.stop(Stop::Fast);
     assert_eq!(lookups(&server), 1);
 }
 
 #[test]
-fn a_reload_ends_the_wait_for_a_name() {
+fn reload_ends_the_wait_for_a_lookup() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let server = resolving(pooled(&tcp("hangs.test", "5432")));
     server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
-    server.set_conf("idgen.coordinator", &coordinator.connect_string("postgres", "postgres"));
+    server.set_conf("idgen.coordinator", &coordinator.conninfo());
     server.reload();
     let leased = Worker::wait_for_state(&server, "leased");
-    assert_eq!(leased.failures, 0, "the try with the name did not fail, it was given up");
+    assert_eq!(leased.failures, 0, "an abandoned attempt is not a failure");
 }
 
 #[test]
-fn the_second_host_is_used_while_the_name_of_the_first_hangs_smoke() {
+fn second_host_is_used_while_the_lookup_of_the_first_hangs_smoke() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_tcp(&coordinator);
     let hosts = tcp(&format!("hangs.test,{}", proxy.host()), &format!("5432,{}", proxy.port()));
@@ -95,25 +95,25 @@ fn the_second_host_is_used_while_the_name_of_the_first_hangs_smoke() {
     draw(&mut server.client());
     let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 3);
     assert_eq!(renewed.changes, 1, "the lease never ended");
-    assert_eq!(lookups(&server), 1, "the lookup that hangs is not begun again");
+    assert_eq!(lookups(&server), 1, "a hanging lookup is not repeated");
 }
 
 #[test]
-fn a_name_that_hangs_costs_one_thread_however_often_the_keeper_tries() {
+fn hanging_lookup_costs_one_thread_over_many_attempts() {
     let server = resolving(pooled(&tcp("hangs.test", "5432")).conf("idgen.worker_id", "5"));
     let worker = Worker::wait_until(&server, "two failures", |worker| worker.failures >= 2);
     wait_for_error(&server, "the lookup of host name \"hangs.test\" has not ended within");
-    assert_eq!((threads(worker.keeper.expect("it runs")), lookups(&server)), (2, 1));
+    assert_eq!((threads(worker.keeper.expect("the keeper runs")), lookups(&server)), (2, 1));
 }
 
 #[test]
-fn every_address_of_a_host_name_is_tried() {
+fn keeper_tries_every_address_of_a_host_name() {
     let coordinator = coordinator(builder(), 4, "3 s");
-    let (proxy, silence) = proxy_beside_silence(&coordinator);
+    let (proxy, silence) = proxy_and_silent_listener(&coordinator);
     let server = resolving(pooled(&tcp("two.test", proxy.port())));
     let leased = Worker::wait_for_state(&server, "leased");
     drop(silence);
-    // Now the first address refuses.
+    // Now the first address refuses connections.
     let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 2);
     assert_eq!(renewed.changes, 1, "the lease never ended");
     let named = format!("two.test:{}", proxy.port());
@@ -121,17 +121,17 @@ fn every_address_of_a_host_name_is_tried() {
 }
 
 #[test]
-fn a_name_without_an_address_is_an_error_that_says_so() {
+fn unknown_host_name_is_reported() {
     let server = pooled(&tcp("nowhere.invalid", "5432")).start_with_extension();
     wait_for_error(&server, "could not translate host name \"nowhere.invalid\" to address: ");
 }
 
 #[test]
-fn connect_timeout_bounds_each_attempt() {
+fn connect_timeout_limits_each_attempt() {
     let silence = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let port = silence.local_addr().expect("it is bound").port().to_string();
+    let port = silence.local_addr().expect("the listener is bound").port().to_string();
     let conninfo = tcp("127.0.0.1", &port);
-    // One second is less than libpq allows.
+    // libpq raises one second to two.
     for (connect_timeout, ms) in [("1", 2000), ("3", 3000)] {
         let server = pooled(&format!("{conninfo} connect_timeout={connect_timeout}")).start_with_extension();
         wait_for_error(&server, &format!("127.0.0.1:{port} has not answered within {ms} ms"));
@@ -144,26 +144,26 @@ fn connect_timeout_bounds_each_attempt() {
 }
 
 #[test]
-fn a_silent_coordinator_is_tried_ever_more_seldom() {
+fn attempts_at_a_silent_coordinator_slow_down() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_tcp(&coordinator);
-    let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    let server = pooled(&proxy.conninfo()).start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let first = proxy.accepted();
-    server.wait_for(PATIENCE, "a try", || proxy.accepted() > first);
+    server.wait_for(PATIENCE, "an attempt", || proxy.accepted() > first);
     let (first, begun) = (proxy.accepted(), Instant::now());
-    server.wait_for(PATIENCE, "ten tries", || proxy.accepted() >= first + 10);
-    // Half a second each, and at least half of the pause from its end to the next: 50, 100, 200, 400, twice 500, four times 3000.
+    server.wait_for(PATIENCE, "ten attempts", || proxy.accepted() >= first + 10);
+    // Half a second each, and at least half of each pause: 50, 100, 200, 400, twice 500, four times 3000 ms.
     let least = Duration::from_millis(10 * 500 + (50 + 100 + 200 + 400 + 2 * 500 + 4 * 3000) / 2);
-    assert!(begun.elapsed() >= least, "{:?} for ten tries, {least:?} at least", begun.elapsed());
+    assert!(begun.elapsed() >= least, "{:?} for ten attempts, expected at least {least:?}", begun.elapsed());
 }
 
-/// An empty host is libpq's default socket, where nothing listens on this port.
+/// An empty host means libpq's default socket, on which no server listens.
 #[test]
-fn hosts_of_a_service_file_are_tried_one_after_the_other() {
+fn keeper_tries_the_hosts_of_a_service_file_in_turn() {
     let coordinator = coordinator(builder(), 4, "3 s");
-    let (proxy, _silence) = proxy_beside_silence(&coordinator);
+    let (proxy, _silence) = proxy_and_silent_listener(&coordinator);
     let server = pooled("service=ids").start_with_extension();
     server.stop(Stop::Fast);
     let services = server.data_dir().with_file_name("services");
@@ -178,10 +178,10 @@ fn hosts_of_a_service_file_are_tried_one_after_the_other() {
 }
 
 #[test]
-fn the_target_session_attrs_of_the_connection_string_hold() {
+fn target_session_attrs_of_the_connection_string_applies() {
     let coordinator = coordinator(builder(), 4, "30 s");
     let standby = coordinator.standby();
-    let conninfo = standby.connect_string("postgres", "postgres");
+    let conninfo = standby.conninfo();
     for (attributes, error) in [("", "session is read-only"), ("target_session_attrs=any", "during recovery")] {
         let server = pooled(&format!("{conninfo} {attributes}")).start_with_extension();
         wait_for_error(&server, error);
@@ -189,7 +189,7 @@ fn the_target_session_attrs_of_the_connection_string_hold() {
 }
 
 #[test]
-fn a_standby_is_passed_over_at_once() {
+fn standby_among_the_hosts_is_skipped_at_once() {
     let coordinator = coordinator(builder(), 4, "30 s");
     let standby = coordinator.standby();
     let hosts = [&standby, &coordinator].map(|cluster| cluster.host().to_owned()).join(",");

@@ -1,12 +1,12 @@
-//! Chance that can be had again.
+//! Reproducible random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Numbers that follow from a seed: the finalizer of SplitMix64 over a counter.
+/// Random numbers from a seed: the finalizer of SplitMix64 over a counter.
 pub struct Random(u64);
 
 impl Random {
-    /// From the environment variable `IDGEN_SEED`, if it is set, else from the system; printed.
+    /// Takes the seed from the environment variable `IDGEN_SEED` or from the system, and prints it.
     pub fn new() -> Random {
         let given = std::env::var("IDGEN_SEED").ok();
         let seed = given.map_or_else(|| RandomState::new().hash_one(()), |text| text.parse().expect("a number"));

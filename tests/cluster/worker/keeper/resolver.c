@@ -1,10 +1,10 @@
 /*
- * Name resolution with faults. Preloaded into a server, it stands before the C library's getaddrinfo:
+ * Name resolution with faults. Preloaded into a server, it replaces the C library's getaddrinfo:
  *
- *   hangs.test    never answers, and no signal ends the call
+ *   hangs.test    never returns, and no signal ends the call
  *   two.test      has the addresses 127.0.0.2 and 127.0.0.1, in this order
  *
- * Other names pass through. Each call for hangs.test appends a byte to the file $IDGEN_RESOLVER_LOG.
+ * Other names are resolved as usual. Each call for hangs.test appends a byte to the file $IDGEN_RESOLVER_LOG.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 static int (*true_getaddrinfo)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 static const char *log_path;
 
-/* The server writes its title over the environment. */
+/* Reads the environment at load: the server later overwrites it with its process title. */
 __attribute__((constructor)) static void find(void) {
     const char *path = getenv("IDGEN_RESOLVER_LOG");
     true_getaddrinfo = dlsym(RTLD_NEXT, "getaddrinfo");

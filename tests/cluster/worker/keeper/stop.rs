@@ -1,4 +1,4 @@
-//! What becomes of the worker id when the keeper is told to end.
+//! The worker id when the keeper is terminated.
 
 use std::thread;
 
@@ -9,16 +9,16 @@ use super::faults::end;
 use super::{Worker, coordinator};
 use crate::{POOL, builder, pooled};
 
-/// How many terms have not been given back.
+/// The number of terms that have not been released.
 fn held(coordinator: &Cluster) -> i64 {
     value(&mut coordinator.client(), "SELECT sum(depth) FROM idgen.lease")
 }
 
 #[test]
-fn a_server_that_is_stopped_in_the_middle_of_a_renewal_gives_its_worker_id_back_smoke() {
+fn stop_during_a_renewal_releases_the_worker_id_smoke() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let proxy = Proxy::on_socket(&coordinator);
-    let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    let server = pooled(&proxy.conninfo()).start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let before = proxy.accepted();
@@ -27,17 +27,17 @@ fn a_server_that_is_stopped_in_the_middle_of_a_renewal_gives_its_worker_id_back_
     thread::scope(|scope| {
         let stopping = scope.spawn(|| server.stop(Stop::Fast));
         server.wait_for(PATIENCE, "the stop", || server.log().contains("received fast shutdown request"));
-        proxy.go_on();
-        stopping.join().expect("it stops");
+        proxy.resume_forwarding();
+        stopping.join().expect("the server stops");
     });
     assert_eq!(held(&coordinator), 0);
 }
 
 #[test]
-fn a_server_that_is_stopped_does_not_wait_long_for_a_silent_coordinator() {
+fn stop_does_not_wait_long_for_a_silent_coordinator() {
     let coordinator = coordinator(builder(), 4, "1 min");
     let proxy = Proxy::on_socket(&coordinator);
-    let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    let server = pooled(&proxy.conninfo()).start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let began = std::time::Instant::now();
@@ -47,21 +47,20 @@ fn a_server_that_is_stopped_does_not_wait_long_for_a_silent_coordinator() {
 }
 
 #[test]
-fn a_keeper_that_is_terminated_alone_keeps_the_term() {
+fn terminating_the_keeper_keeps_the_term() {
     let coordinator = coordinator(builder(), 4, "1 min");
-    let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
-    let keeper = Worker::wait_for_state(&server, "leased").keeper.expect("it has leased");
+    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let keeper = Worker::wait_for_state(&server, "leased").keeper.expect("the server has a keeper");
     end(keeper);
     Worker::wait_until(&server, "another keeper", |worker| worker.keeper.is_some_and(|pid| pid != keeper));
     assert_eq!(held(&coordinator), 1);
     assert_eq!(Worker::of(&mut server.client()).changes, 1);
 }
 
-/// A server with a lease, a proxy over which its coordinator is silent now, and no pool any more: its keeper gives the worker id
-/// back, in vain.
-fn giving_back_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
+/// A server whose pool is removed while its coordinator is silent: its keeper cannot release the worker id.
+fn releasing_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
     let proxy = Proxy::on_socket(coordinator);
-    let server = pooled(&proxy.connect_string("postgres", "postgres")).start_with_extension();
+    let server = pooled(&proxy.conninfo()).start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let before = proxy.accepted();
@@ -71,30 +70,30 @@ fn giving_back_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
     (proxy, server)
 }
 
-/// The signal came while the keeper waited for an answer, and then it slept with no pool: the stop never ended.
+/// Regression test: the keeper missed a signal during its wait for an answer, and then slept without a pool.
 #[test]
-fn a_server_whose_pool_was_removed_stops_while_its_worker_id_is_given_back() {
+fn server_stops_while_it_releases_the_worker_id_of_a_removed_pool() {
     let coordinator = coordinator(builder(), 4, "1 min");
-    let (_proxy, server) = giving_back_in_vain(&coordinator);
+    let (_proxy, server) = releasing_in_vain(&coordinator);
     let began = std::time::Instant::now();
     server.stop(Stop::Fast);
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
 #[test]
-fn a_pool_that_is_set_again_while_the_worker_id_is_given_back_is_leased_from() {
+fn server_leases_from_a_pool_that_is_set_again_during_the_release() {
     let coordinator = coordinator(builder(), 4, "1 min");
-    let (proxy, server) = giving_back_in_vain(&coordinator);
+    let (proxy, server) = releasing_in_vain(&coordinator);
     server.set_conf("idgen.worker_pool", POOL);
     server.reload();
-    proxy.go_on();
+    proxy.resume_forwarding();
     Worker::wait_for_state(&server, "leased");
 }
 
 #[test]
-fn a_reload_in_the_middle_of_a_renewal_loses_no_term() {
+fn reload_during_a_renewal_keeps_the_term() {
     let coordinator = coordinator(builder(), 4, "6 s");
-    let server = pooled(&coordinator.connect_string("postgres", "postgres")).start_with_extension();
+    let server = pooled(&coordinator.conninfo()).start_with_extension();
     let before = Worker::wait_for_state(&server, "leased");
     let mut other = coordinator.client();
     let mut blocking = other.transaction().expect("a transaction");
@@ -104,25 +103,25 @@ fn a_reload_in_the_middle_of_a_renewal_loses_no_term() {
     let mut watch = coordinator.client();
     coordinator.wait_for(PATIENCE, "a renewal under way", || value(&mut watch, waiting));
     server.reload();
-    blocking.commit().expect("it ends");
+    blocking.commit().expect("a commit");
     let after = Worker::wait_until(&server, "a renewal", |worker| worker.renewals > before.renewals);
     assert_eq!((after.changes, after.from_us), (1, before.from_us));
     assert!(!server.log().contains("is lost"), "{}", server.log());
 }
 
 #[test]
-fn a_worker_id_set_by_hand_is_used_again_when_the_pool_goes_between_two_keepers() {
+fn worker_id_set_by_hand_returns_when_the_pool_is_removed_between_keepers() {
     let coordinator = coordinator(builder(), 4, "1 min");
     let proxy = Proxy::on_socket(&coordinator);
-    let conninfo = proxy.connect_string("postgres", "postgres");
+    let conninfo = proxy.conninfo();
     let server = pooled(&conninfo).conf("idgen.worker_id", "3").start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     server.stop(Stop::Immediate);
     server.start_again();
     let keeper = Worker::wait_until(&server, "a keeper", |worker| worker.keeper.is_some()).keeper;
-    end(keeper.expect("it was awaited"));
+    end(keeper.expect("waited for"));
     server.set_conf("idgen.worker_pool", "");
     server.reload();
-    assert_eq!(Worker::wait_for_state(&server, "set").number, Some(3));
+    assert_eq!(Worker::wait_for_state(&server, "set").worker_id, Some(3));
 }

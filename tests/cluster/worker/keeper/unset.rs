@@ -1,4 +1,4 @@
-//! Where worker ids change hands between settings and pools: not set, set by hand, leased, and back.
+//! Changes between no worker id, one set by hand, one leased from a pool, and back.
 
 use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
@@ -20,38 +20,38 @@ fn holder_of_0(coordinator: &Cluster) -> Cluster {
     server
 }
 
-const HAD_A_POOL: &str = "this server has no worker id any more";
+const HAD_A_POOL: &str = "this server no longer has a worker id";
 
 #[test]
-fn an_idle_server_without_a_worker_id_issues_none_as_0_after_it_was_given_a_pool() {
+fn server_without_a_worker_id_stops_using_0_when_it_gets_a_pool() {
     let coordinator = coordinator(builder(), 4, "1 hour");
     let idle = builder().start_with_extension();
     let mut client = idle.client();
-    assert_eq!(worker_id_of(draw(&mut client)), 0, "one server alone needs no worker id");
+    assert_eq!(worker_id_of(draw(&mut client)), 0, "a single server needs no worker id");
     let other = holder_of_0(&coordinator);
     let of_other = draw_some(&mut other.client());
     set_pool(&idle, POOL, &coordinator.conninfo());
     let of_idle = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 10000)");
     let as_0 = of_idle.iter().filter(|id| worker_id_of(**id) == 0).count();
-    assert_eq!(as_0, 0, "ids under worker id 0, which the other server holds");
+    assert_eq!(as_0, 0, "ids of worker id 0, which the other server holds");
     assert_distinct([&of_other[..], &of_idle].concat());
     let seen = [(&other, of_other), (&idle, of_idle)];
     let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
     assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
 }
 
-/// No draw is needed for it.
+/// No draw is needed.
 #[test]
-fn the_keeper_leases_at_the_reload_and_renews_before_the_first_draw() {
+fn keeper_leases_at_the_reload_and_renews_before_the_first_draw() {
     let coordinator = coordinator(builder(), 4, "1 s");
     let server = builder().start_with_extension();
     set_pool(&server, POOL, &coordinator.conninfo());
     let leased = Worker::wait_until(&server, "renewals", |worker| worker.renewals > 1);
-    assert_eq!((leased.state.as_str(), leased.number), ("leased", Some(0)));
+    assert_eq!((leased.state.as_str(), leased.worker_id), ("leased", Some(0)));
 }
 
 #[test]
-fn a_used_up_pool_leaves_a_server_without_a_worker_id_without_ids() {
+fn server_without_a_worker_id_issues_no_ids_if_its_pool_is_exhausted() {
     let coordinator = coordinator(builder(), 1, "1 hour");
     let late = builder().start_with_extension();
     let mut client = late.client();
@@ -61,14 +61,14 @@ fn a_used_up_pool_leaves_a_server_without_a_worker_id_without_ids() {
     set_pool(&late, POOL, &coordinator.conninfo());
     let error = client.query("SELECT snowflake_next() FROM generate_series(1, 10000)", &[]);
     let of_late: Vec<i64> = error.as_ref().map_or(vec![], |rows| rows.iter().map(|row| row.get(0)).collect());
-    assert_eq!(of_late.len(), 0, "ids as 0, {} of them on both", count_repeated(&of_first, &of_late));
+    assert_eq!(of_late.len(), 0, "ids of worker id 0, {} of them on both servers", count_repeated(&of_first, &of_late));
     let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), "this server has no worker id yet from pool \"servers\"");
-    assert!(error.detail().is_some_and(|detail| detail.contains("of worker pool \"servers\" are taken")), "{error:?}");
+    assert!(error.detail().is_some_and(|detail| detail.contains("of pool \"servers\" are taken")), "{error:?}");
 }
 
 #[test]
-fn a_server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
+fn server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
     let coordinator = coordinator(builder(), 4, "1 hour");
     let server = holder_of_0(&coordinator);
     for how in [Stop::Fast, Stop::Immediate] {
@@ -80,7 +80,7 @@ fn a_server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
         assert_eq!(error.message(), HAD_A_POOL);
         assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
         let state = Worker::of(&mut client);
-        assert_eq!((state.state.as_str(), state.number, state.keeper), ("waiting", None, None));
+        assert_eq!((state.state.as_str(), state.worker_id, state.keeper), ("waiting", None, None));
     }
     server.set_conf("idgen.worker_id", "9");
     server.restart();
@@ -88,39 +88,39 @@ fn a_server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
 }
 
 #[test]
-fn a_damaged_memory_counts_as_that_of_a_pool() {
+fn damaged_idgen_worker_file_counts_as_a_former_pool() {
     let server = builder().start_with_extension();
     let mut client = server.client();
     assert_eq!(worker_id_of(draw(&mut client)), 0);
     let path = server.data_dir().join("idgen_worker");
-    assert!(!path.exists(), "it never had a pool");
+    assert!(!path.exists(), "the server never had a pool");
     std::fs::write(&path, "idgen worker 1\n").expect("the data directory is writable");
     server.restart();
     let error = expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
     assert_eq!(error.message(), HAD_A_POOL);
     assert!(error.detail().is_some_and(|detail| detail.contains("\"idgen_worker\" could not be read")), "{error:?}");
-    server.wait_for(PATIENCE, "the log to say so", || server.log().contains("could not read file \"idgen_worker\""));
-    assert!(server.log().contains("HINT:  Set idgen.worker_id, or idgen.worker_pool"), "what to do");
+    server.wait_for(PATIENCE, "the log line", || server.log().contains("could not read file \"idgen_worker\""));
+    assert!(server.log().contains("HINT:  Set idgen.worker_id, or idgen.worker_pool"), "the log has a hint");
     server.set_conf("idgen.worker_id", "5");
     server.restart();
-    assert_eq!(worker_id_of(draw(&mut server.client())), 5, "a worker id that is set needs no memory");
+    assert_eq!(worker_id_of(draw(&mut server.client())), 5, "a worker id that is set does not need the file");
 
     let coordinator = coordinator(builder(), 4, "1 hour");
     set_pool(&server, POOL, &coordinator.conninfo());
     Worker::wait_for_state(&server, "leased");
-    let written = std::fs::read_to_string(&path).expect("it is there");
+    let written = std::fs::read_to_string(&path).expect("the file exists");
     assert!(written.contains("\npool servers\n"), "{written}");
 }
 
 #[test]
-fn a_copy_of_a_server_with_a_pool_does_not_act_as_0_and_ends_no_term_of_its_origin() {
+fn copied_server_does_not_use_0_and_keeps_the_term_of_its_origin() {
     let coordinator = coordinator(builder(), 4, "1 hour");
     let server = holder_of_0(&coordinator);
     let copy = server.copy();
     let mut other = copy.client();
     assert_ne!(worker_id_of(draw(&mut other)), 0);
     let held = "SELECT count(*) FROM idgen.workers WHERE state = 'held'";
-    assert_eq!(value::<i64>(&mut coordinator.client(), held), 2, "the origin's is held too");
+    assert_eq!(value::<i64>(&mut coordinator.client(), held), 2, "the origin's and the copy's");
     assert_eq!(Worker::of(&mut server.client()).changes, 1);
 
     // A copy of a copy, without a pool from the start.
@@ -131,7 +131,7 @@ fn a_copy_of_a_server_with_a_pool_does_not_act_as_0_and_ends_no_term_of_its_orig
 }
 
 #[test]
-fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
+fn worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     let coordinator = coordinator(builder(), 16, "1 hour");
     let server = builder().conf("idgen.worker_id", "7").start_with_extension();
     let mut client = server.client();
@@ -140,7 +140,7 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     set_pool(&server, POOL, &coordinator.conninfo());
     Worker::wait_until(&server, "failures", |worker| worker.failures > 2);
     seen.extend(draw_some(&mut client));
-    // Also after a crash: no pool has had it yet.
+    // Also after a crash: no pool has granted it yet.
     server.stop(Stop::Immediate);
     server.start_again();
     client = server.client();
@@ -149,7 +149,7 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     coordinator.start_again();
     let leased = Worker::wait_for_state(&server, "leased");
     seen.extend(draw_some(&mut client));
-    assert!(seen.iter().all(|id| worker_id_of(*id) == 7) && leased.number == Some(7), "{leased:?}");
+    assert!(seen.iter().all(|id| worker_id_of(*id) == 7) && leased.worker_id == Some(7), "{leased:?}");
     assert_increasing(&seen);
 
     // From now on the pool is in charge of it.
@@ -157,7 +157,7 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     server.stop(Stop::Immediate);
     server.start_again();
     expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
-    // And no more when it is set by hand again, on a server that gave it back.
+    // No longer once the server has released it and it is set by hand again.
     coordinator.start_again();
     Worker::wait_for_state(&server, "leased");
     set_pool(&server, "", "");
@@ -168,7 +168,7 @@ fn a_worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
 }
 
 #[test]
-fn a_worker_id_set_by_hand_that_another_server_holds_is_given_up_and_logged() {
+fn worker_id_set_by_hand_that_another_server_holds_is_replaced_and_logged() {
     let coordinator = coordinator(builder(), 16, "1 hour");
     let _other = holder_of_0(&coordinator);
     let server = builder().conf("idgen.worker_id", "0").start_with_extension();
@@ -176,20 +176,20 @@ fn a_worker_id_set_by_hand_that_another_server_holds_is_given_up_and_logged() {
     draw(&mut client);
     set_pool(&server, POOL, &coordinator.conninfo());
     let leased = Worker::wait_for_state(&server, "leased");
-    assert_eq!(leased.number, Some(1));
+    assert_eq!(leased.worker_id, Some(1));
     assert_eq!(worker_id_of(draw(&mut client)), 1);
     let warning = "WARNING:  worker id 0, which idgen.worker_id sets, is not free in pool \"servers\"";
     assert!(server.log().contains(warning), "{}", server.log());
 }
 
-/// The keeper has no database: it is there from the start on, also where no pool is.
+/// The keeper connects to no database, so it can run from the start on.
 #[test]
-fn the_keeper_holds_up_neither_databases_nor_an_orderly_stop() {
+fn keeper_blocks_neither_create_database_nor_a_smart_stop() {
     let server = builder().start_with_extension();
     let mut client = server.client();
-    assert_eq!(Worker::of(&mut client).keeper, None, "nothing is kept");
+    assert_eq!(Worker::of(&mut client).keeper, None, "no keeper without a pool");
     set_pool(&server, POOL, &server.conninfo());
-    Worker::wait_until(&server, "its keeper", |worker| worker.keeper.is_some());
+    Worker::wait_until(&server, "the keeper", |worker| worker.keeper.is_some());
     execute(&mut client, "SET statement_timeout = '10s'");
     execute(&mut client, "CREATE DATABASE made TEMPLATE template1");
     execute(&mut client, "DROP DATABASE made");

@@ -1,20 +1,19 @@
-//! How the keeper reaches its coordinator, and who sees the connection string.
+//! The keeper's connection to its coordinator, and access to the connection string.
 
 use std::path::Path;
 
 use idgen_testkit::Stop;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
-use super::{DRAW, ask_keepers_for_a_password, coordinator};
+use super::{DRAW, coordinator, require_keeper_password};
 use crate::{builder, pooled};
 
-/// The connection is libpq's: a service file, a password file, and hosts that are down or are standbys before the one that
-/// grants.
+/// libpq's service file, password file and several hosts, of which one is down and one a standby.
 #[test]
-fn the_coordinator_is_found_by_service_password_file_and_several_hosts_smoke() {
+fn keeper_finds_the_coordinator_by_service_password_file_and_several_hosts_smoke() {
     let coordinator = coordinator(4, "1 min");
     let standby = coordinator.standby();
-    ask_keepers_for_a_password(&coordinator);
+    require_keeper_password(&coordinator);
     let cluster = builder().start_with_extension();
     let dir = cluster.data_dir();
     let (service, passwords) = (dir.join("services"), dir.join("passwords"));
@@ -38,7 +37,7 @@ fn the_coordinator_is_found_by_service_password_file_and_several_hosts_smoke() {
     assert_eq!(value::<String>(&mut coordinator.client(), "SELECT role::text FROM idgen.workers"), "keeper");
 }
 
-/// Readable by the server only, as libpq wants it of a file of passwords.
+/// Makes a file readable by the server only, as libpq requires of a password file.
 fn own_by_server(file: &Path, like: &Path) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
     let owner = std::fs::metadata(like).expect("a directory");
@@ -46,9 +45,9 @@ fn own_by_server(file: &Path, like: &Path) {
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the mode is set");
 }
 
-/// Ordinary roles can neither see the connection string nor change where the number comes from.
+/// Ordinary roles can neither see the connection string nor change the pool.
 #[test]
-fn only_who_may_configure_the_server_sees_and_sets_the_coordinator() {
+fn ordinary_role_cannot_see_or_set_the_coordinator() {
     let cluster = builder().conf("idgen.coordinator", "password=hidden").start_with_extension();
     cluster.execute("CREATE ROLE ordinary LOGIN");
     let mut client = cluster.client_as("postgres", "ordinary");
@@ -60,11 +59,11 @@ fn only_who_may_configure_the_server_sees_and_sets_the_coordinator() {
     assert!(!all.contains("hidden") && !status.contains("hidden"), "{all} {status}");
 }
 
-/// A session that waits for the first answer of a silent coordinator can be cancelled, and the server stopped.
+/// A session that waits for the coordinator's first answer can be cancelled, and the server stopped.
 #[test]
-fn a_silent_coordinator_holds_up_neither_a_cancel_nor_a_stop_smoke() {
+fn silent_coordinator_blocks_neither_a_cancel_nor_a_stop_smoke() {
     let directory = tempfile::tempdir().unwrap();
-    // Accepts, and never says a word.
+    // Accepts connections and never answers.
     let _silent = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
     open_to_all(directory.path());
     let conninfo = format!("host={} user=postgres", directory.path().display());

@@ -1,5 +1,4 @@
-//! This server's number from a pool: settings and their changes, what goes wrong, and what is shown. The faults of a fleet
-//! are in `keeper`.
+//! This server's worker id from a pool: settings and their changes, errors, and views. The faults of a fleet are in `keeper`.
 
 mod connection;
 mod settings;
@@ -10,7 +9,7 @@ use postgres::Client;
 
 use crate::{POOL, builder};
 
-/// A server that has the pool `servers`, for itself or for others.
+/// A server with the pool `servers`, for itself or for others.
 fn coordinator(slots: i32, ttl: &str) -> Cluster {
     let cluster = builder().start_with_extension();
     cluster.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
@@ -23,14 +22,14 @@ fn state(client: &mut Client) -> String {
 
 fn wait_for_state(cluster: &Cluster, wanted: &str) {
     let mut client = cluster.client();
-    cluster.wait_for(PATIENCE, &format!("the number to be {wanted}"), || state(&mut client) == wanted);
+    cluster.wait_for(PATIENCE, &format!("the worker id to be {wanted}"), || state(&mut client) == wanted);
 }
 
-fn ask_keepers_for_a_password(coordinator: &Cluster) {
+fn require_keeper_password(coordinator: &Cluster) {
     coordinator.execute("CREATE ROLE keeper LOGIN PASSWORD 'a secret'");
     let hba = coordinator.data_dir().join("pg_hba.conf");
-    let rules = std::fs::read_to_string(&hba).expect("it is there");
-    std::fs::write(&hba, format!("local all keeper scram-sha-256\n{rules}")).expect("it can be written");
+    let rules = std::fs::read_to_string(&hba).expect("pg_hba.conf is readable");
+    std::fs::write(&hba, format!("local all keeper scram-sha-256\n{rules}")).expect("pg_hba.conf is writable");
     coordinator.reload();
 }
 

@@ -7,14 +7,14 @@ use super::{acquire, at, builder, renewal};
 const YEAR_MS: i64 = 365 * 86_400_000;
 const SECOND_US: i64 = 1_000_000;
 
-/// The time by the true clock, which the holder has.
+/// The holder's time, by the true clock.
 fn true_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     now.as_micros() as i64
 }
 
 #[test]
-fn holders_that_say_their_time_are_granted_nothing_far() {
+fn holder_that_reports_its_time_is_granted_no_far_rectangle() {
     let cluster = builder().fake_clock().start_with_extension();
     cluster.execute("SELECT lease_define('p', 4, '10 s')");
     let mut client = cluster.client();
@@ -24,8 +24,8 @@ fn holders_that_say_their_time_are_granted_nothing_far() {
     assert!(client.query_one(is_leapt, &[&((true_us() / SECOND_US) as f64)]).unwrap().get::<_, bool>(0));
     held.until_us = value(&mut client, &renewal(&held, &at(true_us())));
     let next = acquire(&mut client, &at(true_us()));
-    for told in [&held, &next] {
-        assert!(told.from_us <= true_us() && told.until_us <= true_us() + 10 * SECOND_US, "{told:?}");
+    for grant in [&held, &next] {
+        assert!(grant.from_us <= true_us() && grant.until_us <= true_us() + 10 * SECOND_US, "{grant:?}");
     }
     cluster.clock().set_offset_ms(0);
     held.until_us = value(&mut client, &renewal(&held, &at(true_us())));
@@ -34,10 +34,10 @@ fn holders_that_say_their_time_are_granted_nothing_far() {
     assert!(third.from_us <= true_us(), "{third:?}");
 }
 
-/// A holder that does not say it is granted a year ahead. Then its worker id is refused, with the reason, until the operator
-/// corrects it.
+/// A holder that does not report its time is granted a rectangle a year ahead. Later grants of the worker id fail with the
+/// reason until the operator corrects it.
 #[test]
-fn a_worker_id_that_begins_a_year_ahead_is_refused_and_cured() {
+fn worker_id_a_year_ahead_is_refused_until_it_is_corrected() {
     let cluster = builder().fake_clock().start_with_extension();
     cluster.execute("SELECT lease_define('p', 1, '10 s')");
     let mut client = cluster.client();
@@ -49,12 +49,12 @@ fn a_worker_id_that_begins_a_year_ahead_is_refused_and_cured() {
 
     let sql = format!("SELECT worker_acquire('p', NULL, '10 s', {})", at(true_us()));
     let error = expect_error(&mut client, &sql, "55000");
+    assert!(error.message().starts_with("worker id 0 of pool \"p\" cannot be used before "), "{}", error.message());
     assert!(
-        error.message().starts_with("worker id 0 of worker pool \"p\" cannot be used before "),
-        "{}",
-        error.message()
+        error.detail().is_some_and(|detail| detail.contains("The clock of this server says")),
+        "{:?}",
+        error.detail()
     );
-    assert!(error.detail().is_some_and(|detail| detail.contains("the clock here says")), "{:?}", error.detail());
     assert!(hint(&error).contains("SELECT worker_correct('p', 0, "), "{}", hint(&error));
 
     cluster.execute(&format!("SELECT worker_correct('p', 0, {})", at(started_us)));
@@ -62,9 +62,9 @@ fn a_worker_id_that_begins_a_year_ahead_is_refused_and_cured() {
     assert!(cured.from_us == started_us && cured.until_us <= true_us() + 10 * SECOND_US, "{cured:?}");
 }
 
-/// A free worker id whose times are near goes before one that is far, and a caller a year ahead is refused.
+/// A free worker id that begins soon is preferred to one that begins late. A caller a year ahead is refused.
 #[test]
-fn a_far_worker_id_is_passed_over_and_a_caller_far_ahead_refused() {
+fn far_worker_id_is_skipped_and_a_far_caller_refused() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 2, '10 s')");
     let mut client = cluster.client();
@@ -74,7 +74,7 @@ fn a_far_worker_id_is_passed_over_and_a_caller_far_ahead_refused() {
         far.token
     ));
     let sql = "SELECT worker_id FROM worker_acquire('p', NULL, '10 s', clock_timestamp(), prefer => 0)";
-    assert_eq!(value::<i32>(&mut client, sql), 1, "worker id 0 is preferred, and of no use");
+    assert_eq!(value::<i32>(&mut client, sql), 1, "worker id 0 is preferred but begins too late");
     let ahead = "SELECT worker_acquire('p', NULL, '10 s', now() + interval '1 year')";
     let error = expect_error(&mut client, ahead, "55000");
     assert!(hint(&error).contains("idgen.worker_max_lead"), "{}", hint(&error));

@@ -1,4 +1,4 @@
-//! A client that sends several statements before it asks for their end, as a pipeline does.
+//! A client that pipelines statements: it sends several before it sends Sync.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use idgen_testkit::sql::{PATIENCE, value};
 
 use super::builder;
 
-/// A session by the protocol itself.
+/// A session that speaks the wire protocol.
 struct Session(UnixStream);
 
 impl Session {
@@ -30,15 +30,15 @@ impl Session {
         self.0.write_all(&message).expect("sent");
     }
 
-    /// Parses, binds and executes, and asks for the answer, but not for the end of the transaction.
-    fn execute_without_end(&mut self, sql: &str) {
+    /// Sends Parse, Bind, Execute and Flush, but no Sync.
+    fn execute_without_sync(&mut self, sql: &str) {
         self.send(Some(b'P'), format!("\0{sql}\0\0\0").as_bytes());
         self.send(Some(b'B'), &[0; 8]);
         self.send(Some(b'E'), &[0; 5]);
         self.send(Some(b'H'), &[]);
     }
 
-    /// Reads messages up to one of this kind, and returns its body; an error's instead, if one comes before.
+    /// Reads up to a message of this kind or an error, and returns its kind and body.
     fn read_to(&mut self, kind: u8) -> (u8, String) {
         loop {
             let mut header = [0; 5];
@@ -53,33 +53,33 @@ impl Session {
     }
 }
 
-/// It is told and committed before the transaction's end is asked for, so that no later statement takes it back.
+/// The grant is committed before its result is sent, so that no later statement can roll it back.
 #[test]
-fn a_rectangle_that_a_pipeline_was_told_stays_granted() {
+fn rectangle_granted_in_a_pipeline_survives_a_later_error() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 4, '10 s')");
     let mut session = Session::open(&cluster);
-    session.execute_without_end("SELECT worker_acquire('p', 'pipeline', '10 s')");
-    let (kind, told) = session.read_to(b'C');
-    assert_eq!(kind, b'C', "{told}");
+    session.execute_without_sync("SELECT worker_acquire('p', 'pipeline', '10 s')");
+    let (kind, body) = session.read_to(b'C');
+    assert_eq!(kind, b'C', "{body}");
     // A statement that fails rolls back what is not committed.
-    session.execute_without_end("SELECT 1 / 0");
+    session.execute_without_sync("SELECT 1 / 0");
     assert_eq!(session.read_to(b'C').0, b'E');
     session.send(Some(b'S'), &[]);
     session.read_to(b'Z');
     let held = "SELECT count(*) = 1 FROM idgen.workers WHERE owner = 'pipeline' AND state = 'held'";
-    assert!(value::<bool>(&mut cluster.client(), held), "a rectangle was told that a rollback took back");
+    assert!(value::<bool>(&mut cluster.client(), held), "a rollback took back a rectangle that the client knows");
 }
 
-/// Behind another statement it is in that one's transaction.
+/// After another statement, the call runs in the transaction of that one.
 #[test]
-fn a_pipeline_is_granted_nothing_behind_another_statement() {
+fn pipeline_is_granted_nothing_after_another_statement() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 4, '10 s')");
     let mut session = Session::open(&cluster);
-    session.execute_without_end("SELECT 1");
+    session.execute_without_sync("SELECT 1");
     assert_eq!(session.read_to(b'C').0, b'C');
-    session.execute_without_end("SELECT worker_acquire('p', 'pipeline', '10 s')");
+    session.execute_without_sync("SELECT worker_acquire('p', 'pipeline', '10 s')");
     let (kind, error) = session.read_to(b'C');
     assert!(kind == b'E' && error.contains("25001"), "{error}");
 }

@@ -1,10 +1,10 @@
-//! Where a promoted server begins, and what its primary may have issued.
+//! The floor of a promoted server, compared with the ids that its primary may have issued.
 
 use super::*;
 use crate::clock::label::Label;
 
 #[test]
-fn a_label_reads_back_and_anything_else_is_none() {
+fn label_reads_back_and_other_texts_are_none() {
     let label = Label { timeline: 7, until_ms: NOW_MS };
     assert_eq!(label.to_string(), format!("1 timeline 7 until {NOW_MS}"));
     assert_eq!(Label::parse(&label.to_string()), Some(label));
@@ -23,19 +23,19 @@ fn a_label_reads_back_and_anything_else_is_none() {
 }
 
 #[test]
-fn after_recovery_time_begins_past_the_label_and_the_one_that_may_be_lost() {
+fn floor_after_recovery_is_past_the_label_and_the_next_one_that_may_be_lost() {
     let recovered = Evidence { recovered: true, label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
     assert_eq!(recovered.floor_ms(None), NOW_MS + 100_000 + AHEAD_MS);
-    // A label that is older than the last commit, of a primary with an older release, lowers nothing.
+    // A label older than the last commit, from a primary of an older release, lowers nothing.
     let older = Evidence { replayed_ms: Some(NOW_MS), label_ms: Some(NOW_MS - 100_000), ..recovered };
     assert_eq!(older.floor_ms(None), NOW_MS + AHEAD_MS + 10_000);
-    // A server that was no replica knows better by its file.
+    // A server that was not a replica relies on its file.
     let found = Record::newest(&file(&[record(1, NOW_MS - 5)])).unwrap();
     assert_eq!(Evidence { recovered: false, ..recovered }.floor_ms(Some(&found)), NOW_MS - 5);
 }
 
 #[test]
-fn a_label_covers_what_a_lost_record_may_have_said() {
+fn floor_is_past_the_label_if_a_record_is_lost() {
     let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 100_000)]);
     damage(&mut bytes, &record(7, 0));
     let found = Record::newest(&bytes).unwrap();
@@ -43,9 +43,9 @@ fn a_label_covers_what_a_lost_record_may_have_said() {
     assert!(labelled.floor_ms(Some(&found)) >= NOW_MS + 100_000);
 }
 
-/// The newer record of a server that was ahead of its clock since a crash: it moved the mark on from the older one.
+/// The server was ahead of its clock after a crash, so the newer record moved the mark on from the older one's.
 #[test]
-fn a_lost_record_has_moved_the_mark_once_more_at_the_most() {
+fn floor_allows_for_one_more_move_in_a_lost_record() {
     for window_ms in [100, 3000, 60_000] {
         let older_ms = Target::past(NOW_MS + DRIFT_MS, window_ms).mark_ms;
         let newer_ms = Target::past(older_ms, window_ms).mark_ms;
@@ -57,37 +57,32 @@ fn a_lost_record_has_moved_the_mark_once_more_at_the_most() {
     }
 }
 
-/// A label that was just written is not due, and one is due by the time the mark has moved.
 #[test]
-fn a_label_is_due_once_a_move_of_the_mark() {
+fn label_is_due_again_once_the_mark_has_moved() {
     for window_ms in [100, 3000, 60_000] {
         let until_ms = Label::reach_ms(NOW_MS, DRIFT_MS, window_ms);
         assert!(!Label::is_due(until_ms, NOW_MS, DRIFT_MS, window_ms));
-        assert!(
-            !Label::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms),
-            "a mark that came a little later"
-        );
+        assert!(!Label::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms), "a slightly later mark");
         let moved_ms = Target::past(NOW_MS - window_ms / 2 + DRIFT_MS, window_ms).mark_ms;
-        assert!(moved_ms <= until_ms, "the mark waits for no label");
+        assert!(moved_ms <= until_ms, "the mark need not wait for a label");
         if window_ms >= 1000 {
             assert!(Label::is_due(until_ms, moved_ms, DRIFT_MS, window_ms));
         }
     }
 }
 
-/// A primary with its standby, which has replayed everything up to some time ago.
+/// A primary, and what its standby has replayed.
 struct Primary {
     drift_ms: i64,
     window_ms: i64,
     wall_ms: i64,
-    /// Ids are at this time; what is issued next is not before it.
+    /// The next id is not before this time.
     next_ms: i64,
     mark: Target,
     label_ms: i64,
-    /// What the standby has of it.
     replicated: Replicated,
     crashes: u32,
-    /// Some lead that no rule bounds.
+    /// Ids may be ahead by a lead that no rule bounds.
     is_taken_ahead: bool,
 }
 
@@ -101,7 +96,7 @@ struct Replicated {
 #[derive(Clone, Debug)]
 enum Event {
     Pass(i64),
-    /// To the clock, or up to the limit.
+    /// One id: at the clock, or at the limit.
     Draw {
         at_full_rate: bool,
     },
@@ -128,7 +123,7 @@ impl Primary {
         }
     }
 
-    /// The limit of issue: ids that are ahead go on from where they are.
+    /// Ids that are ahead continue from where they are.
     fn limit_ms(&self) -> i64 {
         (self.wall_ms + self.drift_ms).max(self.next_ms)
     }
@@ -180,7 +175,7 @@ impl Primary {
         }
     }
 
-    /// Where the standby begins when it is promoted now, by a clock that is an hour behind.
+    /// The floor of the standby if it is promoted now, with a clock that is an hour behind.
     fn floor_ms(&self, label_ms: Option<i64>) -> i64 {
         let promoted = Evidence {
             wall_ms: self.wall_ms - 3_600_000,
@@ -209,10 +204,10 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// S4: what was replicated is below the floor of a promoted server, with the label whatever happened, and without it,
-    /// as from a primary of an older release, after one crash.
+    /// S4: with a label, whatever happened. Without one, as from a primary of an older release, after at most one
+    /// crash.
     #[test]
-    fn no_replicated_id_is_at_or_past_the_floor(
+    fn every_replicated_id_is_below_the_floor(
         events in prop::collection::vec(any_event(), 1..100),
         drift_ms in 0i64..5000,
         window_ms in 100i64..600_000,
@@ -229,10 +224,10 @@ proptest! {
         }
     }
 
-    /// What was issued after the last replicated label is below the floor too, if only one label was lost while ids went
-    /// on: the server that issued it may be promoted once more.
+    /// Ids issued after the last replicated label are below the floor too, if only one later label was lost: the server
+    /// that issued them may be promoted again.
     #[test]
-    fn one_lost_label_leaves_no_id_past_the_floor(
+    fn ids_under_one_lost_label_are_below_the_floor(
         drift_ms in 0i64..5000, window_ms in 1000i64..600_000, at_full_rate in any::<bool>(), steps in 1i64..50,
     ) {
         let mut primary = Primary::new(drift_ms, window_ms);
@@ -246,7 +241,7 @@ proptest! {
             primary.happen(&Event::Draw { at_full_rate });
             labels += i32::from(primary.label_ms != before_ms);
             if labels < 3 {
-                // Ids come up to it before the third is written.
+                // Ids reach it before the third label is written.
                 prop_assert!(primary.label_ms <= primary.floor_ms(Some(first_ms)));
             }
         }

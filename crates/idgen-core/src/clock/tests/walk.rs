@@ -1,11 +1,11 @@
-//! A server's whole life over any walk of the clock, with crashes and restarts at any point.
+//! A server under any steps of the clock, with crashes and restarts at any time.
 
 use super::*;
 use crate::layout::Node;
-use crate::snowflake::{Answer, Bounds, IdSpace};
+use crate::snowflake::{Bounds, IdSpace, Issue};
 
-/// A machine with a wall clock that anything may happen to, and a server on it.
-struct Machine {
+/// A host with a server. Anything may happen to its wall clock.
+struct Host {
     boot_ms: i64,
     wall_ms: i64,
     disk: Option<Vec<u8>>,
@@ -18,8 +18,8 @@ struct Server {
     mark: Mark,
     turn: u64,
     free: u64,
-    /// When the clocks were last looked at together.
-    looked_ms: i64,
+    /// Boot time of the last sample.
+    sampled_ms: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -31,22 +31,22 @@ enum Event {
     CleanRestart,
 }
 
-impl Machine {
+impl Host {
     fn read(&self) -> Reading {
         reading(self.wall_ms, self.boot_ms)
     }
 
-    /// What the first generation after a start does.
+    /// As before the first id after a start.
     fn start(&mut self) {
-        let found = self.disk.as_deref().map(|bytes| Record::newest(bytes).expect("one record is whole"));
-        // Without a file it is the first start; this machine has no checkpoints of later than that.
+        let found = self.disk.as_deref().map(|bytes| Record::newest(bytes).expect("one record is intact"));
+        // Without a file this is the first start, and there is no later checkpoint.
         let at_start = Evidence { checkpoint_ms: self.wall_ms, ..evidence(self.wall_ms) };
         let floor_ms = at_start.floor_ms(found.as_ref());
         let clock = EffectiveClock::new(self.read());
         clock.raise(floor_ms, self.read());
         let turn = found.map_or(0, |found| found.record.turn);
         let free = self.space.first_slot_from(floor_ms);
-        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free, looked_ms: self.boot_ms });
+        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free, sampled_ms: self.boot_ms });
     }
 
     fn write(&mut self, mark_ms: i64) {
@@ -57,7 +57,7 @@ impl Machine {
         put(bytes, &record);
     }
 
-    /// One issue as the extension does it. Returns the first and last id, or `None` where it would have to wait.
+    /// Issues as the extension does. Returns the first and last slot, or `None` if it would have to wait.
     fn issue(&mut self, want: u64) -> Option<(u64, u64)> {
         for _ in 0..3 {
             let now = self.read();
@@ -65,34 +65,34 @@ impl Machine {
             let next_ms = self.space.time_ms(server.free);
             if server.clock.is_stale(now.wall_ms()) {
                 server.clock.sample(|| Some(now));
-                server.looked_ms = self.boot_ms;
+                server.sampled_ms = self.boot_ms;
                 if server.clock.is_ahead(now) {
-                    server.clock.settle(next_ms, now);
+                    server.clock.lower(next_ms, now);
                 }
             }
             let limit_ms = (now.wall_ms() + DRIFT_MS).max(server.clock.now_ms(now));
-            let bounds = Bounds { now_ms: now.wall_ms(), limit_ms, mark_ms: server.mark.mark_ms() };
+            let bounds = Bounds { now_ms: now.wall_ms(), limit_ms, ceiling_ms: server.mark.mark_ms() };
             match self.space.next(server.free, want, &bounds) {
-                Answer::Issued(run) => {
+                Issue::Issued(run) => {
                     let last = run.first + run.count - 1;
-                    // S3: no further ahead of the wall clock than the drift, or than ids are already; since the last
-                    // look as much time has passed.
-                    let since_ms = self.boot_ms - server.looked_ms;
+                    // S3: no further ahead of the wall clock than the drift, or than ids are already and the time since
+                    // the last sample.
+                    let since_ms = self.boot_ms - server.sampled_ms;
                     let most_ms = next_ms.max(now.wall_ms() + DRIFT_MS) + SAMPLE_EVERY_MS + since_ms;
                     assert!(self.space.time_ms(last) <= most_ms, "S3");
                     server.free = last + 1;
                     return Some((run.first, last));
                 }
-                Answer::Reserve { .. } => {
+                Issue::Reserve { .. } => {
                     let target = Target::past(limit_ms, WINDOW_MS);
                     self.write(target.mark_ms);
                     self.server.as_ref().unwrap().mark.publish(target);
                 }
-                Answer::Wait { .. } => return None,
+                Issue::Wait { .. } => return None,
                 other => panic!("{other:?}"),
             }
         }
-        panic!("the mark was moved and is still in the way");
+        panic!("the mark was moved and is still an obstacle");
     }
 
     fn happen(&mut self, event: &Event) -> Option<(u64, u64)> {
@@ -106,18 +106,18 @@ impl Machine {
             Event::Crash { while_writing } => {
                 let server = self.server.take().unwrap();
                 if let (true, Some(bytes)) = (while_writing, self.disk.as_mut()) {
-                    // Torn: not whole, and so nothing was issued under it.
-                    for at in record(server.turn + 1, 0).places() {
+                    // A torn write: nothing was issued under it.
+                    for at in record(server.turn + 1, 0).offsets() {
                         bytes[at as usize..][..100].fill(0x5a);
                     }
                 }
                 self.start();
             }
             Event::CleanRestart => {
-                // Exact: what is issued ends there. Not before the floor, which is where `free` began.
+                // Exact: after the last id, and not before the floor, where `free` began.
                 let server = self.server.as_ref().unwrap();
                 if server.mark.is_known() {
-                    self.write(self.space.settled_ms(server.free));
+                    self.write(self.space.unused_from_ms(server.free));
                 }
                 self.start();
             }
@@ -126,11 +126,11 @@ impl Machine {
     }
 }
 
-fn machine(layout: &str) -> Machine {
-    let space = Layout::parse(layout).unwrap().space(Node::default()).unwrap();
-    let mut machine = Machine { boot_ms: 1000, wall_ms: NOW_MS, disk: None, space, server: None };
-    machine.start();
-    machine
+fn host(layout: &str) -> Host {
+    let space = IdSpace::new(&Layout::parse(layout).unwrap(), Node::default()).unwrap();
+    let mut host = Host { boot_ms: 1000, wall_ms: NOW_MS, disk: None, space, server: None };
+    host.start();
+    host
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -145,71 +145,73 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// S1, S2 and S3 over any walk of the clock, with crashes and restarts at any point.
+    /// S1, S2, S3.
     #[test]
-    fn no_id_comes_again_whatever_happens(
+    fn slots_rise_under_any_clock_steps_crashes_and_restarts(
         events in prop::collection::vec(any_event(), 1..300),
         layout in prop::sample::select(vec!["snowflake", "sonyflake", "seconds", "js53"]),
     ) {
-        let mut machine = machine(layout);
+        let mut host = host(layout);
         let mut last_slot = None;
         for event in &events {
-            if let Some((first, last)) = machine.happen(event) {
+            if let Some((first, last)) = host.happen(event) {
                 prop_assert!(last_slot.is_none_or(|slot| slot < first), "{:?}", event);
                 last_slot = Some(last);
             }
         }
     }
 
-    /// Generation goes on: drawn slowly, there is always an id, whatever the clock did before.
+    /// S3: generation never stops.
     #[test]
-    fn slow_drawing_never_waits(steps in prop::collection::vec(prop_oneof![8 => Just(0i64), 1 => -4_000_000i64..4_000_000], 1..300)) {
-        let mut machine = machine("snowflake");
+    fn slow_draws_never_wait_whatever_the_clock_does(
+        steps in prop::collection::vec(prop_oneof![8 => Just(0i64), 1 => -4_000_000i64..4_000_000], 1..300),
+    ) {
+        let mut host = host("snowflake");
         for step in steps {
-            machine.happen(&Event::Step(step));
-            machine.happen(&Event::Pass(1));
-            prop_assert!(machine.happen(&Event::Draw(1)).is_some());
+            host.happen(&Event::Step(step));
+            host.happen(&Event::Pass(1));
+            prop_assert!(host.happen(&Event::Draw(1)).is_some());
         }
     }
 }
 
-/// Ids that have fallen back to the wall clock after a crash do not run ahead again, but by the drift; and one burst after
-/// another, with a restart between them, is no further ahead than one.
+/// Ids that have fallen back to the wall clock after a crash get ahead again by the drift only. Bursts with restarts
+/// between them are no further ahead than one burst.
 #[test]
-fn a_lead_that_is_gone_does_not_come_back() {
-    let burst = |machine: &mut Machine| {
-        let (_, last) = machine.happen(&Event::Draw(100_000_000)).unwrap();
-        machine.space.time_ms(last) - machine.wall_ms
+fn lost_lead_does_not_return() {
+    let burst = |host: &mut Host| {
+        let (_, last) = host.happen(&Event::Draw(100_000_000)).unwrap();
+        host.space.time_ms(last) - host.wall_ms
     };
-    let mut crashed = machine("js53");
+    let mut crashed = host("js53");
     crashed.happen(&Event::Draw(1)).unwrap();
     crashed.happen(&Event::Crash { while_writing: false });
-    assert!(burst(&mut crashed) > DRIFT_MS, "right after the crash ids are ahead");
+    assert!(burst(&mut crashed) > DRIFT_MS, "ids are ahead right after the crash");
     for _ in 0..100 {
         crashed.happen(&Event::Pass(100));
         crashed.happen(&Event::Draw(1)).unwrap();
     }
     assert_eq!(burst(&mut crashed), DRIFT_MS);
 
-    let mut restarted = machine("js53");
+    let mut restarted = host("js53");
     for _ in 0..5 {
-        // A tick for each restart: it begins after the last one.
+        // One tick for each restart, which begins after the last tick.
         assert!(burst(&mut restarted) <= DRIFT_MS + 5);
         restarted.happen(&Event::CleanRestart);
     }
 }
 
-/// While the clock is behind, the lead of ids over it does not grow, and shrinks when they are drawn slowly.
+/// The lead of ids over the clock does not grow, and shrinks as they are drawn slowly.
 #[test]
-fn the_lead_after_a_backward_step_shrinks() {
-    let mut machine = machine("snowflake");
-    machine.happen(&Event::Draw(1)).unwrap();
-    machine.happen(&Event::Step(-60_000));
+fn lead_after_a_backward_step_shrinks() {
+    let mut host = host("snowflake");
+    host.happen(&Event::Draw(1)).unwrap();
+    host.happen(&Event::Step(-60_000));
     let mut lead_ms = i64::MAX;
     for _ in 0..60_000 {
-        machine.happen(&Event::Pass(1));
-        let (_, last) = machine.happen(&Event::Draw(4)).unwrap();
-        let now_ms = machine.space.time_ms(last) - machine.wall_ms;
+        host.happen(&Event::Pass(1));
+        let (_, last) = host.happen(&Event::Draw(4)).unwrap();
+        let now_ms = host.space.time_ms(last) - host.wall_ms;
         assert!(now_ms <= lead_ms);
         lead_ms = now_ms;
     }

@@ -1,8 +1,8 @@
-//! A name over everything that can happen to it: there are never more holders than slots.
+//! L2 for one name, whatever happens to it: there are never more holders than slots.
 
 use super::*;
 
-/// What happens to a name. Times are steps of the clock.
+/// Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acquire {
@@ -24,7 +24,7 @@ enum Event {
     Pass {
         us: i64,
     },
-    /// Another machine goes on with the rows: its clock has nothing to do with this one's.
+    /// Another server continues with the rows, by an unrelated clock.
     Failover {
         clock_us: i64,
     },
@@ -51,25 +51,25 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..120)
 }
 
-/// A holder as it sees itself, by true time, which no machine shows.
+/// A holder as it sees itself, by true time, which no clock shows.
 #[derive(Debug)]
 struct Holder {
     token: i64,
-    /// The holder was promised the lease up to then; a bound one, as long as its session lives.
+    /// The end of the lease that the holder knows; `None` while the session of a bound one lives.
     until: Option<i64>,
 }
 
-/// Rows and holders as the extension moves them.
+/// Rows and holders, changed as by the extension.
 struct World {
     terms: Vec<Term>,
     holders: Vec<Holder>,
-    definition: Definition,
-    /// True time, and what the machine's clock is ahead of it.
+    definition: LeaseDefinition,
+    /// True time, and how far the server's clock is ahead of it.
     time: i64,
     clock_offset: i64,
     began_us: i64,
     next_token: i64,
-    /// How many may hold the name now: its slots, and after they were lowered those who held it then, up to the next grant.
+    /// How many may hold the name now. After the slots were lowered, the holders at that time, until the next grant.
     may_hold: usize,
 }
 
@@ -86,7 +86,7 @@ impl World {
         self.terms.iter_mut().find(|term| term.token == token && term.depth > 0).map(|term| (term, index))
     }
 
-    /// Those whose time is not over, by what they were promised.
+    /// The number of holders whose lease has not ended, as far as they know.
     fn unexpired(&self) -> usize {
         self.holders.iter().filter(|holder| holder.until.is_none_or(|until| self.time < until)).count()
     }
@@ -131,14 +131,14 @@ impl World {
             Event::Pass { us } => self.time += us,
             Event::Failover { clock_us } => self.fail_over(clock_us),
             Event::Define { first_slot, slots, lock_delay_us } => {
-                self.definition = Definition { first_slot, slots, lock_delay_us, ..self.definition };
+                self.definition = LeaseDefinition { first_slot, slots, lock_delay_us, ..self.definition };
                 self.may_hold = self.holders.len().max(slots as usize);
             }
         }
         // L2.
         let (unexpired, slots) = (self.unexpired(), self.definition.slots);
         assert!(unexpired <= self.may_hold, "{unexpired} holders of {slots} slots: {:?}", self.holders);
-        // An expired term is exclusive, and may be renewed and fenced, until it is taken over.
+        // An expired term stays exclusive, and may be renewed and fenced, until it is taken over.
         let is_term = |holder: &Holder| self.terms.iter().any(|term| term.token == holder.token && term.depth > 0);
         assert!(self.holders.iter().all(is_term), "{:?}", self.holders);
     }
@@ -172,15 +172,15 @@ impl World {
         };
         assert!(self.definition.has(slot));
         for slot in to_end_before(&self.terms, &self.definition, slot, now) {
-            let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("a row that is there");
-            assert!(!term.is_held(now), "a term that runs is not taken over");
+            let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("an existing row");
+            assert!(!term.is_held(now), "a running term is not taken over");
             term.depth = 0;
             let token = term.token;
             self.holders.retain(|holder| holder.token != token);
         }
         if let Some(index) = self.terms.iter().position(|term| term.slot == slot) {
             let last = self.terms.swap_remove(index);
-            assert!(!last.is_held(now), "a term that runs is not taken over");
+            assert!(!last.is_held(now), "a running term is not taken over");
             self.holders.retain(|holder| holder.token != last.token);
         }
         self.next_token += 1;
@@ -191,17 +191,17 @@ impl World {
         self.holders.push(Holder { token, until });
         self.may_hold = self.definition.slots as usize;
         let (holders, slots) = (self.holders.len(), self.may_hold);
-        assert!(holders <= slots, "{holders} may renew or fence {slots} slots: {:?}", self.holders);
+        assert!(holders <= slots, "{holders} holders of {slots} slots may renew or fence: {:?}", self.holders);
     }
 }
 
 proptest! {
     #[test]
-    fn there_are_never_more_holders_than_slots(events in events()) {
+    fn holders_never_exceed_slots(events in events()) {
         let mut world = World {
             terms: Vec::new(),
             holders: Vec::new(),
-            definition: Definition { first_slot: 0, slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
+            definition: LeaseDefinition { first_slot: 0, slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
             time: 1_000_000,
             clock_offset: 0,
             began_us: 0,
@@ -211,7 +211,7 @@ proptest! {
         for event in events {
             world.happen(event);
         }
-        // Nothing is taken for ever: without sessions, all of it is free after the time, and the rest after it.
+        // Without sessions, every slot is free after the ttl and the lock delay.
         for term in &mut world.terms {
             if term.session == Session::Lives {
                 term.session = Session::None;

@@ -1,0 +1,185 @@
+//! The table of generators: which id space each belongs to.
+//!
+//! The table is protected by one lock. Issuing does not take it.
+
+use super::{Generator, GeneratorHandle};
+use crate::clock::{EffectiveClock, Reading};
+use crate::layout::{Layout, Node};
+use crate::snowflake::IdSpace;
+use crate::tenancy::Attachment;
+
+/// The id space that a generator belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct GeneratorTenant {
+    pub space: IdSpace,
+    /// The layout and the node as they were first written, for the views.
+    pub layout: Layout,
+    pub node: Node,
+    /// Where the tenancy began, or has skipped to: slots from here on were issued in it.
+    pub first_slot: u64,
+    /// The last slot that was issued before the skip.
+    pub issued_before: Option<u64>,
+    pub handle: GeneratorHandle,
+}
+
+impl GeneratorTenant {
+    /// The last slot that was issued in the tenancy, given the first free slot.
+    pub fn last_issued(&self, free: u64) -> Option<u64> {
+        if free > self.first_slot { Some(free - 1) } else { self.issued_before }
+    }
+}
+
+/// The generator that is reserved for the default layout.
+pub(super) const RESERVED: usize = 0;
+
+/// Spaces share floors by a hash; more floors only make sharing rarer.
+const FLOORS: usize = 1024;
+
+/// For the holder of the table's lock: a shared reference under the shared lock, an exclusive one under the exclusive
+/// lock.
+pub struct GeneratorTable<'a> {
+    pub generators: &'a [Generator],
+    pub tenants: &'a mut [Option<GeneratorTenant>],
+    /// By hash of the space: spaces that left the table issued nothing at or after this time (milliseconds since 1970).
+    /// A new tenancy begins at its floor, so a space that returns repeats no id. A space that left ahead of the clock
+    /// pushes ahead only spaces that share its floor, and no further than it was itself.
+    floors_ms: [i64; FLOORS],
+}
+
+impl<'a> GeneratorTable<'a> {
+    /// Without floors: raise one before the first attachment. `tenants` has one entry for each generator.
+    pub fn new(generators: &'a [Generator], tenants: &'a mut [Option<GeneratorTenant>]) -> Self {
+        Self { generators, tenants, floors_ms: [i64::MIN; FLOORS] }
+    }
+
+    /// Finds the generator of a space. A space that has none gets a free generator, or the one that has been idle
+    /// longest. There always is one, so the table is never full. `default` is the space of the default layout.
+    pub fn attach(
+        &mut self,
+        space: IdSpace,
+        (layout, node): (Layout, Node),
+        default: Option<IdSpace>,
+    ) -> Attachment<GeneratorHandle> {
+        if let Some(attachment) = self.find(&space) {
+            return attachment;
+        }
+        let index = if default == Some(space) { RESERVED } else { self.free_or_most_idle() };
+        self.evict(index);
+        let first_slot = space.first_slot_from(self.start_ms(&space));
+        let handle = self.generators[index].begin(first_slot);
+        self.tenants[index] = Some(GeneratorTenant { space, layout, node, first_slot, issued_before: None, handle });
+        Attachment { index, handle, is_new: true }
+    }
+
+    /// Makes ids begin at this time or later, for tenants and for spaces that attach later. Raises the effective clock
+    /// too, so that no id waits for the wall clock to get there. The clocks are read before the lock is taken.
+    pub fn raise_floor(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
+        for floor in self.floors_ms.iter_mut() {
+            *floor = floor_ms.max(*floor);
+        }
+        for (generator, tenant) in self.generators.iter().zip(self.tenants.iter_mut()) {
+            let Some(tenant) = tenant else {
+                continue;
+            };
+            let first_slot = tenant.space.first_slot_from(floor_ms);
+            if let Some(free) = generator.skip_to(tenant.handle, first_slot) {
+                tenant.issued_before = tenant.last_issued(free);
+                tenant.first_slot = first_slot;
+            }
+        }
+        effective.raise(floor_ms, reading);
+    }
+
+    /// Lowers the effective clock to where the next ids are. Under the same lock as `raise_floor`: otherwise a floor
+    /// raised in between would be lost, and ids would wait until the wall clock gets there.
+    pub fn lower_clock(&self, effective: &EffectiveClock, reading: Reading) {
+        effective.lower(self.next_ms(), reading);
+    }
+
+    /// Ends every tenancy and makes ids begin at this time or later, because the worker id or its lease has changed. A
+    /// backend that remembers a tenancy issues nothing by it, even if the new lease ends later.
+    pub fn restart_at(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
+        (0..self.tenants.len()).for_each(|index| self.evict(index));
+        self.raise_floor(floor_ms, effective, reading);
+    }
+
+    /// The latest floor that was raised for all spaces.
+    pub fn floor_ms(&self) -> i64 {
+        self.floors_ms.iter().copied().fold(i64::MAX, i64::min)
+    }
+
+    /// The time of the latest id of any tenant, or the floor if that is later.
+    pub fn reached_ms(&self) -> i64 {
+        let of = |(generator, tenant): (&Generator, &Option<GeneratorTenant>)| {
+            let tenant = tenant.as_ref()?;
+            Some(tenant.space.time_ms(tenant.last_issued(generator.free_slot(tenant.handle))?))
+        };
+        self.generators.iter().zip(self.tenants.iter()).filter_map(of).fold(self.floor_ms(), i64::max)
+    }
+
+    /// The latest time that the next id of any space can have, in the table or not: how far ahead ids still are.
+    pub fn next_ms(&self) -> i64 {
+        let of = |(generator, tenant): (&Generator, &Option<GeneratorTenant>)| {
+            let tenant = tenant.as_ref()?;
+            Some(tenant.space.time_ms(generator.free_slot(tenant.handle)))
+        };
+        let next = self.generators.iter().zip(self.tenants.iter()).filter_map(of);
+        next.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+    }
+
+    /// No id of any space, in the table or not, was issued with this time or a later one.
+    pub fn unused_from_ms(&self) -> i64 {
+        let tenants = self.unused_by_tenant().map(|(_, unused_ms)| unused_ms);
+        tenants.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+    }
+
+    fn find(&self, space: &IdSpace) -> Option<Attachment<GeneratorHandle>> {
+        let at = |(index, tenant): (usize, &Option<GeneratorTenant>)| {
+            let tenant = tenant.as_ref().filter(|tenant| tenant.space == *space)?;
+            Some(Attachment { index, handle: tenant.handle, is_new: false })
+        };
+        self.tenants.iter().enumerate().find_map(at)
+    }
+
+    /// Where a new space begins: at its floor, and after every id of its layout that this server issued under another
+    /// worker id. So the ids in a user's table keep rising when the worker id changes.
+    fn start_ms(&self, space: &IdSpace) -> i64 {
+        let is_sibling = |index: usize| self.tenants[index].is_some_and(|other| other.space.shares_layout_with(space));
+        let siblings = self.unused_by_tenant().filter(|(index, _)| is_sibling(*index));
+        siblings.map(|(_, unused_ms)| unused_ms).fold(self.floors_ms[floor_of(space)], i64::max)
+    }
+
+    /// For each generator with a tenant, the time from which on it has issued nothing.
+    fn unused_by_tenant(&self) -> impl Iterator<Item = (usize, i64)> {
+        let of = |(index, tenant): (usize, &Option<GeneratorTenant>)| {
+            let tenant = tenant.as_ref()?;
+            Some((index, tenant.space.unused_from_ms(self.generators[index].free_slot(tenant.handle))))
+        };
+        self.tenants.iter().enumerate().filter_map(of)
+    }
+
+    /// Never the reserved one.
+    fn free_or_most_idle(&self) -> usize {
+        let mut others = self.tenants.iter().enumerate().skip(RESERVED + 1);
+        if let Some((index, _)) = others.find(|(_, tenant)| tenant.is_none()) {
+            return index;
+        }
+        let others = self.unused_by_tenant().filter(|(index, _)| *index != RESERVED);
+        let most_idle = others.min_by_key(|(_, unused_ms)| *unused_ms);
+        most_idle.expect("a table has a generator that is not reserved, and none is free").0
+    }
+
+    /// Ends the tenancy of a generator, if it has a tenant. The floor then covers every id that the tenant has issued.
+    fn evict(&mut self, index: usize) {
+        if let Some(tenant) = self.tenants[index].take() {
+            let free = self.generators[index].end(tenant.handle);
+            let floor = &mut self.floors_ms[floor_of(&tenant.space)];
+            *floor = tenant.space.unused_from_ms(free).max(*floor);
+        }
+    }
+}
+
+/// The floor of a space. Independent of the worker id: the space of a new worker id begins after that of the old one.
+fn floor_of(space: &IdSpace) -> usize {
+    (space.layout_hash() % FLOORS as u64) as usize
+}

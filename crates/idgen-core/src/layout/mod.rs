@@ -1,0 +1,206 @@
+//! A layout: the bit fields of an id, the unit of its time, and its epoch.
+//!
+//! A layout is a value, not a database object: its text is part of a column's DEFAULT, so the table's own definition
+//! tells how its ids decode. Texts with the same bits, unit and epoch are the same layout.
+
+mod error;
+mod spec;
+
+pub use error::{IdError, LayoutError, LayoutProblem, NodeError};
+pub use spec::{PRESETS, time_text, time_text_us};
+
+/// A bit field of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub shift: u8,
+    pub bits: u8,
+}
+
+impl Span {
+    /// The greatest value that fits.
+    #[inline]
+    pub const fn max(self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    #[inline]
+    pub const fn get(self, id: u64) -> u64 {
+        (id >> self.shift) & self.max()
+    }
+
+    /// The value shifted to its field. It must fit.
+    #[inline]
+    pub const fn put(self, value: u64) -> u64 {
+        value << self.shift
+    }
+}
+
+/// How time is counted: ticks of one unit since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    /// Milliseconds of one tick, 1 to 1000.
+    pub unit_ms: u32,
+    /// Start of tick 0, in milliseconds since 1970. Never negative.
+    pub epoch_ms: i64,
+}
+
+impl Ticks {
+    /// The tick that holds an instant; `None` before the epoch.
+    #[inline]
+    pub fn at(self, time_ms: i64) -> Option<u64> {
+        // The epoch is not negative, so only instants far before it saturate.
+        let since = u64::try_from(time_ms.saturating_sub(self.epoch_ms)).ok()?;
+        // Most layouts count milliseconds, and a division costs as much as the rest of an issue.
+        Some(if self.unit_ms == 1 { since } else { since / u64::from(self.unit_ms) })
+    }
+
+    /// The instant at which a tick begins; `i64::MAX` if it is later than that.
+    #[inline]
+    pub fn start_ms(self, tick: u64) -> i64 {
+        let since = tick.saturating_mul(u64::from(self.unit_ms));
+        i64::try_from(since).unwrap_or(i64::MAX).saturating_add(self.epoch_ms)
+    }
+}
+
+/// A field with the same value in every id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    pub span: Span,
+    pub value: u32,
+}
+
+/// The ids of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    pub datacenter: u32,
+    pub worker: u32,
+}
+
+/// Made by [`Layout::parse`] only, so every layout obeys the rules listed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(crate) time: Span,
+    datacenter: Option<Span>,
+    worker: Option<Span>,
+    tag: Option<Tag>,
+    pub(crate) sequence: Span,
+    pub(crate) ticks: Ticks,
+}
+
+/// An unpacked id. A field that the layout does not have is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Start of the id's tick, in milliseconds since 1970; `i64::MAX` if it is later than that.
+    pub time_ms: i64,
+    pub datacenter: Option<u32>,
+    pub worker: Option<u32>,
+    pub tag: Option<u32>,
+    pub sequence: u64,
+}
+
+impl Layout {
+    /// The number of bits, including time: at most 63, so that an id is never negative.
+    pub fn bits(&self) -> u32 {
+        u32::from(self.time.shift) + u32::from(self.time.bits)
+    }
+
+    pub fn unit_ms(&self) -> u32 {
+        self.ticks.unit_ms
+    }
+
+    pub fn epoch_ms(&self) -> i64 {
+        self.ticks.epoch_ms
+    }
+
+    /// The number of servers that can make ids without repeating each other's.
+    pub fn workers(&self) -> u64 {
+        let bits = |span: Option<Span>| span.map_or(0, |s| u32::from(s.bits));
+        1 << (bits(self.worker) + bits(self.datacenter))
+    }
+
+    /// The rate that one server can sustain.
+    pub fn ids_per_second(&self) -> u64 {
+        (self.sequence.max() + 1) * 1000 / u64::from(self.ticks.unit_ms)
+    }
+
+    /// The first instant without ids, in milliseconds since 1970; `i64::MAX` if it is later than that.
+    pub fn ends_at_ms(&self) -> i64 {
+        self.ticks.start_ms(self.time.max() + 1)
+    }
+
+    /// True if the end is less than 365 days away, or past.
+    pub fn ends_within_a_year(&self, now_ms: i64) -> bool {
+        self.ends_at_ms().saturating_sub(now_ms) < 365 * 86_400_000
+    }
+
+    pub fn unpack(&self, id: i64) -> Result<Parts, IdError> {
+        let bits = self.bits();
+        let raw = u64::try_from(id).map_err(|_| IdError::Negative)?;
+        if raw >> bits != 0 {
+            return Err(IdError::TooManyBits { bits });
+        }
+        // The fields have at most 31 bits.
+        let field = |span: Option<Span>| span.map(|s| s.get(raw) as u32);
+        Ok(Parts {
+            time_ms: self.ticks.start_ms(self.time.get(raw)),
+            datacenter: field(self.datacenter),
+            worker: field(self.worker),
+            tag: field(self.tag.map(|tag| tag.span)),
+            sequence: self.sequence.get(raw),
+        })
+    }
+
+    /// The id gets the layout's tag.
+    pub fn pack(&self, time_ms: i64, node: Node, sequence: u64) -> Result<i64, IdError> {
+        let tick = self.ticks.at(time_ms).ok_or(IdError::BeforeEpoch)?;
+        if tick > self.time.max() {
+            return Err(IdError::AfterEnd);
+        }
+        if sequence > self.sequence.max() {
+            return Err(IdError::Sequence { max: self.sequence.max() });
+        }
+        let node_bits = self.node_bits(node).map_err(IdError::Node)?;
+        let id = self.time.put(tick) | self.sequence.put(sequence) | self.tag_bits() | node_bits;
+        Ok(id as i64)
+    }
+
+    /// The smallest possible id of the tick that holds this time. A time outside of the layout counts as the first or
+    /// the last tick.
+    pub fn floor(&self, time_ms: i64) -> i64 {
+        let tick = self.ticks.at(time_ms).unwrap_or(0).min(self.time.max());
+        self.time.put(tick) as i64
+    }
+
+    /// The greatest possible id of that tick.
+    pub fn ceil(&self, time_ms: i64) -> i64 {
+        self.floor(time_ms) | ((1 << self.time.shift) - 1)
+    }
+
+    pub(crate) fn tag_bits(&self) -> u64 {
+        self.tag.map_or(0, |tag| tag.span.put(u64::from(tag.value)))
+    }
+
+    /// The node without the ids that this layout has no field for.
+    pub(crate) fn fields_of(&self, node: Node) -> Node {
+        Node {
+            datacenter: self.datacenter.map_or(0, |_| node.datacenter),
+            worker: self.worker.map_or(0, |_| node.worker),
+        }
+    }
+
+    pub(crate) fn node_bits(&self, node: Node) -> Result<u64, NodeError> {
+        let field_bits = |field, span: Option<Span>, value: u32| {
+            // Only 0 fits a layout without the field.
+            let max = span.map_or(0, Span::max);
+            if u64::from(value) > max {
+                return Err(NodeError { field, value, max });
+            }
+            Ok(span.map_or(0, |s| s.put(u64::from(value))))
+        };
+        Ok(field_bits("datacenter", self.datacenter, node.datacenter)?
+            | field_bits("worker", self.worker, node.worker)?)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,265 @@
+//! Leases: which slots of a name are held until when, and which one a caller may take.
+//!
+//! A slot has one row for all of its terms, each with a token of its own. Times are microseconds since the machine
+//! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
+//! Then only the length of its term is known: the term ends that long after this server began to write.
+
+/// The most slots a name can have: the number of worker ids in the widest preset.
+pub const MAX_SLOTS: i32 = 65_536;
+
+/// The definition of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseDefinition {
+    pub first_slot: i32,
+    pub slots: i32,
+    pub ttl_us: i64,
+    /// How long a slot stays unavailable after its holder vanished: work that the holder started elsewhere may still
+    /// take effect.
+    pub lock_delay_us: i64,
+}
+
+impl LeaseDefinition {
+    /// True if the slot may be granted. Other slots have rows from an earlier definition.
+    pub fn has(&self, slot: i32) -> bool {
+        (self.first_slot..self.first_slot.saturating_add(self.slots)).contains(&slot)
+    }
+}
+
+/// The row of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub slot: i32,
+    pub token: i64,
+    /// How often acquired and not yet released; 0 if the slot is free.
+    pub depth: i32,
+    /// The end of the term. For a free slot, the time at which it was freed.
+    pub ends_us: i64,
+    pub ttl_us: i64,
+    /// Freed by force: the holder may not know yet.
+    pub revoked: bool,
+    /// `ends_us` is by the current clock.
+    pub by_this_clock: bool,
+    pub session: Session,
+}
+
+/// The state of the session that a term is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session {
+    /// The term is not bound to a session.
+    None,
+    Lives,
+    /// The session may have ended before `since_us`, when that was first seen.
+    Ended {
+        since_us: i64,
+    },
+    /// The session ended with the server, at a time that its client may not know. The term lasts its full time.
+    EndedWithServer,
+}
+
+/// The time by this server.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub now_us: i64,
+    /// When this server began to write, at its start or promotion. Rows written by another clock are older.
+    pub began_us: i64,
+}
+
+/// When a slot can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Availability {
+    /// Now, and since this time.
+    Since(i64),
+    /// From this time on, if nothing changes.
+    From(i64),
+    /// When its session ends.
+    WithSession,
+}
+
+impl Term {
+    /// The term of a holder that has ended, as known from another source than the clock. A term by this clock keeps its
+    /// end: the holder may renew it until then.
+    pub fn of_ended_holder(self) -> Self {
+        if self.by_this_clock { self } else { Self { ttl_us: 0, ..self } }
+    }
+
+    /// The end of the holder's time, before the lock delay. `None` while the session lives.
+    pub fn held_until_us(&self, now: Now) -> Option<i64> {
+        let from_the_beginning = now.began_us.saturating_add(self.ttl_us);
+        match self.session {
+            Session::Lives => None,
+            Session::Ended { since_us } => Some(since_us.min(now.now_us)),
+            Session::EndedWithServer if self.by_this_clock => Some(self.ends_us.max(from_the_beginning)),
+            Session::None if self.by_this_clock => Some(self.ends_us),
+            Session::None | Session::EndedWithServer => Some(from_the_beginning),
+        }
+    }
+
+    pub fn availability(&self, lock_delay_us: i64, now: Now) -> Availability {
+        let from_us = if self.depth > 0 {
+            match self.held_until_us(now) {
+                Some(until_us) => until_us.saturating_add(lock_delay_us),
+                None => return Availability::WithSession,
+            }
+        } else {
+            let freed_us = if self.by_this_clock { self.ends_us } else { now.began_us };
+            if self.revoked { freed_us.saturating_add(lock_delay_us) } else { freed_us }
+        };
+        if from_us <= now.now_us { Availability::Since(from_us) } else { Availability::From(from_us) }
+    }
+
+    /// True if the holder still holds the slot. False during the lock delay.
+    pub fn is_held(&self, now: Now) -> bool {
+        self.depth > 0 && self.held_until_us(now).is_none_or(|until_us| now.now_us < until_us)
+    }
+}
+
+/// The action of the caller at the head of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Take the first of these slots that no other session has locked.
+    Take {
+        slots: Vec<i32>,
+        /// There are no others: if all are locked, wait for the first.
+        all: bool,
+    },
+    /// Take a slot that has no row yet.
+    Make { slot: i32 },
+    /// No slot is free. Choose again at this time, or when something changes.
+    Wait { until_us: Option<i64> },
+}
+
+/// Chooses a slot, given the rows. The first of the `preferred` slots that is free is granted, even if it has no row.
+/// Otherwise slots without a row go first, then the one that has been free longest, so that a worker id is reused as
+/// late as possible.
+pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], now: Now) -> Choice {
+    let delay_us = definition.lock_delay_us;
+    let mut free: Vec<(i64, i32)> = Vec::new();
+    let mut taken = 0;
+    let mut until_us = None;
+    for term in terms {
+        match term.availability(delay_us, now) {
+            // A slot outside the range, from an earlier definition, is not granted again.
+            Availability::Since(since_us) if definition.has(term.slot) => free.push((since_us, term.slot)),
+            Availability::Since(_) => {}
+            Availability::From(from_us) => {
+                taken += 1;
+                until_us = Some(until_us.map_or(from_us, |until_us: i64| until_us.min(from_us)));
+            }
+            Availability::WithSession => taken += 1,
+        }
+    }
+    // Slots outside the range count, so that there are never more holders than slots.
+    if taken >= definition.slots {
+        return Choice::Wait { until_us };
+    }
+    let has_row = |slot| terms.iter().any(|term| term.slot == slot);
+    let is_free = |slot| free.iter().any(|(_, known)| *known == slot);
+    let can_be_made = |slot| definition.has(slot) && !has_row(slot);
+    let first_choice = preferred.iter().copied().find(|slot| is_free(*slot) || can_be_made(*slot));
+    let to_make = match first_choice {
+        Some(slot) => Some(slot).filter(|slot| !has_row(*slot)),
+        None => first_without_row(terms, definition),
+    };
+    if let Some(slot) = to_make {
+        return Choice::Make { slot };
+    }
+    free.sort_unstable_by_key(|(since_us, slot)| (first_choice != Some(*slot), *since_us, *slot));
+    let all = free.len() == definition.slots as usize;
+    Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
+}
+
+/// The slots whose expired terms must end before `slot` is granted, in ascending order.
+///
+/// The holder of an expired term may renew it until the term is taken over. So expired terms count as holders, and the
+/// grant takes over as many as needed to leave no more holders than slots: first those outside the current range, then
+/// those that expired first.
+pub fn to_end_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now) -> Vec<i32> {
+    let since = |term: &Term| match term.availability(definition.lock_delay_us, now) {
+        Availability::Since(since_us) => Some(since_us),
+        Availability::From(_) | Availability::WithSession => None,
+    };
+    let others = || terms.iter().filter(|term| term.slot != slot);
+    let holders = others().filter(|term| term.depth > 0 || since(term).is_none()).count();
+    let surplus = (holders + 1).saturating_sub(definition.slots as usize);
+    if surplus == 0 {
+        return Vec::new();
+    }
+    let expired = others().filter(|term| term.depth > 0).filter_map(|term| Some((since(term)?, term.slot)));
+    let mut expired: Vec<(bool, i64, i32)> =
+        expired.map(|(since_us, slot)| (definition.has(slot), since_us, slot)).collect();
+    expired.sort_unstable();
+    let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).collect();
+    slots.sort_unstable();
+    slots
+}
+
+/// True if a slot outside the range has a holder, or is in the lock delay after one. Then the range has more free slots
+/// than may be granted, and two grants must not happen at the same time.
+pub fn has_holders_outside(terms: &[Term], definition: &LeaseDefinition, now: Now) -> bool {
+    let is_free = |term: &Term| {
+        term.depth == 0 && matches!(term.availability(definition.lock_delay_us, now), Availability::Since(_))
+    };
+    terms.iter().any(|term| !definition.has(term.slot) && !is_free(term))
+}
+
+fn first_without_row(terms: &[Term], definition: &LeaseDefinition) -> Option<i32> {
+    let mut known: Vec<i32> = terms.iter().map(|term| term.slot).filter(|slot| definition.has(*slot)).collect();
+    known.sort_unstable();
+    let first = (definition.first_slot..).zip(&known).find(|(slot, known)| slot != *known).map(|(slot, _)| slot);
+    let first = first.unwrap_or(definition.first_slot + known.len() as i32);
+    definition.has(first).then_some(first)
+}
+
+/// The least time that an ended session is remembered beyond its lock delay, so that a session waiting for the slot
+/// finds it.
+const KEPT_AFTER_DELAY_US: i64 = 60_000_000;
+
+/// When a session that a lease was bound to was first seen to have ended.
+#[derive(Clone, Copy, Debug)]
+struct EndedSession {
+    /// The key of its lock. Keys are random, and never 0.
+    key: i64,
+    since_us: i64,
+    /// Until then the entry is not replaced.
+    needed_until_us: i64,
+}
+
+/// When sessions were first seen to have ended, for the lock delay of their slots.
+///
+/// An entry is kept for the lock delay and as long again, so that a waiting session has time to take the slot. If all
+/// entries are needed, an ended session is not recorded, and its lock delay begins at a later call. A lock delay is never
+/// shortened.
+#[derive(Debug)]
+pub struct EndedSessions<const CAPACITY: usize = 256> {
+    entries: [EndedSession; CAPACITY],
+}
+
+impl<const CAPACITY: usize> EndedSessions<CAPACITY> {
+    #[allow(clippy::new_without_default, reason = "made in place, in shared memory")]
+    pub fn new() -> Self {
+        Self { entries: [EndedSession { key: 0, since_us: 0, needed_until_us: i64::MIN }; CAPACITY] }
+    }
+
+    /// Since when the session of a key is known to have ended: since now, if it was not known. Remembers it if its slot
+    /// has a lock delay and the caller wants the slot.
+    pub fn since_us(&mut self, key: i64, now_us: i64, delay_us: Option<i64>) -> i64 {
+        let known = self.entries.iter().find(|ended| ended.key == key).map(|ended| ended.since_us);
+        let since_us = known.unwrap_or(now_us);
+        let Some(delay_us) = delay_us.filter(|delay_us| *delay_us > 0) else {
+            return since_us;
+        };
+        let mut entries = self.entries.iter_mut();
+        let entry = match known {
+            Some(_) => entries.find(|ended| ended.key == key),
+            None => entries.min_by_key(|ended| ended.needed_until_us).filter(|ended| ended.needed_until_us <= now_us),
+        };
+        if let Some(entry) = entry {
+            let needed_us = delay_us.saturating_add(delay_us.max(KEPT_AFTER_DELAY_US));
+            *entry = EndedSession { key, since_us, needed_until_us: since_us.saturating_add(needed_us) };
+        }
+        since_us
+    }
+}
+
+#[cfg(test)]
+mod tests;

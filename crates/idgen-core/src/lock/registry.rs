@@ -1,0 +1,53 @@
+//! The registry of names: a table of fixed size, so that the views show locks by name.
+
+use super::NameHash;
+
+/// The number of entries that may hold a given name. A lookup reads all of them.
+pub const WAYS: usize = 8;
+
+/// A registered name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameEntry {
+    pub database: u32,
+    pub hash: NameHash,
+}
+
+/// The result of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    Known(usize),
+    /// This entry holds another name with the same key.
+    Collides(usize),
+    /// The name is not known, and may take this entry: it is free, or its lock is neither held nor waited for.
+    Take(usize),
+    /// All entries for the name are in use: the lock is shown by its key.
+    Full,
+}
+
+/// The indexes of the entries that may hold a key, in a table of this size.
+pub fn candidates(size: usize, database: u32, key: i64) -> impl Iterator<Item = usize> {
+    // A key is a hash already; the database keeps equal names of many databases apart. Scaling the upper half to the
+    // size is cheaper than a remainder.
+    let first = ((((key as u64 >> 32) ^ u64::from(database)) * size as u64) >> 32) as usize;
+    (0..WAYS.min(size)).map(move |way| {
+        let index = first + way;
+        if index < size { index } else { index - size }
+    })
+}
+
+/// Looks up a name. `at` returns the entry at an index; `in_use` is true if a session holds or waits for its lock.
+pub fn look_up(
+    size: usize,
+    wanted: NameEntry,
+    at: impl Fn(usize) -> Option<NameEntry>,
+    in_use: impl Fn(&NameEntry) -> bool,
+) -> Lookup {
+    let candidates = || candidates(size, wanted.database, wanted.hash.key);
+    let same_key = |entry: &NameEntry| entry.database == wanted.database && entry.hash.key == wanted.hash.key;
+    if let Some((index, entry)) = candidates().find_map(|index| Some((index, at(index).filter(same_key)?))) {
+        return if entry == wanted { Lookup::Known(index) } else { Lookup::Collides(index) };
+    }
+    let free = candidates().find(|index| at(*index).is_none());
+    let idle = || candidates().find(|index| at(*index).is_none_or(|entry| !in_use(&entry)));
+    free.or_else(idle).map_or(Lookup::Full, Lookup::Take)
+}

@@ -1,0 +1,174 @@
+\echo Use "ALTER EXTENSION idgen UPDATE TO '0.9.0'" to load this file. \quit
+
+-- Only comments change.
+
+COMMENT ON FUNCTION snowflake_next() IS 'next id in the layout of idgen.layout';
+COMMENT ON FUNCTION snowflake_next(text) IS 'next id in a layout, a preset or a spec';
+COMMENT ON FUNCTION snowflake_next_many(int) IS 'count increasing ids in the layout of idgen.layout';
+COMMENT ON FUNCTION snowflake_next_many(int, text) IS 'count increasing ids in a layout';
+COMMENT ON FUNCTION snowflake_parts(bigint) IS 'parts of an id of idgen.layout; NULL for a field that the layout lacks';
+COMMENT ON FUNCTION snowflake_parts(bigint, text) IS
+    'parts of an id of a layout; NULL for a field that the layout lacks';
+COMMENT ON FUNCTION snowflake_time(bigint) IS 'start of the tick of an id of idgen.layout';
+COMMENT ON FUNCTION snowflake_time(bigint, text) IS 'start of the tick of an id of a layout';
+COMMENT ON FUNCTION snowflake_floor(timestamptz) IS
+    'least id of the tick that contains a time, in the layout of idgen.layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_floor(timestamptz, text) IS
+    'least id of the tick that contains a time, in a layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_ceil(timestamptz) IS
+    'greatest id of the tick that contains a time, in the layout of idgen.layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_ceil(timestamptz, text) IS
+    'greatest id of the tick that contains a time, in a layout; clamped to the layout';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, int) IS
+    'id with these parts in the layout of idgen.layout, for backfill';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, text) IS 'id with these parts in a layout, for backfill';
+COMMENT ON FUNCTION snowflake_make(timestamptz, int, bigint, int, text) IS
+    'id with these parts in a layout with datacenters, for backfill';
+COMMENT ON FUNCTION snowflake_observe(bigint, boolean) IS
+    'moves all ids of this server past an id of idgen.layout, as setval does for a sequence; returns the time where they begin';
+COMMENT ON FUNCTION snowflake_observe(bigint, text, boolean) IS
+    'moves all ids of this server past an id of a layout, as setval does for a sequence; returns the time where they begin';
+COMMENT ON FUNCTION snowflake_encode(bigint, text) IS
+    'id as text: base2, base32, base36, base58, base62, base64, hex, sort32 or sort62; the last two sort like the ids in COLLATE "C"';
+COMMENT ON FUNCTION snowflake_decode(text, text) IS 'id of a text in one of the formats of snowflake_encode';
+COMMENT ON FUNCTION snowflake_layout() IS
+    'canonical spec, bits, unit, epoch, capacity and end of the layout of idgen.layout';
+COMMENT ON FUNCTION snowflake_layout(text) IS 'canonical spec, bits, unit, epoch, capacity and end of a layout';
+COMMENT ON VIEW idgen.stat_snowflake IS
+    'statistics of ids, one row for each layout and worker id in use on this server';
+COMMENT ON FUNCTION idgen.stat_get_snowflake() IS 'rows of the view idgen.stat_snowflake';
+COMMENT ON VIEW idgen.stat_clock IS
+    'high-water mark, lead of ids over the wall clock, and backward steps of the wall clock';
+COMMENT ON FUNCTION idgen.stat_get_clock() IS 'row of the view idgen.stat_clock';
+COMMENT ON FUNCTION idgen.status() IS 'versions, settings, worker id and checks';
+COMMENT ON FUNCTION idgen.reset_stats() IS 'sets the counters of all views to zero';
+COMMENT ON TABLE idgen.segment IS
+    'segments: one row for each tag, with the highest value that any server may have handed out';
+COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out; it never falls';
+COMMENT ON COLUMN idgen.segment.step IS
+    'number of values in the last range taken; adapts between min_step and max_step';
+COMMENT ON COLUMN idgen.segment.min_step IS 'lowest step';
+COMMENT ON COLUMN idgen.segment.max_step IS 'highest step, at most 1000000000';
+COMMENT ON COLUMN idgen.segment.target_duration IS
+    'how long a range should last: a range used up faster doubles the step, one that lasts twice as long halves it';
+COMMENT ON COLUMN idgen.segment.stride IS
+    'distance between two values; several primaries use one stride and different residues';
+COMMENT ON COLUMN idgen.segment.residue IS 'remainder of each value divided by the stride';
+COMMENT ON COLUMN idgen.segment.upper_bound IS 'highest value that may be handed out';
+COMMENT ON COLUMN idgen.segment.drawers IS 'roles besides the owner that may draw; - is PUBLIC';
+COMMENT ON COLUMN idgen.segment.creation IS 'random number of this creation of the tag; set by a trigger';
+COMMENT ON COLUMN idgen.segment.version IS
+    'number of changes of the columns that determine values, refills excluded; set by a trigger';
+COMMENT ON COLUMN idgen.segment.created_in IS 'id of the transaction that created the row; set by a trigger';
+COMMENT ON COLUMN idgen.segment.changed_in IS
+    'id of the transaction that last changed the row, refills excluded; set by a trigger';
+COMMENT ON FUNCTION idgen.segment_row() IS
+    'trigger of idgen.segment: sets creation, version and transaction ids, and announces changes to all sessions';
+COMMENT ON TRIGGER segment_row ON idgen.segment IS
+    'sets creation, version and transaction ids, and announces changes to all sessions';
+COMMENT ON FUNCTION segment_reserve(text, bigint) IS
+    'that many consecutive values of a segment, for a client that counts them itself';
+COMMENT ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) IS
+    'creates a segment that the caller owns';
+COMMENT ON FUNCTION segment_alter(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint, text) IS
+    'alters a segment: NULL keeps a setting; max_id cannot be lowered';
+COMMENT ON FUNCTION segment_revoke(text, text) IS 'revokes what segment_grant granted';
+COMMENT ON VIEW idgen.stat_segment IS
+    'segments with values in shared memory: their ranges, refills and waits; shows those that the user may draw from';
+COMMENT ON FUNCTION idgen.stat_get_segment() IS 'rows of the view idgen.stat_segment';
+COMMENT ON FUNCTION lock_key(text) IS 'key of a lock''s name: the first 8 bytes of its SHA-256, big-endian';
+COMMENT ON FUNCTION lock_acquire(text, boolean) IS
+    'acquires a named lock for the session; waits as long as lock_timeout allows';
+COMMENT ON FUNCTION lock_acquire_xact(text, boolean) IS
+    'acquires a named lock for the transaction; waits as long as lock_timeout allows';
+COMMENT ON FUNCTION lock_try_acquire(text, interval, boolean) IS
+    'acquires a named lock for the session within a timeout; false leaves nothing held';
+COMMENT ON FUNCTION lock_try_acquire_xact(text, interval, boolean) IS
+    'acquires a named lock for the transaction within a timeout; false leaves nothing held';
+COMMENT ON FUNCTION lock_release(text, boolean) IS
+    'releases a session''s named lock once; false, with a warning, if the session does not hold it';
+COMMENT ON FUNCTION lock_acquire_many(text[], boolean) IS 'acquires several named locks for the session, or none';
+COMMENT ON FUNCTION lock_acquire_many_xact(text[], boolean) IS
+    'acquires several named locks for the transaction, or none';
+COMMENT ON FUNCTION lock_try_acquire_many(text[], interval, boolean) IS
+    'acquires several named locks for the session within a timeout, or none';
+COMMENT ON FUNCTION lock_try_acquire_many_xact(text[], interval, boolean) IS
+    'acquires several named locks for the transaction within a timeout, or none';
+COMMENT ON FUNCTION lock_release_many(text[], boolean) IS
+    'releases several of a session''s named locks, each once; false if one was not held';
+COMMENT ON FUNCTION row_version() IS
+    'trigger for BEFORE UPDATE: refuses an update of a row that has changed since it was read, by a version column';
+COMMENT ON FUNCTION idgen.lock_get_holds() IS 'scope and depth of each hold, for the view idgen.locks';
+COMMENT ON FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean) IS
+    'acquires a lease and returns its fencing token; waits up to lock_timeout';
+COMMENT ON FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean) IS
+    'acquires a lease if a slot becomes free within the timeout; otherwise returns no row';
+COMMENT ON FUNCTION lease_renew(text, bigint, interval) IS
+    'extends a lease from now on; returns its new end, or NULL if it is bound to a session';
+COMMENT ON FUNCTION lease_renew_many(text[], bigint[], interval) IS
+    'extends those of several leases that are still held, and returns them';
+COMMENT ON FUNCTION lease_release(text, bigint) IS
+    'releases a lease once; false if it was acquired more often than released';
+COMMENT ON FUNCTION lease_fence(text, bigint) IS
+    'lets the transaction commit only if the token is current; delays take-overs until it ends';
+COMMENT ON FUNCTION lease_guard() IS
+    'BEFORE trigger: refuses writes of transactions that have not fenced by the lease in its argument';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, int) IS
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, and its first slot';
+COMMENT ON FUNCTION lease_drop(text) IS 'drops a lease that is not held';
+COMMENT ON FUNCTION lease_revoke(text, int) IS 'ends the term in a slot of a lease; false if the slot is free';
+COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
+COMMENT ON COLUMN idgen.lease_definition.slots IS 'how many holders it can have at once';
+COMMENT ON COLUMN idgen.lease_definition.ttl IS 'length of a term unless its holder gives another';
+COMMENT ON COLUMN idgen.lease_definition.lock_delay IS 'how long a slot stays unavailable after its holder vanished';
+COMMENT ON COLUMN idgen.lease_definition.owner IS 'role that defined it; its members may change it';
+COMMENT ON COLUMN idgen.lease_definition.first_slot IS 'lowest slot; of a pool, the lowest worker id';
+COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';
+COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot';
+COMMENT ON COLUMN idgen.lease.token IS 'fencing token of the current or last term';
+COMMENT ON COLUMN idgen.lease.depth IS 'how often acquired and not yet released; 0 if free';
+COMMENT ON COLUMN idgen.lease.owner IS 'name that the holder gave itself';
+COMMENT ON COLUMN idgen.lease.data IS 'data that the holder publishes';
+COMMENT ON COLUMN idgen.lease.acquired_at IS 'start of the term, by the wall clock';
+COMMENT ON COLUMN idgen.lease.ttl_us IS 'length of the term after a renewal, in microseconds';
+COMMENT ON COLUMN idgen.lease.ends_us IS
+    'end of the term; for a free slot, when it was freed; microseconds of the clock';
+COMMENT ON COLUMN idgen.lease.clock IS
+    'identifies CLOCK_BOOTTIME: the boot of the machine, and the offset of the time namespace';
+COMMENT ON COLUMN idgen.lease.revoked IS 'freed by lease_revoke(); the lock delay applies';
+COMMENT ON COLUMN idgen.lease.session IS 'start time of the server whose session it is bound to; NULL if not bound';
+COMMENT ON COLUMN idgen.lease.session_key IS
+    'key of the advisory lock that the session holds; random, because pg_locks is public';
+COMMENT ON VIEW idgen.leases IS 'slots of leases, and their holders';
+COMMENT ON FUNCTION idgen.lease_get_states() IS 'states of the slots, for the view idgen.leases';
+COMMENT ON VIEW idgen.stat_lease IS 'counters of leases, over all databases';
+COMMENT ON FUNCTION idgen.stat_get_lease() IS 'counters for the view idgen.stat_lease';
+COMMENT ON FUNCTION worker_acquire(text, text, interval, timestamptz, int) IS
+    'acquires a worker id of a pool and an interval of id time; bound to the session unless a ttl is given';
+COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
+    'extends the lease and the id time of a worker id, if its end is the one that the caller was last told';
+COMMENT ON FUNCTION worker_confirm(text, bigint) IS
+    'waits until the synchronous standbys have the id time of a worker id, and returns its end';
+COMMENT ON FUNCTION worker_release(text, bigint, timestamptz, timestamptz) IS
+    'releases a worker id; given the last time in its ids, the next holder begins right after it';
+COMMENT ON FUNCTION worker_move(text, text) IS
+    'moves the worker ids of a pool to another one with their id times and leases, and drops the pool; returns their count';
+COMMENT ON FUNCTION worker_correct(text, int, timestamptz) IS
+    'records that no id at or after a time was issued under a free worker id; returns the time recorded before';
+COMMENT ON TABLE idgen.worker_number IS 'id times of the last holder of each worker id';
+COMMENT ON COLUMN idgen.worker_number.number IS 'the worker id: a slot of the lease of that name';
+COMMENT ON COLUMN idgen.worker_number.not_before IS 'start of the id times of the last holder';
+COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of that holder has this time or a later one';
+COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease of that holder';
+COMMENT ON FUNCTION worker_begin_history(timestamptz) IS
+    'lets a copy of the coordinator grant worker ids; returns the time from which it grants them without a wait';
+COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
+COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one row';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory; a copy has others';
+COMMENT ON COLUMN idgen.worker_history.since IS
+    'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
+COMMENT ON COLUMN idgen.worker_history.first_token IS 'lowest token granted since then; lower ones cannot be renewed';
+COMMENT ON COLUMN idgen.worker_history.longest IS 'longest time from the clock to the end of id times, under any settings so far';
+COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
+COMMENT ON VIEW idgen.stat_worker IS 'worker id of this server, and the state of its lease';
+COMMENT ON FUNCTION idgen.stat_get_worker() IS 'row of the view idgen.stat_worker';

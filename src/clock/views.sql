@@ -1,0 +1,3 @@
+CREATE VIEW idgen.stat_clock AS
+SELECT mark, lead, backward_steps, largest_step, mark_writes, mark_write_time
+FROM idgen.stat_get_clock();

@@ -1,0 +1,163 @@
+//! Advisory locks of a name: the queue of acquirers, the lock of the definition, and precedence over fences.
+//!
+//! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
+//! transaction that needs both enters the queue first. The lock of all definitions comes before those of names.
+
+use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::latch;
+use crate::pg::lock_wait::{Limit, acquire_for_transaction};
+use crate::pg::wait_event::WaitEvent;
+use crate::shmem::Part;
+use idgen_core::lock::NameHash;
+use pgrx::prelude::*;
+use std::time::{Duration, Instant};
+
+/// Names share condition variables. A broadcast for another name costs one read of the rows.
+pub static CONDITIONS: Part<&'static [ConditionVariable]> =
+    Part::new(c"idgen lease conditions", |block| block.array(CONDITION_COUNT, ConditionVariable::new));
+const CONDITION_COUNT: usize = 256;
+
+/// The longest sleep of the head of a queue. Some ends signal nothing: DISCARD ALL in a bound session, COMMIT PREPARED.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// The longest sleep without shared memory, where no process signals.
+const LONGEST_SLEEP_UNPRELOADED: Duration = Duration::from_millis(100);
+
+/// The wait event of the head of a queue.
+static LEASE_WAIT: WaitEvent = WaitEvent::named(c"IdgenLease");
+
+/// Held by the head of the queue of a name. The view `idgen.leases` has it as a number.
+const QUEUE: LockKind = LockKind::new(b"lq");
+/// Held shared by transactions that have acquired the name, exclusively by one that changes its definition.
+const DEFINITION: LockKind = LockKind::new(b"ld");
+/// Held shared by transactions that have acquired many names, in intent mode by ones that change a definition. The key
+/// is 0.
+const ALL_DEFINITIONS: LockKind = LockKind::new(b"lD");
+/// Held shared by a fence before it locks the row, exclusively by a take-over that waits for that row.
+const FENCE: LockKind = LockKind::new(b"lf");
+
+/// The queue of acquirers of a name, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
+/// served in order, and a grant costs the same however many wait.
+pub struct Queue {
+    lock: AdvisoryLock,
+    condition: Option<&'static ConditionVariable>,
+    /// This transaction holds the definition's lock exclusively. No other transaction is granted a slot until it ends,
+    /// and the head of the queue may be waiting for it.
+    is_bypassed: bool,
+}
+
+/// The condition variable of a name, broadcast when a slot may have become free. `None` without preload.
+pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
+    let index = NameHash::of(name).check as usize % CONDITION_COUNT;
+    CONDITIONS.get().map(|conditions| &conditions[index])
+}
+
+impl Queue {
+    pub fn of(name: &str) -> Self {
+        Self {
+            lock: AdvisoryLock::new(QUEUE, NameHash::of(name).key, Mode::Exclusive),
+            condition: condition(name),
+            is_bypassed: definition_lock(name, Mode::Exclusive).is_held(),
+        }
+    }
+
+    /// Waits to become the head of the queue. The end of the transaction leaves the queue. False if the limit has passed.
+    pub fn enter(&self, limit: Limit) -> bool {
+        self.is_bypassed || acquire_for_transaction(&self.lock, limit)
+    }
+
+    pub fn leave(&self) {
+        if !self.is_bypassed {
+            self.lock.release(Scope::Transaction);
+        }
+    }
+
+    pub fn is_bypassed(&self) -> bool {
+        self.is_bypassed
+    }
+
+    /// Read before the rows, for the sleep after it.
+    pub fn broadcasts(&self) -> u64 {
+        self.condition.map_or(0, ConditionVariable::broadcasts)
+    }
+
+    /// Sleeps until a broadcast, for at most `time`. Returns at once if there was one since `broadcasts` was read.
+    pub fn sleep(&self, broadcasts: u64, time: Duration) {
+        match self.condition {
+            Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, time.min(LONGEST_SLEEP), &LEASE_WAIT),
+            None => {
+                latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED));
+                check_for_interrupts!();
+            }
+        }
+    }
+}
+
+/// The lock of a definition. A transaction that has acquired the name holds it shared until it ends; a transaction that
+/// changes the definition holds it exclusively.
+pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
+    AdvisoryLock::new(DEFINITION, NameHash::of(name).key, mode)
+}
+
+/// The lock of all definitions. A transaction that has acquired many names holds it shared, in place of the locks of
+/// further names. Transactions that change definitions hold it in intent mode, and do not wait for each other.
+pub fn all_definitions_lock(mode: Mode) -> AdvisoryLock {
+    AdvisoryLock::new(ALL_DEFINITIONS, 0, mode)
+}
+
+/// Precedence of a take-over over later fences.
+///
+/// Fences share the row's lock, and PostgreSQL grants it past a stronger request that waits. So fences of overlapping
+/// transactions could delay a take-over forever. A take-over that waits for a row therefore holds an advisory lock of
+/// the slot. Each fence acquires and releases that lock in shared mode before it locks the row.
+pub struct Precedence {
+    locks: Vec<(i32, AdvisoryLock)>,
+    /// When the current wait began.
+    pub since: Instant,
+}
+
+/// Slots whose keys collide only wait for each other. The key does not contain the token: all users can read
+/// `pg_locks`.
+fn slot_lock(name: &str, slot: i32, mode: Mode) -> AdvisoryLock {
+    let slot = i64::from(slot).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
+    AdvisoryLock::new(FENCE, NameHash::of(name).key ^ slot, mode)
+}
+
+/// Waits until no take-over has precedence in the slot. Not in a transaction that has locked the slot's row: the
+/// take-over waits for that transaction.
+pub fn yield_to_take_over(name: &str, slot: i32) {
+    let lock = slot_lock(name, slot, Mode::Shared);
+    lock.acquire(Scope::Transaction);
+    lock.release(Scope::Transaction);
+}
+
+impl Precedence {
+    pub fn new() -> Self {
+        Self { locks: Vec::new(), since: Instant::now() }
+    }
+
+    /// Acquires precedence in a slot, until the transaction ends at the latest. False if the limit has passed.
+    pub fn acquire(&mut self, name: &str, slot: i32, limit: Limit) -> bool {
+        if self.locks.iter().any(|(held, _)| *held == slot) {
+            return true;
+        }
+        let lock = slot_lock(name, slot, Mode::Exclusive);
+        let is_acquired = acquire_for_transaction(&lock, limit);
+        if is_acquired {
+            self.locks.push((slot, lock));
+        }
+        is_acquired
+    }
+
+    /// Releases it in all other slots: they are free, or their terms were renewed.
+    pub fn retain(&mut self, slots: &[i32]) {
+        self.locks.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
+    }
+
+    pub fn release(self) {
+        self.locks.iter().for_each(|(_, lock)| {
+            lock.release(Scope::Transaction);
+        });
+    }
+}

@@ -1,0 +1,117 @@
+//! The rows of `idgen.lease_definition`, names, and texts about holders.
+
+use super::slots::LEASE;
+use crate::pg::session::user;
+use crate::pg::spi::{self, Query, text, value};
+use pgrx::datum::{DatumWithOid, Interval};
+use pgrx::prelude::*;
+
+static DEFINE: Query = Query::new(&LEASE, || define_text(", first_slot", ", $6", ", first_slot = excluded.first_slot"));
+/// With the SQL of 0.7, which has no column first_slot.
+static DEFINE_FROM_0: Query = Query::new(&LEASE, || define_text("", "", ""));
+
+fn define_text(column: &str, value: &str, change: &str) -> String {
+    format!(
+        "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner{column}) \
+         VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole{value}) \
+         ON CONFLICT (name) DO UPDATE \
+         SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay{change} \
+         WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
+    )
+}
+
+/// Defines a name, or changes its definition and keeps its definer. False if the caller may not act as the definer.
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: Option<i32>) -> bool {
+    let query = if first_slot.is_some() { &DEFINE } else { &DEFINE_FROM_0 };
+    let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
+    args.extend(first_slot.map(DatumWithOid::from));
+    !query.write_latest(&args, |_| ()).is_empty()
+}
+
+static RENAME: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease SET name = $2 WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned()
+});
+
+/// Moves all terms of a name, whose rows are locked, to another name, and drops the definition.
+pub fn rename(from: &str, to: &str) {
+    RENAME.write_latest(&[from.into(), to.into()], |_| ());
+    DROP_DEFINITION.write_latest(&[from.into()], |_| ());
+}
+
+static DROP_ROWS: Query =
+    Query::new(&LEASE, || "DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned());
+static DROP_DEFINITION: Query = Query::new(&LEASE, || {
+    "DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots".to_owned()
+});
+
+/// Deletes all rows of a name, after waiting for transactions that have fenced. False if there were none.
+pub fn drop_all(name: &str) -> bool {
+    let rows = DROP_ROWS.write_latest(&[name.into()], |_| ()).len();
+    rows + DROP_DEFINITION.write_latest(&[name.into()], |_| ()).len() > 0
+}
+
+static REASSIGN: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease_definition SET owner = $2::pg_catalog.regrole \
+     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)"
+        .to_owned()
+});
+
+/// Makes another role the definer of all names of these roles.
+pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
+    spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()));
+}
+
+static OWNED: Query = Query::new(&LEASE, || {
+    "SELECT name FROM idgen.lease_definition WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name"
+        .to_owned()
+});
+
+/// The names that these roles have defined.
+pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
+    OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
+}
+
+static NAMES: Query = Query::new(&LEASE, || "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
+
+/// The names that have slots.
+pub fn names() -> Vec<String> {
+    NAMES.read_latest(&[], |row| text(row, 1))
+}
+
+/// The holder of a slot, as a text for messages.
+pub struct Holder {
+    pub slot: i32,
+    pub text: String,
+}
+
+const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
+                      CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+                           ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
+                      pg_catalog.date_trunc('second', acquired_at)) \
+                      FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
+
+static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot"));
+
+pub fn holders(name: &str) -> Vec<Holder> {
+    HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
+}
+
+static FOREIGN_HOLDERS: Query = Query::new(&LEASE, || {
+    "SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
+     AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot"
+        .to_owned()
+});
+
+/// Slots with terms, even expired ones, of roles that the caller may not act as, and these roles.
+pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {
+    FOREIGN_HOLDERS.read_latest(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
+}
+
+static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
+    format!("{HOLDER} AND depth OPERATOR(pg_catalog.>) 0 ORDER BY ends_us OPERATOR(pg_catalog.-) ttl_us LIMIT 5")
+});
+
+/// The five holders whose last renewal is longest ago.
+pub fn idle_holders(name: &str) -> Vec<Holder> {
+    IDLE_HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
+}

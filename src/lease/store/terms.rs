@@ -1,0 +1,178 @@
+//! The rows of terms, found by their token. The holder's role must be one that the caller may act as.
+
+use super::slots::{GRANTED, Granted, LEASE, granted};
+use crate::lease::boot_clock;
+use crate::pg::session::user;
+use crate::pg::spi::{Query, optional, text, value};
+use crate::pg::system_clock;
+use pgrx::datum::DatumWithOid;
+
+/// The term of a token, if the caller may act as the holder's role.
+const HELD_TERM: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPERATOR(pg_catalog.=) $2 \
+                        AND lease.depth OPERATOR(pg_catalog.>) 0 \
+                        AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')";
+
+static RENEW: Query = Query::new(&LEASE, || {
+    format!(
+        "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
+         ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {HELD_TERM} RETURNING {GRANTED}"
+    )
+});
+
+/// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term.
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    RENEW.write_latest(&args, granted).pop()
+}
+
+static RENEW_MANY: Query = Query::new(&LEASE, || {
+    "WITH renewable AS (SELECT lease.name, lease.slot FROM idgen.lease \
+     JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
+     AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
+     WHERE lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE') \
+     ORDER BY lease.name, lease.slot FOR NO KEY UPDATE OF lease) \
+     UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
+     ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) FROM renewable \
+     WHERE renewable.name OPERATOR(pg_catalog.=) lease.name AND renewable.slot OPERATOR(pg_catalog.=) lease.slot \
+     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key"
+        .to_owned()
+});
+
+/// One of several terms that were renewed.
+pub struct Renewed {
+    pub name: String,
+    pub slot: i32,
+    pub token: i64,
+    pub ends_us: i64,
+    pub session_key: Option<i64>,
+}
+
+/// Renews the terms that exist. Locks their rows in the order of names, so that concurrent calls cannot deadlock.
+pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
+    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    let mut renewed = RENEW_MANY.write_latest(&args, |row| Renewed {
+        name: text(row, 1),
+        slot: value(row, 2),
+        token: value(row, 3),
+        ends_us: value(row, 4),
+        session_key: optional(row, 5),
+    });
+    renewed.sort_by(|a, b| (&a.name, a.slot).cmp(&(&b.name, b.slot)));
+    renewed
+}
+
+static UNBIND: Query = Query::new(&LEASE, || {
+    "UPDATE idgen.lease SET session = NULL, session_key = NULL \
+     WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2"
+        .to_owned()
+});
+
+/// Releases a term from its session: it lasts its time.
+pub fn unbind(name: &str, token: i64) {
+    UNBIND.write_latest(&[name.into(), token.into()], |_| ());
+}
+
+static DEEPEN: Query = Query::new(&LEASE, || {
+    format!(
+        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.+) 1, ttl_us = COALESCE($4, ttl_us), clock = $6, \
+         ends_us = GREATEST($5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us), \
+                            CASE WHEN clock OPERATOR(pg_catalog.=) $6 THEN ends_us END) \
+         WHERE {HELD_TERM} RETURNING {GRANTED}"
+    )
+});
+
+/// Acquires a term once more. `None` if the token has no term.
+pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    DEEPEN.write_latest(&args, granted).pop()
+}
+
+static REMOVE: Query = Query::new(&LEASE, || {
+    format!(
+        "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {HELD_TERM} \
+         AND lease.depth OPERATOR(pg_catalog.=) 1 \
+         AND NOT EXISTS (SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name) \
+         FOR UPDATE SKIP LOCKED) RETURNING slot"
+    )
+});
+static RELEASE: Query = Query::new(&LEASE, || {
+    format!(
+        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
+         ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
+         clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
+         session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, \
+         session_key = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session_key END, revoked = false \
+         WHERE {HELD_TERM} RETURNING depth"
+    )
+});
+
+/// Releases a term once, and returns the depth that is left. `None` if the token has no term. The token stays in the
+/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined name is
+/// deleted unless a transaction has fenced, so that names of one job each do not accumulate.
+pub fn release(name: &str, token: i64) -> Option<i32> {
+    let term: [DatumWithOid; 3] = [name.into(), token.into(), user().into()];
+    if !REMOVE.write_latest(&term, |_| ()).is_empty() {
+        return Some(0);
+    }
+    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let [name, token, user] = term;
+    RELEASE.write_latest(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
+}
+
+static FENCE: Query =
+    Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {HELD_TERM} FOR KEY SHARE"));
+
+/// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. False if the
+/// token has no term.
+pub fn fence(name: &str, token: i64) -> bool {
+    !FENCE.write_latest(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
+}
+
+static IS_CURRENT: Query = Query::new(&LEASE, || {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
+     AND depth OPERATOR(pg_catalog.>) 0"
+        .to_owned()
+});
+
+/// True if the token has a term, of any role.
+pub fn is_current(name: &str, token: i64) -> bool {
+    !IS_CURRENT.read_latest(&[name.into(), token.into()], |_| ()).is_empty()
+}
+
+static NAME_OF: Query = Query::new(&LEASE, || {
+    "SELECT name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) $1 AND depth OPERATOR(pg_catalog.>) 0".to_owned()
+});
+
+/// The current name of a token. Reads the whole table: the index has tokens after names.
+pub fn name_of(token: i64) -> Option<String> {
+    NAME_OF.read_latest(&[token.into()], |row| text(row, 1)).pop()
+}
+
+static SLOT_OF: Query = Query::new(&LEASE, || {
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
+});
+
+/// The slot of a token, even if its term has ended.
+pub fn slot_of(name: &str, token: i64) -> Option<i32> {
+    SLOT_OF.read_latest(&[name.into(), token.into()], |row| value(row, 1)).pop()
+}
+
+static FOREIGN_ROLE: Query = Query::new(&LEASE, || {
+    "SELECT role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
+     AND token OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
+     AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')"
+        .to_owned()
+});
+
+/// The role of the holder, if the caller may not act as it.
+pub fn foreign_role(name: &str, token: i64) -> Option<String> {
+    FOREIGN_ROLE.read_latest(&[name.into(), token.into(), user().into()], |row| text(row, 1)).pop()
+}
+
+/// True if the transaction's own snapshot shows the token.
+pub fn is_in_snapshot(name: &str, token: i64) -> bool {
+    !SLOT_OF.read_snapshot(&[name.into(), token.into()], |_| ()).is_empty()
+}

@@ -1,0 +1,72 @@
+//! Versions of a slot's row that a snapshot does not show, even if the row is gone.
+
+use super::slots::LEASE;
+use crate::pg::encoding::Text;
+use pgrx::prelude::*;
+
+/// True if a committed transaction that the transaction's own snapshot does not show has inserted, changed or deleted
+/// the row of a slot. VACUUM keeps the dead versions as long as that snapshot exists.
+pub fn has_changed_since_snapshot(name: &str, slot: i32) -> bool {
+    let table = LEASE.lock(pg_sys::AccessShareLock);
+    // SAFETY: the table is locked, and is a heap with a primary key of name and slot. `keys` outlives the scan, and
+    // their types and collation are those of the columns. The scan returns tuples of pinned pages, which the next call
+    // releases; no reference to them is kept. A transaction with one snapshot keeps it until its end.
+    unsafe {
+        let mut keys = [
+            key(1, pg_sys::F_TEXTEQ, pg_sys::DEFAULT_COLLATION_OID, Text::from(name).into_datum()),
+            key(2, pg_sys::F_INT4EQ, pg_sys::InvalidOid, slot.into_datum()),
+        ];
+        let own = pg_sys::GetTransactionSnapshot();
+        let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        let index = pg_sys::get_relname_relid(c"lease_pkey".as_ptr(), (*(*table).rd_rel).relnamespace);
+        let all = &raw mut pg_sys::SnapshotAnyData;
+        let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
+        let scan = pg_sys::systable_beginscan(table, index, true, all, count, keys);
+        let mut has_changed = false;
+        while !has_changed {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let is_missed = |xid| pg_sys::XidInMVCCSnapshot(xid, own) && pg_sys::TransactionIdDidCommit(xid);
+            has_changed = writers(&*(*tuple).t_data).into_iter().flatten().any(is_missed);
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        has_changed
+    }
+}
+
+/// # Safety
+/// The value is of the type that the function compares.
+unsafe fn key(column: i16, equal: u32, collation: pg_sys::Oid, value: Option<pg_sys::Datum>) -> pg_sys::ScanKeyData {
+    let mut key = pg_sys::ScanKeyData::default();
+    let value = value.unwrap_or(pg_sys::Datum::null());
+    let (strategy, any) = (pg_sys::BTEqualStrategyNumber as u16, pg_sys::InvalidOid);
+    // SAFETY: fills in the key, which is a local.
+    unsafe { pg_sys::ScanKeyEntryInitialize(&mut key, 0, column, strategy, any, collation, equal.into(), value) };
+    key
+}
+
+/// The transactions that have inserted and deleted or updated a version. Not one that has only locked it, and not a
+/// frozen one, which every snapshot shows.
+///
+/// # Safety
+/// The header is of a tuple on a page that is pinned.
+unsafe fn writers(header: &pg_sys::HeapTupleHeaderData) -> [Option<pg_sys::TransactionId>; 2] {
+    let has = |bits: u32| u32::from(header.t_infomask) & bits == bits;
+    // SAFETY: a tuple of a table has these fields, and not those of a composite value. A multixact that is not only a
+    // lock has a member that updated the version.
+    unsafe {
+        let fields = header.t_choice.t_heap;
+        let is_only_locked = has(pg_sys::HEAP_XMAX_INVALID) || has(pg_sys::HEAP_XMAX_LOCK_ONLY);
+        let updated_by = || match has(pg_sys::HEAP_XMAX_IS_MULTI) {
+            true => pg_sys::HeapTupleGetUpdateXid(std::ptr::from_ref(header).cast_mut()),
+            false => fields.t_xmax,
+        };
+        [
+            (!has(pg_sys::HEAP_XMIN_FROZEN)).then_some(fields.t_xmin),
+            (!is_only_locked).then(updated_by).filter(|xid| *xid != pg_sys::InvalidTransactionId),
+        ]
+    }
+}

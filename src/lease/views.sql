@@ -1,0 +1,21 @@
+-- Slots that were ever granted. Only members of the holder's role see the token. 27761 is the lock space of queues.
+CREATE VIEW idgen.leases AS
+SELECT lease.name, lease.slot, now.state,
+       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role(lease.role::oid, 'USAGE') THEN lease.token END AS token,
+       lease.depth,
+       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.owner END AS owner,
+       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.role END AS role,
+       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.data END AS data,
+       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.acquired_at END AS acquired_at,
+       now.expires_at,
+       pg_catalog.make_interval(secs => lease.ttl_us OPERATOR(pg_catalog./) 1000000.0) AS ttl,
+       now.bound, defined.slots,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks AS lock
+        WHERE lock.locktype OPERATOR(pg_catalog.=) 'advisory' AND lock.objsubid OPERATOR(pg_catalog.=) 27761
+          AND ((lock.classid::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) lock.objid::bigint) OPERATOR(pg_catalog.=) now.key
+          AND lock.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                                    WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) AS queue
+FROM idgen.lease JOIN idgen.lease_get_states() AS now USING (name, slot) LEFT JOIN idgen.lease_definition AS defined USING (name);
+
+CREATE VIEW idgen.stat_lease AS
+SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time FROM idgen.stat_get_lease();

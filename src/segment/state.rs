@@ -1,0 +1,120 @@
+//! The shared state of segments: the rings, and what belongs to each ring.
+
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
+use crate::settings;
+use crate::shmem::{FixedText, Locked, Part};
+use idgen_core::segment::refillers::Refillers;
+use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
+use idgen_core::tenancy::Attachment;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Draws take no lock.
+pub static RINGS: Part<&'static [Ring]> =
+    Part::new(c"idgen segment rings", |block| block.array(settings::max_segments(), Ring::new));
+
+/// One slot for each ring.
+pub static SLOTS: Part<&'static [Slot]> =
+    Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), Slot::new));
+
+/// Which tag each ring belongs to, and the refill workers.
+pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |block| {
+    let count = settings::max_segments();
+    // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each refill worker is one of these.
+    let worker_count = unsafe { pg_sys::max_worker_processes } as usize;
+    Segments {
+        table: RingTable::new(RINGS.get().map_or(&[][..], |rings| rings), block.array(count, || None)),
+        errors: block.array(count, LastError::default),
+        refillers: Refillers(block.array(worker_count, || None)),
+    }
+});
+
+/// State protected by the segments lock.
+pub struct Segments {
+    pub table: RingTable<'static>,
+    /// The error of the last refill of each ring; clear after a refill that succeeded.
+    pub errors: &'static mut [LastError],
+    pub refillers: Refillers<'static>,
+}
+
+pub type LastError = FixedText<200>;
+
+impl Segments {
+    /// Begins a tenancy in a ring, without demand, errors or counts of an earlier one.
+    pub fn begin(&mut self, index: usize) {
+        slot(index).begin(ring(index).position());
+        self.errors[index].clear();
+    }
+}
+
+/// Finds the ring of a row of this version, or begins its tenancy in one. `gone` lists tags whose rings can be taken.
+pub fn attach_ring(key: TagKey, version: i64, stride: i64, gone: &[TagKey]) -> Attachment<RingHandle> {
+    SEGMENTS.exclusive(|segments| {
+        let attachment = segments.table.attach(key, version, stride, system_clock::boot_us(), gone);
+        if attachment.is_new {
+            segments.begin(attachment.index);
+        }
+        attachment
+    })
+}
+
+pub fn ring(index: usize) -> &'static Ring {
+    &RINGS.require()[index]
+}
+
+pub fn slots() -> &'static [Slot] {
+    SLOTS.require()
+}
+
+pub fn slot(index: usize) -> &'static Slot {
+    &slots()[index]
+}
+
+/// In cache lines of its own, as the ring.
+#[repr(align(128))]
+pub struct Slot {
+    /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The refill worker resets it.
+    pub demand: AtomicU64,
+    /// The row has no more values up to its upper bound.
+    pub exhausted: AtomicBool,
+    pub refills: AtomicU64,
+    /// Time that the last refill took, from reading the row to installing the values.
+    pub refill_us: AtomicU64,
+    pub waits: AtomicU64,
+    pub wait_us: AtomicU64,
+    /// The ring's position when the counters were reset.
+    pub reset_at: AtomicU64,
+    /// Processes that found the ring dry sleep here.
+    pub refilled: ConditionVariable,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            demand: AtomicU64::new(0),
+            exhausted: AtomicBool::new(false),
+            refills: AtomicU64::new(0),
+            refill_us: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            wait_us: AtomicU64::new(0),
+            reset_at: AtomicU64::new(0),
+            refilled: ConditionVariable::new(),
+        }
+    }
+
+    fn begin(&self, position: u64) {
+        self.demand.store(0, Relaxed);
+        self.exhausted.store(false, Relaxed);
+        self.refill_us.store(0, Relaxed);
+        self.reset(position);
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset(&self, position: u64) {
+        for counter in [&self.refills, &self.waits, &self.wait_us] {
+            counter.store(0, Relaxed);
+        }
+        self.reset_at.store(position, Relaxed);
+    }
+}

@@ -1,0 +1,100 @@
+//! Finding the generator of this server's ids in a layout, or beginning one.
+
+use super::next::Attached;
+use super::{errors, layouts, node, stats};
+use crate::clock::{self, GENERATORS};
+use crate::error;
+use crate::pg::{session, system_clock};
+use idgen_core::generator::{Generator, GeneratorHandle};
+use idgen_core::layout::{Layout, time_text};
+use idgen_core::snowflake::{IdSpace, Issue};
+use idgen_core::tenancy::Attachment;
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+
+/// Raises 55000 without preload or without a worker id, 25006 on a standby, and 22003 if the layout has no id for this
+/// worker id and time.
+pub(super) fn attach(layout: Layout) -> Attached {
+    let clock = clock::STATE.require();
+    error::refuse_on_standby();
+    stats::flush_at_transaction_end();
+    let (space, attachment, generator) = loop {
+        if let Some(found) = find(clock, layout) {
+            break found;
+        }
+    };
+    warn_of_end(&layout, system_clock::wall_ms());
+    Attached { clock, generator, handle: attachment.handle, space, layout, index: attachment.index }
+}
+
+/// Finds the generator of a space under this server's worker id. `None` if the worker id has changed in between.
+fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<GeneratorHandle>, &'static Generator)> {
+    let node = node::require();
+    let space = IdSpace::new(&layout, node).unwrap_or_else(|e| errors::node_too_large(&layout, e).raise());
+    begin(clock, &space);
+    let kept = IdSpace::new(&layouts::default(), node).ok();
+    GENERATORS.exclusive(|table| {
+        // Worker ids change under this lock: what attaches here ends when the worker id does.
+        if node::CURRENT.require().get() != Some(node) {
+            return None;
+        }
+        let attachment = table.attach(space, (layout, node), kept);
+        if attachment.is_new {
+            stats::COUNTERS.require()[attachment.index].reset();
+        }
+        Some((space, attachment, &table.generators[attachment.index]))
+    })
+}
+
+/// Begins ids, unless the clock is outside of the layout's time. So a layout that has ended, or not begun, evicts no working
+/// generator, and a clock by which no id is issued moves no mark.
+fn begin(clock: &clock::State, space: &IdSpace) {
+    let bounds = clock.careful_bounds();
+    let answer = space.next(0, 1, &bounds);
+    if answer != Issue::BeforeEpoch {
+        refuse_outside(space, answer);
+        clock::ensure_begun(Some(bounds.now_ms));
+        return;
+    }
+    // The clock may have been set back. Ids then continue from a mark past the epoch.
+    clock::ensure_begun(None);
+    refuse_outside(space, space.next(0, 1, &clock.careful_bounds()));
+}
+
+/// The layouts whose end this session was warned about.
+static WARNED: Mutex<Vec<Layout>> = Mutex::new(Vec::new());
+
+/// More layouts than a schema uses. A session that exceeds it is warned again.
+const MAX_WARNED: usize = 64;
+
+/// Warns when a layout ends within a year, once for each session and layout. The leader of a parallel query warns for its
+/// workers.
+pub(super) fn warn_of_end(layout: &Layout, now_ms: i64) {
+    if !layout.ends_within_a_year(now_ms) || session::is_parallel_worker() || !is_first_time(layout) {
+        return;
+    }
+    let ends_at = time_text(layout.ends_at_ms());
+    warning!("layout \"{layout}\" has no ids from {ends_at} on");
+}
+
+/// True the first time in this session.
+fn is_first_time(layout: &Layout) -> bool {
+    let mut warned = WARNED.lock();
+    if warned.contains(layout) {
+        return false;
+    }
+    if warned.len() >= MAX_WARNED {
+        warned.clear();
+    }
+    warned.push(*layout);
+    true
+}
+
+/// Raises 22003 if the clock is outside of the layout's time.
+pub(super) fn refuse_outside(space: &IdSpace, answer: Issue) {
+    match answer {
+        Issue::BeforeEpoch => errors::before_epoch(space, system_clock::wall_ms()).raise(),
+        Issue::Exhausted => errors::exhausted(space).raise(),
+        Issue::Issued(_) | Issue::Wait { .. } | Issue::Reserve { .. } => {}
+    }
+}

@@ -1,0 +1,221 @@
+//! One attempt of the keeper: connect to the coordinator, renew or acquire, and confirm.
+//!
+//! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
+//! and a standby that is promoted may not.
+
+use super::coordinator::{Coordinator, is_loss};
+use super::run::Keeper;
+use super::signals::{is_interrupted, is_stop_requested};
+use crate::clock;
+use crate::pg::libpq::{Error, Timeout};
+use crate::pg::system_clock;
+use crate::settings;
+use crate::snowflake::node;
+use crate::worker::lease_file::{self, LeaseFile};
+use crate::worker::state::{SERVER_LEASE, STATE, WorkerLease};
+use idgen_core::worker::memory::RememberedLease;
+use idgen_core::worker::pace::Pace;
+use pgrx::prelude::*;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Keeper {
+    /// Uses a new connection each time. An open connection would have to be watched, and would delay a stop of the
+    /// coordinator, which may be this server.
+    pub fn attempt(&mut self) -> Result<(), Error> {
+        let reached_ms = self.reached_ms();
+        remember_pool()?;
+        let timeout = Timeout { duration: self.pace.patience(), is_interrupted };
+        let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
+        let mut coordinator = Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout)?;
+        self.end_abandoned(&mut coordinator)?;
+        // Another coordinator than the one that granted the lease does not know it.
+        let is_renewed = match newest_lease().filter(|lease| lease.coordinator == coordinator.identity) {
+            Some(lease) => self.renew(&mut coordinator, lease, reached_ms)?,
+            None => false,
+        };
+        if !is_renewed {
+            self.acquire(&mut coordinator, reached_ms)?;
+        }
+        self.confirm(&mut coordinator, reached_ms)?;
+        let host = coordinator.host();
+        SERVER_LEASE.exclusive(|lease| lease.coordinator.set(&host));
+        Ok(())
+    }
+
+    /// The latest time of this server's ids, clock and requests, in milliseconds since 1970. The lease lasts from
+    /// there, so that a server ahead of the coordinator's clock is not stopped.
+    fn reached_ms(&self) -> i64 {
+        let next_ms = clock::next_ms();
+        next_ms.max(self.needed_ms).max(system_clock::wall_ms())
+    }
+
+    /// Ends a lease that was not given back. All its id times count as used.
+    fn end_abandoned(&mut self, coordinator: &mut Coordinator) -> Result<(), Error> {
+        if let Some(lease) = self.abandoned.as_ref().filter(|lease| lease.coordinator == coordinator.identity) {
+            coordinator.end(&lease.pool, lease.token)?;
+        }
+        self.abandoned = None;
+        Ok(())
+    }
+
+    /// False if the lease is lost: it has ended, or another process has renewed it.
+    fn renew(&mut self, coordinator: &mut Coordinator, lease: WorkerLease, reached_ms: i64) -> Result<bool, Error> {
+        let pool = self.pool_name().to_owned();
+        let (not_after_us, ttl) = match coordinator.renew(&pool, &lease, reached_ms) {
+            Ok(renewed) => renewed,
+            Err(error) if is_loss(&error) => {
+                // Until there is another lease, each attempt fails here.
+                if self.failures == 0 {
+                    log!("worker id {} of pool \"{pool}\" is lost: {}", lease.worker_id, error.message);
+                }
+                self.lose(coordinator, lease)?;
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        self.pace = Pace { ttl };
+        let (is_current, is_remembered) = SERVER_LEASE.exclusive(|state| {
+            for held in [&mut state.current, &mut state.pending].into_iter().flatten() {
+                if held.token == lease.token {
+                    held.last_not_after_us = not_after_us;
+                }
+            }
+            let is_current = state.pending.is_none();
+            (is_current, is_current && state.pool.text().as_deref() == Some(&pool))
+        });
+        // The file may not have been written for a pending lease.
+        if !is_remembered {
+            remember(&pool, &lease)?;
+        }
+        if is_current {
+            self.former = None;
+            SERVER_LEASE.exclusive(|lease| lease.pool.set(&pool));
+        }
+        Ok(true)
+    }
+
+    /// Ends a lost lease, so that its worker id is free for this server. Keeps a lease of the former pool until there
+    /// is another.
+    fn lose(&mut self, coordinator: &mut Coordinator, lost: WorkerLease) -> Result<(), Error> {
+        if self.former.as_ref().is_some_and(|former| former.name != self.pool_name()) {
+            return Ok(());
+        }
+        coordinator.end(self.pool_name(), lost.token)?;
+        SERVER_LEASE.exclusive(|lease| lease.pending = None);
+        self.last_worker_id = Some(lost.worker_id);
+        Ok(())
+    }
+
+    /// The worker id to ask for: the one of the setting if ids are issued under it, else the leased or the last one.
+    fn preferred(&self) -> Option<u32> {
+        match node::CURRENT.require().is_setting() {
+            true => Some(settings::node().worker),
+            false => newest_lease().map(|lease| lease.worker_id).or(self.last_worker_id),
+        }
+    }
+
+    fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Error> {
+        let pool = self.pool_name().to_owned();
+        let (lease, ttl) = coordinator.acquire(&pool, &owner(), reached_ms, self.preferred())?;
+        self.pace = Pace { ttl };
+        SERVER_LEASE.exclusive(|state| state.pending = Some(lease));
+        // Before the lease is used: a server that starts again ends it.
+        remember(&pool, &lease)
+    }
+
+    /// Confirms the newest lease, and uses it.
+    fn confirm(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Error> {
+        let Some(mut lease) = newest_lease() else {
+            return Ok(());
+        };
+        let confirmed_us = coordinator.confirm(self.pool_name(), lease.token).map_err(unconfirmed)?;
+        // At most the end that this server was told: another process with the token may have renewed it since.
+        let certain_us = confirmed_us.min(lease.last_not_after_us);
+        lease.rectangle.not_after_us = certain_us.max(lease.rectangle.not_after_us);
+        match SERVER_LEASE.exclusive(|state| state.pending.is_some()) {
+            true => self.begin(lease, reached_ms),
+            false => self.extend(lease, reached_ms),
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, lease: WorkerLease, reached_ms: i64) {
+        // The end first: a waiting session that sees the new lease must see its end too.
+        clock::extend_to(lease.rectangle.end_ms());
+        self.publish(lease, reached_ms);
+        STATE.require().renewals.fetch_add(1, Relaxed);
+    }
+
+    /// From now on ids are issued under this lease. Gives a lease of the former pool back.
+    fn begin(&mut self, lease: WorkerLease, reached_ms: i64) {
+        let node = node::CURRENT.require();
+        let set_by_hand = node.is_setting().then(|| settings::node().worker);
+        let before = clock::confine(lease.rectangle.first_ms(), lease.rectangle.end_ms(), || {
+            node.set_leased(lease.worker_id);
+            self.publish(lease, reached_ms)
+        });
+        self.last_worker_id = Some(lease.worker_id);
+        let pool = self.pool_name().to_owned();
+        if let Some(worker_id) = set_by_hand.filter(|worker_id| *worker_id != lease.worker_id) {
+            warning!(
+                "worker id {worker_id}, which idgen.worker_id sets, is not free in pool \"{pool}\": another server may use it"
+            );
+        }
+        if before.is_none_or(|before| before.worker_id != lease.worker_id) {
+            STATE.require().changes.fetch_add(1, Relaxed);
+            log!("this server now has worker id {} of pool \"{pool}\"", lease.worker_id);
+        }
+        let former = self.former.take();
+        SERVER_LEASE.exclusive(|lease| lease.pool.set(&pool));
+        if let (Some(former), Some(before)) = (former, before) {
+            self.give_back_former(&former, &before, is_stop_requested);
+        }
+    }
+
+    /// Stores a confirmed lease in shared memory, and returns the one before.
+    fn publish(&self, confirmed: WorkerLease, reached_ms: i64) -> Option<WorkerLease> {
+        let (ttl, requested_us) = (self.pace.ttl, self.requested_us);
+        SERVER_LEASE.exclusive(|lease| {
+            (lease.ttl, lease.renewed_us, lease.pending) = (ttl, requested_us, None);
+            // The request was for the whole ttl from there.
+            lease.falls_short = confirmed.rectangle.end_ms() < reached_ms.saturating_add(ttl.as_millis() as i64 / 2);
+            lease.current.replace(confirmed)
+        })
+    }
+}
+
+fn newest_lease() -> Option<WorkerLease> {
+    SERVER_LEASE.exclusive(|lease| lease.newest())
+}
+
+/// Records durably that this server has a pool, before its first lease. Keeps what the file says of an earlier lease,
+/// also if it is unreadable: only the next lease replaces it.
+fn remember_pool() -> Result<(), Error> {
+    match lease_file::read() {
+        LeaseFile::Missing => lease_file::write(None).map_err(unwritten),
+        LeaseFile::Valid(_) | LeaseFile::Unreadable(_) => Ok(()),
+    }
+}
+
+fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
+    let WorkerLease { coordinator, token, worker_id: worker, .. } = *lease;
+    let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker };
+    lease_file::write(Some(lease)).map_err(unwritten)
+}
+
+fn unwritten(error: std::io::Error) -> Error {
+    Error::new(format!("could not write file \"{}\": {error}", lease_file::PATH))
+}
+
+fn unconfirmed(error: Error) -> Error {
+    let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", error.message);
+    Error { message, ..error }
+}
+
+/// The owner of this server's leases, from which the coordinator grants its last worker id again.
+fn owner() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let directory = std::env::current_dir().unwrap_or_default();
+    // SAFETY: set when the server starts.
+    format!("{}:{}{}", host.trim(), unsafe { pg_sys::PostPortNumber }, directory.display())
+}

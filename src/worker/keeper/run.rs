@@ -1,0 +1,238 @@
+//! The keeper's main loop: settings, requests of sessions, and when to renew.
+
+use super::signals::{is_interrupted, is_stop_requested};
+use crate::clock;
+use crate::pg::libpq::{Error, Resolver};
+use crate::pg::wait_event;
+use crate::pg::{data_directory, latch, session, system_clock};
+use crate::settings::{self, Pool};
+use crate::snowflake::node;
+use crate::worker::lease_file::{self, LeaseFile};
+use crate::worker::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
+use crate::worker::{errors, source};
+use idgen_core::worker::memory::RememberedLease;
+use idgen_core::worker::pace::Pace;
+use pgrx::prelude::*;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+pub struct Keeper {
+    /// The configured pool; `None` if there is none.
+    pub pool: Option<Pool>,
+    /// The pool of the current lease, if the configuration has changed since it was granted.
+    pub former: Option<Pool>,
+    /// The lease of an earlier start, or of an earlier pool, that is still to be ended.
+    pub abandoned: Option<RememberedLease>,
+    /// The worker id to ask for without a lease: the last one.
+    pub last_worker_id: Option<u32>,
+    pub resolver: Resolver,
+    /// The index of the address to try first.
+    pub first_address: usize,
+    /// Attempts that have failed in a row.
+    pub failures: u32,
+    pub pace: Pace,
+    /// The request of sessions, as in `KeeperHandle`, until it is fulfilled.
+    pub needed_ms: i64,
+    /// When the requests were last read, by CLOCK_BOOTTIME.
+    pub requested_us: i64,
+    /// When the next attempt is due.
+    due: Instant,
+}
+
+/// Until the coordinator has told the ttl of the pool.
+pub const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
+
+impl Keeper {
+    /// Continues the lease of an earlier keeper of this server.
+    pub fn new() -> Self {
+        let lease = SERVER_LEASE.exclusive(|lease| *lease);
+        let is_leased = lease.newest().is_some();
+        let abandoned = if is_leased { None } else { remembered_lease() };
+        Self {
+            pool: lease.pool.text().map(pool_of_lease),
+            former: None,
+            last_worker_id: abandoned.as_ref().map(|lease| lease.worker),
+            abandoned,
+            resolver: Resolver::default(),
+            first_address: 0,
+            failures: 0,
+            pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },
+            needed_ms: NO_REQUEST,
+            requested_us: 0,
+            due: Instant::now(),
+        }
+    }
+
+    /// The main loop.
+    pub fn run(mut self) {
+        loop {
+            if is_stop_requested() {
+                self.stop();
+            }
+            if session::is_reload_pending() {
+                session::reload_configuration();
+            }
+            self.follow_settings();
+            if self.pool.is_none() {
+                sleep_until_woken();
+                continue;
+            }
+            // Before the requests are read: this attempt fulfills every request made before this time.
+            self.requested_us = system_clock::boot_us();
+            self.needed_ms = STATE.require().keeper.take_request().max(self.needed_ms);
+            // After a failure requests do not shorten the pause.
+            let is_requested = self.needed_ms != NO_REQUEST && self.failures == 0;
+            if is_requested || self.due <= Instant::now() {
+                let pause = self.attempt_and_report();
+                self.due = Instant::now() + pause;
+            }
+            if !is_interrupted() {
+                // Rounded up: the latch counts in milliseconds.
+                latch::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            }
+            check_for_interrupts!();
+        }
+    }
+
+    /// SIGTERM: ends this process. If the server is stopping, gives the worker id back first.
+    fn stop(&mut self) {
+        if data_directory::is_server_stopping() {
+            self.give_back(|| false);
+        }
+        // SAFETY: flags of this process; PostgreSQL's own handler sets them.
+        unsafe {
+            pg_sys::ProcDiePending = 1;
+            pg_sys::InterruptPending = 1;
+        }
+        check_for_interrupts!();
+    }
+
+    /// Applies the current settings.
+    fn follow_settings(&mut self) {
+        source::follow_settings();
+        let pool = settings::worker_pool();
+        STATE.require().has_pool.store(pool.is_some(), Relaxed);
+        // An earlier keeper may have ended before it left its pool, and may have had no lease.
+        let must_leave = pool.is_none() && !settings::worker_undecided() && !node::CURRENT.require().is_setting();
+        if pool == self.pool && !must_leave {
+            return;
+        }
+        match &pool {
+            Some(_) => self.change_pool(),
+            None => self.leave_pool(),
+        }
+        (self.first_address, self.failures, self.due) = (0, 0, Instant::now());
+        self.pool = pool;
+    }
+
+    /// The new pool may know the current lease: the pool was moved, or only its address has changed. Until that is
+    /// known, ids go on under the lease. A lease that is not confirmed is ended, so that it occupies no worker id.
+    fn change_pool(&mut self) {
+        if let Some(pending) = SERVER_LEASE.exclusive(|lease| lease.pending.take()) {
+            self.last_worker_id = Some(pending.worker_id);
+            self.abandoned = remembered_lease().filter(|lease| lease.token == pending.token);
+        }
+        if self.former.is_none() && SERVER_LEASE.exclusive(|lease| lease.current.is_some()) {
+            self.former = self.pool.take();
+        }
+    }
+
+    /// No pool is configured any more.
+    fn leave_pool(&mut self) {
+        self.give_back(is_stop_requested);
+        if !settings::worker_undecided() {
+            clock::confine(i64::MIN, i64::MAX, || node::CURRENT.require().set_to_setting());
+            // The worker id is a setting: no pool is in charge of it.
+            if let Err(error) = lease_file::write(None) {
+                errors::lease_file_not_written(&error).warn();
+            }
+        }
+        (self.former, self.abandoned, self.last_worker_id) = (None, None, None);
+        SERVER_LEASE.exclusive(|lease| *lease = ServerLease::default());
+        STATE.require().changed.broadcast();
+    }
+
+    /// Makes one attempt, and reports its outcome. Returns the pause before the next attempt.
+    fn attempt_and_report(&mut self) -> Duration {
+        let pause = match self.attempt() {
+            Ok(()) => {
+                (self.failures, self.needed_ms) = (0, NO_REQUEST);
+                let failing_since_ms = SERVER_LEASE.exclusive(|lease| {
+                    lease.last_error.clear();
+                    lease.failing_since_ms.take()
+                });
+                if failing_since_ms.is_some() {
+                    log!("the coordinator of worker pool \"{}\" answers again", self.pool_name());
+                }
+                self.pace.renew_after(jitter())
+            }
+            // Not a failure: this process has ended the attempt.
+            Err(_) if is_interrupted() => Duration::ZERO,
+            Err(error) => {
+                self.first_address += 1;
+                self.report(&error);
+                let pause = self.pace.retry_after(self.failures, jitter());
+                self.failures += 1;
+                pause
+            }
+        };
+        STATE.require().changed.broadcast();
+        pause
+    }
+
+    /// Stores an error for the view and for errors of sessions. Logs only the first one in a row.
+    fn report(&self, error: &Error) {
+        let message = &error.message;
+        STATE.require().failures.fetch_add(1, Relaxed);
+        let now_ms = system_clock::wall_ms();
+        let is_first = SERVER_LEASE.exclusive(|lease| {
+            let is_first = lease.failing_since_ms.is_none();
+            lease.failing_since_ms.get_or_insert(now_ms);
+            lease.last_error.set(message);
+            is_first
+        });
+        if is_first {
+            log!("could not lease a worker id from pool \"{}\": {message}", self.pool_name());
+        }
+    }
+
+    pub fn pool_name(&self) -> &str {
+        self.pool.as_ref().map_or("", |pool| &pool.name)
+    }
+}
+
+/// The lease in the file. `None` if another directory has written the file: this directory is a copy, and the lease is
+/// its origin's.
+fn remembered_lease() -> Option<RememberedLease> {
+    match lease_file::read() {
+        LeaseFile::Missing => None,
+        LeaseFile::Valid(memory) => {
+            let is_own = data_directory::fingerprint().is_ok_and(|directory| directory == memory.directory);
+            memory.lease.filter(|_| is_own)
+        }
+        LeaseFile::Unreadable(reason) => {
+            errors::lease_file_unreadable(&reason).warn();
+            None
+        }
+    }
+}
+
+/// The pool of an earlier keeper's lease. Its coordinator is known if it is still the configured pool.
+fn pool_of_lease(name: String) -> Pool {
+    let configured = settings::worker_pool().filter(|pool| pool.name == name);
+    configured.unwrap_or_else(|| Pool { name, coordinator: c"".to_owned() })
+}
+
+/// Sleeps until a signal arrives. Does not sleep if one is not handled yet: an earlier wait may have reset the latch.
+fn sleep_until_woken() {
+    if is_interrupted() {
+        return;
+    }
+    latch::wait(None, &wait_event::EXTENSION);
+    check_for_interrupts!();
+}
+
+/// Random in [0, 1).
+fn jitter() -> f64 {
+    (session::random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,67 @@
+//! The file `idgen_worker` in the data directory: whether this server has or had a pool of worker ids, and its last
+//! lease.
+//!
+//! A worker id that is not set acts as 0 only if the file does not exist: otherwise the pool may have granted 0 to
+//! another server.
+//!
+//! The file is not in the directory of the high-water file: an operator removes that directory when the mark is lost,
+//! and this file must survive that. `pg_basebackup` copies the file. So a copy without a pool has no worker id until
+//! one is set. The copy does not release its origin's lease, because the file names the directory that it was written
+//! in.
+
+use crate::clock;
+use crate::pg::{data_directory, recovery};
+use idgen_core::worker::memory::{Memory, RememberedLease};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+pub const PATH: &str = "idgen_worker";
+/// The file under construction.
+const UNFINISHED: &str = "idgen_worker.tmp";
+
+pub enum LeaseFile {
+    /// This server never had a pool.
+    Missing,
+    Valid(Memory),
+    /// The reason. The server may have had a pool.
+    Unreadable(String),
+}
+
+pub fn read() -> LeaseFile {
+    match fs::read(PATH) {
+        Ok(bytes) => match Memory::decode(&bytes) {
+            Some(memory) => LeaseFile::Valid(memory),
+            None => LeaseFile::Unreadable("its checksum or its format is wrong".to_owned()),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => LeaseFile::Missing,
+        Err(error) => LeaseFile::Unreadable(error.to_string()),
+    }
+}
+
+impl LeaseFile {
+    /// The server has, or may have had, a pool.
+    pub fn may_have_pool(&self) -> bool {
+        !matches!(self, LeaseFile::Missing)
+    }
+
+    /// The last worker id of the server was, or may have been, leased.
+    pub fn may_have_lease(&self) -> bool {
+        match self {
+            LeaseFile::Missing => false,
+            LeaseFile::Valid(memory) => memory.lease.is_some(),
+            LeaseFile::Unreadable(_) => true,
+        }
+    }
+}
+
+/// Replaces the file durably.
+pub fn write(lease: Option<RememberedLease>) -> io::Result<()> {
+    let memory = Memory { directory: data_directory::fingerprint()?, lease };
+    let mode = recovery::data_directory_mode() & 0o666;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
+    file.write_all(memory.encode().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(UNFINISHED, PATH)?;
+    clock::sync_directory(".")
+}

@@ -1,0 +1,103 @@
+//! The worker id of this server, as the other rooms get it: at the start, by the settings, and from the keeper.
+
+use super::errors;
+use super::lease_file::{self, LeaseFile};
+use super::state::{SERVER_LEASE, STATE, WorkerState};
+use crate::clock;
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
+use crate::pg::wait_event;
+use crate::settings;
+use crate::snowflake::node;
+use idgen_core::layout::Node;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// In the postmaster at the start. A worker id that is set is valid until the first lease. From then on the pool is in
+/// charge of it, and may have granted it to another server.
+pub fn begin() {
+    let file = lease_file::read();
+    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
+        (true, true) => false,
+        (true, false) => !file.may_have_lease(),
+        (false, true) => !file.may_have_pool(),
+        (false, false) => true,
+    };
+    STATE.require().is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
+    if !is_valid {
+        node::CURRENT.require().set_none();
+        clock::confine_to_nothing_at_start();
+    }
+}
+
+/// Ends a worker id that is not set when the settings name a pool. The keeper reads the settings at each reload; a
+/// session that has read them earlier does not wait for it.
+pub fn follow_settings() {
+    let (state, node) = (STATE.require(), node::CURRENT.require());
+    let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && node.is_setting();
+    if is_unset() {
+        // Tested again under the lock: the keeper may have leased one.
+        clock::confine_if(is_unset, i64::MIN, i64::MIN, || {
+            state.has_pool.store(true, Relaxed);
+            node.set_none();
+        });
+    }
+}
+
+/// How long to wait for the first answer of a coordinator, which takes milliseconds.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// The longest sleep: a lease ends without a signal.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
+pub fn wait_for_node() -> Node {
+    let state = STATE.require();
+    let began = Instant::now();
+    loop {
+        state.changed.prepare_to_sleep();
+        let node = node::CURRENT.require().get();
+        let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
+        let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
+        if node.is_none() && is_pending {
+            state.changed.sleep(LONGEST_SLEEP, &wait_event::EXTENSION);
+            continue;
+        }
+        ConditionVariable::cancel_sleep();
+        return node.unwrap_or_else(|| raise_not_leased(state));
+    }
+}
+
+/// For a session whose next id has this time, at or past the end of the lease: requests a renewal, and waits for it.
+/// Raises 55000 if the clock is past the end too and the coordinator does not answer, if the keeper does not renew, or
+/// if the coordinator allows no more.
+pub fn wait_for_renewal(time_ms: i64) {
+    let (state, clock) = (STATE.require(), clock::STATE.require());
+    if !SERVER_LEASE.shared(|lease| lease.falls_short) {
+        state.keeper.request_beyond(time_ms);
+    }
+    // After the request: the keeper reads the clock before it takes requests.
+    let requested_us = system_clock::boot_us();
+    loop {
+        state.changed.prepare_to_sleep();
+        let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.end_ms());
+        let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
+        let is_overdue = lease.is_overdue(system_clock::boot_us());
+        // A later renewal has included this request.
+        let is_refused = lease.falls_short || lease.renewed_us > requested_us || is_overdue || is_failing;
+        // Without a worker id the lease was released: the session waits for the next one when it attaches again.
+        let is_done = end_ms > time_ms || node::CURRENT.require().get().is_none();
+        if is_done || is_refused {
+            ConditionVariable::cancel_sleep();
+            if is_done {
+                return;
+            }
+            raise_not_leased(state);
+        }
+        state.changed.sleep(LONGEST_SLEEP, &wait_event::EXTENSION);
+    }
+}
+
+fn raise_not_leased(state: &WorkerState) -> ! {
+    let lease = SERVER_LEASE.shared(|lease| *lease);
+    errors::not_leased(state, &lease, system_clock::boot_us()).raise()
+}

@@ -1,0 +1,84 @@
+//! The row of `idgen.worker_history`.
+
+use super::label::{self, Label};
+use crate::pg::owner::ExtensionTable;
+use crate::pg::spi::{Query, optional, text, value};
+use crate::pg::timestamp;
+use idgen_core::worker::history::{History, Identity};
+use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+
+/// At most one row. The SQL of 0.7 does not have the table.
+pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"idgen", c"worker_history");
+
+static READ: Query = Query::new(&WORKER_HISTORY, || {
+    "SELECT system_identifier, timeline, database, place, since, first_token, \
+     (pg_catalog.extract('epoch', longest) OPERATOR(pg_catalog.*) 1000000)::bigint FROM idgen.worker_history"
+        .to_owned()
+});
+
+pub fn read() -> Option<History> {
+    let read = |row: &SpiHeapTupleData| History {
+        identity: Identity {
+            system_identifier: value(row, 1),
+            timeline: value(row, 2),
+            database: value::<pg_sys::Oid>(row, 3).to_u32(),
+            directory: text(row, 4),
+        },
+        since_us: Some(timestamp::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
+        first_token: value(row, 6),
+        longest_us: value(row, 7),
+    };
+    READ.read_latest(&[], read).pop()
+}
+
+static WRITE: Query = Query::new(&WORKER_HISTORY, || {
+    "INSERT INTO idgen.worker_history AS history (system_identifier, timeline, database, place, since, first_token, longest) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) \
+     ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, \
+     database = excluded.database, place = excluded.place, since = excluded.since, first_token = excluded.first_token, \
+     longest = excluded.longest"
+        .to_owned()
+});
+
+/// Writes the row, and raises the label to it.
+pub fn write(history: &History) {
+    let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
+    label::raise(Label { until_us, longest_us: history.longest_us });
+    let Identity { system_identifier, timeline, database, directory } = &history.identity;
+    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
+    let args = [
+        (*system_identifier).into(),
+        (*timeline).into(),
+        pg_sys::Oid::from(*database).into(),
+        directory.as_str().into(),
+        since.into(),
+        history.first_token.into(),
+        history.longest_us.into(),
+    ];
+    WRITE.write_latest(&args, |_| ());
+}
+
+static LONGEST_TTL: Query = Query::new(&WORKER_HISTORY, || {
+    "SELECT (pg_catalog.max(pg_catalog.extract('epoch', defined.ttl)) OPERATOR(pg_catalog.*) 1000000)::bigint \
+     FROM idgen.lease_definition AS defined \
+     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name)"
+        .to_owned()
+});
+
+/// The longest ttl of the pools that have granted worker ids.
+pub fn longest_ttl_us() -> Option<i64> {
+    LONGEST_TTL.read_latest(&[], |row| optional(row, 1)).pop().flatten()
+}
+
+static RESTORED: Query = Query::new(&WORKER_HISTORY, || {
+    "SELECT 1 FROM idgen.worker_number AS known \
+     WHERE NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) known.pool \
+                       AND lease.slot OPERATOR(pg_catalog.=) known.number) LIMIT 1"
+        .to_owned()
+});
+
+/// True if rectangles were restored from a dump, which has no leases.
+pub fn has_restored_rectangles() -> bool {
+    !RESTORED.read_latest(&[], |_| ()).is_empty()
+}

@@ -1,0 +1,274 @@
+//! The refill worker: it runs on demand, exits when idle, and blocks nothing.
+
+use std::thread;
+
+use idgen_testkit::segment::{create, draw, next};
+use idgen_testkit::sql::{
+    PATIENCE, backend_pid, execute, expect_error, hint, in_new_database, value, wait_until_waiting,
+};
+use idgen_testkit::{Cluster, pause};
+use postgres::Client;
+
+use crate::refill::{wait_for_worker, wait_until_no_worker, worker};
+use crate::{draw_until_refused, max_id};
+
+#[test]
+fn refill_worker_runs_on_demand_and_exits_when_idle_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ", max_step => 1, step => 1");
+    assert!(worker(&mut client, "postgres").is_none());
+    assert_eq!(next(&mut client, "t"), 1);
+    let first = wait_for_worker(&cluster, "postgres");
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = cluster.client();
+                for _ in 0..20 {
+                    next(&mut client, "t");
+                    assert_eq!(worker(&mut client, "postgres"), Some(first));
+                }
+            });
+        }
+    });
+    wait_until_no_worker(&cluster, "postgres");
+    // A later draw starts another one.
+    let mut observer = cluster.client();
+    cluster.wait_for(PATIENCE, "another worker", || {
+        next(&mut client, "t");
+        worker(&mut observer, "postgres").is_some_and(|pid| pid != first)
+    });
+    assert!(!cluster.log().contains("ERROR"), "{}", cluster.log());
+}
+
+/// The settings of a tag that needs a refill for every value or two.
+const ONE: &str = ", step => 1, max_step => 1";
+
+/// Runs a draw while the worker waits for a standby that does not exist, and ends that wait by `act`. Returns the result of
+/// `end`, which draws.
+fn in_a_synchronous_wait<R: Send>(
+    cluster: &Cluster,
+    client: &mut Client,
+    act: impl FnOnce(i32),
+    end: fn(&mut Client) -> R,
+) -> R {
+    cluster.set_conf("synchronous_standby_names", "absent");
+    cluster.reload();
+    let mut observer = cluster.client();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| end(client));
+        let worker = wait_for_worker(cluster, "postgres");
+        let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {worker} AND wait_event = 'SyncRep'");
+        cluster.wait_for(PATIENCE, "the worker to wait for the standby", || value(&mut observer, &sql));
+        act(worker);
+        waiter.join().unwrap()
+    })
+}
+
+#[test]
+fn ended_synchronous_wait_skips_its_range() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut client, mut observer) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '2s'");
+    // pg_terminate_backend waits for the end of the worker, here up to half a minute.
+    for signal in ["pg_cancel_backend(", "pg_terminate_backend(timeout => 30000, pid => "] {
+        next(&mut client, "t");
+        wait_until_no_worker(&cluster, "postgres");
+        let before = max_id(&mut observer, "t");
+        let mut wasted = 0;
+        let end_wait = |worker: i32| {
+            assert!(value::<bool>(&mut observer, &format!("SELECT {signal}{worker})")), "{signal}");
+            cluster.wait_for(PATIENCE, "the visible commit", || max_id(&mut observer, "t") > before);
+            wasted = max_id(&mut observer, "t");
+        };
+        let (drawn, error) =
+            in_a_synchronous_wait(&cluster, &mut client, end_wait, |client| draw_until_refused(client, "t"));
+        assert!(drawn.iter().all(|id| *id <= before), "{drawn:?} above {before}, which no standby has");
+        let detail = error.detail().expect("a DETAIL with the worker's error");
+        assert!(detail.contains("was canceled, so the values"), "{detail}");
+        cluster.set_conf("synchronous_standby_names", "");
+        cluster.reload();
+        assert!(next(&mut client, "t") > wasted);
+    }
+}
+
+#[test]
+fn synchronous_wait_does_not_delay_a_stop() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ONE);
+    let restart = |_: i32| {
+        cluster.set_conf("synchronous_standby_names", "");
+        cluster.restart();
+    };
+    assert!(in_a_synchronous_wait(&cluster, &mut client, restart, |client| loop {
+        if client.simple_query(&draw("t")).is_err() {
+            return true;
+        }
+    }));
+    let wasted = max_id(&mut cluster.client(), "t");
+    assert!(next(&mut cluster.client(), "t") > wasted);
+}
+
+/// The error of the last refill of a tag.
+fn last_error(client: &mut Client, tag: &str) -> Option<String> {
+    value(client, &format!("SELECT last_error FROM idgen.stat_segment WHERE tag = '{tag}'"))
+}
+
+#[test]
+fn failed_refill_is_reported_and_repeated() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SET idgen.segment_timeout = '300ms'");
+    let mut drawn = Vec::new();
+    create(&mut client, "t", ONE);
+    create(&mut client, "other", ONE);
+    let constraint = "new row for relation \"segment\" violates check constraint \"full_up\"";
+    let fail = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF NEW.tag = 't' THEN RAISE 'could not write block 7' USING ERRCODE = '58030'; END IF;
+                    RETURN NEW;
+                END $$;
+                CREATE TRIGGER zz BEFORE UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION fail();
+                ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER zz";
+    for (break_it, report, mend_it) in [
+        (
+            "ALTER TABLE idgen.segment ADD CONSTRAINT full_up CHECK (tag <> 't') NOT VALID",
+            constraint,
+            "ALTER TABLE idgen.segment DROP CONSTRAINT full_up",
+        ),
+        (fail, "could not write block 7", "DROP FUNCTION fail CASCADE"),
+        ("BEGIN; LOCK TABLE idgen.segment IN EXCLUSIVE MODE", "canceling statement due to lock timeout", "ROLLBACK"),
+        (
+            "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE",
+            "A transaction that has not ended holds a lock on the segment's row in idgen.segment.",
+            "ROLLBACK",
+        ),
+    ] {
+        drawn.push(next(&mut client, "t"));
+        let mut breaker = cluster.client();
+        execute(&mut breaker, break_it);
+        cluster.wait_for(PATIENCE, "the worker to report", || {
+            let (before, error) = draw_until_refused(&mut client, "t");
+            drawn.extend(before);
+            assert_eq!(error.code().code(), "55P03");
+            assert!(hint(&error).contains("Remove the cause"), "{error:?}");
+            error.detail() == Some(report)
+        });
+        assert_eq!(last_error(&mut client, "t").as_deref(), Some(report));
+        if !report.contains("lock timeout") {
+            assert!(next(&mut client, "other") > 0, "{report}");
+        }
+        execute(&mut breaker, mend_it);
+        // The worker repeats the failed request, and no value is lost.
+        cluster.wait_for(PATIENCE, "the refill", || last_error(&mut client, "t").is_none());
+    }
+    drawn.push(next(&mut client, "t"));
+    assert_eq!(drawn, (1..=drawn.len() as i64).collect::<Vec<_>>());
+    // No server process has crashed.
+    assert!(!cluster.log().contains("server process"), "{}", cluster.log());
+}
+
+#[test]
+fn extension_can_be_dropped_under_the_refill_worker() {
+    let cluster = Cluster::builder().start_with_extension();
+    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '1min'");
+    assert_eq!(next(&mut client, "t"), 1);
+    let pid = backend_pid(&mut client);
+    execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| (0..20).map(|_| next(&mut client, "t")).collect::<Vec<_>>());
+        wait_until_waiting(&cluster, pid);
+        execute(&mut dba, "ROLLBACK");
+        assert_eq!(waiter.join().unwrap(), (2..22).collect::<Vec<_>>());
+    });
+    execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| draw_until_refused(&mut client, "t").1);
+        wait_until_waiting(&cluster, pid);
+        execute(&mut dba, "COMMIT");
+        assert_eq!(waiter.join().unwrap().code().code(), "42P01");
+    });
+    wait_until_no_worker(&cluster, "postgres");
+    execute(&mut dba, "CREATE EXTENSION idgen");
+    create(&mut dba, "t", ONE);
+    assert_eq!([next(&mut client, "t"), next(&mut dba, "t")], [1, 2]);
+}
+
+#[test]
+fn missing_worker_slot_is_an_error_with_a_hint_once_the_ring_is_empty() {
+    // One worker is the keeper of the worker id, which always runs.
+    let cluster = Cluster::builder()
+        .conf("max_worker_processes", "2")
+        .conf("max_logical_replication_workers", "0")
+        .start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ", step => 100");
+    assert_eq!(next(&mut client, "t"), 1);
+    wait_until_no_worker(&cluster, "postgres");
+    // Another database uses the only free worker slot.
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", "");
+    assert_eq!(next(&mut shop, "t"), 1);
+    let paused = pause(wait_for_worker(&cluster, "shop"));
+    (2..=100).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+    let error = expect_error(&mut client, &draw("t"), "53400");
+    assert!(hint(&error).contains("max_worker_processes"), "{error:?}");
+    paused.resume();
+    wait_until_no_worker(&cluster, "shop");
+    assert_eq!(next(&mut client, "t"), 101);
+}
+
+/// Another tag takes the ring during the wait.
+#[test]
+fn wait_for_a_refill_survives_the_loss_of_its_ring() {
+    let cluster = Cluster::builder().conf("idgen.max_segments", "1").start_with_extension();
+    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    create(&mut client, "t", ONE);
+    create(&mut client, "other", ONE);
+    execute(&mut client, "SET idgen.segment_timeout = '1min'");
+    let pid = backend_pid(&mut client);
+    execute(&mut dba, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| next(&mut client, "t"));
+        wait_until_waiting(&cluster, pid);
+        let mut other = cluster.client();
+        assert!(next(&mut other, "other") > 0);
+        wait_until_waiting(&cluster, pid);
+        execute(&mut dba, "ROLLBACK");
+        assert!(waiter.join().unwrap() > 0);
+    });
+}
+
+/// Settings of a database apply to its sessions. The refill worker ignores them.
+#[test]
+fn settings_of_the_database_do_not_affect_the_refill_worker() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = in_new_database(&cluster, "shop");
+    create(&mut client, "t", ONE);
+    execute(
+        &mut client,
+        "SELECT segment_grant('t', 'public');
+         CREATE ROLE unprivileged;
+         CREATE SCHEMA trap;
+         CREATE FUNCTION trap.fail(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+         CREATE OPERATOR trap.= (FUNCTION = trap.fail, LEFTARG = bigint, RIGHTARG = bigint);
+         GRANT USAGE ON SCHEMA trap TO public",
+    );
+    for setting in [
+        "role = 'unprivileged'",
+        "default_transaction_read_only = on",
+        "default_transaction_isolation = 'serializable'",
+        "lock_timeout = 1",
+        "statement_timeout = 1",
+        "session_replication_role = replica",
+        "search_path = trap, pg_catalog, public",
+    ] {
+        execute(&mut cluster.client(), &format!("ALTER DATABASE shop SET {setting}"));
+    }
+    let mut session = cluster.client_in("shop");
+    execute(&mut session, "SET statement_timeout = 0");
+    (1..=10).for_each(|id| assert_eq!(next(&mut session, "t"), id));
+}

@@ -1,0 +1,168 @@
+//! snowflake_next_many in every position of a query, and cut short.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{execute, expect_error, ids, value};
+use postgres::Client;
+
+use crate::call_sites::{assert_tags, pairs};
+use crate::{tag_of, tagged};
+
+/// Rows with different counts and layouts.
+fn wanted() -> String {
+    let row = |n: i64| format!("({n}, {}::bigint, '{}')", n % 4, tagged(n % 4));
+    let rows: Vec<String> = [3, 0, 5, 1, 0, 8, 2].map(row).to_vec();
+    format!("(VALUES {}) AS w (n, tag, l)", rows.join(", "))
+}
+
+#[test]
+fn next_many_follows_counts_and_layouts_from_row_to_row() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    let wanted = wanted();
+    for sql in [
+        format!("SELECT tag, id FROM {wanted}, LATERAL snowflake_next_many(n, l) AS id"),
+        format!("SELECT tag, snowflake_next_many(n, l) FROM {wanted}"),
+        format!("SELECT tag, id FROM {wanted}, LATERAL (SELECT snowflake_next_many(n, l) AS id OFFSET 0) AS s"),
+        format!("SELECT tag, id FROM {wanted}, ROWS FROM (snowflake_next_many(n, l)) AS id"),
+    ] {
+        let rows = pairs(&mut client, &sql);
+        assert_eq!(rows.len(), 19, "{sql}");
+        assert_tags(&rows);
+    }
+    // LIMIT cuts each set short, and the call site is used again for the next row.
+    let sql = format!("SELECT tag, id FROM {wanted}, LATERAL (SELECT snowflake_next_many(n, l) AS id LIMIT 2) AS s");
+    let rows = pairs(&mut client, &sql);
+    assert_eq!(rows.len(), 2 + 2 + 1 + 2 + 2);
+    assert_tags(&rows);
+    let sql = format!("SELECT tag, (SELECT snowflake_next_many(n + 3, l) LIMIT 1) FROM {wanted}");
+    let rows = pairs(&mut client, &sql);
+    assert_eq!(rows.len(), 7);
+    assert_tags(&rows);
+    let sql = format!("SELECT count(*) FROM {wanted} WHERE EXISTS (SELECT snowflake_next_many(n, l))");
+    assert_eq!(value::<i64>(&mut client, &sql), 5);
+}
+
+#[test]
+fn next_many_works_several_times_in_one_row() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    let sql = format!(
+        "SELECT snowflake_next_many(3, '{}'), snowflake_next_many(5, '{}'), snowflake_next_many(0), n
+         FROM generate_series(1, 4) AS n",
+        tagged(1),
+        tagged(2)
+    );
+    let rows = client.query(&sql, &[]).unwrap();
+    assert_eq!(rows.len(), 20);
+    for (column, tag, count) in [(0, 1, 12), (1, 2, 20), (2, 3, 0)] {
+        let found: Vec<i64> = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(column)).collect();
+        assert_eq!(found.len(), count);
+        assert!(found.iter().all(|id| tag_of(*id) == tag));
+        assert_increasing(&found);
+    }
+}
+
+#[test]
+fn next_many_returns_exactly_the_requested_count() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    let issued = "SELECT coalesce(sum(issued), 0)::bigint FROM idgen.stat_snowflake";
+    assert_eq!(ids(&mut client, "SELECT snowflake_next_many(0)").len(), 0);
+    assert_eq!(ids(&mut client, "SELECT * FROM snowflake_next_many(0)").len(), 0);
+    for (sql, code) in [
+        ("SELECT snowflake_next_many(-1)", "22023"),
+        ("SELECT * FROM snowflake_next_many(-2147483648)", "22023"),
+        ("SELECT snowflake_next_many(NULL)", "22004"),
+        ("SELECT * FROM snowflake_next_many(3, NULL)", "22004"),
+        ("SELECT * FROM snowflake_next_many(3, 'no')", "22023"),
+    ] {
+        expect_error(&mut client, sql, code);
+    }
+    assert_eq!(value::<i64>(&mut client, issued), 0, "none of these drew an id");
+    let mut all = Vec::new();
+    // Counts around the size of a tick, and a reservation that spans several.
+    for count in [1, 2, 4095, 4096, 4097, 20_000] {
+        let drawn = ids(&mut client, &format!("SELECT snowflake_next_many({count})"));
+        assert_eq!(drawn.len(), count);
+        all.extend(drawn);
+    }
+    assert_increasing(&all);
+    assert_eq!(value::<i64>(&mut client, issued), all.len() as i64);
+    assert_eq!(value::<i64>(&mut client, "SELECT batches FROM idgen.stat_snowflake"), 6);
+}
+
+/// A batch larger than the drift takes several reservations with waits in between, while others draw.
+#[test]
+fn batch_beyond_the_drift_takes_several_reservations() {
+    let cluster = Cluster::builder().conf("idgen.max_drift", "5ms").start_with_extension();
+    let narrow = "time:41 sequence:3 epoch:2020-01-01";
+    let sql = format!("SELECT snowflake_next_many(2000, '{narrow}')");
+    let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
+        let sessions: Vec<_> = (0..4).map(|_| scope.spawn(|| ids(&mut cluster.client(), &sql))).collect();
+        sessions.into_iter().map(|session| session.join().unwrap()).collect()
+    });
+    drawn.iter().for_each(|ids| assert_increasing(ids));
+    assert_eq!(assert_distinct(drawn.concat()).len(), 8000);
+    let batches: i64 = value(&mut cluster.client(), "SELECT batches FROM idgen.stat_snowflake");
+    assert!(batches >= 8000 / (8 * 6), "at most six ticks of eight ids each: {batches}");
+}
+
+#[test]
+fn cursor_closed_early_repeats_no_id_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    let mut seen = Vec::new();
+    for ending in ["CLOSE c; COMMIT", "COMMIT", "ROLLBACK"] {
+        execute(&mut client, &format!("BEGIN; DECLARE c CURSOR FOR SELECT snowflake_next_many(1000, '{}')", tagged(1)));
+        let fetched = ids(&mut client, "FETCH 7 FROM c");
+        assert_eq!(fetched.len(), 7);
+        seen.extend(fetched);
+        seen.extend(ids(&mut client, "FETCH 5 FROM c"));
+        execute(&mut client, ending);
+        seen.extend(ids(&mut client, &format!("SELECT snowflake_next_many(3, '{}')", tagged(1))));
+    }
+    assert_eq!(seen.len(), 3 * (7 + 5 + 3));
+    assert_increasing(&seen);
+    // An error in the middle of a set, at a call site that is used again.
+    let sql = format!(
+        "DO $$
+         BEGIN
+             FOR n IN 1..20 LOOP
+                 BEGIN
+                     PERFORM 1 / (id % 2) FROM (SELECT snowflake_next_many(50, '{}') AS id) AS s;
+                     RAISE 'half of the ids are even';
+                 EXCEPTION WHEN division_by_zero THEN NULL;
+                 END;
+             END LOOP;
+         END $$",
+        tagged(1)
+    );
+    execute(&mut client, &sql);
+    let after = ids(&mut client, &format!("SELECT snowflake_next_many(3, '{}')", tagged(1)));
+    assert!(after.len() == 3 && after[0] > seen[seen.len() - 1]);
+}
+
+/// Of ten million ids only some are fetched: the rest are neither stored nor reserved.
+#[test]
+fn huge_set_is_streamed() {
+    let cluster = Cluster::builder().conf("log_temp_files", "0").conf("work_mem", "64kB").start_with_extension();
+    let mut client = cluster.client();
+    let issued = |client: &mut Client| value::<i64>(client, "SELECT issued FROM idgen.stat_snowflake");
+    let drawn = ids(&mut client, "SELECT snowflake_next_many(10000000) LIMIT 10");
+    assert_eq!(drawn.len(), 10);
+    assert_increasing(&drawn);
+    let reserved = issued(&mut client);
+    assert!((10..=10_000_000).contains(&reserved), "{reserved}");
+
+    execute(&mut client, "BEGIN; DECLARE c NO SCROLL CURSOR FOR SELECT snowflake_next_many(2147483647, 'seconds')");
+    // In portions, because FETCH stores its result.
+    let drawn: Vec<i64> = (0..100).flat_map(|_| ids(&mut client, "FETCH 500 FROM c")).collect();
+    assert_eq!(drawn.len(), 50_000);
+    assert_increasing(&drawn);
+    execute(&mut client, "ROLLBACK");
+    assert!(!cluster.log().contains("temporary file"), "{}", cluster.log());
+    // A temporary file would be logged.
+    execute(&mut client, "SELECT count(*) FROM (SELECT n FROM generate_series(1, 100000) AS n OFFSET 0) AS s");
+    assert!(cluster.log().contains("temporary file"));
+}
