@@ -1,0 +1,42 @@
+//! The parts of shared memory, and the order of their locks.
+
+use crate::imports;
+use std::fs;
+
+/// Order of its lock, name in `pg_shmem_allocations`, and the file that declares it. 0: all processes use it by atomics.
+const PARTS: &str = "
+ 0  idgen clock               src/clock/state.rs
+ 0  idgen lease conditions    src/lease/queue.rs
+ 0  idgen lease counters      src/lease/stats.rs
+ 0  idgen lock holders        src/lock/holds.rs
+ 0  idgen lock names          src/lock/registry.rs
+ 0  idgen segment rings       src/segment/state.rs
+ 0  idgen segment slots       src/segment/state.rs
+ 0  idgen snowflake counters  src/snowflake/stats.rs
+ 0  idgen worker              src/worker/state.rs
+ 0  idgen worker id           src/snowflake/node.rs
+10  idgen clock file          src/clock/state.rs
+20  idgen generators          src/clock/state.rs
+30  idgen worker lease        src/worker/state.rs
+40  idgen segments            src/segment/state.rs
+50  idgen lock name texts     src/lock/registry.rs
+60  idgen ended sessions      src/lease/session_lock.rs
+";
+
+#[test]
+fn the_table_of_shared_memory_is_complete() {
+    let mut parts = Vec::new();
+    for module in imports::read("src").modules {
+        let source = fs::read_to_string(imports::repository().join(&module.file)).unwrap();
+        for (kind, begin) in [("Part", "Part::new("), ("Locked", "Locked::new(")] {
+            for (at, _) in source.match_indices(begin) {
+                let arguments: Vec<&str> = source[at + begin.len()..].splitn(3, ',').map(str::trim).collect();
+                let name = arguments[0].strip_prefix("c\"").and_then(|name| name.strip_suffix('"'));
+                let order = if kind == "Part" { "0" } else { arguments[1] };
+                parts.extend(name.map(|name| format!("{order:>2}  {name:<24}  {}\n", module.file)));
+            }
+        }
+    }
+    parts.sort();
+    assert_eq!(parts.concat(), PARTS.trim_start_matches('\n'), "in the order of locks, as declared");
+}
