@@ -126,6 +126,6 @@ pub fn not_fenced(name: &str, table: &str) -> Report {
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("table \"{table}\" can be written only under lease \"{name}\""),
     )
-    .detail("This transaction has not fenced by the lease, or has rolled back the fence or released the lease since.")
+    .detail("This transaction did not call lease_fence(), or has rolled back the fence or released the lease.")
     .hint(format!("In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name)))
 }

@@ -1,7 +1,7 @@
 //! The decisions of idgen, without side effects, so that tests need no server.
 //!
-//! This crate uses no clock, no I/O and no PostgreSQL: the time, the rows and the limits are arguments, and decisions
-//! are return values. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
+//! The crate reads no clock, does no I/O and knows no PostgreSQL. Callers pass the time, the rows and the limits, and get
+//! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
 //! Imports between modules: snowflake from layout; generator from snowflake, layout and clock; generator and segment
 //! from tenancy. The other modules import nothing of each other.

@@ -56,9 +56,8 @@ impl Evidence {
         mark_ms.is_none_or(|mark_ms| mark_ms < enough_ms).then_some(wanted_ms)
     }
 
-    /// Past the label, and past the next one, which may have been written and lost. Under that one the old primary may
-    /// have issued ids that this server never received. This server may have been that primary, with the same worker
-    /// id.
+    /// Past the label and past the next one, which the old primary may have written, and used for ids, without
+    /// replicating it. The old primary may have been this server, under the same worker id.
     fn past_label_ms(&self) -> Option<i64> {
         Some(self.moved(self.label_ms?))
     }

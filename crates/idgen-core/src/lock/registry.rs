@@ -16,7 +16,7 @@ pub struct NameEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     Known(usize),
-    /// This entry holds another name with the same key.
+    /// Another name with the same key has this entry.
     Collides(usize),
     /// The name is not known, and may take this entry: it is free, or its lock is neither held nor waited for.
     Take(usize),
