@@ -10,9 +10,9 @@ pub fn required<T>(value: Option<T>, name: &str) -> T {
     value.unwrap_or_else(|| error::null_argument(name).raise())
 }
 
-/// A name of a lock or a lease: not NULL, 1 to 255 bytes.
-pub fn name(name: Option<&str>) -> &str {
-    let name = required(name, "name");
+/// A name of a lock or a lease, in the argument called so: not NULL, 1 to 255 bytes.
+pub fn name<'a>(name: Option<&'a str>, argument: &str) -> &'a str {
+    let name = required(name, argument);
     if !is_valid_name(name) {
         error::name_length(name).raise();
     }

@@ -95,7 +95,7 @@ unsafe fn acquire_by_args(fcinfo: pg_sys::FunctionCallInfo, first: usize, limit:
             pg_getarg::<bool>(fcinfo, first + 4),
         )
     };
-    let name = args::name(name.as_deref());
+    let name = args::name(name.as_deref(), "name");
     let ttl_us = checked_ttl_us(ttl);
     let bind_session = args::required(bind_session, "bind_session");
     xact::require_read_write(c"lease_acquire()");

@@ -40,7 +40,7 @@ pub fn define(
     lock_delay: Option<Interval>,
     first_slot: Option<i32>,
 ) {
-    let name = args::name(name.as_deref());
+    let name = args::name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
     let ttl = args::required(ttl, "ttl");
     let lock_delay = args::required(lock_delay, "lock_delay");
@@ -76,7 +76,7 @@ pub fn define(
 #[pg_extern(sql = "CREATE FUNCTION lease_drop(name text) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_drop(name: Option<Text>) {
-    drop_name(args::name(name.as_deref()));
+    drop_name(args::name(name.as_deref(), "name"));
 }
 
 /// Drops all names that these roles have defined.
@@ -146,7 +146,7 @@ fn require_unheld(name: &str, lease: &LeaseState) {
 #[pg_extern(sql = "CREATE FUNCTION lease_revoke(name text, slot int DEFAULT 0) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
-    let name = args::name(name.as_deref());
+    let name = args::name(name.as_deref(), "name");
     let slot = args::required(slot, "slot");
     xact::require_read_write(c"lease_revoke()");
     require_definer(name, &LeaseState::read(name));

@@ -44,7 +44,7 @@ fn lease_renew_many(
         errors::lengths_differ(names.len(), tokens.len()).raise();
     }
     let names: Vec<Option<Text>> = names.iter().collect();
-    let names: Vec<&str> = names.iter().map(|name| args::name(name.as_deref())).collect();
+    let names: Vec<&str> = names.iter().map(|name| args::name(name.as_deref(), "name")).collect();
     let tokens: Vec<i64> = tokens.iter().map(|token| args::required(token, "token")).collect();
     let ttl_us = checked_ttl_us(ttl);
     xact::require_read_write(c"lease_renew_many()");
@@ -98,7 +98,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
 }
 
 fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
-    (args::name(name.as_deref()), args::required(token, "token"))
+    (args::name(name.as_deref(), "name"), args::required(token, "token"))
 }
 
 /// Acquires the term of a token once more.

@@ -26,7 +26,7 @@ mod view;
 /// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
 #[pg_extern(immutable, strict, parallel_safe)]
 fn lock_key(name: Text) -> i64 {
-    hash(args::name(Some(&name))).key
+    hash(args::name(Some(&name), "name")).key
 }
 
 /// Acquires a lock for the session. Waits as long as `lock_timeout` allows, then raises 55P03.
@@ -146,7 +146,7 @@ fn acquire(site: &CallSite, mode: Mode, scope: Scope, limit: Limit) -> bool {
 }
 
 fn hash_of_call(site: &CallSite) -> NameHash {
-    hash(args::name(site.text().as_deref()))
+    hash(args::name(site.text().as_deref(), "name"))
 }
 
 /// A session that acquires a lock often releases the same one next, and hashing a name costs as much as acquiring its
@@ -165,7 +165,7 @@ fn ordered(names: Option<Array<Text>>) -> Vec<(NameHash, String)> {
     let names = args::required(names, "names");
     let hashed = names.iter().map(|name| {
         let name = args::required(name, "a name");
-        (hash(args::name(Some(&name))), name.into())
+        (hash(args::name(Some(&name), "a name")), name.into())
     });
     in_lock_order(hashed.collect())
 }

@@ -43,7 +43,7 @@ static FIND: Query = Query::new(&LEASE, || {
 #[pg_extern(sql = "CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
-    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     // SAFETY: a C string.
     unsafe { pg_sys::PreventCommandDuringRecovery(c"worker_confirm()".as_ptr()) };
     let read = |row: &SpiHeapTupleData| Confirmable {

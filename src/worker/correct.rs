@@ -20,7 +20,7 @@ fn worker_correct(
     worker_id: Option<i32>,
     used_until: Option<TimestampWithTimeZone>,
 ) -> TimestampWithTimeZone {
-    let pool = args::name(Some(args::required(pool.as_deref(), "pool")));
+    let pool = args::name(pool.as_deref(), "pool");
     let worker_id = args::required(worker_id, "worker_id");
     let used_until = args::required(used_until, "used_until");
     if timestamp::from_us(timestamp::to_us(used_until)).is_none() {

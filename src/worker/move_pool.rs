@@ -16,7 +16,7 @@ use pgrx::prelude::*;
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
-        .map(|(pool, name)| args::name(Some(args::required(pool.as_deref(), name))));
+        .map(|(pool, argument)| args::name(pool.as_deref(), argument));
     if from == to {
         errors::same_pool(from).raise();
     }

@@ -30,7 +30,7 @@ pub fn release(
     last_time: Option<TimestampWithTimeZone>,
     last_not_after: Option<TimestampWithTimeZone>,
 ) -> bool {
-    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::require_read_write(c"worker_release()");
     let slot = lease::slot_of(pool, token);
     let is_free = lease::release(pool, token);

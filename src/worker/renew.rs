@@ -26,7 +26,7 @@ fn worker_renew_compared(
     reached: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
-    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     let bounds = checked_bounds(pool, token);
@@ -51,7 +51,7 @@ fn worker_renew(
     ttl: Option<datum::Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
-    let (pool, token) = (args::name(pool.as_deref()), args::required(token, "token"));
+    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let ttl_us = lease::checked_ttl_us(ttl);
     let bounds = checked_bounds(pool, token);
     let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
