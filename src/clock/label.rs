@@ -1,9 +1,8 @@
 //! The label: the mark as WAL carries it, so that a replica that has replayed an id has replayed how far ids may go.
 //!
-//! It is one row of the shared catalog pg_shseclabel, on a database that does not exist: no dump contains it, and a replica
-//! needs no code to follow it. A background worker writes it, because a transaction that draws may roll back, or may be
-//! read-only. The worker starts when the mark comes near the label, connects to the database of the session that draws,
-//! and ends, so it does not block DROP DATABASE.
+//! A background worker writes this security label, because a transaction that draws may roll back, or may be read-only.
+//! The worker starts when the mark comes near the label, connects to the database of the session that draws, and ends, so
+//! it does not block DROP DATABASE.
 //!
 //! The mark waits for the label. If no worker can write it, the mark passes it: generation never stops. The check "mark"
 //! of `idgen.status()` reports that.
@@ -12,12 +11,12 @@ use super::state::{LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event;
-use crate::pg::{recovery, session, system_clock, xact};
+use crate::pg::{recovery, security_label, session, system_clock, xact};
 use crate::settings;
 use idgen_core::clock::label::Label;
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
@@ -28,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_TIMEOUT: &CStr = c"4s";
 /// The pause after a failure before the worker is requested again.
 const RETRY: Duration = Duration::from_secs(1);
+
+const PROVIDER: &CStr = c"idgen";
 
 const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label", connects: true };
 
@@ -122,41 +123,22 @@ pub fn keep_ahead(clock: &State) {
     }
 }
 
-/// pg_shseclabel, which pgrx does not name.
-const CATALOG: pg_sys::Oid = pg_sys::Oid::from_u32(3592);
-const PROVIDER: &CStr = c"idgen";
-
-/// The object of the label: a database with an OID that no database has.
-fn object() -> pg_sys::ObjectAddress {
-    pg_sys::ObjectAddress { classId: pg_sys::DatabaseRelationId, objectId: pg_sys::InvalidOid, objectSubId: 0 }
-}
-
 /// The label in the catalog. In a transaction.
 pub fn read() -> Option<Label> {
-    // SAFETY: the object is a local; the result is null or a C string in this transaction's memory, copied at once.
-    let text = unsafe {
-        let text = pg_sys::GetSecurityLabel(&object(), PROVIDER.as_ptr());
-        if text.is_null() {
-            return None;
-        }
-        CStr::from_ptr(text).to_owned()
-    };
-    Label::parse(text.to_str().ok()?)
+    Label::parse(&security_label::read(PROVIDER)?)
 }
 
 /// Writes the label and returns its time, which is valid once the transaction has committed. It may be before that of an
 /// earlier start: the mark that was read then covers the difference.
 fn write(clock: &State) -> i64 {
-    // SAFETY: a lock that the end of the transaction releases. It conflicts with itself: two workers would update one row.
-    unsafe { pg_sys::LockRelationOid(CATALOG, pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE) };
+    // Otherwise two workers would update one row.
+    security_label::lock_catalog();
     let state = &clock.label;
     let mark_ms = clock.mark.mark_ms().max(state.wanted_ms.load(Acquire));
     let reach_ms = Label::reach_ms(mark_ms, settings::max_drift_ms(), settings::clock_window_ms());
     let until_ms = reach_ms.max(state.planned_ms.fetch_max(reach_ms, AcqRel));
     let label = Label { timeline: recovery::timeline(), until_ms };
-    let text = CString::new(label.to_string()).expect("a label has no NUL");
-    // SAFETY: the object is a local, and both texts are C strings. Writing here needs no registered provider.
-    unsafe { pg_sys::SetSecurityLabel(&object(), PROVIDER.as_ptr(), text.as_ptr()) };
+    security_label::write(PROVIDER, Some(&label.to_string()));
     until_ms
 }
 

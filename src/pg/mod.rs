@@ -16,6 +16,7 @@ pub mod lock_wait;
 pub mod owner;
 pub mod process_utility;
 pub mod recovery;
+pub mod security_label;
 pub mod session;
 pub mod spi;
 pub mod srf;
