@@ -6,7 +6,6 @@ use crate::snowflake::{default_layout, node};
 use crate::worker::{SERVER_LEASE, WorkerStatus};
 use crate::{clock, lease, segment, settings, shmem, snowflake, worker};
 use idgen_core::layout::{Node, time_text};
-use idgen_core::snowflake::IdSpace;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
@@ -109,7 +108,7 @@ fn check_worker() -> Check {
         return Ok("a standby needs no worker id".to_owned());
     }
     let node = current_node().ok_or_else(without_worker_id)?;
-    if let Err(e) = IdSpace::new(&default_layout(), node) {
+    if let Err(e) = default_layout().id_space(node) {
         // A datacenter id is always a setting.
         let name = match is_leased() && e.field == "worker" {
             true => "the leased worker id".to_owned(),

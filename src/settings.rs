@@ -10,45 +10,48 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use Change::{AtOnce, Reload, Restart};
+use TakesEffect::{AtOnce, Reload, Restart};
 
-type Text = GucSetting<Option<CString>>;
-type Int = GucSetting<i32>;
+type TextSetting = GucSetting<Option<CString>>;
+type IntSetting = GucSetting<i32>;
 
 /// The best-known layout.
-static LAYOUT: Text = Text::new(Some(c"snowflake"));
+static LAYOUT: TextSetting = TextSetting::new(Some(c"snowflake"));
 /// Undecided: acts as 0, which is right for a single server, and `idgen.status()` asks for a decision.
-static WORKER_ID: Int = Int::new(-1);
-static DATACENTER_ID: Int = Int::new(0);
-static WORKER_POOL: Text = Text::new(Some(c""));
-static COORDINATOR: Text = Text::new(Some(c""));
+static WORKER_ID: IntSetting = IntSetting::new(-1);
+static DATACENTER_ID: IntSetting = IntSetting::new(0);
+static WORKER_POOL: TextSetting = TextSetting::new(Some(c""));
+static COORDINATOR: TextSetting = TextSetting::new(Some(c""));
 /// After a crash a server's ids are some seconds ahead of its clock, and synchronized clocks differ by less than this.
-static WORKER_MAX_LEAD: Int = Int::new(60_000);
+static WORKER_MAX_LEAD: IntSetting = IntSetting::new(60_000);
 /// Long enough for a burst of four million ids at the default layout's rate, short enough to sort by. At
 /// most a minute: the time of an id further ahead is of no use.
-static MAX_DRIFT: Int = Int::new(1000);
+static MAX_DRIFT: IntSetting = IntSetting::new(1000);
 /// One fsync in three seconds costs little, and after a crash ids are only seconds ahead of the clock.
-static CLOCK_WINDOW: Int = Int::new(3000);
+static CLOCK_WINDOW: IntSetting = IntSetting::new(3000);
 /// More layouts than a schema has, in about 100 kB.
-static MAX_GENERATORS: Int = Int::new(256);
+static MAX_GENERATORS: IntSetting = IntSetting::new(256);
 /// Early enough to fetch a range before the last one is used up, late enough that a crash loses little.
-static SEGMENT_LOW_WATER: Int = Int::new(50);
+static SEGMENT_LOW_WATER: IntSetting = IntSetting::new(50);
 /// A refill takes milliseconds. One that takes seconds is stuck, and its waiters should report it.
-static SEGMENT_TIMEOUT: Int = Int::new(5000);
+static SEGMENT_TIMEOUT: IntSetting = IntSetting::new(5000);
 /// More tags than most schemas have tables, in half a megabyte.
-static MAX_SEGMENTS: Int = Int::new(1024);
+static MAX_SEGMENTS: IntSetting = IntSetting::new(1024);
 /// More locks than are held at a time, in 1.5 MB.
-static MAX_LOCK_NAMES: Int = Int::new(4096);
+static MAX_LOCK_NAMES: IntSetting = IntSetting::new(4096);
 /// Long enough to renew at a third of it, short enough to wait for after a crash.
-static LEASE_TTL: Int = Int::new(30_000);
+static LEASE_TTL: IntSetting = IntSetting::new(30_000);
 /// On a busy machine, the renewal of a shorter lease would come too late.
-static LEASE_MIN_TTL: Int = Int::new(100);
+static LEASE_MIN_TTL: IntSetting = IntSetting::new(100);
 /// A day: the longest time that a vanished holder blocks others.
-static LEASE_MAX_TTL: Int = Int::new(86_400_000);
+static LEASE_MAX_TTL: IntSetting = IntSetting::new(86_400_000);
 
-/// When a setting takes effect.
+const NO_UNIT: GucFlags = GucFlags::empty();
+const MS: GucFlags = GucFlags::UNIT_MS;
+
+/// When a new value counts.
 #[derive(Clone, Copy)]
-enum Change {
+enum TakesEffect {
     /// When the server starts: shared memory or uniqueness depends on it.
     Restart,
     Reload,
@@ -56,14 +59,14 @@ enum Change {
 }
 
 enum Value {
-    Text(&'static Text, pg_sys::GucStringCheckHook),
+    Text(&'static TextSetting, pg_sys::GucStringCheckHook),
     /// With its least and greatest value. The flag is its unit.
-    Int(&'static Int, i32, i32, GucFlags),
+    Int(&'static IntSetting, i32, i32, GucFlags),
 }
 
 struct Setting {
     name: &'static CStr,
-    change: Change,
+    takes_effect: TakesEffect,
     value: Value,
     /// `short_desc` in `pg_settings`.
     short: &'static CStr,
@@ -77,12 +80,12 @@ static SETTINGS: [Setting; 16] = [
         c"A preset (snowflake, twitter, sonyflake, instagram, pgedge, seconds, js53) or a spec such as \
           \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
     ),
-    int(c"idgen.worker_id", Restart, &WORKER_ID, -1, i32::MAX).described(
+    int(c"idgen.worker_id", Restart, &WORKER_ID, -1, i32::MAX, NO_UNIT).described(
         c"Sets the worker id of this server.",
         c"Servers whose ids meet must differ in it, unless they differ in idgen.datacenter_id. -1 means \
           undecided and acts as 0.",
     ),
-    int(c"idgen.datacenter_id", Restart, &DATACENTER_ID, 0, i32::MAX).described(
+    int(c"idgen.datacenter_id", Restart, &DATACENTER_ID, 0, i32::MAX, NO_UNIT).described(
         c"Sets the datacenter id of this server.",
         c"The pair of datacenter id and worker id must differ between all servers whose ids meet.",
     ),
@@ -95,51 +98,51 @@ static SETTINGS: [Setting; 16] = [
         c"Sets the connection string of the database that has the worker pool.",
         c"A libpq connection string. It can list the hosts of a replicated server, or name this server itself.",
     ),
-    milliseconds(c"idgen.worker_max_lead", Reload, &WORKER_MAX_LEAD, 0, 86_400_000).described(
+    int(c"idgen.worker_max_lead", Reload, &WORKER_MAX_LEAD, 0, 86_400_000, MS).described(
         c"Sets how far holders of worker ids may be ahead of this coordinator's clock.",
         c"Their id times end at most this long, or one ttl if that is longer, after now plus the ttl. After a \
           failover, grants begin this late.",
     ),
-    milliseconds(c"idgen.max_drift", Reload, &MAX_DRIFT, 0, 60_000).described(
+    int(c"idgen.max_drift", Reload, &MAX_DRIFT, 0, 60_000, MS).described(
         c"Sets how far a burst of ids may run ahead of the clock.",
         c"A full tick borrows from later ticks up to this lead. Then generation waits for the clock.",
     ),
-    milliseconds(c"idgen.clock_window", Reload, &CLOCK_WINDOW, 100, 60_000).described(
+    int(c"idgen.clock_window", Reload, &CLOCK_WINDOW, 100, 60_000, MS).described(
         c"Sets how far ahead the high-water mark is written.",
         c"The mark is written at most once in this time. After a crash, ids begin ahead of the clock by up to \
           idgen.max_drift plus 1.5 times this value.",
     ),
     // At least 2: one for idgen.layout, and one for another layout.
-    int(c"idgen.max_generators", Restart, &MAX_GENERATORS, 2, 65_536).described(
+    int(c"idgen.max_generators", Restart, &MAX_GENERATORS, 2, 65_536, NO_UNIT).described(
         c"Sets the maximum number of pairs of layout and worker id that generate ids at once.",
         c"Beyond this, the pair that has been idle longest is evicted.",
     ),
-    int(c"idgen.segment_low_water", Reload, &SEGMENT_LOW_WATER, 0, 100).described(
+    int(c"idgen.segment_low_water", Reload, &SEGMENT_LOW_WATER, 0, 100, NO_UNIT).described(
         c"Sets the percentage of a segment's last range at which the next range is fetched.",
         c"With 0, the next range is fetched only when no value is left, and a session waits each time.",
     ),
-    milliseconds(c"idgen.segment_timeout", AtOnce, &SEGMENT_TIMEOUT, 0, 3_600_000).described(
+    int(c"idgen.segment_timeout", AtOnce, &SEGMENT_TIMEOUT, 0, 3_600_000, MS).described(
         c"Sets the maximum time to wait for a segment's next range when no value is left.",
         c"After this time the call fails, with an error that names the cause.",
     ),
-    int(c"idgen.max_segments", Restart, &MAX_SEGMENTS, 1, 65_536).described(
+    int(c"idgen.max_segments", Restart, &MAX_SEGMENTS, 1, 65_536, NO_UNIT).described(
         c"Sets the maximum number of tags, over all databases, with values in shared memory.",
         c"Beyond this, the tag that was refilled longest ago is evicted and loses the rest of its range.",
     ),
-    int(c"idgen.max_lock_names", Restart, &MAX_LOCK_NAMES, 1, 1_048_576).described(
+    int(c"idgen.max_lock_names", Restart, &MAX_LOCK_NAMES, 1, 1_048_576, NO_UNIT).described(
         c"Sets the maximum number of lock names that can be shown at once.",
         c"Beyond this, names of locks that are not held are evicted. If all are held, further locks are shown \
           by their keys.",
     ),
-    milliseconds(c"idgen.lease_ttl", Reload, &LEASE_TTL, 1, i32::MAX).described(
+    int(c"idgen.lease_ttl", Reload, &LEASE_TTL, 1, i32::MAX, MS).described(
         c"Sets the default time to live of leases whose name is not defined.",
         c"It counts from the acquisition or the last renewal.",
     ),
-    milliseconds(c"idgen.lease_min_ttl", Reload, &LEASE_MIN_TTL, 1, i32::MAX).described(
+    int(c"idgen.lease_min_ttl", Reload, &LEASE_MIN_TTL, 1, i32::MAX, MS).described(
         c"Sets the minimum time to live of a lease.",
         c"A shorter lease would end before its holder can renew it.",
     ),
-    milliseconds(c"idgen.lease_max_ttl", Reload, &LEASE_MAX_TTL, 1, i32::MAX).described(
+    int(c"idgen.lease_max_ttl", Reload, &LEASE_MAX_TTL, 1, i32::MAX, MS).described(
         c"Sets the maximum time to live of a lease.",
         c"A holder that has vanished can block others for this long.",
     ),
@@ -147,27 +150,22 @@ static SETTINGS: [Setting; 16] = [
 
 const fn text(
     name: &'static CStr,
-    change: Change,
-    setting: &'static Text,
+    takes_effect: TakesEffect,
+    setting: &'static TextSetting,
     check: pg_sys::GucStringCheckHook,
 ) -> Setting {
-    Setting { name, change, value: Value::Text(setting, check), short: c"", long: c"" }
+    Setting { name, takes_effect, value: Value::Text(setting, check), short: c"", long: c"" }
 }
 
-const fn int(name: &'static CStr, change: Change, setting: &'static Int, least: i32, greatest: i32) -> Setting {
-    let value = Value::Int(setting, least, greatest, GucFlags::empty());
-    Setting { name, change, value, short: c"", long: c"" }
-}
-
-const fn milliseconds(
+const fn int(
     name: &'static CStr,
-    change: Change,
-    setting: &'static Int,
+    takes_effect: TakesEffect,
+    setting: &'static IntSetting,
     least: i32,
     greatest: i32,
+    unit: GucFlags,
 ) -> Setting {
-    let value = Value::Int(setting, least, greatest, GucFlags::UNIT_MS);
-    Setting { name, change, value, short: c"", long: c"" }
+    Setting { name, takes_effect, value: Value::Int(setting, least, greatest, unit), short: c"", long: c"" }
 }
 
 /// Defines the settings. A library that was not preloaded can no longer define settings that are fixed at the start. It
@@ -194,7 +192,7 @@ impl Setting {
 
     fn define(&self, preloading: bool) {
         let Self { name, short, long, .. } = *self;
-        let context = match self.change {
+        let context = match self.takes_effect {
             Restart if preloading => GucContext::Postmaster,
             Restart | Reload => GucContext::Sighup,
             AtOnce => GucContext::Userset,

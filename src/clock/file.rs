@@ -3,7 +3,7 @@
 //! Paths are relative: every process of a server has the data directory as its working directory.
 
 use super::state::Written;
-use crate::pg::recovery;
+use crate::pg::data_directory;
 use idgen_core::clock::record::{FILE, Found, Record};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -63,7 +63,7 @@ pub fn is_of_recovery() -> bool {
 
 /// Creates the file with its first record, durably.
 fn create(record: &Record) -> io::Result<()> {
-    let directory_mode = recovery::data_directory_mode();
+    let directory_mode = data_directory::mode();
     if fs::exists(UNFINISHED)? {
         fs::remove_dir_all(UNFINISHED)?;
     }
@@ -73,7 +73,7 @@ fn create(record: &Record) -> io::Result<()> {
     // Allocate all blocks now: no later record can find the disk full.
     file.write_all_at(&[0; FILE], 0)?;
     write_record(&file, record)?;
-    sync_directory(UNFINISHED)?;
+    data_directory::sync(UNFINISHED)?;
     fs::rename(UNFINISHED, DIRECTORY)
 }
 
@@ -88,19 +88,11 @@ pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
         opened => write_record(&opened?, record)?,
     }
     if !written.is_name_durable {
-        sync_directory(".")?;
+        data_directory::sync(".")?;
         written.is_name_durable = true;
     }
     written.turn = record.turn;
     Ok(())
-}
-
-pub fn sync_directory(path: &str) -> io::Result<()> {
-    match File::open(path)?.sync_all() {
-        // A file system that cannot sync directories. PostgreSQL ignores that, too.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
-        outcome => outcome,
-    }
 }
 
 fn write_record(file: &File, record: &Record) -> io::Result<()> {

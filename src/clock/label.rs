@@ -13,7 +13,7 @@ use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event;
 use crate::pg::{recovery, security_label, session, system_clock, xact};
 use crate::settings;
-use idgen_core::clock::label::Label;
+use idgen_core::clock::label::MarkLabel;
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -65,11 +65,6 @@ impl LabelState {
         self.requested_us.store(-system_clock::boot_us(), Release);
         self.is_failing.store(true, Release);
     }
-
-    /// True if the mark has passed the label, so that a replica does not know how far ids may go.
-    pub fn is_passed(&self) -> bool {
-        self.is_passed.load(Acquire)
-    }
 }
 
 /// True if the mark may move to this time without waiting. Otherwise requests a label past it. For a mark that stops no id.
@@ -111,11 +106,11 @@ pub fn bound(clock: &State, mark_ms: i64) -> i64 {
 /// Requests the next label in time, after the mark has moved; logs when the mark has passed the label.
 pub fn keep_ahead(clock: &State) {
     let (state, mark_ms) = (&clock.label, clock.mark.mark_ms());
-    if Label::is_due(state.until_ms(), mark_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
+    if MarkLabel::is_due(state.until_ms(), mark_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
         state.request(mark_ms);
     }
     if mark_ms > state.until_ms() && !state.is_passed.swap(true, AcqRel) {
-        log!("could not write how far ids may go: a standby that is promoted now may issue ids again");
+        log!("could not write the high-water mark to WAL: a standby that is promoted now may issue ids again");
     }
     // The worker may have written the label between the two lines above, and found nothing to take back.
     if mark_ms <= state.until_ms() {
@@ -124,8 +119,8 @@ pub fn keep_ahead(clock: &State) {
 }
 
 /// The label in the catalog. In a transaction.
-pub fn read() -> Option<Label> {
-    Label::parse(&security_label::read(PROVIDER)?)
+pub fn read() -> Option<MarkLabel> {
+    MarkLabel::parse(&security_label::read(PROVIDER)?)
 }
 
 /// Writes the label and returns its time, which is valid once the transaction has committed. It may be before that of an
@@ -135,9 +130,9 @@ fn write(clock: &State) -> i64 {
     security_label::lock_catalog();
     let state = &clock.label;
     let mark_ms = clock.mark.mark_ms().max(state.wanted_ms.load(Acquire));
-    let reach_ms = Label::reach_ms(mark_ms, settings::max_drift_ms(), settings::clock_window_ms());
+    let reach_ms = MarkLabel::reach_ms(mark_ms, settings::max_drift_ms(), settings::clock_window_ms());
     let until_ms = reach_ms.max(state.planned_ms.fetch_max(reach_ms, AcqRel));
-    let label = Label { timeline: recovery::timeline(), until_ms };
+    let label = MarkLabel { timeline: recovery::timeline(), until_ms };
     security_label::write(PROVIDER, Some(&label.to_string()));
     until_ms
 }
@@ -172,7 +167,7 @@ pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
         // The mark moved past the label while this process wrote it.
         state.request(mark_ms);
     } else if state.is_passed.swap(false, AcqRel) {
-        log!("standbys know again how far ids may go");
+        log!("wrote the high-water mark to WAL again: standbys know it");
     }
 }
 

@@ -22,7 +22,6 @@ mod recovery;
 mod state;
 pub mod stats;
 
-pub use file::sync_directory;
 pub use mark::{ensure_begun, raise_to};
 pub use state::{GENERATORS, STATE, State};
 
@@ -43,8 +42,7 @@ impl State {
         }
     }
 
-    /// No id has this time or a later one: see [`confine`]. Milliseconds since 1970.
-    pub fn end_ms(&self) -> i64 {
+    pub fn lease_end_ms(&self) -> i64 {
         self.mark.lease_end_ms()
     }
 
@@ -79,13 +77,9 @@ pub fn on_end_reached(wait: fn(i64)) {
 }
 
 /// From now on ids of this server have times from `first_ms` up to but not including `end_ms`, under a worker id that
-/// `publish` stores. All earlier issuing has ended when this returns.
-pub fn confine<R>(first_ms: i64, end_ms: i64, publish: impl FnOnce() -> R) -> R {
-    confine_if(|| true, first_ms, end_ms, publish).expect("the condition is true")
-}
-
-/// As [`confine`], if the condition is true under the generators' lock.
-pub fn confine_if<R>(
+/// `publish` stores. All earlier issuing has ended when this returns. `None`, and nothing changes, if the condition is false
+/// under the generators' lock.
+pub fn confine<R>(
     condition: impl FnOnce() -> bool,
     first_ms: i64,
     end_ms: i64,
@@ -108,16 +102,6 @@ pub fn confine_if<R>(
 pub fn extend_to(end_ms: i64) {
     let state = STATE.require();
     GENERATORS.exclusive(|_| state.mark.set_lease_end(end_ms));
-}
-
-/// The time of the latest id that is next in any layout: how far ahead ids are.
-pub fn next_ms() -> i64 {
-    GENERATORS.shared(|table| table.next_ms())
-}
-
-/// No id of any layout was issued at this time or later.
-pub fn unused_from_ms() -> i64 {
-    GENERATORS.shared(|table| table.unused_from_ms())
 }
 
 /// Before the first lease of a worker id: nothing can be issued. In the postmaster at the start.

@@ -6,7 +6,7 @@ use crate::pg::{system_clock, timestamp};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 extension_sql_file!("views.sql", name = "clock_views", requires = [stat_get_clock]);
 
@@ -80,7 +80,7 @@ pub fn write_error() -> Option<(&'static str, io::Error)> {
 
 /// True if a standby does not know how far ids may go.
 pub fn is_label_passed() -> bool {
-    STATE.get().is_some_and(|state| state.label.is_passed())
+    STATE.get().is_some_and(|state| state.label.is_passed.load(Acquire))
 }
 
 /// True if `idgen.layout` has changed since the file was written by an earlier start.

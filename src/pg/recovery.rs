@@ -33,12 +33,6 @@ pub fn timeline() -> u32 {
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
-/// The permissions of files in the data directory, as those of the directory itself.
-pub fn data_directory_mode() -> u32 {
-    // SAFETY: set when the server starts, and never again.
-    unsafe { pg_sys::data_directory_mode as u32 }
-}
-
 fn control_file<R>(read: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {
     let mut is_crc_ok = false;
     // SAFETY: the directory's name is set when the server starts; the result is a copy in this process's memory.

@@ -4,7 +4,7 @@
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
 //! commits, also by COMMIT PREPARED. The next draw then reads the row again.
 
-use super::state::{SEGMENTS, attach_ring, ring, slots};
+use super::state::{SEGMENTS, attach_ring, ring, ring_states};
 use super::store::{self, TagRow};
 use super::{demand, errors, uncommitted};
 use crate::args;
@@ -21,40 +21,31 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A tag that this process draws from: valid for one user, until something changes.
 #[derive(Clone, Copy)]
-pub struct Attached {
-    source: Source,
-    creation: i64,
+pub struct AttachedSegment {
+    pub source: ValueSource,
+    pub creation: i64,
     user: pg_sys::Oid,
     changes: u64,
 }
 
 #[derive(Clone, Copy)]
-pub enum Source {
+pub enum ValueSource {
     /// The ring in shared memory.
     Shared { ring: &'static Ring, handle: RingHandle, index: usize },
     /// The row itself: the running transaction created it, and no other session sees it.
     Uncommitted,
 }
 
-/// Counts changes after which an `Attached` may be invalid.
+/// Counts changes after which an `AttachedSegment` may be invalid.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// The OID of the table whose changes count; 0 until it is known.
 static TABLE: AtomicU32 = AtomicU32::new(0);
 /// What this process has attached to, by tag.
-static KNOWN: Mutex<Option<HashMap<String, Attached>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<String, AttachedSegment>>> = Mutex::new(None);
 /// More tags than a session draws from. A session that exceeds it forgets them all and looks them up again.
 const MAX_KNOWN: usize = 256;
 
-impl Attached {
-    #[inline]
-    pub fn source(&self) -> &Source {
-        &self.source
-    }
-
-    pub fn creation(&self) -> i64 {
-        self.creation
-    }
-
+impl AttachedSegment {
     /// True if nothing has changed since, and for the current user.
     #[inline]
     pub fn is_valid(&self) -> bool {
@@ -66,7 +57,7 @@ impl Attached {
     #[inline]
     pub fn try_draw_one(&self) -> Option<i64> {
         if self.is_valid()
-            && let Source::Shared { ring, handle, index } = self.source
+            && let ValueSource::Shared { ring, handle, index } = self.source
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
         {
             if request {
@@ -79,18 +70,18 @@ impl Attached {
 }
 
 /// Attaches to the tag that is the first argument of the call.
-pub fn of_call(site: &CallSite) -> Attached {
+pub fn of_call(site: &CallSite) -> AttachedSegment {
     let tag = args::required(site.text(), "tag");
     // A statement in a running transaction may take no lock, and then PostgreSQL does not accept invalidations.
     // SAFETY: in a transaction; the callbacks only store atomics.
     unsafe { pg_sys::AcceptInvalidationMessages() };
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(&*tag).copied());
-    known.filter(Attached::is_valid).unwrap_or_else(|| look_up(&tag))
+    known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
 
 /// Reads the row of a tag, and remembers the result. Raises 42704 if there is no such tag, 42501 if the user may not
 /// draw from it, 55000 without preload or if this transaction changed it, 25006 on a standby.
-pub fn look_up(tag: &str) -> Attached {
+pub fn look_up(tag: &str) -> AttachedSegment {
     error::refuse_on_standby();
     shmem::require();
     follow_invalidations();
@@ -105,20 +96,20 @@ pub fn look_up(tag: &str) -> Attached {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
-        uncommitted::adopt(row.key.creation, row.allocation, forget);
-        Source::Uncommitted
+        uncommitted::adopt(row.key.creation, row.allocation);
+        ValueSource::Uncommitted
     } else if row.changed_here {
         errors::changed_here(tag).raise()
     } else {
         let Attachment { index, handle, .. } = attach_row(&row);
-        Source::Shared { ring: ring(index), handle, index }
+        ValueSource::Shared { ring: ring(index), handle, index }
     };
-    let attached = Attached { source, creation: row.key.creation, user: session::user(), changes };
+    let attached = AttachedSegment { source, creation: row.key.creation, user: session::user(), changes };
     remember(tag, attached);
     attached
 }
 
-fn remember(tag: &str, attached: Attached) {
+fn remember(tag: &str, attached: AttachedSegment) {
     let mut map = KNOWN.lock();
     let map = map.get_or_insert_default();
     if map.len() >= MAX_KNOWN {
@@ -137,7 +128,7 @@ fn attach_row(row: &TagRow) -> Attachment<RingHandle> {
 /// Tags in the table whose row or database no longer exists.
 fn gone() -> Vec<TagKey> {
     // Allocated before the lock is acquired.
-    let mut keys = Vec::with_capacity(slots().len());
+    let mut keys = Vec::with_capacity(ring_states().len());
     SEGMENTS.exclusive(|segments| keys.extend(segments.table.tenants.iter().flatten().map(|tenant| tenant.key)));
     let here = store::creations();
     keys.retain(|key| match key.database == session::database() {
@@ -172,7 +163,7 @@ unsafe extern "C-unwind" fn roles_changed(_arg: pg_sys::Datum, _cache: i32, _has
     forget();
 }
 
-/// Makes every `Attached` invalid.
-fn forget() {
+/// Makes every `AttachedSegment` invalid.
+pub fn forget() {
     CHANGES.fetch_add(1, Relaxed);
 }

@@ -1,7 +1,7 @@
 //! Demand for refills: requests by sessions, and the start of the refill worker.
 
 use super::errors;
-use super::state::{SEGMENTS, Segments, slot, slots};
+use super::state::{SEGMENTS, Segments, ring_state, ring_states};
 use crate::pg::bgworker::Worker;
 use crate::pg::ereport::Report;
 use crate::pg::latch::LatchAddress;
@@ -16,7 +16,7 @@ const WORKER: Worker = Worker { name: "idgen refill", function: "idgen_refill", 
 /// it.
 #[cold]
 pub fn prefetch(index: usize) {
-    slot(index).demand.fetch_max(1, Relaxed);
+    ring_state(index).demand.fetch_max(1, Relaxed);
     let _ = summon();
 }
 
@@ -40,17 +40,17 @@ pub fn summon() -> Result<(), Report> {
 /// The rings of a database with demand.
 pub fn wanted(database: u32) -> Vec<(usize, RingTenant)> {
     // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(slots().len());
+    let mut found = Vec::with_capacity(ring_states().len());
     SEGMENTS.exclusive(|segments| found.extend(with_demand(segments, database)));
     found
 }
 
 /// The rings of a database with demand. For the holder of the segments lock.
 pub fn with_demand<'a>(segments: &'a Segments, database: u32) -> impl Iterator<Item = (usize, RingTenant)> + 'a {
-    let slots = slots();
+    let states = ring_states();
     let of_database = move |(index, tenant): (usize, &Option<RingTenant>)| {
         let tenant = tenant.filter(|tenant| tenant.key.database == database)?;
-        (slots[index].demand.load(Relaxed) > 0).then_some((index, tenant))
+        (states[index].demand.load(Relaxed) > 0).then_some((index, tenant))
     };
     segments.table.tenants.iter().enumerate().filter_map(of_database)
 }

@@ -1,8 +1,8 @@
 //! Drawing values from the ring of a tag, and waiting for a refill if the ring is dry.
 
-use super::attach::{self, Attached, Source};
+use super::attach::{self, AttachedSegment, ValueSource};
 use super::demand;
-use super::state::{LastError, SEGMENTS, slot};
+use super::state::{LastError, SEGMENTS, ring_state};
 use super::{errors, store, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
@@ -24,17 +24,17 @@ static REFILL_WAIT: WaitEvent = WaitEvent::named(c"IdgenSegmentRefill");
 
 /// The next run of values, at least 1 and at most `want`.
 #[cold]
-pub fn run(attached: &mut Attached, site: &CallSite, want: u64) -> ValueRun {
+pub fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
     Drawing { attached, site, want, whole: false }.draw()
 }
 
 /// A run of exactly `want` values.
-pub fn block(attached: &mut Attached, site: &CallSite, want: u64) -> ValueRun {
+pub fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
     Drawing { attached, site, want, whole: true }.draw()
 }
 
 struct Drawing<'a> {
-    attached: &'a mut Attached,
+    attached: &'a mut AttachedSegment,
     site: &'a CallSite,
     want: u64,
     whole: bool,
@@ -42,13 +42,13 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn draw(mut self) -> ValueRun {
-        let mut waiting: Option<Waiting> = None;
+        let mut waiting: Option<RefillWait> = None;
         let mut dry_since: Option<Instant> = None;
         loop {
             if !self.attached.is_valid() {
                 self.attach_again(waiting.take());
             }
-            let Source::Shared { ring, handle, index } = *self.attached.source() else {
+            let ValueSource::Shared { ring, handle, index } = self.attached.source else {
                 return self.draw_uncommitted();
             };
             let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
@@ -65,7 +65,7 @@ impl Drawing<'_> {
                 Ok(Draw::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
                     dry_since.get_or_insert_with(Instant::now);
-                    waiting.get_or_insert_with(|| Waiting::begin(index, self.want)).go_on(&self, waited);
+                    waiting.get_or_insert_with(|| RefillWait::begin(index, self.want)).go_on(&self, waited);
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
             }
@@ -74,7 +74,7 @@ impl Drawing<'_> {
 
     /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
     /// wait goes on at the new ring.
-    fn attach_again(&mut self, waiting: Option<Waiting>) {
+    fn attach_again(&mut self, waiting: Option<RefillWait>) {
         if let Some(waiting) = waiting {
             waiting.end();
         }
@@ -82,7 +82,7 @@ impl Drawing<'_> {
     }
 
     fn draw_uncommitted(&self) -> ValueRun {
-        uncommitted::draw(self.attached.creation(), self.want, self.whole).unwrap_or_else(|| self.exhausted())
+        uncommitted::draw(self.attached.creation, self.want, self.whole).unwrap_or_else(|| self.exhausted())
     }
 
     fn exhausted(&self) -> ! {
@@ -96,7 +96,7 @@ impl Drawing<'_> {
 }
 
 /// A wait for the refill of one ring.
-struct Waiting {
+struct RefillWait {
     index: usize,
     began: Instant,
     want: u64,
@@ -105,23 +105,23 @@ struct Waiting {
 }
 
 /// Withdraws the values of a request that is still open. A refill stays requested.
-impl Drop for Waiting {
+impl Drop for RefillWait {
     fn drop(&mut self) {
-        let slot = slot(self.index);
-        if self.requested_at == Some(slot.refills.load(Relaxed)) {
+        let state = ring_state(self.index);
+        if self.requested_at == Some(state.refills.load(Relaxed)) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
             // `Err` if the worker has taken the request.
-            let _ = slot.demand.fetch_update(Relaxed, Relaxed, less);
+            let _ = state.demand.fetch_update(Relaxed, Relaxed, less);
         }
     }
 }
 
-impl Waiting {
+impl RefillWait {
     fn begin(index: usize, want: u64) -> Self {
-        let slot = slot(index);
+        let state = ring_state(index);
         // Counted before the wait, so that a cancelled wait counts.
-        slot.waits.fetch_add(1, Relaxed);
-        slot.refilled.prepare_to_sleep();
+        state.waits.fetch_add(1, Relaxed);
+        state.refilled.prepare_to_sleep();
         Self { index, began: Instant::now(), want, requested_at: None }
     }
 
@@ -129,10 +129,10 @@ impl Waiting {
     /// before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this or an
     /// earlier one.
     fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
-        let slot = slot(self.index);
-        let refills = slot.refills.load(Relaxed);
+        let state = ring_state(self.index);
+        let refills = state.refills.load(Relaxed);
         let is_requested = self.requested_at == Some(refills);
-        if is_requested && slot.exhausted.load(Relaxed) {
+        if is_requested && state.exhausted.load(Relaxed) {
             ConditionVariable::cancel_sleep();
             drawing.exhausted();
         }
@@ -142,8 +142,8 @@ impl Waiting {
         }
         if !is_requested {
             self.requested_at = Some(refills);
-            slot.demand.fetch_add(self.want, Relaxed);
-        } else if slot.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT) {
+            state.demand.fetch_add(self.want, Relaxed);
+        } else if state.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT) {
             return;
         }
         // After the first request, or if the worker may be gone.
@@ -162,6 +162,6 @@ impl Waiting {
 
     fn end(self) {
         ConditionVariable::cancel_sleep();
-        slot(self.index).wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+        ring_state(self.index).wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
     }
 }

@@ -4,8 +4,10 @@
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::composite::{self, Composite};
-use crate::pg::process_utility;
+use crate::pg::{process_utility, srf};
 use crate::shmem;
+use attach::AttachedSegment;
+use idgen_core::segment::ValueRun;
 use idgen_core::segment::tag::MAX_STEP;
 use pgrx::prelude::*;
 
@@ -14,8 +16,6 @@ mod define;
 mod demand;
 mod draw;
 mod errors;
-mod many;
-mod pending;
 mod refill;
 mod refill_worker;
 mod state;
@@ -53,9 +53,50 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     unsafe { composite::form(fcinfo, [run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()]) }
 }
 
+/// A set that is being returned.
+struct ValueSet {
+    attached: AttachedSegment,
+    /// Drawn, but not returned yet.
+    run: ValueRun,
+    /// Not drawn yet.
+    wanted: u64,
+}
+
+/// That many values of a segment, increasing. Raises 22004 for NULL, 22023 if the count is negative; else as
+/// `segment_next`.
+#[pg_extern(
+    sql = "CREATE FUNCTION segment_next_many(tag text, count int) RETURNS SETOF bigint VOLATILE PARALLEL RESTRICTED \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the site is used for its text only.
+    unsafe {
+        let site = CallSite::new(fcinfo, Some(0));
+        let begin = || {
+            let wanted = args::count(pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 1));
+            ValueSet { attached: attach::of_call(&site), run: ValueRun { first: 0, count: 0, stride: 1 }, wanted }
+        };
+        srf::next_row(fcinfo, begin, |set| set.next(&site))
+    }
+}
+
+impl ValueSet {
+    #[inline]
+    fn next(&mut self, site: &CallSite) -> Option<i64> {
+        if self.run.count == 0 {
+            if self.wanted == 0 {
+                return None;
+            }
+            self.run = draw::run(&mut self.attached, site, self.wanted);
+            self.wanted -= self.run.count;
+        }
+        Some(self.run.split_first())
+    }
+}
+
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&state::RINGS, &state::SLOTS, &state::SEGMENTS]);
+    shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
         reassign: store::reassign,

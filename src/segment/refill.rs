@@ -2,7 +2,7 @@
 //!
 //! Only the refill worker does that. Its transaction commits before the values are in the ring.
 
-use super::state::{SEGMENTS, attach_ring, ring, slot};
+use super::state::{SEGMENTS, attach_ring, ring, ring_state};
 use super::store::{self, LockedRow};
 use crate::pg::{sync_commit, system_clock};
 use crate::settings;
@@ -30,14 +30,14 @@ pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
         report(index, tenant, demand, reason);
     }
     *RUNNING.lock() = None;
-    slot(index).refilled.broadcast();
+    ring_state(index).refilled.broadcast();
     failure.is_none()
 }
 
 /// Restores the demand of a refill that did not end, because the worker exits.
 pub fn restore_demand() {
     if let Some((index, demand)) = RUNNING.lock().take() {
-        slot(index).demand.fetch_max(demand, Relaxed);
+        ring_state(index).demand.fetch_max(demand, Relaxed);
     }
 }
 
@@ -72,7 +72,7 @@ fn report(index: usize, tenant: RingTenant, demand: u64, reason: &str) {
         let error = &mut segments.errors[index];
         let is_new = error.is_clear();
         error.set(reason);
-        slot(index).demand.fetch_max(demand, Relaxed);
+        ring_state(index).demand.fetch_max(demand, Relaxed);
         is_new
     });
     if is_new {
@@ -148,7 +148,7 @@ fn was_cancelled() -> bool {
 fn install(key: TagKey, grant: Grant) {
     let Grant { range, version, began } = grant;
     let index = attach_ring(key, version, range.stride, &[]).index;
-    let slot = slot(index);
+    let state = ring_state(index);
     SEGMENTS.exclusive(|segments| {
         let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;
         let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
@@ -158,9 +158,9 @@ fn install(key: TagKey, grant: Grant) {
         tenant.refilled_us = Some(system_clock::boot_us());
         segments.errors[index].clear();
     });
-    slot.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
-    slot.exhausted.store(false, Relaxed);
-    slot.refills.fetch_add(1, Relaxed);
+    state.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
+    state.exhausted.store(false, Relaxed);
+    state.refills.fetch_add(1, Relaxed);
 }
 
 /// The row of this version has no more values. This concerns sessions that attached by this version or a lower one.
@@ -169,7 +169,7 @@ fn exhaust(index: usize, key: TagKey, version: i64) {
     SEGMENTS.exclusive(|segments| {
         let is_concerned = |tenant: &RingTenant| tenant.key == key && tenant.version <= version;
         if segments.table.tenants[index].as_ref().is_some_and(is_concerned) {
-            slot(index).exhausted.store(true, Relaxed);
+            ring_state(index).exhausted.store(true, Relaxed);
         }
     });
 }

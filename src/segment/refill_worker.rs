@@ -3,7 +3,7 @@
 
 use super::demand::{wanted, with_demand};
 use super::refill;
-use super::state::{SEGMENTS, slot};
+use super::state::{SEGMENTS, ring_state};
 use crate::pg::bgworker;
 use crate::pg::latch::{self, LatchAddress};
 use crate::pg::wait_event;
@@ -75,7 +75,7 @@ fn run(database: u32, latch: usize) {
         }
         let mut refilled = false;
         for (index, tenant) in wanted(database) {
-            let demand = slot(index).demand.swap(0, Relaxed);
+            let demand = ring_state(index).demand.swap(0, Relaxed);
             if demand > 0 {
                 let succeeded = refill::serve(index, tenant, demand);
                 if succeeded || !failing {
@@ -121,6 +121,6 @@ fn before_exit(_code: i32) {
     let LatchAddress(latch) = LatchAddress::of_this_process();
     SEGMENTS.exclusive(|segments| segments.refillers.end(database, latch));
     for (index, _) in wanted(database) {
-        slot(index).refilled.broadcast();
+        ring_state(index).refilled.broadcast();
     }
 }

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub static RINGS: Part<&'static [Ring]> =
     Part::new(c"idgen segment rings", |block| block.array(settings::max_segments(), Ring::new));
 
-/// One slot for each ring.
-pub static SLOTS: Part<&'static [Slot]> =
-    Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), Slot::new));
+/// One for each ring.
+pub static RING_STATES: Part<&'static [RingState]> =
+    Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), RingState::new));
 
 /// Which tag each ring belongs to, and the refill workers.
 pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |block| {
@@ -43,7 +43,7 @@ pub type LastError = FixedText<200>;
 impl Segments {
     /// Begins a tenancy in a ring, without demand, errors or counts of an earlier one.
     pub fn begin(&mut self, index: usize) {
-        slot(index).begin(ring(index).position());
+        ring_state(index).begin(ring(index).position());
         self.errors[index].clear();
     }
 }
@@ -63,17 +63,17 @@ pub fn ring(index: usize) -> &'static Ring {
     &RINGS.require()[index]
 }
 
-pub fn slots() -> &'static [Slot] {
-    SLOTS.require()
+pub fn ring_states() -> &'static [RingState] {
+    RING_STATES.require()
 }
 
-pub fn slot(index: usize) -> &'static Slot {
-    &slots()[index]
+pub fn ring_state(index: usize) -> &'static RingState {
+    &ring_states()[index]
 }
 
-/// In cache lines of its own, as the ring.
+/// The demand for a ring, and its counters. In cache lines of its own, as the ring.
 #[repr(align(128))]
-pub struct Slot {
+pub struct RingState {
     /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The refill worker resets it.
     pub demand: AtomicU64,
     /// The row has no more values up to its upper bound.
@@ -89,7 +89,7 @@ pub struct Slot {
     pub refilled: ConditionVariable,
 }
 
-impl Slot {
+impl RingState {
     fn new() -> Self {
         Self {
             demand: AtomicU64::new(0),

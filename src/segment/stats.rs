@@ -1,6 +1,6 @@
 //! What the view `idgen.stat_segment` reads: the rings of this database.
 
-use super::state::{LastError, RINGS, SEGMENTS, SLOTS, Slot, ring, slot, slots};
+use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states};
 use super::store;
 use crate::pg::encoding::Text;
 use crate::pg::session::database;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 extension_sql_file!("views.sql", name = "segment_views", requires = [stat_get_segment]);
 
 /// A ring at one moment.
-struct RingState {
+struct RingSnapshot {
     index: usize,
     tenant: RingTenant,
     remaining: Remaining,
@@ -50,8 +50,8 @@ fn stat_get_segment() -> TableIterator<
         let visible = store::visible_creations();
         let rings = rings().into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
         rings.map(|ring| {
-            let slot = slot(ring.index);
-            let of = |counter: fn(&Slot) -> &AtomicU64| counter(slot).load(Relaxed) as i64;
+            let state = ring_state(ring.index);
+            let of = |counter: fn(&RingState) -> &AtomicU64| counter(state).load(Relaxed) as i64;
             let Remaining { current, next } = ring.remaining;
             let remaining = [current, next].into_iter().flatten().map(|run| run.count as i64).sum();
             (
@@ -61,7 +61,7 @@ fn stat_get_segment() -> TableIterator<
                 next.map(|run| run.first),
                 next.as_ref().map(ValueRun::last),
                 remaining,
-                ring.position.saturating_sub(slot.reset_at.load(Relaxed)) as i64,
+                ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64,
                 of(|s| &s.refills),
                 of(|s| &s.refill_us),
                 of(|s| &s.waits),
@@ -73,15 +73,15 @@ fn stat_get_segment() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-fn rings() -> Vec<RingState> {
+fn rings() -> Vec<RingSnapshot> {
     // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(slots().len());
+    let mut found = Vec::with_capacity(ring_states().len());
     SEGMENTS.exclusive(|segments| {
         for (index, tenant) in segments.table.tenants.iter().enumerate() {
             if let Some(tenant) = tenant.filter(|tenant| tenant.key.database == database()) {
                 let ring = ring(index);
                 let (remaining, position) = (ring.remaining(tenant.handle), ring.position());
-                found.push(RingState { index, tenant, remaining, position, error: segments.errors[index] });
+                found.push(RingSnapshot { index, tenant, remaining, position, error: segments.errors[index] });
             }
         }
     });
@@ -90,8 +90,8 @@ fn rings() -> Vec<RingState> {
 
 /// Sets the counters to zero, in all databases.
 pub fn reset() {
-    let (Some(slots), Some(rings)) = (SLOTS.get(), RINGS.get()) else {
+    let (Some(states), Some(rings)) = (RING_STATES.get(), RINGS.get()) else {
         return;
     };
-    slots.iter().zip(rings.iter()).for_each(|(slot, ring)| slot.reset(ring.position()));
+    states.iter().zip(rings.iter()).for_each(|(state, ring)| state.reset(ring.position()));
 }

@@ -1,14 +1,22 @@
 //! The trigger of `idgen.segment`: sets the columns that no user sets, and announces changes to all processes.
+//!
+//! The commit ends the rings of the old rows, so that a statement that is drawing looks the tag up again. A prepared
+//! transaction commits without this process: a running statement then draws on from the ring, and the next statement of
+//! each session looks the tag up.
 
-use super::{errors, pending, store};
+use super::state::{SEGMENTS, ring_state};
+use super::{errors, store};
 use crate::pg::encoding::Text;
-use crate::pg::session;
 use crate::pg::trigger::{self, Row, Tuple};
-use crate::pg::xact;
+use crate::pg::xact::{self, SubxactList};
+use crate::pg::{session, system_clock};
+use crate::shmem;
+use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
+use std::sync::Once;
 
 // Always: also for rows that a restore or a subscription writes.
 extension_sql!(
@@ -37,7 +45,7 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::err
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
         (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new)?),
         (PgTriggerOperation::Delete, Some(old), _) => {
-            pending::dropped(number(&old, "creation")?);
+            end_ring_at_commit(Change { creation: number(&old, "creation")?, version: DROPPED, stride: 1 });
             Some(old)
         }
         (_, old, _) => old,
@@ -74,7 +82,8 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     let version = number(old, "version")? + i64::from(is_new_version);
     new.set_by_name("version", version)?;
     if is_new_version {
-        pending::altered(number(old, "creation")?, version, number(&new, "stride")?);
+        let (creation, stride) = (number(old, "creation")?, number(&new, "stride")?);
+        end_ring_at_commit(Change { creation, version, stride });
     }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { xact::id() })?;
     Ok(new)
@@ -82,4 +91,56 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
 
 fn number(tuple: &Tuple, name: &str) -> Result<i64, TryFromDatumError> {
     Ok(tuple.get_by_name::<i64>(name)?.unwrap_or_default())
+}
+
+/// A change after which the values of a ring are no longer those of its row.
+struct Change {
+    creation: i64,
+    /// Rings of lower versions end; `DROPPED` if the row was deleted.
+    version: i64,
+    stride: i64,
+}
+
+static CHANGES: SubxactList<Change> = SubxactList::new(drop);
+
+/// Ends the ring of the old row when the transaction commits.
+fn end_ring_at_commit(change: Change) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        xact::on_xact_event(at_xact_event);
+        CHANGES.follow();
+    });
+    CHANGES.push(change);
+}
+
+fn at_xact_event(event: pg_sys::XactEvent::Type) {
+    match event {
+        pg_sys::XactEvent::XACT_EVENT_COMMIT => {
+            let changes = CHANGES.take();
+            if !changes.is_empty() && shmem::is_preloaded() {
+                end_rings(&changes);
+            }
+        }
+        pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_PREPARE => drop(CHANGES.take()),
+        _ => {}
+    }
+}
+
+/// At this event other sessions see the new rows: a session that finds its ring ended finds the new row.
+fn end_rings(changes: &[Change]) {
+    let database = session::database();
+    // Allocated before the lock is acquired.
+    let mut ended = Vec::with_capacity(changes.len());
+    SEGMENTS.exclusive(|segments| {
+        for &Change { creation, version, stride } in changes {
+            let key = TagKey { database, creation };
+            let attachment = segments.table.supersede(key, version, stride, system_clock::boot_us());
+            if let Some(attachment) = attachment.filter(|attachment| attachment.is_new) {
+                segments.begin(attachment.index);
+                ended.push(attachment.index);
+            }
+        }
+    });
+    // Sessions that wait for a refill attach to the new ring, or find that the tag was dropped.
+    ended.into_iter().for_each(|index| ring_state(index).refilled.broadcast());
 }

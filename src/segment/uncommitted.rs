@@ -2,13 +2,13 @@
 //! raises `max_id` of the row once, just before the commit. Rolling back to a savepoint does not return values: a
 //! client may have seen them.
 
-use super::store;
+use super::{attach, store};
 use crate::pg::xact;
 use idgen_core::segment::ValueRun;
 use idgen_core::segment::tag::Allocation;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
-use std::sync::OnceLock;
+use std::sync::Once;
 
 struct Uncommitted {
     creation: i64,
@@ -19,15 +19,10 @@ struct Uncommitted {
 
 static TAGS: Mutex<Vec<Uncommitted>> = Mutex::new(Vec::new());
 
-/// Runs when the values of these tags come from elsewhere.
-static ON_END: OnceLock<fn()> = OnceLock::new();
-
-/// Takes over the row's state. Values that were drawn here stay drawn. `on_end` runs at the end of the transaction.
-pub fn adopt(creation: i64, row: Allocation, on_end: fn()) {
-    ON_END.get_or_init(|| {
-        xact::on_xact_event(at_xact_event);
-        on_end
-    });
+/// Takes over the row's state. Values that were drawn here stay drawn.
+pub fn adopt(creation: i64, row: Allocation) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| xact::on_xact_event(at_xact_event));
     let mut tags = TAGS.lock();
     match tags.iter_mut().find(|tag| tag.creation == creation) {
         Some(tag) => tag.allocation = Allocation { max_id: row.max_id.max(tag.allocation.max_id), ..row },
@@ -52,7 +47,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
             store::clear_allocation();
             let tags = std::mem::take(&mut *TAGS.lock());
             if !tags.is_empty() {
-                ended();
+                attach::forget();
             }
         }
         _ => {}
@@ -74,9 +69,5 @@ fn settle() {
     }
     // SAFETY: pushed above. After an error, the end of the transaction pops it.
     unsafe { pg_sys::PopActiveSnapshot() };
-    ended();
-}
-
-fn ended() {
-    ON_END.get().into_iter().for_each(|on_end| on_end());
+    attach::forget();
 }

@@ -1,7 +1,6 @@
 //! Finding the generator of this server's ids in a layout, or beginning one.
 
-use super::next::Attached;
-use super::{errors, layouts, node, stats};
+use super::{errors, layouts, next, node};
 use crate::clock::{self, GENERATORS};
 use crate::error;
 use crate::pg::{session, system_clock};
@@ -12,27 +11,38 @@ use idgen_core::tenancy::Attachment;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 
+/// The ids of this server in one layout, as this process remembers their generator.
+#[derive(Clone, Copy)]
+pub struct AttachedGenerator {
+    pub clock: &'static clock::State,
+    pub generator: &'static Generator,
+    pub handle: GeneratorHandle,
+    pub space: IdSpace,
+    pub layout: Layout,
+    pub index: usize,
+}
+
 /// Raises 55000 without preload or without a worker id, 25006 on a standby, and 22003 if the layout has no id for this
 /// worker id and time.
-pub(super) fn attach(layout: Layout) -> Attached {
+pub fn attach(layout: Layout) -> AttachedGenerator {
     let clock = clock::STATE.require();
     error::refuse_on_standby();
-    stats::flush_at_transaction_end();
+    next::flush_at_transaction_end();
     let (space, attachment, generator) = loop {
         if let Some(found) = find(clock, layout) {
             break found;
         }
     };
     warn_of_end(&layout, system_clock::wall_ms());
-    Attached { clock, generator, handle: attachment.handle, space, layout, index: attachment.index }
+    AttachedGenerator { clock, generator, handle: attachment.handle, space, layout, index: attachment.index }
 }
 
 /// Finds the generator of a space under this server's worker id. `None` if the worker id has changed in between.
 fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<GeneratorHandle>, &'static Generator)> {
     let node = node::require();
-    let space = IdSpace::new(&layout, node).unwrap_or_else(|e| errors::node_too_large(&layout, e).raise());
-    begin(clock, &space);
-    let kept = IdSpace::new(&layouts::default(), node).ok();
+    let space = layout.id_space(node).unwrap_or_else(|e| errors::node_too_large(&layout, e).raise());
+    begin(clock, &layout, &space);
+    let kept = layouts::default().id_space(node).ok();
     GENERATORS.exclusive(|table| {
         // Worker ids change under this lock: what attaches here ends when the worker id does.
         if node::CURRENT.require().get() != Some(node) {
@@ -40,7 +50,7 @@ fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<Gen
         }
         let attachment = table.attach(space, (layout, node), kept);
         if attachment.is_new {
-            stats::COUNTERS.require()[attachment.index].reset();
+            next::COUNTERS.require()[attachment.index].reset();
         }
         Some((space, attachment, &table.generators[attachment.index]))
     })
@@ -48,17 +58,17 @@ fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<Gen
 
 /// Begins ids, unless the clock is outside of the layout's time. So a layout that has ended, or not begun, evicts no working
 /// generator, and a clock by which no id is issued moves no mark.
-fn begin(clock: &clock::State, space: &IdSpace) {
+fn begin(clock: &clock::State, layout: &Layout, space: &IdSpace) {
     let bounds = clock.careful_bounds();
     let answer = space.next(0, 1, &bounds);
     if answer != Issue::BeforeEpoch {
-        refuse_outside(space, answer);
+        refuse_outside(layout, answer);
         clock::ensure_begun(Some(bounds.now_ms));
         return;
     }
     // The clock may have been set back. Ids then continue from a mark past the epoch.
     clock::ensure_begun(None);
-    refuse_outside(space, space.next(0, 1, &clock.careful_bounds()));
+    refuse_outside(layout, space.next(0, 1, &clock.careful_bounds()));
 }
 
 /// The layouts whose end this session was warned about.
@@ -69,7 +79,7 @@ const MAX_WARNED: usize = 64;
 
 /// Warns when a layout ends within a year, once for each session and layout. The leader of a parallel query warns for its
 /// workers.
-pub(super) fn warn_of_end(layout: &Layout, now_ms: i64) {
+pub fn warn_of_end(layout: &Layout, now_ms: i64) {
     if !layout.ends_within_a_year(now_ms) || session::is_parallel_worker() || !is_first_time(layout) {
         return;
     }
@@ -91,10 +101,10 @@ fn is_first_time(layout: &Layout) -> bool {
 }
 
 /// Raises 22003 if the clock is outside of the layout's time.
-pub(super) fn refuse_outside(space: &IdSpace, answer: Issue) {
+pub fn refuse_outside(layout: &Layout, answer: Issue) {
     match answer {
-        Issue::BeforeEpoch => errors::before_epoch(space, system_clock::wall_ms()).raise(),
-        Issue::Exhausted => errors::exhausted(space).raise(),
+        Issue::BeforeEpoch => errors::before_epoch(layout, system_clock::wall_ms()).raise(),
+        Issue::Exhausted => errors::exhausted(layout).raise(),
         Issue::Issued(_) | Issue::Wait { .. } | Issue::Reserve { .. } => {}
     }
 }

@@ -1,7 +1,8 @@
-//! The SQL functions that read ids and compute ids of a time. They work everywhere: without preload, and on a standby.
+//! The SQL functions that read ids, compute ids of a time, and write ids as text. They work everywhere: without preload,
+//! and on a standby.
 //!
 //! With a layout they are IMMUTABLE, and raise 22023 for an invalid one. Without a layout they depend on `idgen.layout`,
-//! which changes only when the server starts, and are STABLE. All are STRICT.
+//! which changes only when the server starts, and are STABLE. Those of texts are IMMUTABLE. All are STRICT.
 
 use super::errors;
 use super::layouts;
@@ -9,6 +10,7 @@ use crate::pg::composite::{self, Composite};
 use crate::pg::encoding::Text;
 use crate::pg::timestamp;
 use idgen_core::layout::{Layout, Node};
+use idgen_core::text::Format;
 use pgrx::prelude::*;
 
 /// The parts of an id; NULL for a field that the layout lacks. Raises 22003 if the id is not of the layout, and 22008 if its
@@ -149,4 +151,20 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { composite::form(fcinfo, datums) }
+}
+
+/// An id as text. Raises 22023 for an unknown format, 22003 for a negative id.
+#[pg_extern(immutable, strict, parallel_safe)]
+fn snowflake_encode(id: i64, format: Text) -> String {
+    named(&format).encode(id).unwrap_or_else(|e| errors::text(&id.to_string(), &format, e).raise())
+}
+
+/// The id of a text. Raises 22023 for an unknown format or a malformed text, 22003 for a number too large.
+#[pg_extern(immutable, strict, parallel_safe)]
+fn snowflake_decode(text: Text, format: Text) -> i64 {
+    named(&format).decode(&text).unwrap_or_else(|e| errors::text(&text, &format, e).raise())
+}
+
+fn named(format: &str) -> Format {
+    Format::named(format).unwrap_or_else(|| errors::unknown_format(format).raise())
 }

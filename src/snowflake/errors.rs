@@ -3,7 +3,6 @@
 use crate::pg::ereport::Report;
 use crate::settings;
 use idgen_core::layout::{IdError, Layout, LayoutError, NodeError, PRESETS, time_text};
-use idgen_core::snowflake::IdSpace;
 use idgen_core::text::{FORMATS, TextError};
 use pgrx::prelude::*;
 
@@ -49,19 +48,19 @@ pub fn observed_too_far_ahead(id: i64, time_ms: i64) -> Report {
     .hint("Check the id and its layout. If both are right, pass force => true.")
 }
 
-pub fn before_epoch(space: &IdSpace, now_ms: i64) -> Report {
+pub fn before_epoch(layout: &Layout, now_ms: i64) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the clock is before the epoch of the layout")
         .detail(format!(
             "The server's clock is at {}. The epoch is {}.",
             time_text(now_ms),
-            time_text(space.epoch_ms())
+            time_text(layout.epoch_ms())
         ))
         .hint("Use a layout with an epoch in the past, or correct the server's clock.")
 }
 
-pub fn exhausted(space: &IdSpace) -> Report {
+pub fn exhausted(layout: &Layout) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE, "the time bits of the layout are exhausted")
-        .detail(format!("The layout has no ids from {} on.", time_text(space.ends_at_ms())))
+        .detail(format!("The layout has no ids from {} on.", time_text(layout.ends_at_ms())))
         .hint("Use a layout with more time bits, a longer unit or a later epoch.")
 }
 

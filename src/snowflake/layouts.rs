@@ -1,7 +1,6 @@
 //! Cache of layouts by their text: each process parses and attaches a layout once.
 
-use super::attach::attach;
-use super::next::Attached;
+use super::attach::{AttachedGenerator, attach};
 use super::{errors, node};
 use crate::pg::call_site::CallSite;
 use crate::{error, settings};
@@ -14,7 +13,7 @@ const MAX_KNOWN: usize = 256;
 
 struct Known {
     layout: Layout,
-    attached: Option<Attached>,
+    attached: Option<AttachedGenerator>,
 }
 
 static KNOWN: Mutex<Option<HashMap<String, Known>>> = Mutex::new(None);
@@ -35,7 +34,7 @@ pub fn default() -> Layout {
 }
 
 /// The generator of a call: of the layout in its argument, or of `idgen.layout`. Raises 22004 for NULL.
-pub fn of_call(site: &CallSite) -> Attached {
+pub fn of_call(site: &CallSite) -> AttachedGenerator {
     match site.text() {
         Some(text) => attached(&text),
         None if site.has_text_arg() => error::null_argument("layout").raise(),
@@ -43,11 +42,12 @@ pub fn of_call(site: &CallSite) -> Attached {
     }
 }
 
-fn attached(text: &str) -> Attached {
+fn attached(text: &str) -> AttachedGenerator {
     // Also for a known text: the settings may have changed since.
     node::follow_settings();
     let known = KNOWN.lock().as_ref().and_then(|map| map.get(text).and_then(|known| known.attached));
-    known.filter(Attached::is_current).unwrap_or_else(|| {
+    let is_current = |attached: &AttachedGenerator| attached.generator.is_current(attached.handle);
+    known.filter(is_current).unwrap_or_else(|| {
         let layout = parsed(text);
         let attached = attach(layout);
         remember(text, Known { layout, attached: Some(attached) });

@@ -1,4 +1,4 @@
-//! Snowflake ids. `next` and `next_many` issue them, `decode` and `text` read them, `observe` moves past one.
+//! Snowflake ids. `next` issues them, `decode` reads them, `observe` moves past one.
 
 use crate::shmem;
 
@@ -7,15 +7,13 @@ mod decode;
 mod errors;
 mod layouts;
 mod next;
-mod next_many;
 pub mod node;
 mod observe;
 pub mod stats;
-mod text;
 
 pub use layouts::default as default_layout;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&node::CURRENT, &stats::COUNTERS]);
+    shmem::register(&[&node::CURRENT, &next::COUNTERS]);
 }

@@ -1,14 +1,22 @@
-//! `snowflake_next`: issuing from the shared generator of an id space, and waiting where the core says so.
+//! `snowflake_next` and `snowflake_next_many`: issuing from the shared generator of an id space, waiting where the core
+//! says so, and counting.
+//!
+//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some thousand
+//! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
+//! as much as the id.
 
-use super::attach::{attach, refuse_outside, warn_of_end};
-use super::{layouts, node, stats};
-use crate::clock;
+use super::attach::{AttachedGenerator, attach, refuse_outside, warn_of_end};
+use super::{layouts, node};
+use crate::args;
 use crate::pg::call_site::CallSite;
-use idgen_core::generator::{Generator, GeneratorHandle};
-use idgen_core::layout::Layout;
-use idgen_core::snowflake::{Bounds, IdSpace, Issue, SlotRun};
+use crate::pg::{srf, xact};
+use crate::settings;
+use crate::shmem::Part;
+use idgen_core::snowflake::{Issue, SlotRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// The next id in the layout of `idgen.layout`. Raises 55000 without preload or without a worker id, 25006 on a standby,
@@ -29,52 +37,79 @@ fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     unsafe { CallSite::new(fcinfo, Some(0)) }.with(layouts::of_call, next_id)
 }
 
-/// An id space and its generator, as this process remembers them.
-#[derive(Clone, Copy)]
-pub(super) struct Attached {
-    pub(super) clock: &'static clock::State,
-    pub(super) generator: &'static Generator,
-    pub(super) handle: GeneratorHandle,
-    pub(super) space: IdSpace,
-    pub(super) layout: Layout,
-    pub(super) index: usize,
+/// `count` increasing ids in the layout of `idgen.layout`. Raises 22004 for NULL, 22023 for a negative count, and what
+/// `snowflake_next()` raises.
+#[pg_extern(sql = "CREATE FUNCTION snowflake_next_many(count int) RETURNS SETOF bigint VOLATILE PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    unsafe { next_row(fcinfo, None) }
 }
 
-impl Attached {
-    /// False once the generator belongs to another space, or the worker id has changed.
-    pub fn is_current(&self) -> bool {
-        self.generator.is_current(self.handle)
-    }
-
-    #[inline]
-    pub fn id(&self, slot: u64) -> i64 {
-        self.space.id(slot)
-    }
-
-    #[inline]
-    fn try_issue(&self, want: u64, bounds: &Bounds) -> Result<Issue, Ended> {
-        self.generator.issue(self.handle, &self.space, want, bounds)
-    }
+/// `count` increasing ids in a layout. Raises 22004 for NULL, 22023 for a negative count or an invalid layout, and what
+/// `snowflake_next()` raises.
+#[pg_extern(
+    sql = "CREATE FUNCTION snowflake_next_many(count int, layout text) RETURNS SETOF bigint VOLATILE PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    unsafe { next_row(fcinfo, Some(1)) }
 }
 
 /// The next id. The hot path: no lock, no allocation, no logging, and no foreign call but the clock.
 #[inline]
-fn next_id(attached: &mut Attached) -> i64 {
+fn next_id(attached: &mut AttachedGenerator) -> i64 {
     let run = issue(attached, 1);
-    stats::count(attached.index, run, false);
-    attached.id(run.first)
+    count(attached.index, run, false);
+    attached.space.id(run.first)
 }
 
-/// The next run of ids, at least 1 and at most `want`, as many as the bounds allow at once.
-pub(super) fn next_run(attached: &mut Attached, want: u64) -> SlotRun {
-    let run = issue(attached, want);
-    stats::count(attached.index, run, true);
-    run
+/// A set that is being returned.
+struct IdSet {
+    attached: AttachedGenerator,
+    /// Slots that are reserved and not returned yet.
+    run: SlotRun,
+    /// The number of ids that are not reserved yet.
+    unreserved: u64,
 }
 
+/// # Safety
+/// `fcinfo` is that of a running call whose arguments are a count and, at `layout_arg`, a text.
+unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) -> Option<i64> {
+    let begin = || {
+        // SAFETY: by the above.
+        let (count, site) = unsafe { (pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 0), CallSite::new(fcinfo, layout_arg)) };
+        let unreserved = args::count(count);
+        IdSet { attached: layouts::of_call(&site), run: SlotRun { first: 0, count: 0, borrowed: 0 }, unreserved }
+    };
+    // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
+    unsafe { srf::next_row(fcinfo, begin, IdSet::next) }
+}
+
+impl IdSet {
+    #[inline]
+    fn next(&mut self) -> Option<i64> {
+        if self.run.count == 0 {
+            if self.unreserved == 0 {
+                return None;
+            }
+            self.run = issue(&mut self.attached, self.unreserved);
+            count(self.attached.index, self.run, true);
+            self.unreserved -= self.run.count;
+        }
+        let id = self.attached.space.id(self.run.first);
+        self.run.first += 1;
+        self.run.count -= 1;
+        Some(id)
+    }
+}
+
+/// Issues at least 1 and at most `want` slots, as many as the bounds allow at once.
 #[inline]
-fn issue(attached: &mut Attached, want: u64) -> SlotRun {
-    match attached.try_issue(want, &attached.clock.quick_bounds()) {
+fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
+    let AttachedGenerator { clock, generator, handle, space, .. } = attached;
+    match generator.issue(*handle, space, want, &clock.quick_bounds()) {
         Ok(Issue::Issued(run)) => run,
         _ => issue_carefully(attached, want),
     }
@@ -82,12 +117,12 @@ fn issue(attached: &mut Attached, want: u64) -> SlotRun {
 
 /// Issues within the careful bounds. Where they stop the issue, waits or moves the mark.
 #[cold]
-fn issue_carefully(attached: &mut Attached, want: u64) -> SlotRun {
+fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     // A long statement gets here once in each `idgen.clock_window`.
     node::follow_settings();
     loop {
         let bounds = attached.clock.careful_bounds();
-        match attached.try_issue(want, &bounds) {
+        match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
                 // A session may have attached long before the last year.
@@ -95,19 +130,100 @@ fn issue_carefully(attached: &mut Attached, want: u64) -> SlotRun {
                 return run;
             }
             Ok(Issue::Wait { time_ms }) => wait(attached, time_ms),
-            Ok(Issue::Reserve { first_ms, last_ms }) => {
-                attached.clock.make_room(&bounds, (first_ms, last_ms));
-            }
-            Ok(answer) => refuse_outside(&attached.space, answer),
+            Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.make_room(&bounds, (first_ms, last_ms)),
+            Ok(answer) => refuse_outside(&attached.layout, answer),
             Err(Ended) => *attached = attach(attached.layout),
         }
     }
 }
 
-fn wait(attached: &Attached, time_ms: i64) {
+fn wait(attached: &AttachedGenerator, time_ms: i64) {
+    let counters = &COUNTERS.require()[attached.index];
     let began = Instant::now();
     // Counted before the wait, so that a cancelled wait counts.
-    stats::count_wait(attached.index);
+    counters.waits.fetch_add(1, Relaxed);
     attached.clock.wait_for_limit(time_ms);
-    stats::count_wait_time(attached.index, began.elapsed());
+    counters.wait_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+}
+
+/// Counters of one generator, in cache lines of their own. No code depends on their order, so every access is relaxed.
+#[repr(align(128))]
+#[derive(Default)]
+pub struct GeneratorCounters {
+    pub issued: AtomicU64,
+    pub batches: AtomicU64,
+    pub borrowed: AtomicU64,
+    pub waits: AtomicU64,
+    pub wait_us: AtomicU64,
+}
+
+pub static COUNTERS: Part<&'static [GeneratorCounters]> =
+    Part::new(c"idgen snowflake counters", |block| block.array(settings::max_generators(), GeneratorCounters::default));
+
+impl GeneratorCounters {
+    pub fn reset(&self) {
+        for counter in [&self.issued, &self.batches, &self.borrowed, &self.waits, &self.wait_us] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// A long statement flushes after this many calls.
+const FLUSH_EVERY: u64 = 4096;
+
+/// Counts of this process for one generator since the last flush. A process has one thread, so loads and stores suffice;
+/// the fields are atomics only because this is a static.
+struct Pending {
+    index: AtomicUsize,
+    calls: AtomicU64,
+    issued: AtomicU64,
+    batches: AtomicU64,
+    borrowed: AtomicU64,
+}
+
+static PENDING: Pending = Pending {
+    index: AtomicUsize::new(0),
+    calls: AtomicU64::new(0),
+    issued: AtomicU64::new(0),
+    batches: AtomicU64::new(0),
+    borrowed: AtomicU64::new(0),
+};
+
+/// Counts a run that was issued from the generator at `index`.
+#[inline]
+fn count(index: usize, run: SlotRun, batch: bool) {
+    if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
+        flush();
+        PENDING.index.store(index, Relaxed);
+    }
+    let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
+    add(&PENDING.calls, 1);
+    add(&PENDING.issued, run.count);
+    add(&PENDING.borrowed, run.borrowed);
+    add(&PENDING.batches, u64::from(batch));
+}
+
+/// Adds the pending counts to shared memory, which exists only with preload. If the generator was given to another space,
+/// the new space gets a few calls of the old one. A check at each id would cost more than that is worth.
+#[cold]
+pub fn flush() {
+    let Some(counters) = COUNTERS.get() else {
+        return;
+    };
+    let counters = &counters[PENDING.index.load(Relaxed)];
+    counters.issued.fetch_add(PENDING.issued.swap(0, Relaxed), Relaxed);
+    counters.batches.fetch_add(PENDING.batches.swap(0, Relaxed), Relaxed);
+    counters.borrowed.fetch_add(PENDING.borrowed.swap(0, Relaxed), Relaxed);
+    PENDING.calls.store(0, Relaxed);
+}
+
+/// Flushes at the end of each transaction from now on.
+pub fn flush_at_transaction_end() {
+    static REGISTERED: Once = Once::new();
+    let flush_pending = |_| {
+        if PENDING.calls.load(Relaxed) > 0 {
+            flush();
+        }
+    };
+    REGISTERED.call_once(|| xact::on_xact_event(flush_pending));
 }

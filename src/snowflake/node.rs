@@ -1,6 +1,6 @@
 //! The worker id and the datacenter id of this server: settings, or a leased worker id.
 //!
-//! Snowflake ids do not depend on the capability that leases worker ids. That one registers a [`Source`].
+//! Snowflake ids do not depend on the capability that leases worker ids. That one registers a [`NodeSource`].
 
 use crate::settings;
 use crate::shmem::Part;
@@ -50,17 +50,17 @@ impl CurrentNode {
 }
 
 /// The functions of the capability that leases worker ids.
-pub struct Source {
+pub struct NodeSource {
     /// Ends the use of a worker id that changed settings no longer allow.
     pub follow_settings: fn(),
     /// Returns the worker id, waits for the first lease, or raises 55000.
     pub wait: fn() -> Node,
 }
 
-static SOURCE: OnceLock<Source> = OnceLock::new();
+static SOURCE: OnceLock<NodeSource> = OnceLock::new();
 
 /// While the postmaster preloads libraries.
-pub fn lease_from(source: Source) {
+pub fn lease_from(source: NodeSource) {
     let _ = SOURCE.set(source);
 }
 

@@ -1,120 +1,11 @@
-//! Counters of generators, and the view `idgen.stat_snowflake`.
-//!
-//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some thousand
-//! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
-//! as much as the id.
+//! The view `idgen.stat_snowflake`.
 
+use super::next::{COUNTERS, GeneratorCounters, flush};
 use crate::clock::GENERATORS;
-use crate::pg::{timestamp, xact};
-use crate::settings;
-use crate::shmem::Part;
+use crate::pg::timestamp;
 use idgen_core::generator::GeneratorTenant;
-use idgen_core::snowflake::SlotRun;
 use pgrx::prelude::*;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
-
-/// Counters of one generator, in cache lines of their own. No code depends on their order, so every access is relaxed.
-#[repr(align(128))]
-#[derive(Default)]
-pub struct Counters {
-    issued: AtomicU64,
-    batches: AtomicU64,
-    borrowed: AtomicU64,
-    waits: AtomicU64,
-    wait_us: AtomicU64,
-}
-
-pub static COUNTERS: Part<&'static [Counters]> =
-    Part::new(c"idgen snowflake counters", |block| block.array(settings::max_generators(), Counters::default));
-
-impl Counters {
-    pub fn reset(&self) {
-        for counter in [&self.issued, &self.batches, &self.borrowed, &self.waits, &self.wait_us] {
-            counter.store(0, Relaxed);
-        }
-    }
-}
-
-/// A long statement flushes after this many calls.
-const FLUSH_EVERY: u64 = 4096;
-
-/// Counts of this process for one generator since the last flush. A process has one thread, so loads and stores suffice;
-/// the fields are atomics only because this is a static.
-struct Pending {
-    index: AtomicUsize,
-    calls: AtomicU64,
-    issued: AtomicU64,
-    batches: AtomicU64,
-    borrowed: AtomicU64,
-}
-
-static PENDING: Pending = Pending {
-    index: AtomicUsize::new(0),
-    calls: AtomicU64::new(0),
-    issued: AtomicU64::new(0),
-    batches: AtomicU64::new(0),
-    borrowed: AtomicU64::new(0),
-};
-
-#[inline]
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed) + n, Relaxed);
-}
-
-/// Counts a run that was issued from the generator at `index`.
-#[inline]
-pub fn count(index: usize, run: SlotRun, batch: bool) {
-    if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
-        flush();
-        PENDING.index.store(index, Relaxed);
-    }
-    add(&PENDING.calls, 1);
-    add(&PENDING.issued, run.count);
-    add(&PENDING.borrowed, run.borrowed);
-    add(&PENDING.batches, u64::from(batch));
-}
-
-/// Adds the pending counts to shared memory. If the generator was given to another space, the new space gets a few calls of
-/// the old one. A check at each id would cost more than that is worth.
-#[cold]
-fn flush() {
-    let Some(counters) = of(PENDING.index.load(Relaxed)) else {
-        return;
-    };
-    counters.issued.fetch_add(PENDING.issued.swap(0, Relaxed), Relaxed);
-    counters.batches.fetch_add(PENDING.batches.swap(0, Relaxed), Relaxed);
-    counters.borrowed.fetch_add(PENDING.borrowed.swap(0, Relaxed), Relaxed);
-    PENDING.calls.store(0, Relaxed);
-}
-
-/// Flushes at the end of each transaction from now on.
-pub fn flush_at_transaction_end() {
-    static REGISTERED: Once = Once::new();
-    let flush_pending = |_| {
-        if PENDING.calls.load(Relaxed) > 0 {
-            flush();
-        }
-    };
-    REGISTERED.call_once(|| xact::on_xact_event(flush_pending));
-}
-
-fn of(index: usize) -> Option<&'static Counters> {
-    COUNTERS.get().map(|counters| &counters[index])
-}
-
-pub fn count_wait(index: usize) {
-    if let Some(counters) = of(index) {
-        counters.waits.fetch_add(1, Relaxed);
-    }
-}
-
-pub fn count_wait_time(index: usize, time: Duration) {
-    if let Some(counters) = of(index) {
-        counters.wait_us.fetch_add(time.as_micros() as u64, Relaxed);
-    }
-}
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 extension_sql_file!("views.sql", name = "snowflake_views", requires = [stat_get_snowflake]);
 
@@ -142,20 +33,19 @@ fn stat_get_snowflake() -> TableIterator<
 > {
     flush();
     let rows = tenants().into_iter().map(|(index, tenant, last)| {
-        let count = |counter: fn(&Counters) -> &AtomicU64| {
-            of(index).map_or(0, |counters| counter(counters).load(Relaxed) as i64)
-        };
+        let counters = &COUNTERS.require()[index];
+        let count = |counter: &AtomicU64| counter.load(Relaxed) as i64;
         (
             tenant.layout.to_string(),
             tenant.node.datacenter as i32,
             tenant.node.worker as i32,
             last.map(|slot| tenant.space.id(slot)),
             last.and_then(|slot| timestamp::from_ms(tenant.space.time_ms(slot))),
-            count(|c| &c.issued),
-            count(|c| &c.batches),
-            count(|c| &c.borrowed),
-            count(|c| &c.waits),
-            count(|c| &c.wait_us),
+            count(&counters.issued),
+            count(&counters.batches),
+            count(&counters.borrowed),
+            count(&counters.waits),
+            count(&counters.wait_us),
             timestamp::from_ms_or_infinity(tenant.layout.ends_at_ms()),
         )
     });
@@ -183,5 +73,5 @@ pub fn tenants() -> Vec<(usize, GeneratorTenant, Option<u64>)> {
 /// Sets the counters to zero.
 pub fn reset() {
     flush();
-    COUNTERS.get().into_iter().flat_map(|counters| counters.iter()).for_each(Counters::reset);
+    COUNTERS.get().into_iter().flat_map(|counters| counters.iter()).for_each(GeneratorCounters::reset);
 }

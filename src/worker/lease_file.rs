@@ -9,8 +9,7 @@
 //! one is set. The copy does not release its origin's lease, because the file names the directory that it was written
 //! in.
 
-use crate::clock;
-use crate::pg::{data_directory, recovery};
+use crate::pg::data_directory;
 use idgen_core::worker::memory::{Memory, RememberedLease};
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -58,10 +57,10 @@ impl LeaseFile {
 /// Replaces the file durably.
 pub fn write(lease: Option<RememberedLease>) -> io::Result<()> {
     let memory = Memory { directory: data_directory::fingerprint()?, lease };
-    let mode = recovery::data_directory_mode() & 0o666;
+    let mode = data_directory::mode() & 0o666;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
     file.write_all(memory.encode().as_bytes())?;
     file.sync_all()?;
     fs::rename(UNFINISHED, PATH)?;
-    clock::sync_directory(".")
+    data_directory::sync(".")
 }

@@ -33,7 +33,7 @@ pub use store::rectangles::pool_that_grants;
 pub fn init() {
     shmem::register(&[&state::STATE, &SERVER_LEASE]);
     shmem::at_startup(source::begin);
-    node::lease_from(node::Source { follow_settings: source::follow_settings, wait: source::wait_for_node });
+    node::lease_from(node::NodeSource { follow_settings: source::follow_settings, wait: source::wait_for_node });
     clock::on_end_reached(source::wait_for_renewal);
     keeper::register();
 }

@@ -37,7 +37,7 @@ pub fn follow_settings() {
     let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && node.is_setting();
     if is_unset() {
         // Tested again under the lock: the keeper may have leased one.
-        clock::confine_if(is_unset, i64::MIN, i64::MIN, || {
+        clock::confine(is_unset, i64::MIN, i64::MIN, || {
             state.has_pool.store(true, Relaxed);
             node.set_none();
         });
@@ -79,7 +79,7 @@ pub fn wait_for_renewal(time_ms: i64) {
     let requested_us = system_clock::boot_us();
     loop {
         state.changed.prepare_to_sleep();
-        let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.end_ms());
+        let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.lease_end_ms());
         let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
         let is_overdue = lease.is_overdue(system_clock::boot_us());
         // A later renewal has included this request.

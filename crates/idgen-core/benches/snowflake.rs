@@ -3,7 +3,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use idgen_core::generator::{Generator, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
-use idgen_core::snowflake::{Bounds, IdSpace};
+use idgen_core::snowflake::Bounds;
 use std::hint::black_box;
 
 /// 2026-01-01.
@@ -12,7 +12,7 @@ const NOW_MS: i64 = 1_767_225_600_000;
 fn issue(c: &mut Criterion) {
     for (name, want) in [("seconds", 1), ("seconds", 1000), ("snowflake", 1)] {
         let layout = Layout::parse(name).expect("a preset");
-        let space = IdSpace::new(&layout, Node::default()).expect("worker 0 fits");
+        let space = layout.id_space(Node::default()).expect("worker 0 fits");
         let generators = [Generator::new(), Generator::new()];
         let mut tenants = [None, None];
         let attachment = GeneratorTable::new(&generators, &mut tenants).attach(space, (layout, Node::default()), None);

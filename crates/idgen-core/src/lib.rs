@@ -3,7 +3,7 @@
 //! The crate reads no clock, does no I/O and knows no PostgreSQL. Callers pass the time, the rows and the limits, and get
 //! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
-//! Imports between modules: snowflake from layout; generator from snowflake, layout and clock; generator and segment
+//! Imports between modules: layout from snowflake; generator from snowflake, layout and clock; generator and segment
 //! from tenancy. The other modules import nothing of each other.
 
 pub mod clock;

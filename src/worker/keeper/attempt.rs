@@ -45,7 +45,7 @@ impl Keeper {
     /// The latest time of this server's ids, clock and requests, in milliseconds since 1970. The lease lasts from
     /// there, so that a server ahead of the coordinator's clock is not stopped.
     fn reached_ms(&self) -> i64 {
-        let next_ms = clock::next_ms();
+        let next_ms = clock::GENERATORS.shared(|table| table.next_ms());
         next_ms.max(self.needed_ms).max(system_clock::wall_ms())
     }
 
@@ -150,10 +150,16 @@ impl Keeper {
     fn begin(&mut self, lease: WorkerLease, reached_ms: i64) {
         let node = node::CURRENT.require();
         let set_by_hand = node.is_setting().then(|| settings::node().worker);
-        let before = clock::confine(lease.rectangle.first_ms(), lease.rectangle.end_ms(), || {
-            node.set_leased(lease.worker_id);
-            self.publish(lease, reached_ms)
-        });
+        let before = clock::confine(
+            || true,
+            lease.rectangle.first_ms(),
+            lease.rectangle.end_ms(),
+            || {
+                node.set_leased(lease.worker_id);
+                self.publish(lease, reached_ms)
+            },
+        )
+        .flatten();
         self.last_worker_id = Some(lease.worker_id);
         let pool = self.pool_name().to_owned();
         if let Some(worker_id) = set_by_hand.filter(|worker_id| *worker_id != lease.worker_id) {

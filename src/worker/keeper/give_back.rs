@@ -21,7 +21,7 @@ impl Keeper {
         let (former, pool) = (self.former.take(), self.pool.take());
         let until = Instant::now() + LONGEST;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
-            clock::confine(i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
+            clock::confine(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
             self.release(pool, &current, Some(last_used_us()), until, is_interrupted);
         }
         // No id was issued under it here, but a copy of this server's memory may have it too.
@@ -67,5 +67,5 @@ impl Keeper {
 
 /// The last microsecond since 1970 that an id of any layout may have used.
 fn last_used_us() -> i64 {
-    clock::unused_from_ms().saturating_mul(1000).saturating_sub(1)
+    clock::GENERATORS.shared(|table| table.unused_from_ms()).saturating_mul(1000).saturating_sub(1)
 }

@@ -141,7 +141,7 @@ impl Keeper {
     fn leave_pool(&mut self) {
         self.give_back(is_stop_requested);
         if !settings::worker_undecided() {
-            clock::confine(i64::MIN, i64::MAX, || node::CURRENT.require().set_to_setting());
+            clock::confine(|| true, i64::MIN, i64::MAX, || node::CURRENT.require().set_to_setting());
             // The worker id is a setting: no pool is in charge of it.
             if let Err(error) = lease_file::write(None) {
                 errors::lease_file_not_written(&error).warn();

@@ -4,7 +4,6 @@
 #![no_main]
 
 use idgen_core::layout::{Layout, Node, Parts};
-use idgen_core::snowflake::IdSpace;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| match Layout::parse(text) {
@@ -24,7 +23,7 @@ fn check(layout: Layout) {
     assert!((1..=1000).contains(&layout.unit_ms()), "{spec}");
     assert!(layout.epoch_ms() >= 0 && layout.ends_at_ms() > layout.epoch_ms(), "{spec}");
     assert!(layout.workers() >= 1 && layout.ids_per_second() >= 2, "{spec}");
-    assert!(IdSpace::new(&layout, Node::default()).is_ok(), "{spec}: worker 0 fits every layout");
+    assert!(layout.id_space(Node::default()).is_ok(), "{spec}: worker 0 fits every layout");
 
     let largest = ((1u64 << layout.bits()) - 1) as i64;
     for id in [0, largest / 2, largest / 3, largest] {

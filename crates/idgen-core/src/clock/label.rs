@@ -14,14 +14,14 @@ const SPAN_MS: i64 = 1000;
 
 /// The last label of the server that could issue ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label {
+pub struct MarkLabel {
     /// The timeline that it was written in. On a later one, the server was promoted since and has issued nothing.
     pub timeline: u32,
     /// No id has this time or a later one (milliseconds since 1970).
     pub until_ms: i64,
 }
 
-impl Label {
+impl MarkLabel {
     /// `None` for any text that this release does not write.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
@@ -48,7 +48,7 @@ pub fn moved_ms(mark_ms: i64, drift_ms: i64, window_ms: i64) -> i64 {
     Target::past(mark_ms.saturating_add(drift_ms), window_ms).mark_ms
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for MarkLabel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{VERSION} timeline {} until {}", self.timeline, self.until_ms)
     }

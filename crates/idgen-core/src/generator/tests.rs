@@ -35,7 +35,7 @@ impl Server {
     fn space(&self, text: &str) -> (IdSpace, Layout, Node) {
         let layout = Layout::parse(text).unwrap();
         let node = Node { datacenter: 0, worker: self.worker };
-        (IdSpace::new(&layout, node).unwrap(), layout, node)
+        (layout.id_space(node).unwrap(), layout, node)
     }
 
     fn raise_floor(&mut self, floor_ms: i64) {

@@ -3,64 +3,13 @@
 //! A layout is a value, not a database object: its text is part of a column's DEFAULT, so the table's own definition
 //! tells how its ids decode. Texts with the same bits, unit and epoch are the same layout.
 
+use crate::snowflake::{IdSpace, Span, Ticks};
+
 mod error;
 mod spec;
 
 pub use error::{IdError, LayoutError, LayoutProblem, NodeError};
 pub use spec::{PRESETS, time_text, time_text_us};
-
-/// A bit field of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    pub shift: u8,
-    pub bits: u8,
-}
-
-impl Span {
-    /// The greatest value that fits.
-    #[inline]
-    pub const fn max(self) -> u64 {
-        (1 << self.bits) - 1
-    }
-
-    #[inline]
-    pub const fn get(self, id: u64) -> u64 {
-        (id >> self.shift) & self.max()
-    }
-
-    /// The value shifted to its field. It must fit.
-    #[inline]
-    pub const fn put(self, value: u64) -> u64 {
-        value << self.shift
-    }
-}
-
-/// How time is counted: ticks of one unit since the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticks {
-    /// Milliseconds of one tick, 1 to 1000.
-    pub unit_ms: u32,
-    /// Start of tick 0, in milliseconds since 1970. Never negative.
-    pub epoch_ms: i64,
-}
-
-impl Ticks {
-    /// The tick that holds an instant; `None` before the epoch.
-    #[inline]
-    pub fn at(self, time_ms: i64) -> Option<u64> {
-        // The epoch is not negative, so only instants far before it saturate.
-        let since = u64::try_from(time_ms.saturating_sub(self.epoch_ms)).ok()?;
-        // Most layouts count milliseconds, and a division costs as much as the rest of an issue.
-        Some(if self.unit_ms == 1 { since } else { since / u64::from(self.unit_ms) })
-    }
-
-    /// The instant at which a tick begins; `i64::MAX` if it is later than that.
-    #[inline]
-    pub fn start_ms(self, tick: u64) -> i64 {
-        let since = tick.saturating_mul(u64::from(self.unit_ms));
-        i64::try_from(since).unwrap_or(i64::MAX).saturating_add(self.epoch_ms)
-    }
-}
 
 /// A field with the same value in every id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +28,12 @@ pub struct Node {
 /// Made by [`Layout::parse`] only, so every layout obeys the rules listed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    pub(crate) time: Span,
+    time: Span,
     datacenter: Option<Span>,
     worker: Option<Span>,
     tag: Option<Tag>,
-    pub(crate) sequence: Span,
-    pub(crate) ticks: Ticks,
+    sequence: Span,
+    ticks: Ticks,
 }
 
 /// An unpacked id. A field that the layout does not have is `None`.
@@ -133,6 +82,16 @@ impl Layout {
         self.ends_at_ms().saturating_sub(now_ms) < 365 * 86_400_000
     }
 
+    /// The ids that a server makes in this layout. The node's ids count only where the layout has the field.
+    pub fn id_space(&self, node: Node) -> Result<IdSpace, NodeError> {
+        let node = Node {
+            datacenter: self.datacenter.map_or(0, |_| node.datacenter),
+            worker: self.worker.map_or(0, |_| node.worker),
+        };
+        let (tag_bits, node_bits) = (self.tag_bits(), self.node_bits(node)?);
+        Ok(IdSpace { time: self.time, sequence: self.sequence, ticks: self.ticks, tag_bits, node_bits })
+    }
+
     pub fn unpack(&self, id: i64) -> Result<Parts, IdError> {
         let bits = self.bits();
         let raw = u64::try_from(id).map_err(|_| IdError::Negative)?;
@@ -176,19 +135,11 @@ impl Layout {
         self.floor(time_ms) | ((1 << self.time.shift) - 1)
     }
 
-    pub(crate) fn tag_bits(&self) -> u64 {
+    fn tag_bits(&self) -> u64 {
         self.tag.map_or(0, |tag| tag.span.put(u64::from(tag.value)))
     }
 
-    /// The node without the ids that this layout has no field for.
-    pub(crate) fn fields_of(&self, node: Node) -> Node {
-        Node {
-            datacenter: self.datacenter.map_or(0, |_| node.datacenter),
-            worker: self.worker.map_or(0, |_| node.worker),
-        }
-    }
-
-    pub(crate) fn node_bits(&self, node: Node) -> Result<u64, NodeError> {
+    fn node_bits(&self, node: Node) -> Result<u64, NodeError> {
         let field_bits = |field, span: Option<Span>, value: u32| {
             // Only 0 fits a layout without the field.
             let max = span.map_or(0, Span::max);

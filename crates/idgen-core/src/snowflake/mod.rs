@@ -4,17 +4,68 @@
 //! slots have later ids. The whole state is one number, the first free slot. Issuing n ids advances it by at least n.
 //! This module decides to where; `generator` stores it atomically.
 
-use crate::layout::{Layout, Node, NodeError, Span, Ticks};
+/// A bit field of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub shift: u8,
+    pub bits: u8,
+}
+
+impl Span {
+    /// The greatest value that fits.
+    #[inline]
+    pub const fn max(self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    #[inline]
+    pub const fn get(self, id: u64) -> u64 {
+        (id >> self.shift) & self.max()
+    }
+
+    /// The value shifted to its field. It must fit.
+    #[inline]
+    pub const fn put(self, value: u64) -> u64 {
+        value << self.shift
+    }
+}
+
+/// How time is counted: ticks of one unit since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticks {
+    /// Milliseconds of one tick, 1 to 1000.
+    pub unit_ms: u32,
+    /// Start of tick 0, in milliseconds since 1970. Never negative.
+    pub epoch_ms: i64,
+}
+
+impl Ticks {
+    /// The tick that holds an instant; `None` before the epoch.
+    #[inline]
+    pub fn at(self, time_ms: i64) -> Option<u64> {
+        // The epoch is not negative, so only instants far before it saturate.
+        let since = u64::try_from(time_ms.saturating_sub(self.epoch_ms)).ok()?;
+        // Most layouts count milliseconds, and a division costs as much as the rest of an issue.
+        Some(if self.unit_ms == 1 { since } else { since / u64::from(self.unit_ms) })
+    }
+
+    /// The instant at which a tick begins; `i64::MAX` if it is later than that.
+    #[inline]
+    pub fn start_ms(self, tick: u64) -> i64 {
+        let since = tick.saturating_mul(u64::from(self.unit_ms));
+        i64::try_from(since).unwrap_or(i64::MAX).saturating_add(self.epoch_ms)
+    }
+}
 
 /// The ids that one server makes in one layout. Layouts with the same bits, unit and epoch have equal spaces, however
 /// they are spelled, and share one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpace {
-    time: Span,
-    sequence: Span,
-    ticks: Ticks,
-    tag_bits: u64,
-    node_bits: u64,
+    pub(crate) time: Span,
+    pub(crate) sequence: Span,
+    pub(crate) ticks: Ticks,
+    pub(crate) tag_bits: u64,
+    pub(crate) node_bits: u64,
 }
 
 /// The limits of an issue. All in milliseconds since 1970; the header of `clock` explains the words.
@@ -58,17 +109,6 @@ pub enum Issue {
 }
 
 impl IdSpace {
-    /// The node's ids count only where the layout has the field.
-    pub fn new(layout: &Layout, node: Node) -> Result<Self, NodeError> {
-        Ok(Self {
-            time: layout.time,
-            sequence: layout.sequence,
-            ticks: layout.ticks,
-            tag_bits: layout.tag_bits(),
-            node_bits: layout.node_bits(layout.fields_of(node))?,
-        })
-    }
-
     /// The id of a slot.
     #[inline]
     pub fn id(&self, slot: u64) -> i64 {
@@ -80,16 +120,6 @@ impl IdSpace {
     #[inline]
     pub fn time_ms(&self, slot: u64) -> i64 {
         self.ticks.start_ms(slot >> self.sequence.bits)
-    }
-
-    /// Start of tick 0, in milliseconds since 1970.
-    pub fn epoch_ms(&self) -> i64 {
-        self.ticks.epoch_ms
-    }
-
-    /// The first instant without ids, in milliseconds since 1970; `i64::MAX` if it is later than that.
-    pub fn ends_at_ms(&self) -> i64 {
-        self.ticks.start_ms(self.time.max() + 1)
     }
 
     /// The first slot at or after an instant: the state of a space that may have issued everything before it.

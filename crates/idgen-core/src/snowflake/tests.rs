@@ -1,5 +1,6 @@
 use super::*;
 use crate::layout::tests::any_layout;
+use crate::layout::{Layout, Node, NodeError};
 use proptest::prelude::*;
 
 /// 2026-01-01.
@@ -14,7 +15,7 @@ fn node(datacenter: u32, worker: u32) -> Node {
 }
 
 fn space_of(text: &str, node: Node) -> Result<IdSpace, NodeError> {
-    IdSpace::new(&Layout::parse(text).unwrap(), node)
+    Layout::parse(text).unwrap().id_space(node)
 }
 
 /// `snowflake` and `twitter` divide the same bits differently.
@@ -136,8 +137,8 @@ fn ids_keep_rising_within_the_drift_after_a_backward_step() {
 
 #[test]
 fn last_tick_is_used_up_and_then_the_space_is_exhausted() {
-    let mut line = Line::new("time:20 sequence:2 epoch:2025-12-31T23:50:00Z");
-    let end_ms = line.space.ends_at_ms();
+    let text = "time:20 sequence:2 epoch:2025-12-31T23:50:00Z";
+    let (mut line, end_ms) = (Line::new(text), Layout::parse(text).unwrap().ends_at_ms());
     let run = line.run(1, &bounds(end_ms - 1, 1000));
     assert_eq!(line.space.time_ms(run.first), end_ms - 1);
     // The rest of the last tick, and nothing borrowed past it.
@@ -152,13 +153,13 @@ fn last_tick_is_used_up_and_then_the_space_is_exhausted() {
 #[test]
 fn clock_before_the_epoch_issues_nothing_unless_the_limit_is_past_it() {
     let mut line = Line::new(SMALL);
-    assert_eq!(line.next(1, &bounds(line.space.epoch_ms() - 1, 0)), Issue::BeforeEpoch);
+    assert_eq!(line.next(1, &bounds(line.space.ticks.epoch_ms - 1, 0)), Issue::BeforeEpoch);
     assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Issue::BeforeEpoch);
     // The clock was set back before the epoch, and the limit was not.
     let set_back = Bounds { limit_ms: NOW_MS, ..bounds(0, 0) };
     assert!(matches!(line.next(1, &set_back), Issue::Issued(run) if run.borrowed == 1));
     line.free = 0;
-    assert!(matches!(line.next(1, &bounds(line.space.epoch_ms(), 0)), Issue::Issued(_)));
+    assert!(matches!(line.next(1, &bounds(line.space.ticks.epoch_ms, 0)), Issue::Issued(_)));
 }
 
 #[test]
@@ -209,7 +210,7 @@ proptest! {
     /// clock than the drift. At the time that `Wait` names, the space issues.
     #[test]
     fn ids_rise_and_stay_within_the_drift(layout in any_layout(), walk in any_walk(), drift_ms in 0i64..2000) {
-        let space = IdSpace::new(&layout, Node::default()).unwrap();
+        let space = layout.id_space(Node::default()).unwrap();
         let mut line = Line { space, free: space.first_slot_from(NOW_MS) };
         let mut now_ms = NOW_MS;
         let mut last_id = -1;
@@ -228,8 +229,8 @@ proptest! {
                     let then = bounds(time_ms - drift_ms, drift_ms);
                     prop_assert!(matches!(space.next(line.free, want, &then), Issue::Issued(_)));
                 }
-                Issue::Exhausted => prop_assert!(now_ms + drift_ms >= space.ends_at_ms() - i64::from(layout.unit_ms())),
-                Issue::BeforeEpoch => prop_assert!(now_ms + drift_ms < space.epoch_ms()),
+                Issue::Exhausted => prop_assert!(now_ms + drift_ms >= layout.ends_at_ms() - i64::from(layout.unit_ms())),
+                Issue::BeforeEpoch => prop_assert!(now_ms + drift_ms < layout.epoch_ms()),
                 Issue::Reserve { .. } => prop_assert!(false, "there is no ceiling"),
             }
         }
@@ -239,7 +240,7 @@ proptest! {
     fn ids_rise_with_their_slots_and_fit_the_layout(
         layout in any_layout(), free in 0u64..1 << 40, step in 1u64..1 << 20,
     ) {
-        let space = IdSpace::new(&layout, Node::default()).unwrap();
+        let space = layout.id_space(Node::default()).unwrap();
         let last = space.first_slot_from(i64::MAX) - 1;
         let slot = free % (last - step);
         prop_assert!(space.id(slot) < space.id(slot + step));
@@ -249,10 +250,10 @@ proptest! {
     /// The tick that begins at the instant is included.
     #[test]
     fn first_slot_from_an_instant_is_not_before_it(layout in any_layout(), after in 0i64..10_000_000) {
-        let space = IdSpace::new(&layout, Node::default()).unwrap();
+        let space = layout.id_space(Node::default()).unwrap();
         let start_ms = NOW_MS + after;
         let first = space.first_slot_from(start_ms);
-        prop_assert!(space.time_ms(first) >= start_ms.min(space.ends_at_ms()));
+        prop_assert!(space.time_ms(first) >= start_ms.min(layout.ends_at_ms()));
         prop_assert!(first == 0 || space.time_ms(first - 1) < start_ms);
         prop_assert_eq!(space.unused_from_ms(first), space.time_ms(first));
     }

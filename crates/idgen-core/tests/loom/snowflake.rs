@@ -17,7 +17,7 @@ const THIRD: &str = "time:41 tag:2=2 sequence:2 epoch:2020-01-01";
 
 fn layout(text: &str) -> (IdSpace, Layout) {
     let layout = Layout::parse(text).unwrap();
-    (IdSpace::new(&layout, Node::default()).unwrap(), layout)
+    (layout.id_space(Node::default()).unwrap(), layout)
 }
 
 fn bounds(now_ms: i64) -> Bounds {

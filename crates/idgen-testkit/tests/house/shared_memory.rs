@@ -12,7 +12,7 @@ const PARTS: &str = "
  0  idgen lock names          src/lock/registry.rs
  0  idgen segment rings       src/segment/state.rs
  0  idgen segment slots       src/segment/state.rs
- 0  idgen snowflake counters  src/snowflake/stats.rs
+ 0  idgen snowflake counters  src/snowflake/next.rs
  0  idgen worker              src/worker/state.rs
  0  idgen worker id           src/snowflake/node.rs
 10  idgen clock file          src/clock/state.rs

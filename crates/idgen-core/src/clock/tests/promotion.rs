@@ -1,13 +1,13 @@
 //! The floor of a promoted server, compared with the ids that its primary may have issued.
 
 use super::*;
-use crate::clock::label::Label;
+use crate::clock::label::MarkLabel;
 
 #[test]
 fn label_reads_back_and_other_texts_are_none() {
-    let label = Label { timeline: 7, until_ms: NOW_MS };
+    let label = MarkLabel { timeline: 7, until_ms: NOW_MS };
     assert_eq!(label.to_string(), format!("1 timeline 7 until {NOW_MS}"));
-    assert_eq!(Label::parse(&label.to_string()), Some(label));
+    assert_eq!(MarkLabel::parse(&label.to_string()), Some(label));
     for text in [
         "",
         "1",
@@ -18,7 +18,7 @@ fn label_reads_back_and_other_texts_are_none() {
         "1 timeline 7 until 5x",
         "1 timeline 7  until 5",
     ] {
-        assert_eq!(Label::parse(text), None, "{text:?}");
+        assert_eq!(MarkLabel::parse(text), None, "{text:?}");
     }
 }
 
@@ -60,13 +60,13 @@ fn floor_allows_for_one_more_move_in_a_lost_record() {
 #[test]
 fn label_is_due_again_once_the_mark_has_moved() {
     for window_ms in [100, 3000, 60_000] {
-        let until_ms = Label::reach_ms(NOW_MS, DRIFT_MS, window_ms);
-        assert!(!Label::is_due(until_ms, NOW_MS, DRIFT_MS, window_ms));
-        assert!(!Label::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms), "a slightly later mark");
+        let until_ms = MarkLabel::reach_ms(NOW_MS, DRIFT_MS, window_ms);
+        assert!(!MarkLabel::is_due(until_ms, NOW_MS, DRIFT_MS, window_ms));
+        assert!(!MarkLabel::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms), "a slightly later mark");
         let moved_ms = Target::past(NOW_MS - window_ms / 2 + DRIFT_MS, window_ms).mark_ms;
         assert!(moved_ms <= until_ms, "the mark need not wait for a label");
         if window_ms >= 1000 {
-            assert!(Label::is_due(until_ms, moved_ms, DRIFT_MS, window_ms));
+            assert!(MarkLabel::is_due(until_ms, moved_ms, DRIFT_MS, window_ms));
         }
     }
 }
@@ -131,11 +131,11 @@ impl Primary {
     fn publish(&mut self, target: Target) {
         // The label first.
         if self.label_ms < target.mark_ms {
-            self.label_ms = Label::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
+            self.label_ms = MarkLabel::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
         }
         self.mark = target;
-        if Label::is_due(self.label_ms, target.mark_ms, self.drift_ms, self.window_ms) {
-            self.label_ms = Label::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
+        if MarkLabel::is_due(self.label_ms, target.mark_ms, self.drift_ms, self.window_ms) {
+            self.label_ms = MarkLabel::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
         }
     }
 

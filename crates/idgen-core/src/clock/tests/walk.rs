@@ -127,7 +127,7 @@ impl Host {
 }
 
 fn host(layout: &str) -> Host {
-    let space = IdSpace::new(&Layout::parse(layout).unwrap(), Node::default()).unwrap();
+    let space = Layout::parse(layout).unwrap().id_space(Node::default()).unwrap();
     let mut host = Host { boot_ms: 1000, wall_ms: NOW_MS, disk: None, space, server: None };
     host.start();
     host
