@@ -17,6 +17,7 @@ mod segment;
 mod settings;
 mod shmem;
 mod snowflake;
+mod text_cache;
 mod worker;
 
 pgrx::pg_module_magic!();

@@ -17,10 +17,6 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
 
-mod fixed_text;
-
-pub use fixed_text::FixedText;
-
 /// Where a value initialises the arrays that belong to it.
 pub struct Block {
     /// Null while the size is measured.
@@ -98,16 +94,11 @@ impl<T: Sync> Part<T> {
 
 /// A value in shared memory behind an LWLock.
 pub struct Locked<T> {
-    name: &'static CStr,
+    part: Part<T>,
     /// Locks are acquired in ascending order.
     order: u32,
-    init: fn(&mut Block) -> T,
-    place: AtomicPtr<T>,
     lock: AtomicPtr<pg_sys::LWLock>,
 }
-
-// SAFETY: the value is reached under the lock only, which works between processes and so between threads.
-unsafe impl<T: Send + Sync> Sync for Locked<T> {}
 
 /// The highest order of the locks that this process holds.
 static HELD: AtomicU32 = AtomicU32::new(0);
@@ -133,8 +124,7 @@ impl Drop for Order {
 impl<T: Send + Sync> Locked<T> {
     /// `init` runs as that of a [`Part`].
     pub const fn new(name: &'static CStr, order: u32, init: fn(&mut Block) -> T) -> Self {
-        let (place, lock) = (AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut()));
-        Self { name, order, init, place, lock }
+        Self { part: Part::new(name, init), order, lock: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Works on the value, alone. Raises 55000 unless the library was preloaded.
@@ -185,7 +175,7 @@ impl<T: Send + Sync> Locked<T> {
     }
 
     fn placed(&self) -> (*mut T, *mut pg_sys::LWLock) {
-        let value = self.place.load(Relaxed);
+        let value = self.part.place.load(Relaxed);
         if value.is_null() {
             error::not_preloaded().raise();
         }
@@ -198,7 +188,9 @@ pub trait Registered: Sync {
     /// The bytes of the value and its arrays.
     fn size(&self) -> usize;
     /// How many locks it needs.
-    fn lock_count(&self) -> i32;
+    fn lock_count(&self) -> i32 {
+        0
+    }
     /// Initialises the value, with the next locks of the tranche.
     fn place(&self, locks: &mut *mut pg_sys::LWLockPadded);
 }
@@ -208,10 +200,6 @@ impl<T: Sync> Registered for Part<T> {
         Block::measure(self.init)
     }
 
-    fn lock_count(&self) -> i32 {
-        0
-    }
-
     fn place(&self, _locks: &mut *mut pg_sys::LWLockPadded) {
         self.place.store(Block::place(self.name, self.init), Relaxed);
     }
@@ -219,7 +207,7 @@ impl<T: Sync> Registered for Part<T> {
 
 impl<T: Send + Sync> Registered for Locked<T> {
     fn size(&self) -> usize {
-        Block::measure(self.init)
+        self.part.size()
     }
 
     fn lock_count(&self) -> i32 {
@@ -232,7 +220,7 @@ impl<T: Send + Sync> Registered for Locked<T> {
             self.lock.store(&raw mut (**locks).lock, Relaxed);
             *locks = locks.add(1);
         }
-        self.place.store(Block::place(self.name, self.init), Relaxed);
+        self.part.place(locks);
     }
 }
 
@@ -316,4 +304,38 @@ unsafe extern "C-unwind" fn startup() {
     IS_PRELOADED.store(true, Relaxed);
     let functions = AT_STARTUP.lock().clone();
     functions.into_iter().for_each(|function| function());
+}
+
+/// A text of fixed size, for shared memory.
+#[derive(Clone, Copy)]
+pub struct FixedText<const N: usize> {
+    length: usize,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Default for FixedText<N> {
+    fn default() -> Self {
+        Self { length: 0, bytes: [0; N] }
+    }
+}
+
+impl<const N: usize> FixedText<N> {
+    /// Keeps as much of the text as there is room for, in whole characters.
+    pub fn set(&mut self, text: &str) {
+        self.length = text.floor_char_boundary(N);
+        self.bytes[..self.length].copy_from_slice(&text.as_bytes()[..self.length]);
+    }
+
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub fn is_clear(&self) -> bool {
+        self.length == 0
+    }
+
+    /// `None` when there is none.
+    pub fn text(&self) -> Option<String> {
+        (!self.is_clear()).then(|| String::from_utf8_lossy(&self.bytes[..self.length]).into_owned())
+    }
 }

@@ -48,22 +48,16 @@ pub fn ensure_begun(now_ms: Option<i64>) {
     };
     let outcome = alone(state, |state| !state.is_ready.load(Acquire), begin);
     match begun {
-        Some(Begun::WithoutFile) => {
+        Some(None) => {
             log!("there is no high-water file \"{}\" yet: ids begin at the clock and the last checkpoint", file::PATH);
         }
-        Some(Begun::ByFile { layout: before }) if before != layout => {
+        Some(Some(before)) if before != layout => {
             state.is_layout_changed.store(true, Relaxed);
             log!("idgen.layout is \"{layout}\" and was \"{before}\" when ids were last issued by default");
         }
         _ => {}
     }
     outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
-}
-
-/// The result of the first generation after a start.
-enum Begun {
-    WithoutFile,
-    ByFile { layout: String },
 }
 
 /// Moves the mark past this time; waits if another process is moving it. Raises if it cannot be moved. Ids can reach
@@ -130,13 +124,14 @@ fn alone(
 }
 
 /// Reads the file and begins everything at its floor. Once: a later reading could find a record of this start that is not
-/// durable. Also returns whether the file promises that floor; after a recovery a record of its own must promise it.
+/// durable. Returns the layout in the file, and whether the file promises that floor; after a recovery a record of its own
+/// must promise it.
 fn begin_at_floor(
     state: &State,
     written: &mut Written,
     evidence: &Evidence,
     now_ms: Option<i64>,
-) -> Result<(Begun, bool), FileError> {
+) -> Result<(Option<String>, bool), FileError> {
     let found = file::read(pg_recovery::system_identifier())?;
     // Without a file, ids begin at the clock, but only if an id is about to be issued: the clock may be wrong for a moment.
     // A file with a damaged record also needs the clock.
@@ -151,10 +146,10 @@ fn begin_at_floor(
         }
     });
     let Some(found) = found else {
-        return Ok((Begun::WithoutFile, is_promised));
+        return Ok((None, is_promised));
     };
     written.turn = found.record.turn;
-    Ok((Begun::ByFile { layout: found.record.layout }, is_promised))
+    Ok((Some(found.record.layout), is_promised))
 }
 
 /// Moves the mark, and creates the file if there is none. Durable first, published second.

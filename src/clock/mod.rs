@@ -6,7 +6,7 @@
 use crate::pg::{latch, xact};
 use crate::settings;
 use crate::shmem;
-use idgen_core::clock::Obstacle;
+use idgen_core::clock::{NS_PER_MS, Obstacle};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
 use state::{FILE, read};
@@ -50,8 +50,8 @@ impl State {
     pub fn wait_for_limit(&self, limit_ms: i64) {
         loop {
             let reading = read();
-            let by_wall_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(state::NS_PER_MS) - reading.wall_ns;
-            let by_ids_ns = limit_ms.saturating_mul(state::NS_PER_MS) - self.effective.now_ns(reading);
+            let by_wall_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(NS_PER_MS) - reading.wall_ns;
+            let by_ids_ns = limit_ms.saturating_mul(NS_PER_MS) - self.effective.now_ns(reading);
             let left_ns = by_wall_ns.min(by_ids_ns);
             if left_ns <= 0 {
                 return;

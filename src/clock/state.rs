@@ -4,12 +4,10 @@ use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::{recovery, system_clock};
 use crate::settings;
 use crate::shmem::{Locked, Part};
-use idgen_core::clock::{ClockStep, EffectiveClock, Mark, Reading};
+use idgen_core::clock::{ClockStep, EffectiveClock, Mark, NS_PER_MS, Reading};
 use idgen_core::generator::{Generator, GeneratorTable};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize};
-
-pub const NS_PER_MS: i64 = 1_000_000;
 
 pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State::new());
 
@@ -52,7 +50,14 @@ impl State {
         Self {
             effective: EffectiveClock::new(read()),
             mark: Mark::unknown(),
-            label: LabelState::new(),
+            label: LabelState {
+                until_ms: AtomicI64::new(i64::MIN),
+                planned_ms: AtomicI64::new(i64::MIN),
+                wanted_ms: AtomicI64::new(i64::MIN),
+                requested_us: AtomicI64::new(0),
+                is_failing: AtomicBool::new(false),
+                is_passed: AtomicBool::new(false),
+            },
             is_begun: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
             is_recovered: AtomicBool::new(recovery::is_requested()),
@@ -106,19 +111,6 @@ pub struct LabelState {
     pub(super) is_failing: AtomicBool,
     /// The mark has passed the label, and the log says so.
     pub(super) is_passed: AtomicBool,
-}
-
-impl LabelState {
-    pub fn new() -> Self {
-        Self {
-            until_ms: AtomicI64::new(i64::MIN),
-            planned_ms: AtomicI64::new(i64::MIN),
-            wanted_ms: AtomicI64::new(i64::MIN),
-            requested_us: AtomicI64::new(0),
-            is_failing: AtomicBool::new(false),
-            is_passed: AtomicBool::new(false),
-        }
-    }
 }
 
 /// The newest record that this server has written. Behind the lock of the file.

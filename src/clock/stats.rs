@@ -1,8 +1,9 @@
 //! The view `idgen.stat_clock`, and what `idgen.status()` reads of the clock. All times are 0 or `None` without preload.
 
 use super::file;
-use super::state::{GENERATORS, NS_PER_MS, STATE, days, read};
+use super::state::{GENERATORS, STATE, days, read};
 use crate::pg::{system_clock, timestamp};
+use idgen_core::clock::NS_PER_MS;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;

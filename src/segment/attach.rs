@@ -10,12 +10,11 @@ use super::{demand, errors, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::session;
+use crate::text_cache::TextCache;
 use crate::{error, shmem};
 use idgen_core::segment::{Draw, Ring, RingHandle, TagKey};
 use idgen_core::tenancy::Attachment;
-use parking_lot::Mutex;
 use pgrx::prelude::*;
-use std::collections::HashMap;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -41,9 +40,7 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// The OID of the table whose changes count; 0 until it is known.
 static TABLE: AtomicU32 = AtomicU32::new(0);
 /// What this process has attached to, by tag.
-static KNOWN: Mutex<Option<HashMap<String, AttachedSegment>>> = Mutex::new(None);
-/// More tags than a session draws from. A session that exceeds it forgets them all and looks them up again.
-const MAX_KNOWN: usize = 256;
+static KNOWN: TextCache<AttachedSegment> = TextCache::new();
 
 impl AttachedSegment {
     /// True if nothing has changed since, and for the current user.
@@ -75,7 +72,7 @@ pub fn of_call(site: &CallSite) -> AttachedSegment {
     // A statement in a running transaction may take no lock, and then PostgreSQL does not accept invalidations.
     // SAFETY: in a transaction; the callbacks only store atomics.
     unsafe { pg_sys::AcceptInvalidationMessages() };
-    let known = KNOWN.lock().as_ref().and_then(|map| map.get(&*tag).copied());
+    let known = KNOWN.read(&tag, |attached| *attached);
     known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
 
@@ -96,7 +93,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
-        uncommitted::adopt(row.key.creation, row.allocation);
+        uncommitted::adopt(row.key.creation, row.definition.allocation());
         ValueSource::Uncommitted
     } else if row.changed_here {
         errors::changed_here(tag).raise()
@@ -105,24 +102,15 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         ValueSource::Shared { ring: ring(index), handle, index }
     };
     let attached = AttachedSegment { source, creation: row.key.creation, user: session::user(), changes };
-    remember(tag, attached);
+    KNOWN.insert(tag, attached);
     attached
-}
-
-fn remember(tag: &str, attached: AttachedSegment) {
-    let mut map = KNOWN.lock();
-    let map = map.get_or_insert_default();
-    if map.len() >= MAX_KNOWN {
-        map.clear();
-    }
-    map.insert(tag.to_owned(), attached);
 }
 
 fn attach_row(row: &TagRow) -> Attachment<RingHandle> {
     let needs_ring = SEGMENTS.exclusive(|segments| segments.table.find(row.key).is_none() && segments.table.is_full());
     // Outside of the lock: this reads catalogs and other rows.
     let gone = if needs_ring { gone() } else { Vec::new() };
-    attach_ring(row.key, row.version, row.allocation.stride, &gone)
+    attach_ring(row.key, row.version, row.definition.stride, &gone)
 }
 
 /// Tags in the table whose row or database no longer exists.

@@ -33,7 +33,10 @@ fn segment_create(
     residue: Option<i64>,
     upper_bound: Option<i64>,
 ) {
-    let tag = checked_tag(tag.as_deref());
+    let tag = args::required(tag.as_deref(), "tag");
+    if !(1..=MAX_TAG_BYTES).contains(&tag.len()) {
+        errors::tag_length(tag).raise();
+    }
     let step = args::required(step, "step");
     let target_duration = args::required(target_duration, "target_duration");
     let definition = TagDefinition {
@@ -123,7 +126,8 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     lock_owned(tag);
-    store::set_drawer(tag, role_or_public(role), may_draw);
+    let role = if role == "public" { pg_sys::InvalidOid } else { role_oid(role) };
+    store::set_drawer(tag, role, may_draw);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.
@@ -145,21 +149,8 @@ fn require_owner(tag: &str, row: &TagRow) {
     }
 }
 
-fn checked_tag(tag: Option<&str>) -> &str {
-    let tag = args::required(tag, "tag");
-    if !(1..=MAX_TAG_BYTES).contains(&tag.len()) {
-        errors::tag_length(tag).raise();
-    }
-    tag
-}
-
-/// A role by its name; 0 for `public`.
-fn role_or_public(name: &str) -> pg_sys::Oid {
-    if name == "public" { pg_sys::InvalidOid } else { role(name) }
-}
-
 /// Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
-fn role(name: &str) -> pg_sys::Oid {
+fn role_oid(name: &str) -> pg_sys::Oid {
     // SAFETY: a C string; reads system caches.
     let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
     if role == pg_sys::InvalidOid {
@@ -170,7 +161,7 @@ fn role(name: &str) -> pg_sys::Oid {
 
 /// A role that the current user may make the owner: as for PostgreSQL's own objects, one that the user is a member of.
 fn new_owner(name: &str) -> pg_sys::Oid {
-    let role = role(name);
+    let role = role_oid(name);
     // SAFETY: as above.
     if !unsafe { pg_sys::is_member_of_role(session::user(), role) } {
         errors::not_member(name).raise();

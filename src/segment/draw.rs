@@ -86,7 +86,7 @@ impl Drawing<'_> {
     }
 
     fn exhausted(&self) -> ! {
-        let bound = store::find(&self.tag()).map_or(i64::MAX, |row| row.allocation.upper_bound);
+        let bound = store::find(&self.tag()).map_or(i64::MAX, |row| row.definition.upper_bound);
         errors::exhausted(&self.tag(), bound).raise()
     }
 

@@ -111,18 +111,17 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         return Taken::NoRoom;
     }
     sync_commit::require_failover();
-    let row = match store::lock(tenant.key.creation) {
-        LockedRow::Found(row) => row,
+    let (version, definition) = match store::lock(tenant.key.creation) {
+        LockedRow::Found { version, definition } => (version, definition),
         LockedRow::Busy => return Taken::Busy,
         LockedRow::Gone => return Taken::Gone,
     };
     // The trigger of idgen.segment has announced a change that another trigger prevented.
-    if row.version < tenant.version {
+    if version < tenant.version {
         return Taken::Gone;
     }
-    let definition = row.definition;
     let step = match tenant.refilled_us {
-        Some(refilled_us) if row.version == tenant.version => {
+        Some(refilled_us) if version == tenant.version => {
             let lifetime = Duration::from_micros((system_clock::boot_us() - refilled_us).max(0) as u64);
             let target = Duration::from_micros(definition.target_us as u64);
             next_step(definition.step, lifetime, target, definition.min_step..=definition.max_step)
@@ -130,11 +129,11 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         // No range was used up yet.
         _ => definition.step,
     };
-    let Some(range) = row.allocation.next(demand.max(step as u64)) else {
-        return Taken::Exhausted { version: row.version };
+    let Some(range) = definition.allocation().next(demand.max(step as u64)) else {
+        return Taken::Exhausted { version };
     };
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
-    Taken::Range(Grant { range, version: row.version, began })
+    Taken::Range(Grant { range, version, began })
 }
 
 /// True if a cancel, a stop or the end of the postmaster may have ended the wait for the synchronous standby early.
@@ -194,7 +193,7 @@ fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
                 | CaughtError::ErrorReport(report)
                 | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
             };
-            store::clear_allocation();
+            store::IS_ALLOCATION.store(false, Relaxed);
             // SAFETY: as PostgreSQL's own main loops do after an error.
             unsafe {
                 pg_sys::AbortCurrentTransaction();

@@ -24,7 +24,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
     // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each refill worker is one of these.
     let worker_count = unsafe { pg_sys::max_worker_processes } as usize;
     Segments {
-        table: RingTable::new(RINGS.get().map_or(&[][..], |rings| rings), block.array(count, || None)),
+        table: RingTable { rings: RINGS.get().map_or(&[][..], |rings| rings), tenants: block.array(count, || None) },
         errors: block.array(count, LastError::default),
         refillers: Refillers(block.array(worker_count, || None)),
     }

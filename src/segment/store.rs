@@ -5,7 +5,7 @@ use crate::pg::session::{database, user};
 use crate::pg::spi::{self, Query, unexpected, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
-use idgen_core::segment::tag::{Allocation, TagDefinition};
+use idgen_core::segment::tag::TagDefinition;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiHeapTupleData};
@@ -20,7 +20,6 @@ pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"idgen", c"segment");
 pub struct TagRow {
     pub key: TagKey,
     pub version: i64,
-    pub allocation: Allocation,
     /// Created by the running transaction: no other session sees the row.
     pub created_here: bool,
     /// Changed by the running transaction: other sessions see the old row.
@@ -30,16 +29,12 @@ pub struct TagRow {
     pub definition: TagDefinition,
 }
 
-/// A row as a refill needs it.
-pub struct RefillRow {
-    pub version: i64,
-    pub allocation: Allocation,
-    pub definition: TagDefinition,
-}
-
 /// The result of an attempt to lock a row.
 pub enum LockedRow {
-    Found(RefillRow),
+    Found {
+        version: i64,
+        definition: TagDefinition,
+    },
     /// Another transaction has locked it.
     Busy,
     Gone,
@@ -90,7 +85,6 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
     TagRow {
         key: TagKey { database: database(), creation: value(row, 1) },
         version: value(row, 2),
-        allocation: allocation(row),
         created_here: is_here(value(row, 7)),
         changed_here: is_here(value(row, 8)),
         may_draw: value(row, 13),
@@ -107,8 +101,7 @@ pub fn lock(creation: i64) -> LockedRow {
     let lock_or_find = |client: &mut SpiClient| {
         let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if let Some(row) = found.into_iter().next() {
-            let (allocation, definition) = (allocation(&row), definition(&row));
-            return LockedRow::Found(RefillRow { version: value(&row, 2), allocation, definition });
+            return LockedRow::Found { version: value(&row, 2), definition: definition(&row) };
         }
         let found = client.update(&any, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if found.is_empty() { LockedRow::Gone } else { LockedRow::Busy }
@@ -147,16 +140,8 @@ pub fn raise_max_id(creation: i64, max_id: i64, step: Option<i64>) {
     IS_ALLOCATION.store(false, Relaxed);
 }
 
-/// True in [`raise_max_id`]. An error leaves it set: callers that go on after an error call [`clear_allocation`].
-static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
-
-pub fn is_allocation() -> bool {
-    IS_ALLOCATION.load(Relaxed)
-}
-
-pub fn clear_allocation() {
-    IS_ALLOCATION.store(false, Relaxed);
-}
+/// True in [`raise_max_id`]. An error leaves it set: callers that go on after an error clear it.
+pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
 
 /// The columns that a definition sets.
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";
@@ -266,10 +251,6 @@ fn refuse_during_recovery() {
     // Otherwise PostgreSQL's error would be about the transaction id.
     // SAFETY: a C string literal.
     unsafe { pg_sys::PreventCommandDuringRecovery(c"a write to idgen.segment".as_ptr()) };
-}
-
-fn allocation(row: &SpiHeapTupleData) -> Allocation {
-    Allocation { max_id: value(row, 3), stride: value(row, 4), residue: value(row, 5), upper_bound: value(row, 6) }
 }
 
 fn definition(row: &SpiHeapTupleData) -> TagDefinition {

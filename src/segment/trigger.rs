@@ -17,6 +17,7 @@ use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
 use std::sync::Once;
+use std::sync::atomic::Ordering::Relaxed;
 
 // Always: also for rows that a restore or a subscription writes.
 extension_sql!(
@@ -35,7 +36,7 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::row_trigger_only().raise());
-    if !store::is_allocation() {
+    if !store::IS_ALLOCATION.load(Relaxed) {
         // SAFETY: the trigger's table. PostgreSQL sends the invalidation when the transaction commits.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };
     }
@@ -77,7 +78,7 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     for name in NUMBERS {
         keeps_numbers &= number(old, name)? == number(&new, name)?;
     }
-    let is_allocation = store::is_allocation();
+    let is_allocation = store::IS_ALLOCATION.load(Relaxed);
     let is_new_version = !is_allocation && !keeps_numbers;
     let version = number(old, "version")? + i64::from(is_new_version);
     new.set_by_name("version", version)?;

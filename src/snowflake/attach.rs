@@ -4,11 +4,11 @@ use super::{errors, layouts, next, node};
 use crate::clock::{self, GENERATORS};
 use crate::error;
 use crate::pg::{session, system_clock};
+use crate::text_cache::TextCache;
 use idgen_core::generator::{Generator, GeneratorHandle};
 use idgen_core::layout::{Layout, time_text};
 use idgen_core::snowflake::{IdSpace, Issue};
 use idgen_core::tenancy::Attachment;
-use parking_lot::Mutex;
 use pgrx::prelude::*;
 
 /// The ids of this server in one layout, as this process remembers their generator.
@@ -28,17 +28,17 @@ pub fn attach(layout: Layout) -> AttachedGenerator {
     let clock = clock::STATE.require();
     error::refuse_on_standby();
     next::flush_at_transaction_end();
-    let (space, attachment, generator) = loop {
-        if let Some(found) = find(clock, layout) {
-            break found;
+    let attached = loop {
+        if let Some(attached) = find(clock, layout) {
+            break attached;
         }
     };
     warn_of_end(&layout, system_clock::wall_ms());
-    AttachedGenerator { clock, generator, handle: attachment.handle, space, layout, index: attachment.index }
+    attached
 }
 
 /// Finds the generator of a space under this server's worker id. `None` if the worker id has changed in between.
-fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<GeneratorHandle>, &'static Generator)> {
+fn find(clock: &'static clock::State, layout: Layout) -> Option<AttachedGenerator> {
     let node = node::require();
     let space = layout.id_space(node).unwrap_or_else(|e| errors::node_too_large(&layout, e).raise());
     begin(clock, &layout, &space);
@@ -48,11 +48,11 @@ fn find(clock: &clock::State, layout: Layout) -> Option<(IdSpace, Attachment<Gen
         if node::CURRENT.require().get() != Some(node) {
             return None;
         }
-        let attachment = table.attach(space, (layout, node), kept);
-        if attachment.is_new {
-            next::COUNTERS.require()[attachment.index].reset();
+        let Attachment { index, handle, is_new } = table.attach(space, (layout, node), kept);
+        if is_new {
+            next::COUNTERS.require()[index].reset();
         }
-        Some((space, attachment, &table.generators[attachment.index]))
+        Some(AttachedGenerator { clock, generator: &table.generators[index], handle, space, layout, index })
     })
 }
 
@@ -72,32 +72,19 @@ fn begin(clock: &clock::State, layout: &Layout, space: &IdSpace) {
 }
 
 /// The layouts whose end this session was warned about.
-static WARNED: Mutex<Vec<Layout>> = Mutex::new(Vec::new());
-
-/// More layouts than a schema uses. A session that exceeds it is warned again.
-const MAX_WARNED: usize = 64;
+static WARNED: TextCache<()> = TextCache::new();
 
 /// Warns when a layout ends within a year, once for each session and layout. The leader of a parallel query warns for its
 /// workers.
 pub fn warn_of_end(layout: &Layout, now_ms: i64) {
-    if !layout.ends_within_a_year(now_ms) || session::is_parallel_worker() || !is_first_time(layout) {
+    if !layout.ends_within_a_year(now_ms) || session::is_parallel_worker() {
         return;
     }
-    let ends_at = time_text(layout.ends_at_ms());
-    warning!("layout \"{layout}\" has no ids from {ends_at} on");
-}
-
-/// True the first time in this session.
-fn is_first_time(layout: &Layout) -> bool {
-    let mut warned = WARNED.lock();
-    if warned.contains(layout) {
-        return false;
+    let (text, ends_at) = (layout.to_string(), time_text(layout.ends_at_ms()));
+    if WARNED.read(&text, |()| ()).is_none() {
+        WARNED.insert(&text, ());
+        warning!("layout \"{text}\" has no ids from {ends_at} on");
     }
-    if warned.len() >= MAX_WARNED {
-        warned.clear();
-    }
-    warned.push(*layout);
-    true
 }
 
 /// Raises 22003 if the clock is outside of the layout's time.

@@ -9,7 +9,7 @@ use super::layouts;
 use crate::pg::composite::{self, Composite};
 use crate::pg::encoding::Text;
 use crate::pg::timestamp;
-use idgen_core::layout::{Layout, Node};
+use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;
 use pgrx::prelude::*;
 
@@ -32,10 +32,10 @@ fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -
 }
 
 fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
+    let (parts, time) = unpacked(id, layout);
     let int = |field: Option<u32>| field.map(|value| value as i32).into_datum();
     let datums = [
-        time_of(id, parts.time_ms).into_datum(),
+        time.into_datum(),
         int(parts.datacenter),
         int(parts.worker),
         int(parts.tag),
@@ -48,21 +48,17 @@ fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composit
 /// The start of the id's tick. Raises what `snowflake_parts` raises.
 #[pg_extern(stable, strict, parallel_safe)]
 fn snowflake_time(id: i64) -> TimestampWithTimeZone {
-    time(id, &layouts::default())
+    unpacked(id, &layouts::default()).1
 }
 
 #[pg_extern(immutable, strict, parallel_safe, name = "snowflake_time")]
 fn snowflake_time_in(id: i64, layout: Text) -> TimestampWithTimeZone {
-    time(id, &layouts::parsed(&layout))
+    unpacked(id, &layouts::parsed(&layout)).1
 }
 
-fn time(id: i64, layout: &Layout) -> TimestampWithTimeZone {
+fn unpacked(id: i64, layout: &Layout) -> (Parts, TimestampWithTimeZone) {
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
-    time_of(id, parts.time_ms)
-}
-
-fn time_of(id: i64, time_ms: i64) -> TimestampWithTimeZone {
-    timestamp::from_ms(time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise())
+    (parts, timestamp::from_ms(parts.time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise()))
 }
 
 /// The least id of the tick that contains the time. Clamped to the layout.

@@ -60,12 +60,7 @@ pub fn tenants() -> Vec<(usize, GeneratorTenant, Option<u64>)> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(counters.len());
     GENERATORS.shared(|table| {
-        for (index, tenant) in table.tenants.iter().enumerate() {
-            if let Some(tenant) = tenant {
-                let free = table.generators[index].free_slot(tenant.handle);
-                found.push((index, *tenant, tenant.last_issued(free)));
-            }
-        }
+        found.extend(table.in_use().map(|(index, tenant, free)| (index, *tenant, tenant.last_issued(free))));
     });
     found
 }

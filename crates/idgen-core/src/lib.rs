@@ -34,11 +34,10 @@ mod tests {
 
     #[test]
     fn hot_words_have_a_pair_of_cache_lines_of_their_own() {
-        for size in [size_of::<Generator>(), size_of::<EffectiveClock>(), size_of::<Mark>(), size_of::<Ring>()] {
-            assert_eq!(size, 128);
+        fn lines<T>() -> (usize, usize) {
+            (size_of::<T>(), align_of::<T>())
         }
-        for align in [align_of::<Generator>(), align_of::<EffectiveClock>(), align_of::<Mark>(), align_of::<Ring>()] {
-            assert_eq!(align, 128);
-        }
+        let all = [lines::<Generator>(), lines::<EffectiveClock>(), lines::<Mark>(), lines::<Ring>()];
+        assert_eq!(all, [(128, 128); 4]);
     }
 }

@@ -26,7 +26,7 @@ pub mod start;
 pub use effective::{ClockStep, EffectiveClock, ForwardSteps};
 pub use mark::{Mark, Obstacle, Target};
 
-const NS_PER_MS: i64 = 1_000_000;
+pub const NS_PER_MS: i64 = 1_000_000;
 
 /// Both clocks, read together. Nanoseconds: wall time since 1970, boot time since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

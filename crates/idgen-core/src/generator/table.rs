@@ -108,22 +108,23 @@ impl<'a> GeneratorTable<'a> {
         self.floors_ms.iter().copied().fold(i64::MAX, i64::min)
     }
 
+    /// Every tenant with the index of its generator and its first free slot.
+    pub fn in_use(&self) -> impl Iterator<Item = (usize, &GeneratorTenant, u64)> {
+        let tenants = self.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, tenant.as_ref()?)));
+        tenants.map(|(index, tenant)| (index, tenant, self.generators[index].free_slot(tenant.handle)))
+    }
+
     /// The time of the latest id of any tenant, or the floor if that is later.
     pub fn reached_ms(&self) -> i64 {
-        let of = |(generator, tenant): (&Generator, &Option<GeneratorTenant>)| {
-            let tenant = tenant.as_ref()?;
-            Some(tenant.space.time_ms(tenant.last_issued(generator.free_slot(tenant.handle))?))
+        let last_ms = |(_, tenant, free): (usize, &GeneratorTenant, u64)| {
+            tenant.last_issued(free).map(|last| tenant.space.time_ms(last))
         };
-        self.generators.iter().zip(self.tenants.iter()).filter_map(of).fold(self.floor_ms(), i64::max)
+        self.in_use().filter_map(last_ms).fold(self.floor_ms(), i64::max)
     }
 
     /// The latest time that the next id of any space can have, in the table or not: how far ahead ids still are.
     pub fn next_ms(&self) -> i64 {
-        let of = |(generator, tenant): (&Generator, &Option<GeneratorTenant>)| {
-            let tenant = tenant.as_ref()?;
-            Some(tenant.space.time_ms(generator.free_slot(tenant.handle)))
-        };
-        let next = self.generators.iter().zip(self.tenants.iter()).filter_map(of);
+        let next = self.in_use().map(|(_, tenant, free)| tenant.space.time_ms(free));
         next.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
     }
 
@@ -151,11 +152,7 @@ impl<'a> GeneratorTable<'a> {
 
     /// For each generator with a tenant, the time from which on it has issued nothing.
     fn unused_by_tenant(&self) -> impl Iterator<Item = (usize, i64)> {
-        let of = |(index, tenant): (usize, &Option<GeneratorTenant>)| {
-            let tenant = tenant.as_ref()?;
-            Some((index, tenant.space.unused_from_ms(self.generators[index].free_slot(tenant.handle))))
-        };
-        self.tenants.iter().enumerate().filter_map(of)
+        self.in_use().map(|(index, tenant, free)| (index, tenant.space.unused_from_ms(free)))
     }
 
     /// Never the reserved one.

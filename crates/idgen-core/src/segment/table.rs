@@ -32,15 +32,11 @@ pub struct RingTenant {
 /// lock.
 pub struct RingTable<'a> {
     pub rings: &'a [Ring],
+    /// One entry for each ring.
     pub tenants: &'a mut [Option<RingTenant>],
 }
 
-impl<'a> RingTable<'a> {
-    /// `tenants` has one entry for each ring.
-    pub fn new(rings: &'a [Ring], tenants: &'a mut [Option<RingTenant>]) -> Self {
-        Self { rings, tenants }
-    }
-
+impl RingTable<'_> {
     pub fn find(&self, key: TagKey) -> Option<(usize, RingTenant)> {
         let at = |(index, tenant): (usize, &Option<RingTenant>)| {
             tenant.filter(|tenant| tenant.key == key).map(|tenant| (index, tenant))

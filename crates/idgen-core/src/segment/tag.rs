@@ -61,6 +61,11 @@ impl TagDefinition {
         between("upper_bound", self.upper_bound, self.max_id.saturating_add(1), i64::MAX)?;
         self.check()
     }
+
+    pub fn allocation(&self) -> Allocation {
+        let Self { max_id, stride, residue, upper_bound, .. } = *self;
+        Allocation { max_id, stride, residue, upper_bound }
+    }
 }
 
 fn between(field: &'static str, value: i64, least: i64, most: i64) -> Result<(), TagDefinitionError> {
@@ -77,7 +82,7 @@ impl fmt::Display for TagDefinitionError {
     }
 }
 
-/// The part of a row that determines the next values.
+/// The part of a definition that determines the next values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The highest value that any server may have handed out, or one below the first.

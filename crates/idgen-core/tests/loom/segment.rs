@@ -18,7 +18,7 @@ impl Server {
     /// Leaks the ring: a table in shared memory lives as long as the server.
     fn new() -> Arc<Self> {
         let rings: &'static [Ring] = vec![Ring::new()].leak();
-        Arc::new(Self { rings, table: Mutex::new(RingTable::new(rings, vec![None].leak())) })
+        Arc::new(Self { rings, table: Mutex::new(RingTable { rings, tenants: vec![None].leak() }) })
     }
 
     fn attach(&self, key: TagKey, version: i64) -> RingHandle {

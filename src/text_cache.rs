@@ -1,0 +1,28 @@
+//! What this process remembers by a text, such as the generator of a layout or the ring of a tag.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// More texts than a session uses. A session that exceeds it forgets them all.
+const MAX: usize = 256;
+
+pub struct TextCache<T>(Mutex<Option<HashMap<String, T>>>);
+
+impl<T> TextCache<T> {
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    pub fn read<R>(&self, text: &str, read: impl FnOnce(&T) -> R) -> Option<R> {
+        self.0.lock().as_ref()?.get(text).map(read)
+    }
+
+    pub fn insert(&self, text: &str, value: T) {
+        let mut map = self.0.lock();
+        let map = map.get_or_insert_default();
+        if map.len() >= MAX {
+            map.clear();
+        }
+        map.insert(text.to_owned(), value);
+    }
+}
