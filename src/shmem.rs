@@ -17,7 +17,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
 
-/// Where a value initialises the arrays that belong to it.
+/// The memory in which a value initialises the arrays that belong to it.
 pub struct Block {
     /// Null while the size is measured.
     base: *mut u8,

@@ -1,4 +1,4 @@
-//! What this process remembers by a text, such as the generator of a layout or the ring of a tag.
+//! A cache of this process by text: the generators of layouts, the rings of tags.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -195,7 +195,7 @@ pub fn raise_to(floor_ms: i64) {
     label::keep_ahead(state);
 }
 
-/// Where the mark moves to if all ids begin at this time.
+/// The next mark if all ids begin at this time.
 fn target_above(state: &State, floor_ms: i64) -> Target {
     // The first record of a server also promises what was known without it.
     let known_ms = if state.mark.is_known() { i64::MIN } else { GENERATORS.shared(|table| table.floor_ms()) };

@@ -1,7 +1,7 @@
-//! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by an end that callers set.
+//! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end.
 //!
-//! The clock imports no other room. Callers set the end of the ids' time ([`confine`]) and register a function to call when
-//! ids reach it ([`on_end_reached`]).
+//! The clock imports no other room. Callers set the lease end ([`confine`]) and register a function to call when ids reach
+//! it ([`on_lease_end_reached`]).
 
 use crate::pg::{latch, xact};
 use crate::settings;
@@ -33,12 +33,12 @@ impl State {
     }
 
     /// Makes room for ids of these times, the first of which was at or past the mark of these bounds: moves the mark, or
-    /// calls the function of [`on_end_reached`].
+    /// calls the function of [`on_lease_end_reached`].
     pub fn make_room(&self, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
         match self.mark.obstacle(bounds.ceiling_ms, last_ms) {
             Obstacle::Gone => {}
             Obstacle::Mark { reserve_ms } => mark::reserve(self, reserve_ms, next_limit_ms(bounds, reserve_ms)),
-            Obstacle::LeaseEnd => ON_END_REACHED.get().into_iter().for_each(|wait| wait(first_ms)),
+            Obstacle::LeaseEnd => ON_LEASE_END_REACHED.get().into_iter().for_each(|wait| wait(first_ms)),
         }
     }
 
@@ -68,21 +68,21 @@ fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
     reached_ms.max(bounds.now_ms + settings::max_drift_ms())
 }
 
-static ON_END_REACHED: OnceLock<fn(i64)> = OnceLock::new();
+static ON_LEASE_END_REACHED: OnceLock<fn(i64)> = OnceLock::new();
 
-/// Registers a function that is called when ids reach their end, with the time of the next one. It returns when the end
+/// Registers a function that is called when ids reach the lease end, with the time of the next one. It returns when the end
 /// has moved, or raises. While the postmaster preloads libraries.
-pub fn on_end_reached(wait: fn(i64)) {
-    let _ = ON_END_REACHED.set(wait);
+pub fn on_lease_end_reached(wait: fn(i64)) {
+    let _ = ON_LEASE_END_REACHED.set(wait);
 }
 
-/// From now on ids of this server have times from `first_ms` up to but not including `end_ms`, under a worker id that
+/// From now on ids of this server have times from `first_ms` up to but not including `lease_end_ms`, under a worker id that
 /// `publish` stores. All earlier issuing has ended when this returns. `None`, and nothing changes, if the condition is false
 /// under the generators' lock.
 pub fn confine<R>(
     condition: impl FnOnce() -> bool,
     first_ms: i64,
-    end_ms: i64,
+    lease_end_ms: i64,
     publish: impl FnOnce() -> R,
 ) -> Option<R> {
     let (state, reading) = (STATE.require(), read());
@@ -92,16 +92,16 @@ pub fn confine<R>(
         }
         // First: a process that sees the new end must see that tenancies under the old worker id have ended.
         table.restart_at(first_ms, &state.effective, reading);
-        state.mark.set_lease_end(end_ms);
+        state.mark.set_lease_end(lease_end_ms);
         // Last: a process that waits for another end reads what is published.
         Some(publish())
     })
 }
 
-/// Moves the end of the ids' time, with nothing else changed: a lease was extended.
-pub fn extend_to(end_ms: i64) {
+/// Moves the lease end only: the lease was extended.
+pub fn extend_to(lease_end_ms: i64) {
     let state = STATE.require();
-    GENERATORS.exclusive(|_| state.mark.set_lease_end(end_ms));
+    GENERATORS.exclusive(|_| state.mark.set_lease_end(lease_end_ms));
 }
 
 /// Before the first lease of a worker id: nothing can be issued. In the postmaster at the start.

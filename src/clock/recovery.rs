@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What is known about the time before this start, without the sources that need a catalog or a query.
+/// The evidence about the time before this start, without the sources that need a catalog or a query.
 pub fn evidence() -> Evidence {
     Evidence {
         wall_ms: system_clock::wall_ms(),
@@ -30,7 +30,7 @@ pub fn evidence() -> Evidence {
     }
 }
 
-/// All that is known about the time before this start. After a recovery this runs a query.
+/// The same with those sources. After a recovery this runs a query.
 pub fn whole_evidence(state: &State) -> Evidence {
     let label = label::read();
     // Only a label of an earlier timeline shows that the server crashed right after its promotion.

@@ -102,7 +102,7 @@ pub struct LabelState {
     pub(super) until_ms: AtomicI64,
     /// The same before the commit. Holder of the catalog's lock.
     pub(super) planned_ms: AtomicI64,
-    /// Where the mark is to move.
+    /// The time that the next label must pass.
     pub(super) wanted_ms: AtomicI64,
     /// When the worker was requested, on CLOCK_BOOTTIME in microseconds; negative once that request has failed; 0 if none
     /// is pending.

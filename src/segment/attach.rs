@@ -1,4 +1,4 @@
-//! Where a tag's values come from, as this process remembers it.
+//! The source of a tag's values, as this process remembers it.
 //!
 //! A draw reads no row. PostgreSQL's cache invalidations tell this process that a row, a grant or a role has changed:
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
@@ -39,7 +39,7 @@ pub enum ValueSource {
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// The OID of the table whose changes count; 0 until it is known.
 static TABLE: AtomicU32 = AtomicU32::new(0);
-/// What this process has attached to, by tag.
+/// Attached segments by their tag.
 static KNOWN: TextCache<AttachedSegment> = TextCache::new();
 
 impl AttachedSegment {

@@ -49,7 +49,8 @@ impl Drawing<'_> {
                 self.attach_again(waiting.take());
             }
             let ValueSource::Shared { ring, handle, index } = self.attached.source else {
-                return self.draw_uncommitted();
+                let run = uncommitted::draw(self.attached.creation, self.want, self.whole);
+                return run.unwrap_or_else(|| self.exhausted());
             };
             let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
             match answer {
@@ -79,10 +80,6 @@ impl Drawing<'_> {
             waiting.end();
         }
         *self.attached = attach::look_up(&self.tag());
-    }
-
-    fn draw_uncommitted(&self) -> ValueRun {
-        uncommitted::draw(self.attached.creation, self.want, self.whole).unwrap_or_else(|| self.exhausted())
     }
 
     fn exhausted(&self) -> ! {

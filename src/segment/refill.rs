@@ -80,7 +80,7 @@ fn report(index: usize, tenant: RingTenant, demand: u64, reason: &str) {
     }
 }
 
-/// What a transaction has taken from a row.
+/// The values that a transaction has taken from a row.
 enum Taken {
     Range(Grant),
     Exhausted {

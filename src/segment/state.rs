@@ -18,7 +18,7 @@ pub static RINGS: Part<&'static [Ring]> =
 pub static RING_STATES: Part<&'static [RingState]> =
     Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), RingState::new));
 
-/// Which tag each ring belongs to, and the refill workers.
+/// The tag of each ring, and the refill workers.
 pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |block| {
     let count = settings::max_segments();
     // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each refill worker is one of these.

@@ -1,4 +1,4 @@
-//! What the view `idgen.stat_segment` reads: the rings of this database.
+//! The view `idgen.stat_segment`: the rings of this database.
 
 use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states};
 use super::store;

@@ -40,7 +40,7 @@ pub enum LockedRow {
     Gone,
 }
 
-/// What [`tag_row`] reads. A duration beyond a bigint of microseconds is shortened to the longest one.
+/// The columns that [`tag_row`] reads. A duration beyond a bigint of microseconds is shortened to the longest one.
 const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, \
                        max_step, LEAST(pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000, \
                                        9223372036854775807)::bigint";

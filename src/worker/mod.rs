@@ -34,6 +34,6 @@ pub fn init() {
     shmem::register(&[&state::STATE, &SERVER_LEASE]);
     shmem::at_startup(source::begin);
     node::lease_from(node::NodeSource { follow_settings: source::follow_settings, wait: source::wait_for_node });
-    clock::on_end_reached(source::wait_for_renewal);
+    clock::on_lease_end_reached(source::wait_for_renewal);
     keeper::register();
 }

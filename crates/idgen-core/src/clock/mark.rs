@@ -17,7 +17,7 @@ pub struct Mark {
 /// Before every time, so that nothing may be issued.
 pub(super) const UNKNOWN: i64 = i64::MIN;
 
-/// Where to move the mark, and when the next move is due.
+/// The next mark, and the time at which the move after it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub mark_ms: i64,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 pub const RECORD: usize = 512;
 /// Each copy has a block of its own.
 const BLOCK: usize = 4096;
-/// Where the copies of a record are: those of odd turns, those of even turns.
+/// The offsets of a record's copies: those of odd turns, those of even turns.
 const OFFSETS: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 /// Bytes of the file.
 pub const FILE: usize = 3 * BLOCK + RECORD;

@@ -47,7 +47,7 @@ impl Evidence {
         by_clock.chain(self.past_label_ms()).fold(own_ms, i64::max)
     }
 
-    /// Where to move the file's mark during recovery, if it is not far enough past what has been replayed. The file
+    /// The next mark of the file during recovery, if it is not far enough past what has been replayed. The file
     /// then covers a crash right after a promotion, when PostgreSQL has forgotten the time that was replayed. Half of
     /// the margin is room until the next check.
     pub fn followed_ms(&self, mark_ms: Option<i64>) -> Option<i64> {

@@ -15,7 +15,7 @@ pub struct GeneratorTenant {
     /// The layout and the node as they were first written, for the views.
     pub layout: Layout,
     pub node: Node,
-    /// Where the tenancy began, or has skipped to: slots from here on were issued in it.
+    /// The first slot of the tenancy, or the one that it has skipped to: slots from here on were issued in it.
     pub first_slot: u64,
     /// The last slot that was issued before the skip.
     pub issued_before: Option<u64>,
@@ -142,8 +142,8 @@ impl<'a> GeneratorTable<'a> {
         self.tenants.iter().enumerate().find_map(at)
     }
 
-    /// Where a new space begins: at its floor, and after every id of its layout that this server issued under another
-    /// worker id. So the ids in a user's table keep rising when the worker id changes.
+    /// The start of a new space: its floor, or the end of all ids of its layout that this server issued under another
+    /// worker id, if that is later. So the ids in a user's table keep rising when the worker id changes.
     fn start_ms(&self, space: &IdSpace) -> i64 {
         let is_sibling = |index: usize| self.tenants[index].is_some_and(|other| other.space.shares_layout_with(space));
         let siblings = self.unused_by_tenant().filter(|(index, _)| is_sibling(*index));

@@ -1,4 +1,4 @@
-//! Which database has a refill worker. For the holder of the lock of the table of rings.
+//! The refill worker of each database. For the holder of the lock of the table of rings.
 
 /// How long a start may take before it counts as failed, and another is tried.
 const START_US: i64 = 5_000_000;

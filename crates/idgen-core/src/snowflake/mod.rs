@@ -1,4 +1,4 @@
-//! Which ids come next: the state machine of one id space.
+//! The state machine of one id space: it decides the next ids.
 //!
 //! The ids of a space form one sequence of *slots*, `tick << sequence_bits | sequence`: every id is one slot, and later
 //! slots have later ids. The whole state is one number, the first free slot. Issuing n ids advances it by at least n.
@@ -208,9 +208,9 @@ impl IdSpace {
         Ok(last.min(self.first_slot_from(ceiling_ms) - 1))
     }
 
-    /// Where the sequence begins in a new tick: at a hash of the tick, in the lower half of the range, so that ids
-    /// drawn slowly spread evenly over `id % n` for any n. A tick after a crowded one begins at 0, to use all of its
-    /// slots. A tick counts as crowded once it reaches the upper half; at a slow rate, none does.
+    /// The first sequence number of a new tick: a hash of the tick, in the lower half of the range, so that ids drawn
+    /// slowly spread evenly over `id % n` for any n. A tick after a crowded one begins at 0, to use all of its slots. A
+    /// tick counts as crowded once it reaches the upper half; at a slow rate, none does.
     #[inline(never)]
     fn lead_in(&self, tick: u64, free: u64) -> u64 {
         let half = 1 << (self.sequence.bits - 1);
