@@ -15,7 +15,7 @@ use crate::error;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The memory in which a value initialises the arrays that belong to it.
 pub struct Block {
@@ -89,6 +89,13 @@ impl<T: Sync> Part<T> {
     #[inline]
     pub fn require(&self) -> &'static T {
         self.get().unwrap_or_else(|| error::not_preloaded().raise())
+    }
+
+    /// Adds to a counter for the views, if the library was preloaded. No code depends on the order of counters.
+    pub fn add(&'static self, count: u64, counter: impl FnOnce(&'static T) -> &'static AtomicU64) {
+        if let Some(value) = self.get() {
+            counter(value).fetch_add(count, Relaxed);
+        }
     }
 }
 

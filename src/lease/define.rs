@@ -1,23 +1,22 @@
-//! lease_define, lease_drop and lease_revoke: what only the definer of a name, or a superuser, may do.
+//! lease_define, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::queue::{Precedence, Queue, all_definitions_lock, definition_lock};
 use super::store::definitions;
-use super::store::slots::{self, LeaseState};
-use super::{errors, grant, pending};
+use super::store::{self, LeaseState};
+use super::{acquire, errors, pending};
 use crate::args;
-use crate::pg::advisory_lock::{Mode, Scope};
+use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::encoding::Text;
-use crate::pg::lock_wait::Limit;
-use crate::pg::{session, xact};
+use crate::pg::{spi, xact};
 use crate::settings;
 use idgen_core::lease::{MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
-/// Defines a name, or changes its definition: how many slots it has, the ttl of terms, how long a slot stays
+/// Defines a lease, or changes its definition: how many slots it has, the ttl of terms, how long a slot stays
 /// unavailable after its holder vanished or was revoked, and its first slot. Running terms keep their end. Waits for
-/// transactions that have acquired the name. Raises 22004 for NULL, 22023 for a value out of range, and 42501 if the
-/// caller may not act as the definer, or as the role of a holder of an undefined name.
+/// transactions that have acquired the lease. Raises 42501 if the caller may not act as the definer, or as the role of a
+/// holder of an undefined lease.
 #[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
            lock_delay interval DEFAULT '0', first_slot int DEFAULT 0) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -50,7 +49,7 @@ pub fn define(
     if let Some(first_slot) = first_slot.filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
         errors::first_slot_out_of_range(first_slot, slots).raise();
     }
-    grant::checked_ttl_us(Some(ttl));
+    acquire::checked_ttl_us(Some(ttl));
     let longest = settings::lease_ttl_limits_us().end().to_owned();
     if !(0..=i128::from(longest)).contains(&lock_delay.as_micros()) {
         errors::lock_delay_out_of_range(longest).raise();
@@ -60,8 +59,7 @@ pub fn define(
     if let Some(definer) = LeaseState::read(name).definer {
         require_membership(name, definer);
     }
-    // Waits for transactions that have acquired the name, so that their slots count. Not in the queue, whose head may
-    // wait for hours.
+    // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
     refuse_foreign_holder(name);
     if !definitions::define(name, slots, ttl, lock_delay, first_slot) {
@@ -71,20 +69,20 @@ pub fn define(
     pending::wake_at_end(name);
 }
 
-/// Drops a name: its definition and its slots. Waits in the queue, and for transactions that have fenced. Raises 22004
-/// for NULL, 42501 if the caller may not act as the definer, 55006 if the name is held, and 42704 if it does not exist.
+/// Drops a lease: its definition and its slots. Waits in the queue, and for transactions that have fenced. Raises 42501
+/// if the caller may not act as the definer, 55006 if the lease is held, and 42704 if it does not exist.
 #[pg_extern(sql = "CREATE FUNCTION lease_drop(name text) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_drop(name: Option<Text>) {
-    drop_name(args::name(name.as_deref(), "name"));
+    drop_lease(args::name(name.as_deref(), "name"));
 }
 
-/// Drops all names that these roles have defined.
+/// Drops all leases that these roles have defined.
 pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    definitions::owned(owners).iter().for_each(|name| drop_name(name));
+    definitions::owned(owners).iter().for_each(|name| drop_lease(name));
 }
 
-fn drop_name(name: &str) {
+fn drop_lease(name: &str) {
     xact::require_read_write(c"lease_drop()");
     // Before the wait, so that no caller waits in vain, and again after it.
     require_unheld(name, &LeaseState::read(name));
@@ -101,25 +99,25 @@ fn drop_name(name: &str) {
     lease.terms.iter().for_each(|term| pending::released(term.token));
 }
 
-/// Locks all rows of a name until the transaction ends, and returns them. Waits for transactions that have fenced;
+/// Locks all rows of a lease until the transaction ends, and returns them. Waits for transactions that have fenced;
 /// later fences wait for this transaction.
 pub fn lock_slots(name: &str) -> Vec<Term> {
     for term in LeaseState::read(name).terms.iter().filter(|term| term.depth > 0) {
         let mut precedence = Precedence::new();
         precedence.acquire(name, term.slot, Limit::by_lock_timeout());
-        slots::lock_slot_waiting(name, term.slot);
+        store::lock_slot_waiting(name, term.slot);
         precedence.release();
     }
-    slots::lock_all(name)
+    store::lock_all(name)
 }
 
-/// Waits for transactions that have acquired the name, and keeps other transactions from it until this one ends.
+/// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 pub fn lock_definition(name: &str) {
     all_definitions_lock(Mode::Intent).acquire(Scope::Transaction);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
 }
 
-/// The definer of a name may revoke and drop it. So only members of a role that holds an undefined name may define it.
+/// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
 fn refuse_foreign_holder(name: &str) {
     let lease = LeaseState::read(name);
     if lease.definer.is_some() {
@@ -141,8 +139,8 @@ fn require_unheld(name: &str, lease: &LeaseState) {
     }
 }
 
-/// Ends the term in a slot, whose lock delay begins. False if the slot has no term. Raises 22004 for NULL, and 42501 if
-/// the caller may not act as the definer; of an undefined name, unless it is a superuser.
+/// Ends the term in a slot, whose lock delay begins. False if the slot has no term. Raises 42501 if the caller may not act
+/// as the definer; of an undefined lease, unless it is a superuser.
 #[pg_extern(sql = "CREATE FUNCTION lease_revoke(name text, slot int DEFAULT 0) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
@@ -150,7 +148,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let slot = args::required(slot, "slot");
     xact::require_read_write(c"lease_revoke()");
     require_definer(name, &LeaseState::read(name));
-    let revoked = slots::revoke(name, slot);
+    let revoked = store::revoke(name, slot);
     if let Some(token) = revoked {
         pending::released(token);
         // A crash must not restore the term.
@@ -160,7 +158,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     revoked.is_some()
 }
 
-/// Raises 42501 unless the caller may act as the definer; of an undefined name, unless it is a superuser.
+/// Raises 42501 unless the caller may act as the definer; of an undefined lease, unless it is a superuser.
 pub fn require_definer(name: &str, lease: &LeaseState) {
     match lease.definer {
         Some(definer) => require_membership(name, definer),
@@ -172,7 +170,7 @@ pub fn require_definer(name: &str, lease: &LeaseState) {
 
 fn require_membership(name: &str, definer: pg_sys::Oid) {
     // SAFETY: as above.
-    if !unsafe { pg_sys::has_privs_of_role(session::user(), definer) } {
+    if !unsafe { pg_sys::has_privs_of_role(spi::user(), definer) } {
         errors::not_definer(name).raise();
     }
 }

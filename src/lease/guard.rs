@@ -3,30 +3,24 @@
 use super::errors;
 use super::pending;
 use crate::pg::encoding::{self, decoded};
-use crate::pg::trigger;
+use crate::pg::trigger::{self, TriggerRow};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
 /// A trigger before writes of rows, or before statements, for TRUNCATE. Its argument is the name of the lease. Raises
-/// 55000 unless the transaction has fenced by the name, and 39P01 if the trigger is not declared as it must be.
+/// 55000 unless the transaction has fenced by the lease, and 39P01 if the trigger is not declared as it must be.
 ///
 /// Reads the transaction's list of fences, which follows savepoints as the lock on the lease's row does. So a write
 /// does not lock that row again.
 #[pg_extern(sql = "CREATE FUNCTION lease_guard() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> trigger::Row {
-    // SAFETY: `context` is null or a node; a trigger's is a TriggerData, whose trigger and table are there for the
-    // call.
-    let call = unsafe {
-        let context = (*fcinfo).context;
-        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-            errors::guard_usage("It was called as a function.").raise();
-        }
-        &*context.cast::<pg_sys::TriggerData>()
-    };
-    // SAFETY: the trigger is there for the call.
-    let [name] = trigger::arguments(unsafe { &*call.tg_trigger })[..] else {
+fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let trigger =
+        unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::guard_usage("It was called as a function.").raise());
+    let [name] = trigger::arguments(trigger.trigger())[..] else {
         errors::guard_usage("It must have one argument, the name of a lease.").raise();
     };
+    let call = trigger.trigger_data();
     let name = decoded(name.to_bytes());
     if call.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK != pg_sys::TRIGGER_EVENT_BEFORE {
         errors::guard_usage("It must be a BEFORE trigger.").raise();

@@ -1,19 +1,19 @@
 //! What the holder of a token does with its term: renew, release, fence, and acquire it once more. None of this queues.
 
-use super::grant::checked_ttl_us;
-use super::store::slots::Granted;
+use super::acquire::checked_ttl_us;
+use super::stats::{self, COUNTERS};
+use super::store::Granted;
 use super::store::terms::{self, Renewed};
-use super::{boot_clock, errors, pending, queue, session_lock, stats};
+use super::{errors, pending, queue, session_lock};
 use crate::args;
-use crate::pg::encoding::Text;
-use crate::pg::xact;
+use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::{system_clock, xact};
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::prelude::*;
 
 /// Extends a term to its ttl from now on, or to the ttl given. Returns its new end; NULL for a term that is bound to a
-/// session. Raises 22004 for NULL as name or token, 22023 for an invalid name or ttl, 55000 for a token without a term,
-/// 42501 for the token of another role, and 25006 on a standby.
+/// session. Raises 55000 for a token without a term, and 42501 for the token of another role.
 #[pg_extern(
     sql = "CREATE FUNCTION lease_renew(name text, token bigint, ttl interval DEFAULT NULL) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -25,8 +25,7 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
     renew(name, token, ttl_us).expires_at()
 }
 
-/// Renews those of several terms that are still held, and returns them. Leaves out other tokens; otherwise raises what
-/// `lease_renew` raises, and 22023 if the arrays differ in length.
+/// Renews those of several terms that are still held, and returns them. Leaves out other tokens.
 #[pg_extern(sql = "CREATE FUNCTION lease_renew_many(names text[], tokens bigint[], ttl interval DEFAULT NULL, \
            OUT name text, OUT token bigint, OUT expires_at timestamptz) RETURNS SETOF record \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -34,10 +33,8 @@ fn lease_renew_many(
     names: Option<Array<Text>>,
     tokens: Option<Array<i64>>,
     ttl: Option<Interval>,
-) -> TableIterator<
-    'static,
-    (name!(name, Text<'static>), name!(token, i64), name!(expires_at, Option<TimestampWithTimeZone>)),
-> {
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> SetOfIterator<'static, Composite> {
     let names = args::required(names, "names");
     let tokens = args::required(tokens, "tokens");
     if names.len() != tokens.len() {
@@ -52,16 +49,15 @@ fn lease_renew_many(
     if !renewed.is_empty() {
         pending::require_durability();
     }
-    let rows: Vec<_> = renewed
-        .into_iter()
-        .map(|Renewed { name, token, ends_us, session_key, .. }| {
-            let session_key = renewed_binding(&name, token, session_key);
-            stats::count(|counters| &counters.renewals);
-            let expires_at = if session_key.is_some() { None } else { boot_clock::to_wall_time(ends_us) };
-            (name.into(), token, expires_at)
-        })
-        .collect();
-    TableIterator::new(rows)
+    let row = |Renewed { name, token, ends_us, session_key, .. }| {
+        let session_key = renewed_binding(&name, token, session_key);
+        COUNTERS.add(1, |counters| &counters.renewals);
+        let expires_at = if session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(ends_us) };
+        [Text::from(name).into_datum(), token.into_datum(), expires_at.into_datum()]
+    };
+    let rows: Vec<_> = renewed.into_iter().map(row).collect();
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
 }
 
 /// Releases a term once. True if the slot is free now, false if the term was acquired more often than released. Raises
@@ -94,7 +90,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
     pending::fenced(name, token);
     // A take-over may wait for the end of this transaction.
     pending::wake_at_end(name);
-    stats::count(|counters| &counters.fences);
+    COUNTERS.add(1, |counters| &counters.fences);
 }
 
 fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
@@ -117,7 +113,7 @@ pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
     let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let session_key = renewed_binding(name, token, renewed.session_key);
     pending::require_durability();
-    stats::count(|counters| &counters.renewals);
+    COUNTERS.add(1, |counters| &counters.renewals);
     Granted { session_key, ..renewed }
 }
 
@@ -141,7 +137,7 @@ pub fn release(name: &str, token: i64) -> bool {
     }
     pending::released(token);
     pending::wake_at_end(name);
-    stats::count(|counters| &counters.releases);
+    COUNTERS.add(1, |counters| &counters.releases);
     true
 }
 
@@ -157,7 +153,7 @@ fn cached_slot_of(name: &str, token: i64) -> i32 {
 
 /// Raises 55000, or 42501 if the term belongs to a role that the caller may not act as.
 pub fn raise_stale(name: &str, token: i64) -> ! {
-    stats::count(|counters| &counters.refused);
+    COUNTERS.add(1, |counters| &counters.refused);
     if let Some(role) = terms::foreign_role(name, token) {
         errors::not_the_holders_role(name, &role).raise();
     }

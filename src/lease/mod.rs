@@ -1,13 +1,16 @@
 //! Leases: locks with a deadline and a fencing token. This file is what other rooms use of them.
+//!
+//! The SQL functions that write raise 22004 for a NULL without a meaning, 22023 for an invalid name or another invalid
+//! value, 25006 on a standby and in a read-only transaction, 42P01 without the tables of the extension, 55P03 if
+//! `lock_timeout` ends a wait, and 58030 if the boot of the machine cannot be identified. They add the errors that their
+//! comments say.
 
 use crate::pg::process_utility;
 use crate::shmem;
 
 mod acquire;
-mod boot_clock;
 mod define;
 mod errors;
-mod grant;
 mod guard;
 mod holder;
 pub mod pending;
@@ -16,14 +19,13 @@ mod session_lock;
 pub mod stats;
 mod store;
 
-pub use acquire::acquire;
+pub use acquire::{AcquireRequest, SlotPreference, acquire, checked_ttl_us};
 pub use define::{define, lock_definition, lock_slots, require_definer};
-pub use grant::{AcquireRequest, SlotPreference, checked_ttl_us};
 pub use holder::{raise_stale, release, renew};
 pub use queue::Queue;
 pub use store::definitions::{Holder, idle_holders, rename};
-pub use store::slots::{Granted, LEASE, LeaseState, NewHolder, lock_slot_waiting, next_token};
 pub use store::terms::slot_of;
+pub use store::{Granted, LEASE, LeaseState, NewHolder, lock_slot_waiting, next_token};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

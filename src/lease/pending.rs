@@ -4,8 +4,7 @@ use super::store::terms;
 use super::{errors, queue, session_lock};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::sync_commit::{self, Durability};
-use crate::pg::xact::{self, SubxactList};
+use crate::pg::xact::{self, Durability, SubxactList};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::Once;
@@ -63,7 +62,7 @@ pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Wakes the waiters for a name when the transaction ends.
+/// Wakes the waiters for a lease when the transaction ends.
 pub fn wake_at_end(name: &str) {
     let Some(condition) = queue::condition(name) else {
         return;
@@ -103,7 +102,7 @@ pub fn has_locked(token: i64) -> bool {
     })
 }
 
-/// True if the transaction has fenced by the name, and has not released the token since.
+/// True if the transaction has fenced by the lease, and has not released the token since.
 pub fn has_fenced(name: &str) -> bool {
     let mut is_released = Vec::new();
     // The newest first, so a release comes before the fence that it ends.
@@ -166,7 +165,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
             let durability = RUNNING.lock().durability;
-            sync_commit::require(durability);
+            xact::require_durability(durability);
         }
         pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().durability > Durability::Any => {
             errors::prepared().raise()

@@ -1,19 +1,21 @@
-//! Advisory locks of a name: the queue of acquirers, the lock of the definition, and precedence over fences.
+//! Advisory locks of a lease: the queue of acquirers, the lock of the definition, and precedence over fences.
 //!
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
-//! transaction that needs both enters the queue first. The lock of all definitions comes before those of names.
+//! transaction that needs both enters the queue first. The lock of all definitions comes before those of leases.
 
-use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
+use super::store;
+use crate::pg::advisory_lock::{
+    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout,
+};
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::latch;
-use crate::pg::lock_wait::{Limit, acquire_for_transaction};
 use crate::pg::wait_event::WaitEvent;
 use crate::shmem::Part;
 use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Names share condition variables. A broadcast for another name costs one read of the rows.
+/// Leases share condition variables. A broadcast for another lease costs one read of the rows.
 pub static CONDITIONS: Part<&'static [ConditionVariable]> =
     Part::new(c"idgen lease conditions", |block| block.array(CONDITION_COUNT, ConditionVariable::new));
 const CONDITION_COUNT: usize = 256;
@@ -27,17 +29,15 @@ const LONGEST_SLEEP_UNPRELOADED: Duration = Duration::from_millis(100);
 /// The wait event of the head of a queue.
 static LEASE_WAIT: WaitEvent = WaitEvent::named(c"IdgenLease");
 
-/// Held by the head of the queue of a name. The view `idgen.leases` has it as a number.
+/// Held by the head of the queue of a lease. The view `idgen.leases` has this kind as a number.
 const QUEUE: LockKind = LockKind::new(b"lq");
-/// Held shared by transactions that have acquired the name, exclusively by one that changes its definition.
 const DEFINITION: LockKind = LockKind::new(b"ld");
-/// Held shared by transactions that have acquired many names, in intent mode by ones that change a definition. The key
-/// is 0.
+/// The key is 0.
 const ALL_DEFINITIONS: LockKind = LockKind::new(b"lD");
 /// Held shared by a fence before it locks the row, exclusively by a take-over that waits for that row.
 const FENCE: LockKind = LockKind::new(b"lf");
 
-/// The queue of acquirers of a name, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
+/// The queue of acquirers of a lease, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
 /// served in order, and a grant costs the same however many wait.
 pub struct Queue {
     lock: AdvisoryLock,
@@ -47,7 +47,7 @@ pub struct Queue {
     is_bypassed: bool,
 }
 
-/// The condition variable of a name, broadcast when a slot may have become free. `None` without preload.
+/// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
 pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
     let index = NameHash::of(name).check as usize % CONDITION_COUNT;
     CONDITIONS.get().map(|conditions| &conditions[index])
@@ -94,17 +94,21 @@ impl Queue {
     }
 }
 
-/// The lock of a definition. A transaction that has acquired the name holds it shared until it ends; a transaction that
+/// The lock of a definition. A transaction that has acquired the lease holds it shared until it ends; a transaction that
 /// changes the definition holds it exclusively.
 pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
     AdvisoryLock::new(DEFINITION, NameHash::of(name).key, mode)
 }
 
-/// The lock of all definitions. A transaction that has acquired many names holds it shared, in place of the locks of
-/// further names. Transactions that change definitions hold it in intent mode, and do not wait for each other.
+/// The lock of all definitions. A transaction that has acquired many leases holds it shared, in place of the locks of
+/// further leases. Transactions that change definitions hold it in intent mode, and do not wait for each other.
 pub fn all_definitions_lock(mode: Mode) -> AdvisoryLock {
     AdvisoryLock::new(ALL_DEFINITIONS, 0, mode)
 }
+
+/// While another term can end first, sleep this long before waiting in the lock manager. Only the lock manager detects
+/// deadlocks.
+const SLEEP_BEFORE_ROWS: Duration = Duration::from_secs(10);
 
 /// Precedence of a take-over over later fences.
 ///
@@ -114,7 +118,7 @@ pub fn all_definitions_lock(mode: Mode) -> AdvisoryLock {
 pub struct Precedence {
     locks: Vec<(i32, AdvisoryLock)>,
     /// When the current wait began.
-    pub since: Instant,
+    since: Instant,
 }
 
 /// Slots whose keys collide only wait for each other. The key does not contain the token: all users can read
@@ -150,8 +154,55 @@ impl Precedence {
         is_acquired
     }
 
+    /// Waits for transactions that have locked rows of free slots: they have fenced, or are about to take the slots. True
+    /// to attempt a grant at once, false to sleep first. `refuse` raises if the caller must not take over.
+    ///
+    /// The wait is in the lock manager, which detects deadlocks. It keeps precedence over later fences, but no lock on a
+    /// row, so renewals pass.
+    pub fn wait_for_rows(
+        &mut self,
+        name: &str,
+        slots: &[i32],
+        has_other_terms: bool,
+        limit: Limit,
+        refuse: impl FnOnce(),
+    ) -> bool {
+        if limit.left() == Some(Duration::ZERO) {
+            return true;
+        }
+        self.retain(slots);
+        if !slots.iter().all(|slot| self.acquire(name, *slot, limit)) {
+            return true;
+        }
+        if has_other_terms && self.since.elapsed() < SLEEP_BEFORE_ROWS {
+            return false;
+        }
+        refuse();
+        for slot in slots {
+            // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this
+            // term may be renewed, and its fences wait for this one.
+            // SAFETY: reads a setting.
+            let longest_ms = unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000);
+            let ms = limit.left_ms().map_or(longest_ms, |left_ms| left_ms.min(longest_ms));
+            if ms == 0 {
+                break;
+            }
+            let rolled_back = with_lock_timeout(Some(ms), || {
+                store::lock_slot_waiting(name, *slot);
+                None::<()>
+            });
+            if let Err(cause) = rolled_back
+                && !is_lock_timeout(&cause)
+            {
+                cause.rethrow();
+            }
+        }
+        self.since = Instant::now();
+        true
+    }
+
     /// Releases it in all other slots: they are free, or their terms were renewed.
-    pub fn retain(&mut self, slots: &[i32]) {
+    fn retain(&mut self, slots: &[i32]) {
         self.locks.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
     }
 

@@ -2,18 +2,14 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::boot_clock;
-use super::store::definitions;
-use super::store::slots::LeaseState;
-use crate::pg::encoding::Text;
-use crate::pg::timestamp;
+use super::store::{LeaseState, definitions};
+use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::{system_clock, timestamp};
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, LeaseDefinition, Now, Session, Term};
 use idgen_core::lock::NameHash;
-use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 extension_sql_file!("views.sql", name = "lease_views", requires = [lease_get_states, stat_get_lease]);
 
@@ -45,53 +41,21 @@ impl Counters {
     }
 }
 
-pub fn count(counter: impl FnOnce(&Counters) -> &AtomicU64) {
-    if let Some(counters) = COUNTERS.get() {
-        counter(counters).fetch_add(1, Relaxed);
-    }
-}
-
-/// Counts the time from a request to its answer.
-pub fn count_wait(time: Duration) {
-    if let Some(counters) = COUNTERS.get() {
-        counters.wait_us.fetch_add(time.as_micros() as u64, Relaxed);
-    }
-}
-
 /// The counters: one row, or none unless the library was preloaded.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_lease(OUT grants bigint, OUT take_overs bigint, OUT renewals bigint, \
            OUT releases bigint, OUT fences bigint, OUT refused bigint, OUT probes bigint, OUT wait_time interval) \
            RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_lease() -> TableIterator<
-    'static,
-    (
-        name!(grants, i64),
-        name!(take_overs, i64),
-        name!(renewals, i64),
-        name!(releases, i64),
-        name!(fences, i64),
-        name!(refused, i64),
-        name!(probes, i64),
-        name!(wait_time, Option<Interval>),
-    ),
-> {
+fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let row = COUNTERS.get().map(|counters| {
-        let of = |counter: fn(&Counters) -> &AtomicU64| counter(counters).load(Relaxed) as i64;
-        (
-            of(|c| &c.grants),
-            of(|c| &c.take_overs),
-            of(|c| &c.renewals),
-            of(|c| &c.releases),
-            of(|c| &c.fences),
-            of(|c| &c.refused),
-            of(|c| &c.probes),
-            timestamp::interval_of_us(of(|c| &c.wait_us)),
-        )
+        let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
+        let wait_time = timestamp::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
+        [of(grants), of(take_overs), of(renewals), of(releases), of(fences), of(refused), of(probes), wait_time]
     });
-    TableIterator::new(row)
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, row) }
 }
 
 /// Sets the counters to zero.
@@ -115,33 +79,27 @@ fn state(term: &Term, definition: &LeaseDefinition, now: Now) -> &'static str {
            OUT bound boolean, OUT key bigint) RETURNS SETOF record \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn lease_get_states() -> TableIterator<
-    'static,
-    (
-        name!(name, Text<'static>),
-        name!(slot, i32),
-        name!(state, &'static str),
-        name!(expires_at, Option<TimestampWithTimeZone>),
-        name!(bound, bool),
-        name!(key, i64),
-    ),
-> {
-    let names = definitions::names();
-    TableIterator::new(names.into_iter().flat_map(|name| {
+fn lease_get_states(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+    let rows = definitions::names().into_iter().flat_map(|name| {
         let lease = LeaseState::read(&name);
         let (now, definition) = (lease.now(), lease.definition);
         lease.terms.into_iter().map(move |term| {
             let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
-            let expires_at = ends_us.and_then(boot_clock::to_wall_time);
-            let is_bound = term.session == Session::Lives;
-            let key = NameHash::of(&name).key;
-            (name.clone().into(), term.slot, state(&term, &definition, now), expires_at, is_bound, key)
+            [
+                Text::from(&*name).into_datum(),
+                term.slot.into_datum(),
+                state(&term, &definition, now).into_datum(),
+                ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
+                (term.session == Session::Lives).into_datum(),
+                NameHash::of(&name).key.into_datum(),
+            ]
         })
-    }))
+    });
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
 }
 
-/// The states of the first slots of a name, one sentence each, for the DETAIL of an error.
+/// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
 pub fn states_text(name: &str) -> String {
     const MOST: usize = 5;
     let lease = LeaseState::read(name);

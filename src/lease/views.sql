@@ -1,4 +1,4 @@
--- Slots that were ever granted. Only members of the holder's role see the token. 27761 is the lock space of queues.
+-- Slots that were ever granted. Only members of the holder's role see the token. 27761 is the kind of the locks of queues.
 CREATE VIEW idgen.leases AS
 SELECT lease.name, lease.slot, now.state,
        CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role(lease.role::oid, 'USAGE') THEN lease.token END AS token,

@@ -2,8 +2,7 @@
 
 use super::holds::{self, Waiting};
 use super::{errors, registry};
-use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Mode, Scope};
-use crate::pg::lock_wait::{Limit, acquire_for_session};
+use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;

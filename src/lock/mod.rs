@@ -5,10 +5,10 @@
 //! 1 to 255 bytes long. A call that fails leaves no lock held.
 
 use crate::args;
+use crate::pg::advisory_lock::Limit;
 use crate::pg::advisory_lock::{Mode, Scope};
 use crate::pg::call_site::CallSite;
 use crate::pg::encoding::Text;
-use crate::pg::lock_wait::Limit;
 use crate::shmem;
 use acquire::Named;
 use idgen_core::lock::{NameHash, in_lock_order};

@@ -2,7 +2,7 @@
 
 use super::errors;
 use crate::pg::encoding;
-use crate::pg::trigger::{self, Row, Tuple};
+use crate::pg::trigger::{self, TriggerRow, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 /// version than the row has; else increments the version. NULL counts as 0. Raises 22003 at the type's maximum, and
 /// 39P01 if it is called in another way.
 #[pg_extern(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
+fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }
         .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());

@@ -3,7 +3,7 @@
 use super::holds::BACKENDS;
 use super::{errors, registry};
 use crate::pg::advisory_lock::{Mode, Scope};
-use crate::pg::encoding::Text;
+use crate::pg::encoding::{Composite, Text, form_rows};
 use crate::pg::timestamp;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,12 +13,14 @@ extension_sql_file!("views.sql", name = "lock_views", requires = [lock_get_names
 /// The registered names of this database's locks. Without preload no rows, with a warning.
 #[pg_extern(sql = "CREATE FUNCTION idgen.lock_get_names(OUT key bigint, OUT name text) RETURNS SETOF record \
            VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, Text<'static>))> {
+fn lock_get_names(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let names = registry::registered();
     if names.is_none() {
         errors::names_unknown().warn();
     }
-    TableIterator::new(names.into_iter().flatten().map(|(key, name)| (key, name.into())))
+    let rows = names.into_iter().flatten().map(|(key, name)| [key.into_datum(), Text::from(name).into_datum()]);
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
 }
 
 /// What the processes of this database hold and wait for. A wait has a scope, but no depth.
@@ -27,34 +29,25 @@ fn lock_get_names() -> TableIterator<'static, (name!(key, i64), name!(name, Text
            OUT transaction_depth int, OUT acquired_at timestamptz, OUT waits_for text) RETURNS SETOF record \
            VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-#[allow(clippy::type_complexity, reason = "the columns of a function")]
-fn lock_get_holds() -> TableIterator<
-    'static,
-    (
-        name!(pid, i32),
-        name!(key, i64),
-        name!(shared, bool),
-        name!(session_depth, Option<i32>),
-        name!(transaction_depth, Option<i32>),
-        name!(acquired_at, Option<TimestampWithTimeZone>),
-        name!(waits_for, Option<String>),
-    ),
-> {
+fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let mut rows = Vec::new();
     for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
         let Some(pid) = backend.pid_here() else {
             continue;
         };
+        let row = |key: i64, mode| [pid.into_datum(), key.into_datum(), (mode == Mode::Shared).into_datum()];
         for hold in backend.holds() {
-            let depth = |scope| Some(hold.depth(scope).load(Relaxed) as i32);
-            let since = timestamp::from_ms(hold.since_ms());
-            let (session, transaction) = (depth(Scope::Session), depth(Scope::Transaction));
-            rows.push((pid, hold.key(), hold.mode() == Mode::Shared, session, transaction, since, None));
+            let [pid, key, shared] = row(hold.key(), hold.mode());
+            let depth = |scope| (hold.depth(scope).load(Relaxed) as i32).into_datum();
+            let since = timestamp::from_ms(hold.since_ms()).into_datum();
+            rows.push([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]);
         }
         if let Some((key, mode, scope)) = backend.wait() {
+            let [pid, key, shared] = row(key, mode);
             let scope = if scope == Scope::Transaction { "transaction" } else { "session" };
-            rows.push((pid, key, mode == Mode::Shared, None, None, None, Some(scope.to_owned())));
+            rows.push([pid, key, shared, None, None, None, scope.into_datum()]);
         }
     }
-    TableIterator::new(rows)
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
 }

@@ -1,7 +1,10 @@
 //! Background workers: starting them, and the signals they handle.
 
-use super::compat::set_signal_handler;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
+#[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
+use pgrx::pg_sys::pqsignal as set_signal_handler;
+#[cfg(feature = "pg18")]
+use pgrx::pg_sys::pqsignal_be as set_signal_handler;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_int};
 use std::time::Duration;

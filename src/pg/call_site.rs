@@ -1,6 +1,6 @@
 //! A cache at each call site of a query, so that a call in a hot INSERT compares no text.
 
-use crate::pg::encoding::decoded;
+use super::encoding::text_arg;
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::borrow::Cow;
@@ -78,13 +78,4 @@ impl CallSite {
             (*arg).type_ == pg_sys::NodeTag::T_Const
         }
     }
-}
-
-/// A text argument of a call; `None` if it is NULL.
-///
-/// # Safety
-/// `fcinfo` is that of the running call, and the argument exists and is a text.
-pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Option<Cow<'a, str>> {
-    // SAFETY: by the above. A text has the format of a bytea, and lives as long as the call.
-    unsafe { pgrx::fcinfo::pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
 }

@@ -30,7 +30,7 @@ impl ConditionVariable {
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.variable.get()) };
     }
 
-    /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is cancelled.
+    /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is canceled.
     pub fn sleep(&self, time: Duration, event: &WaitEvent) -> bool {
         let ms = time.as_millis().max(1) as i64;
         // SAFETY: as in `prepare_to_sleep`.

@@ -1,8 +1,9 @@
-//! Conversion between the encoding of the database and UTF-8, the encoding of Rust's strings. Arguments and rows are converted
-//! on entry, results and arguments of queries on exit. Everything in between is UTF-8.
+//! What passes between PostgreSQL and Rust: texts and rows. Arguments and rows of queries are converted on entry from the
+//! encoding of the database to UTF-8, results and arguments of queries on exit. Everything in between is UTF-8.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Array, Datum, DatumWithOid, UnboxDatum};
+use pgrx::fcinfo::pg_getarg;
 use pgrx::impl_sql_translatable;
 use pgrx::prelude::*;
 use pgrx::varlena::varlena_to_byte_slice;
@@ -223,5 +224,77 @@ impl IntoDatum for Text<'_> {
 
     fn type_oid() -> pg_sys::Oid {
         pg_sys::TEXTOID
+    }
+}
+
+/// A text argument of a call; `None` if it is NULL.
+///
+/// # Safety
+/// `fcinfo` is that of the running call, and the argument exists and is a text.
+pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Option<Cow<'a, str>> {
+    // SAFETY: by the above. A text has the format of a bytea, and lives as long as the call.
+    unsafe { pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
+}
+
+/// A row of the running call's result type: its OUT parameters.
+pub struct Composite(pg_sys::Datum);
+
+impl_sql_translatable!(Composite, "record");
+
+// SAFETY: a function that returns a record must return a composite datum in the memory context of the call. `form` makes
+// one.
+unsafe impl BoxRet for Composite {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: as above.
+        unsafe { fcinfo.return_raw_datum(self.0) }
+    }
+}
+
+/// Forms the row that the running call returns.
+///
+/// # Safety
+/// `fcinfo` is that of the running call. The function has OUT parameters of the types of `columns`, in this order.
+pub unsafe fn form_row<const N: usize>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    columns: [Option<pg_sys::Datum>; N],
+) -> Composite {
+    // SAFETY: by the above.
+    unsafe { form(row_type(fcinfo), columns) }
+}
+
+/// Forms the rows of the set that the running call returns.
+///
+/// # Safety
+/// As for [`form_row`], in the first call of the set.
+pub unsafe fn form_rows<const N: usize>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    rows: impl IntoIterator<Item = [Option<pg_sys::Datum>; N]> + 'static,
+) -> SetOfIterator<'static, Composite> {
+    // SAFETY: by the above. pgrx runs the first call in the memory context of the whole set, where the type stays.
+    let row_type = unsafe { row_type(fcinfo) };
+    // SAFETY: by the above.
+    SetOfIterator::new(rows.into_iter().map(move |columns| unsafe { form(row_type, columns) }))
+}
+
+/// # Safety
+/// `fcinfo` is that of the running call of a function with OUT parameters.
+unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
+    let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
+    // SAFETY: by the above; stores the type in a local.
+    unsafe {
+        pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);
+        pg_sys::BlessTupleDesc(row_type)
+    }
+}
+
+/// # Safety
+/// The columns are those of the type.
+unsafe fn form<const N: usize>(row_type: pg_sys::TupleDesc, columns: [Option<pg_sys::Datum>; N]) -> Composite {
+    let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+    let mut nulls = columns.map(|column| column.is_none());
+    // SAFETY: by the above. Both arrays have one element for each column.
+    unsafe {
+        let row = pg_sys::heap_form_tuple(row_type, values.as_mut_ptr(), nulls.as_mut_ptr());
+        Composite(pg_sys::HeapTupleHeaderGetDatum((*row).t_data))
     }
 }

@@ -6,21 +6,19 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// The latch of a process, as other processes reach it: an address in shared memory, the same in all processes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LatchAddress(pub usize);
+/// The address of this process's latch, for other processes: it is in shared memory, at the same address in all of them.
+pub fn address() -> usize {
+    // SAFETY: every process has its latch.
+    unsafe { pg_sys::MyLatch as usize }
+}
 
-impl LatchAddress {
-    pub fn of_this_process() -> Self {
-        // SAFETY: every process has its latch.
-        Self(unsafe { pg_sys::MyLatch } as usize)
-    }
-
-    /// Wakes the process that owns the latch now. If another process has ended, one that reuses its latch wakes for nothing.
-    pub fn set(self) {
-        // SAFETY: the latch of a process slot in shared memory, which exists as long as the server.
-        unsafe { pg_sys::SetLatch(self.0 as *mut pg_sys::Latch) };
-    }
+/// Wakes the process that owns a latch now. If another process has ended, one that reuses its latch wakes for nothing.
+///
+/// # Safety
+/// A process of this server got the address from [`address`].
+pub unsafe fn set_at(address: usize) {
+    // SAFETY: by the above, the latch of a process slot in shared memory, which exists as long as the server.
+    unsafe { pg_sys::SetLatch(address as *mut pg_sys::Latch) };
 }
 
 /// Sleeps until the latch is set, at most `time` if there is one, and resets the latch. Serves no interrupts.

@@ -1,6 +1,10 @@
-//! Recovery: whether this server replays WAL, and what the control file says.
+//! Recovery: whether this server replays WAL, when it began to write, and what the control file says.
 
+use super::spi::{Query, value};
+use super::system_clock;
 use pgrx::prelude::*;
+use std::fs::read_to_string;
+use std::sync::OnceLock;
 
 pub fn is_in_progress() -> bool {
     // SAFETY: reads a flag.
@@ -31,6 +35,31 @@ pub fn system_identifier() -> u64 {
 pub fn timeline() -> u32 {
     // SAFETY: reads shared memory.
     unsafe { pg_sys::GetWALInsertionTimeLine() }
+}
+
+/// When this server began to write, by CLOCK_BOOTTIME. PostgreSQL starts the WAL writer then: after a start, a promotion
+/// or a crash. `None` while there is no WAL writer: the server has not begun yet.
+pub fn began_to_write_us() -> Option<i64> {
+    static BEGAN_US: OnceLock<i64> = OnceLock::new();
+    static WAL_WRITER: Query = Query::of_statistics(
+        "SELECT pid FROM pg_catalog.pg_stat_get_activity(NULL) \
+         WHERE backend_type OPERATOR(pg_catalog.=) 'walwriter'",
+    );
+    if let Some(began_us) = BEGAN_US.get() {
+        return Some(*began_us);
+    }
+    let pid: i32 = WAL_WRITER.read_latest(&[], |row| value(row, 1)).pop()?;
+    Some(*BEGAN_US.get_or_init(|| started_us(pid).unwrap_or_else(system_clock::boot_us)))
+}
+
+/// When a process started, rounded up to the kernel's tick.
+fn started_us(pid: i32) -> Option<i64> {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name, in parentheses, may contain any character. The 22nd field is the 20th after it.
+    let ticks: i64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    // SAFETY: asks for a constant of the system.
+    let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Some((ticks + 1) * 1_000_000 / ticks_a_second)
 }
 
 fn control_file<R>(read: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {

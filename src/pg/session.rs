@@ -1,30 +1,7 @@
 //! Facts about this process, its session and its server.
 
-use super::encoding;
 use super::ereport::Report;
 use pgrx::prelude::*;
-use std::ffi::CStr;
-
-unsafe extern "C-unwind" {
-    /// Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot fail.
-    #[link_name = "GetUserId"]
-    safe fn get_user_id() -> pg_sys::Oid;
-}
-
-/// The current user.
-#[inline]
-pub fn user() -> pg_sys::Oid {
-    get_user_id()
-}
-
-/// The name of the current user; empty if the role was dropped.
-pub fn user_name() -> String {
-    // SAFETY: null or a C string, copied at once.
-    unsafe {
-        let name = pg_sys::GetUserNameFromId(user(), true);
-        if name.is_null() { String::new() } else { encoding::name(CStr::from_ptr(name)) }
-    }
-}
 
 /// The database of this process.
 pub fn database() -> u32 {

@@ -1,14 +1,146 @@
-//! Queries, with plans that the process keeps. Every name in them is qualified: see [`super::owner`].
+//! Queries on the tables of an extension, with the rights of their owner, and with plans that the process keeps. Users have
+//! no rights to the tables: the functions decide what a caller may do before a query runs.
+//!
+//! Queries must qualify every name, those of operators and types too: the user's search path applies, and before it the
+//! temporary schema.
 
 use super::encoding::{self, Text};
 use super::ereport::Report;
-use super::owner::{self, ExtensionTable};
+use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+
+/// The extension of this library, and the schema of its tables.
+const EXTENSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_NAME"), "\0").as_bytes()) {
+    Ok(name) => name,
+    Err(_) => unreachable!(),
+};
+
+/// A table of the extension.
+pub struct ExtensionTable {
+    name: &'static CStr,
+    /// The OID of the table that was found to be the extension's; 0 until one was.
+    verified: AtomicU32,
+}
+
+impl ExtensionTable {
+    pub const fn new(name: &'static CStr) -> Self {
+        Self { name, verified: AtomicU32::new(0) }
+    }
+
+    /// A query on this table, and on others of the same owner.
+    pub const fn query(&'static self, sql: &'static str) -> Query {
+        Query { rights: Rights::OwnerOf(self), sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
+    }
+
+    /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, any role that may
+    /// create schemas can create another table of that name.
+    pub fn find(&self) -> Option<pg_sys::Oid> {
+        // SAFETY: C strings; looks into the system's caches.
+        let table = unsafe {
+            let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
+            if schema == pg_sys::InvalidOid {
+                return None;
+            }
+            pg_sys::get_relname_relid(self.name.as_ptr(), schema)
+        };
+        (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
+    }
+
+    /// Reads `pg_depend`, which has no cache: once for each table and process. A query on a table of another owner that
+    /// got the same OID would run with no more than that owner's rights.
+    fn is_of_extension(&self, table: pg_sys::Oid) -> bool {
+        if self.verified.load(Relaxed) == table.to_u32() {
+            return true;
+        }
+        // SAFETY: a C string; reads catalogs.
+        let is_member = unsafe {
+            let extension = pg_sys::get_extension_oid(EXTENSION.as_ptr(), true);
+            extension != pg_sys::InvalidOid
+                && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, table) == extension
+        };
+        if is_member {
+            self.verified.store(table.to_u32(), Relaxed);
+        }
+        is_member
+    }
+
+    /// Locks the table until the end of the transaction. The lock keeps DROP EXTENSION out, so the names in a query mean
+    /// the extension's tables.
+    pub fn lock(&self, mode: u32) -> pg_sys::Oid {
+        loop {
+            let table = self.find().unwrap_or_else(|| self.raise_missing());
+            // SAFETY: in a transaction. It waits for a lock as a query does.
+            unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
+            if self.find() == Some(table) {
+                return table;
+            }
+            // SAFETY: locked above. The table was dropped during the wait.
+            unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
+        }
+    }
+
+    fn raise_missing(&self) -> ! {
+        let (extension, table) = (EXTENSION.to_string_lossy(), self.name.to_string_lossy());
+        Report::new(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+            format!("table \"{extension}.{table}\" of extension {extension} does not exist"),
+        )
+        .hint(format!(
+            "The extension was dropped, or is of an older version: run CREATE EXTENSION {extension} or ALTER EXTENSION {extension} UPDATE."
+        ))
+        .raise()
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot fail.
+    #[link_name = "GetUserId"]
+    safe fn get_user_id() -> pg_sys::Oid;
+}
+
+/// The current user.
+#[inline]
+pub fn user() -> pg_sys::Oid {
+    get_user_id()
+}
+
+/// The name of the current user; empty if the role was dropped.
+pub fn user_name() -> String {
+    // SAFETY: null or a C string, copied at once.
+    unsafe {
+        let name = pg_sys::GetUserNameFromId(user(), true);
+        if name.is_null() { String::new() } else { encoding::name(CStr::from_ptr(name)) }
+    }
+}
+
+/// Runs with the rights of the table's owner, as PostgreSQL's referential integrity does, with the table locked in this mode.
+pub fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
+    let table = table.lock(mode);
+    // SAFETY: the table is there, because it is locked.
+    let owner = unsafe { (*PgRelation::open(table).rd_rel).relowner };
+    as_role(owner, work)
+}
+
+/// Runs with the rights of a role. If `work` raises, the end of the (sub)transaction restores the user.
+pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
+    let mut user = pg_sys::InvalidOid;
+    let mut context = 0;
+    let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_NOFORCE_RLS;
+    // SAFETY: both point to locals.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        pg_sys::SetUserIdAndSecContext(role, context | flags as i32);
+    }
+    let result = work();
+    // SAFETY: restores what was read above.
+    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
+    result
+}
 
 /// The predefined role `pg_read_all_stats`, which no header of PostgreSQL names for C.
 const READ_ALL_STATS: pg_sys::Oid = pg_sys::Oid::from_u32(3375);
@@ -22,19 +154,25 @@ enum Rights {
 /// A query whose plan the process keeps from its first use.
 pub struct Query {
     rights: Rights,
-    text: fn() -> String,
+    sql: Sql,
     plan: AtomicPtr<pg_sys::_SPI_plan>,
 }
 
+enum Sql {
+    Fixed(&'static str),
+    /// Composed at the first use.
+    Composed(fn() -> String),
+}
+
 impl Query {
-    /// A query on a table of an extension, and on others of the same owner.
-    pub const fn new(table: &'static ExtensionTable, text: fn() -> String) -> Self {
-        Self { rights: Rights::OwnerOf(table), text, plan: AtomicPtr::new(null_mut()) }
+    /// As [`ExtensionTable::query`], composed of parts that queries share.
+    pub const fn new(table: &'static ExtensionTable, sql: fn() -> String) -> Self {
+        Self { rights: Rights::OwnerOf(table), sql: Sql::Composed(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
     /// A query on the statistics of the server.
-    pub const fn of_statistics(text: fn() -> String) -> Self {
-        Self { rights: Rights::ReadAllStats, text, plan: AtomicPtr::new(null_mut()) }
+    pub const fn of_statistics(sql: &'static str) -> Self {
+        Self { rights: Rights::ReadAllStats, sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
     /// Reads what is committed now, even if the transaction's snapshot is older. Begins no new command, which the leader
@@ -90,8 +228,8 @@ impl Query {
         };
         let mode = if read_only { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
         match self.rights {
-            Rights::OwnerOf(table) => owner::as_owner_of(table, mode, || Spi::connect(|_| run())),
-            Rights::ReadAllStats => owner::as_role(READ_ALL_STATS, || Spi::connect(|_| run())),
+            Rights::OwnerOf(table) => as_owner_of(table, mode, || Spi::connect(|_| run())),
+            Rights::ReadAllStats => as_role(READ_ALL_STATS, || Spi::connect(|_| run())),
         }
     }
 
@@ -100,11 +238,15 @@ impl Query {
         if !kept.is_null() {
             return kept;
         }
-        let text = CString::new((self.text)()).expect("a query of ours has no NUL");
+        let sql = match self.sql {
+            Sql::Fixed(sql) => CString::new(sql),
+            Sql::Composed(compose) => CString::new(compose()),
+        };
+        let sql = sql.expect("a query of ours has no NUL");
         let mut types: Vec<_> = args.iter().map(DatumWithOid::oid).collect();
         // SAFETY: connected to SPI; as many types as are said.
         let plan = unsafe {
-            let plan = pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
+            let plan = pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr());
             if plan.is_null() {
                 unexpected::<()>(Spi::check_status(pg_sys::SPI_result).expect_err("there is no plan"));
             }
@@ -192,14 +334,13 @@ pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize)
 
 /// PostgreSQL raises its own errors. This error means that the query does not fit the tables.
 pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
+    let extension = EXTENSION.to_string_lossy();
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("cannot read the tables of {}: {error}", env!("CARGO_PKG_NAME")),
+        format!("cannot read the tables of {extension}: {error}"),
     )
-    .hint(concat!(
-        "The library and the SQL objects may be of different versions: run ALTER EXTENSION ",
-        env!("CARGO_PKG_NAME"),
-        " UPDATE."
+    .hint(format!(
+        "The library and the SQL objects may be of different versions: run ALTER EXTENSION {extension} UPDATE."
     ))
     .raise()
 }

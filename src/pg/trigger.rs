@@ -11,24 +11,24 @@ use std::ffi::CStr;
 pub type Tuple<'a> = PgHeapTuple<'a, AllocatedByRust>;
 
 /// The result of a trigger: the row to write, or none to skip it.
-pub struct Row(Option<pg_sys::Datum>);
+pub struct TriggerRow(Option<pg_sys::Datum>);
 
-impl_sql_translatable!(Row, "trigger");
+impl_sql_translatable!(TriggerRow, "trigger");
 
-impl From<Option<Tuple<'_>>> for Row {
+impl From<Option<Tuple<'_>>> for TriggerRow {
     fn from(tuple: Option<Tuple>) -> Self {
         Self(tuple.and_then(PgHeapTuple::into_trigger_datum))
     }
 }
 
-impl From<pg_sys::HeapTuple> for Row {
+impl From<pg_sys::HeapTuple> for TriggerRow {
     fn from(tuple: pg_sys::HeapTuple) -> Self {
         Self(Some(tuple.into()))
     }
 }
 
 // SAFETY: a trigger must return a tuple in the memory of the call, or a null pointer.
-unsafe impl BoxRet for Row {
+unsafe impl BoxRet for TriggerRow {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: as above. For no row, a trigger returns a null pointer, not NULL.
         unsafe { fcinfo.return_raw_datum(self.0.unwrap_or(pg_sys::Datum::null())) }

@@ -10,6 +10,7 @@ use super::{demand, errors, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::session;
+use crate::pg::spi;
 use crate::text_cache::TextCache;
 use crate::{error, shmem};
 use idgen_core::segment::{Draw, Ring, RingHandle, TagKey};
@@ -46,7 +47,7 @@ impl AttachedSegment {
     /// True if nothing has changed since, and for the current user.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        self.changes == CHANGES.load(Relaxed) && self.user == session::user()
+        self.changes == CHANGES.load(Relaxed) && self.user == spi::user()
     }
 
     /// The next value; `None` if this process must attach again or wait. The hot path: no lock, no allocation, no
@@ -87,7 +88,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     let changes = CHANGES.load(Relaxed);
     let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
     if !row.may_draw {
-        errors::may_not_draw(tag, &session::user_name()).raise();
+        errors::may_not_draw(tag, &spi::user_name()).raise();
     }
     let source = if row.created_here {
         if session::is_parallel_worker() {
@@ -101,7 +102,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         let Attachment { index, handle, .. } = attach_row(&row);
         ValueSource::Shared { ring: ring(index), handle, index }
     };
-    let attached = AttachedSegment { source, creation: row.key.creation, user: session::user(), changes };
+    let attached = AttachedSegment { source, creation: row.key.creation, user: spi::user(), changes };
     KNOWN.insert(tag, attached);
     attached
 }

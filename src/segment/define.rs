@@ -5,7 +5,7 @@ use super::errors;
 use super::store::{self, TagRow};
 use crate::args;
 use crate::pg::encoding::{Text, c_string};
-use crate::pg::session;
+use crate::pg::spi;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -51,7 +51,7 @@ fn segment_create(
         upper_bound: args::required(upper_bound, "upper_bound"),
     };
     definition.check_new().unwrap_or_else(|e| errors::definition(e).raise());
-    if !store::insert(tag, session::user(), &definition, target_duration) {
+    if !store::insert(tag, spi::user(), &definition, target_duration) {
         errors::exists(tag).raise();
     }
 }
@@ -163,7 +163,7 @@ fn role_oid(name: &str) -> pg_sys::Oid {
 fn new_owner(name: &str) -> pg_sys::Oid {
     let role = role_oid(name);
     // SAFETY: as above.
-    if !unsafe { pg_sys::is_member_of_role(session::user(), role) } {
+    if !unsafe { pg_sys::is_member_of_role(spi::user(), role) } {
         errors::not_member(name).raise();
     }
     role

@@ -4,7 +4,7 @@ use super::errors;
 use super::state::{SEGMENTS, Segments, ring_state, ring_states};
 use crate::pg::bgworker::Worker;
 use crate::pg::ereport::Report;
-use crate::pg::latch::LatchAddress;
+use crate::pg::latch;
 use crate::pg::{session, system_clock};
 use idgen_core::segment::RingTenant;
 use idgen_core::segment::refillers::Call;
@@ -25,7 +25,8 @@ pub fn summon() -> Result<(), Report> {
     let database = session::database();
     let call = SEGMENTS.exclusive(|segments| segments.refillers.call(database, system_clock::boot_us()));
     match call {
-        Call::Wake { latch } => LatchAddress(latch).set(),
+        // SAFETY: the refill worker has stored the address.
+        Call::Wake { latch } => unsafe { latch::set_at(latch) },
         Call::Start => {
             if !WORKER.start_for_database(database) {
                 SEGMENTS.exclusive(|segments| segments.refillers.give_up(database));

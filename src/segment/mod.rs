@@ -3,7 +3,7 @@
 
 use crate::args;
 use crate::pg::call_site::CallSite;
-use crate::pg::composite::{self, Composite};
+use crate::pg::encoding::{Composite, form_row};
 use crate::pg::{process_utility, srf};
 use crate::shmem;
 use attach::AttachedSegment;
@@ -50,7 +50,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     }
     let run = site.with(attach::of_call, |attached| draw::block(attached, &site, count as u64));
     // SAFETY: three columns, all bigint, as declared.
-    unsafe { composite::form(fcinfo, [run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()]) }
+    unsafe { form_row(fcinfo, [run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()]) }
 }
 
 /// A set that is being returned.

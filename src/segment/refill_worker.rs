@@ -5,7 +5,7 @@ use super::demand::{wanted, with_demand};
 use super::refill;
 use super::state::{SEGMENTS, ring_state};
 use crate::pg::bgworker;
-use crate::pg::latch::{self, LatchAddress};
+use crate::pg::latch;
 use crate::pg::wait_event;
 use crate::pg::{session, xact};
 use crate::shmem;
@@ -45,8 +45,7 @@ pub extern "C-unwind" fn idgen_refill(argument: pg_sys::Datum) {
         return;
     }
     let database = bgworker::database_argument(argument);
-    let LatchAddress(latch) = LatchAddress::of_this_process();
-    if !SEGMENTS.exclusive(|segments| segments.refillers.begin(database, latch)) {
+    if !SEGMENTS.exclusive(|segments| segments.refillers.begin(database, latch::address())) {
         return;
     }
     DATABASE.store(database, Relaxed);
@@ -57,7 +56,7 @@ pub extern "C-unwind" fn idgen_refill(argument: pg_sys::Datum) {
     bgworker::set_variable(c"default_transaction_read_only", c"off");
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
     bgworker::set_variable(c"lock_timeout", LOCK_TIMEOUT);
-    run(database, latch);
+    run(database, latch::address());
 }
 
 /// The database of this worker. A process that could not connect has none by PostgreSQL's own account.
@@ -118,8 +117,7 @@ fn end(database: u32, latch: usize, failing: bool) -> bool {
 fn before_exit(_code: i32) {
     refill::restore_demand();
     let database = DATABASE.load(Relaxed);
-    let LatchAddress(latch) = LatchAddress::of_this_process();
-    SEGMENTS.exclusive(|segments| segments.refillers.end(database, latch));
+    SEGMENTS.exclusive(|segments| segments.refillers.end(database, latch::address()));
     for (index, _) in wanted(database) {
         ring_state(index).refilled.broadcast();
     }

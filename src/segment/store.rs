@@ -1,8 +1,7 @@
 //! The table `idgen.segment`: every query on its rows.
 
-use crate::pg::owner::{ExtensionTable, as_owner_of};
-use crate::pg::session::{database, user};
-use crate::pg::spi::{self, Query, unexpected, value};
+use crate::pg::session::database;
+use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, unexpected, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::tag::TagDefinition;
@@ -13,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One row for each tag.
-pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"idgen", c"segment");
+pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
 
 /// The row of a tag, and what the current user may do with it.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@
 use super::state::{SEGMENTS, ring_state};
 use super::{errors, store};
 use crate::pg::encoding::Text;
-use crate::pg::trigger::{self, Row, Tuple};
+use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
 use crate::pg::{session, system_clock};
 use crate::shmem;
@@ -33,7 +33,7 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<Row, Box<dyn std::error::Error>> {
+fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::row_trigger_only().raise());
     if !store::IS_ALLOCATION.load(Relaxed) {

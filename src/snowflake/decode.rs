@@ -6,8 +6,7 @@
 
 use super::errors;
 use super::layouts;
-use crate::pg::composite::{self, Composite};
-use crate::pg::encoding::Text;
+use crate::pg::encoding::{Composite, Text, form_row};
 use crate::pg::timestamp;
 use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;
@@ -42,7 +41,7 @@ fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composit
         (parts.sequence as i64).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { composite::form(fcinfo, datums) }
+    unsafe { form_row(fcinfo, datums) }
 }
 
 /// The start of the id's tick. Raises what `snowflake_parts` raises.
@@ -146,7 +145,7 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         timestamp::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { composite::form(fcinfo, datums) }
+    unsafe { form_row(fcinfo, datums) }
 }
 
 /// An id as text. Raises 22023 for an unknown format, 22003 for a negative id.

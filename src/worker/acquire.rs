@@ -3,18 +3,19 @@
 use super::checks::{finite_us, require_own_transaction};
 use super::errors;
 use super::history::{self, HistoryBounds};
-use super::preference::WorkerPreference;
-use super::store::rectangles::{HeldWorkerId, used_until_us};
+use super::store::{HeldWorkerId, used_until_us};
 use crate::args;
-use crate::lease::{self, AcquireRequest, Granted, LeaseState, NewHolder, pending};
-use crate::pg::call_site::text_arg;
-use crate::pg::composite::{self, Composite};
-use crate::pg::lock_wait::Limit;
+use crate::lease::{self, AcquireRequest, Granted, LEASE, LeaseState, NewHolder, SlotPreference, pending};
+use crate::pg::advisory_lock::Limit;
+use crate::pg::encoding::text_arg;
+use crate::pg::encoding::{Composite, form_row};
+use crate::pg::spi::{Query, value};
 use crate::pg::timestamp;
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// The arguments after the pool.
@@ -27,10 +28,9 @@ struct Request {
 
 /// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if it is free, else the last worker id
 /// of `owner` if its id times are over, else any other. `ttl` is at most the pool's; NULL binds the lease to the
-/// session. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22004 for a
-/// NULL pool, 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an
-/// unknown pool, 53400 if no worker id is free, 55000 if the caller is too far ahead, or if this database is a copy of
-/// the coordinator.
+/// session. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an
+/// infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no
+/// worker id is free, and 55000 if the caller is too far ahead.
 #[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
            reached timestamptz DEFAULT NULL, prefer int DEFAULT NULL, \
            OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
@@ -70,7 +70,7 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         granted.expires_at().into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { composite::form(fcinfo, columns) }
+    unsafe { form_row(fcinfo, columns) }
 }
 
 /// The ttl of the lease, `None` to bind it to the session; and how far the caller is ahead of this clock, if it does
@@ -113,7 +113,7 @@ fn acquire_slot(
         ttl_us: lease_ttl_us,
         holder: NewHolder { owner, data: None, bind_session: lease_ttl_us.is_none() },
         only_if_free: true,
-        preference: &WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) },
+        preference: Some(&WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) }),
         has_one_snapshot: false,
     };
     let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
@@ -144,3 +144,62 @@ fn pool_ttl_us(pool: &str) -> i64 {
     }
     lease.definition.ttl_us
 }
+
+/// The worker ids of a pool that a new holder prefers, by the rectangles of their last holders.
+struct WorkerPreference<'a> {
+    pool: &'a str,
+    owner: Option<&'a str>,
+    /// The worker id that the caller asks for.
+    wanted: Option<i32>,
+}
+
+impl SlotPreference for WorkerPreference<'_> {
+    /// The wanted worker id, then the last one of the owner: each only if its rectangle is over.
+    fn first(&self) -> Vec<i32> {
+        let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
+        let candidates = self.wanted.into_iter().chain(last_of_owner());
+        candidates.filter(|worker_id| !is_ahead(self.pool, *worker_id)).collect()
+    }
+
+    fn last(&self) -> Vec<i32> {
+        AHEAD.read_latest(&[self.pool.into()], |row| value(row, 1))
+    }
+
+    fn ended(&self) -> HashSet<i32> {
+        OVER.read_latest(&[self.pool.into()], |row| value(row, 1)).into_iter().collect()
+    }
+}
+
+static LAST_OF_OWNER: Query = LEASE.query(
+    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
+     ORDER BY acquired_at DESC LIMIT 1",
+);
+
+/// The last worker id of an owner, unless another owner has had it since.
+fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
+    LAST_OF_OWNER.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
+}
+
+static IS_AHEAD: Query = LEASE.query(
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 \
+     AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
+);
+
+/// True if the rectangle of a worker id ends in the future, so that its next holder has to wait.
+fn is_ahead(pool: &str, worker_id: i32) -> bool {
+    !IS_AHEAD.read_latest(&[pool.into(), worker_id.into()], |_| ()).is_empty()
+}
+
+/// Worker ids whose next holder has to wait, the shortest wait first.
+static AHEAD: Query = LEASE.query(
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
+     ORDER BY not_after",
+);
+
+/// Worker ids whose rectangles are over: their holders can issue nothing more.
+static OVER: Query = LEASE.query(
+    "SELECT number FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()",
+);

@@ -1,6 +1,6 @@
 //! Confirming a rectangle: waits until a failover to a synchronous standby keeps it.
 //!
-//! A commit that is cancelled while it waits for a standby succeeds, with a warning that the caller may never see. So a
+//! A commit that is canceled while it waits for a standby succeeds, with a warning that the caller may never see. So a
 //! caller that must know calls `worker_confirm()` after the commit, which reads how much WAL the standbys have flushed.
 
 use super::{errors, history};
@@ -11,7 +11,7 @@ use crate::pg::latch;
 use crate::pg::session;
 use crate::pg::spi::{Query, optional, value};
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::{compat, xact};
+use crate::pg::{spi, xact};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
@@ -25,21 +25,18 @@ struct Confirmable {
     is_uncommitted: bool,
 }
 
-static FIND: Query = Query::new(&LEASE, || {
-    "SELECT lease.slot, known.not_after, \
+static FIND: Query = LEASE.query("SELECT lease.slot, known.not_after, \
             COALESCE(known.xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid, false) \
      FROM idgen.lease LEFT JOIN idgen.worker_number AS known \
        ON known.pool OPERATOR(pg_catalog.=) lease.name AND known.number OPERATOR(pg_catalog.=) lease.slot \
       AND known.token OPERATOR(pg_catalog.=) lease.token \
      WHERE lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPERATOR(pg_catalog.=) $2 \
        AND lease.depth OPERATOR(pg_catalog.>) 0 \
-       AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')"
-        .to_owned()
-});
+       AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')");
 
 /// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Returns at once if there
-/// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on
-/// a standby, 42501 if the lease is another role's, 55000 for a stale token or a bare lease.
+/// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on a
+/// standby, 42501 if the lease is another role's, and 55000 for a stale token or a bare lease.
 #[pg_extern(sql = "CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
@@ -53,7 +50,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     };
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
     let found = xact::rolled_back(|| {
-        let found = FIND.read_latest(&[pool.into(), token.into(), session::user().into()], read).pop();
+        let found = FIND.read_latest(&[pool.into(), token.into(), spi::user().into()], read).pop();
         if found.is_some() {
             history::for_holder(pool, token);
         }
@@ -69,7 +66,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     not_after
 }
 
-/// Waits until the synchronous standbys have flushed WAL up to this position. Can be cancelled.
+/// Waits until the synchronous standbys have flushed WAL up to this position. Can be canceled.
 fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
     while has_synchronous_standbys() && flushed_by_standbys() < until {
         check_for_interrupts!();
@@ -95,10 +92,13 @@ fn has_synchronous_standbys() -> bool {
     }
 }
 
+/// The index of `SyncRepLock` among PostgreSQL's own LWLocks, the same in versions 15 to 18.
+const SYNC_REP_LOCK: usize = 32;
+
 fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
     // SAFETY: shared memory that exists as long as the server; the lock guards it.
     unsafe {
-        let lock = compat::sync_rep_lock();
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(SYNC_REP_LOCK)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
         let flushed = (*pg_sys::WalSndCtl).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize];
         pg_sys::LWLockRelease(lock);

@@ -2,6 +2,10 @@
 //!
 //! On a coordinator, the SQL functions grant, renew, confirm and release worker ids. On every server, a background
 //! worker, the keeper, leases the worker id of the server from the coordinator.
+//!
+//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption of
+//! the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They add the
+//! errors that their comments say.
 
 use crate::clock;
 use crate::shmem;
@@ -10,30 +14,27 @@ use crate::snowflake::node;
 mod acquire;
 mod checks;
 mod confirm;
-mod correct;
 mod errors;
 mod history;
 mod keeper;
 mod lease_file;
-mod move_pool;
-mod preference;
-mod release;
+mod manage;
 mod renew;
-mod source;
+mod server;
 mod state;
 mod stats;
 mod store;
 
-pub use release::release;
+pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
 pub use stats::{WorkerStatus, status};
-pub use store::rectangles::pool_that_grants;
+pub use store::pool_that_grants;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::STATE, &SERVER_LEASE]);
-    shmem::at_startup(source::begin);
-    node::lease_from(node::NodeSource { follow_settings: source::follow_settings, wait: source::wait_for_node });
-    clock::on_lease_end_reached(source::wait_for_renewal);
+    shmem::at_startup(server::begin);
+    node::lease_from(node::NodeSource { follow_settings: server::follow_settings, wait: server::wait_for_node });
+    clock::on_lease_end_reached(server::wait_for_renewal);
     keeper::register();
 }

@@ -1,21 +1,21 @@
-//! Renewing a worker id: extends its lease, and the end of its rectangle.
+//! Renewing and releasing a worker id: its lease, and the end of its rectangle.
 
 use super::checks::{finite_us, require_own_transaction};
 use super::history;
-use super::store::rectangles::HeldWorkerId;
+use super::store::HeldWorkerId;
 use crate::args;
 use crate::lease::{self, Granted, LeaseState, pending};
-use crate::pg::composite::{self, Composite};
 use crate::pg::encoding::Text;
-use crate::pg::timestamp;
+use crate::pg::encoding::{Composite, form_row};
+use crate::pg::{timestamp, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
-use pgrx::datum;
+use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 /// Extends the lease of a worker id and the end of its id time. `last_not_after` is the end that the caller was last
 /// told. Of two processes with one token, the second one is refused. `reached` is the latest time of the caller's ids
-/// and clock; NULL: this server's clock. Raises 22004 for other NULLs, 22008 for an infinite `reached`, 25001 in a
-/// transaction block, 55000 for a stale token, a bare lease or another end, 42501 if the lease is another role's.
+/// and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a transaction block, 55000 for
+/// a stale token, a bare lease or another end, and 42501 if the lease is another role's.
 #[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, \
            reached timestamptz DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -48,7 +48,7 @@ fn worker_renew_compared(
 fn worker_renew(
     pool: Option<Text>,
     token: Option<i64>,
-    ttl: Option<datum::Interval>,
+    ttl: Option<Interval>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
@@ -74,5 +74,47 @@ fn checked_bounds(pool: &str, token: i64) -> PoolBounds {
 unsafe fn result(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, rectangle: Rectangle) -> Composite {
     let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
     // SAFETY: by the above; the types are those of the OUT parameters.
-    unsafe { composite::form(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
+    unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
+}
+
+/// Releases a worker id. True if it is free now. `last_time` is the last time in the caller's ids: the next holder
+/// begins after it; NULL: after the end of the rectangle. `last_not_after` is the end that the caller was last told;
+/// NULL compares nothing. Raises 42501 if the lease is another role's, and 55000 for a stale token, a bare lease or another
+/// end: another process with the token may have used later times.
+#[pg_extern(sql = "CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL, \
+           last_not_after timestamptz DEFAULT NULL) RETURNS boolean \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn worker_release_compared(
+    pool: Option<Text>,
+    token: Option<i64>,
+    last_time: Option<TimestampWithTimeZone>,
+    last_not_after: Option<TimestampWithTimeZone>,
+) -> bool {
+    release(pool, token, last_time, last_not_after)
+}
+
+pub fn release(
+    pool: Option<Text>,
+    token: Option<i64>,
+    last_time: Option<TimestampWithTimeZone>,
+    last_not_after: Option<TimestampWithTimeZone>,
+) -> bool {
+    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
+    xact::require_read_write(c"worker_release()");
+    let slot = lease::slot_of(pool, token);
+    let is_free = lease::release(pool, token);
+    let last_time = last_time.filter(|_| is_free);
+    if let Some(worker_id) = slot.filter(|_| last_time.is_some() || last_not_after.is_some()) {
+        // The row of the lease is locked, so no renewal is running.
+        let holder = HeldWorkerId { pool, worker_id, token };
+        let held = holder.rectangle();
+        if let Some(last_not_after) = last_not_after {
+            holder.require_end(held, timestamp::to_us(last_not_after));
+        }
+        if let Some(last_time) = last_time {
+            let not_after_us = held.used_until_us(Some(timestamp::to_us(last_time)));
+            holder.save(Rectangle { not_after_us, ..held });
+        }
+    }
+    is_free
 }

@@ -1,7 +1,7 @@
 //! The lease of this server's worker id, in shared memory.
 
 use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::latch::LatchAddress;
+use crate::pg::latch;
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
 use idgen_core::worker::Rectangle;
@@ -130,7 +130,8 @@ impl KeeperHandle {
         self.needed_ms.fetch_max(time_ms, Release);
         let latch = self.latch.load(Acquire);
         if latch != 0 {
-            LatchAddress(latch).set();
+            // SAFETY: `enter` has stored the address.
+            unsafe { latch::set_at(latch) };
         }
     }
 
@@ -141,7 +142,7 @@ impl KeeperHandle {
     /// Makes this process the keeper. PostgreSQL starts the next one only after this one has ended.
     pub fn enter(&self) {
         self.pid.store(std::process::id() as i32, Relaxed);
-        self.latch.store(LatchAddress::of_this_process().0, Release);
+        self.latch.store(latch::address(), Release);
     }
 
     pub fn leave(&self) {

@@ -1,13 +1,13 @@
 //! The view `idgen.stat_worker`: this server's worker id, and the state of its lease.
 
 use super::state::{SERVER_LEASE, STATE, ServerLease};
-use crate::pg::encoding::Text;
+use crate::pg::encoding::{Composite, Text, form_rows};
 use crate::pg::timestamp::from_us_or_infinity;
 use crate::pg::{system_clock, timestamp};
 use crate::settings;
 use crate::snowflake::node;
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 // "lease_views": the view idgen.workers reads idgen.leases.
 extension_sql_file!("views.sql", name = "worker_views", requires = ["lease_views", stat_get_worker]);
@@ -19,49 +19,35 @@ extension_sql_file!("views.sql", name = "worker_views", requires = ["lease_views
            OUT renewals bigint, OUT failures bigint, OUT failing_since timestamptz, OUT last_error text, OUT changes bigint) \
            RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_worker() -> TableIterator<
-    'static,
-    (
-        name!(source, &'static str),
-        name!(state, &'static str),
-        name!(worker_id, Option<i32>),
-        name!(datacenter_id, Option<i32>),
-        name!(pool, Option<Text<'static>>),
-        name!(not_before, Option<TimestampWithTimeZone>),
-        name!(not_after, Option<TimestampWithTimeZone>),
-        name!(coordinator, Option<Text<'static>>),
-        name!(pid, Option<i32>),
-        name!(renewals, i64),
-        name!(failures, i64),
-        name!(failing_since, Option<TimestampWithTimeZone>),
-        name!(last_error, Option<Text<'static>>),
-        name!(changes, i64),
-    ),
-> {
+fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let row = STATE.get().map(|worker| {
         let lease = SERVER_LEASE.shared(|lease| *lease);
         let current = node::CURRENT.require();
         let node = current.get();
-        (
-            if current.is_setting() { "setting" } else { "pool" },
-            status(&lease).name(),
-            node.map(|node| node.worker as i32),
-            node.map(|node| node.datacenter as i32),
-            lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name)).map(Text::from),
-            lease.rectangle().map(|rectangle| from_us_or_infinity(rectangle.not_before_us)),
-            lease.rectangle().map(|rectangle| from_us_or_infinity(rectangle.not_after_us)),
-            lease.coordinator.text().map(Text::from),
-            // Without a pool the keeper sleeps.
-            worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed)),
-            worker.renewals.load(Relaxed) as i64,
-            worker.failures.load(Relaxed) as i64,
-            lease.failing_since_ms.and_then(timestamp::from_ms),
-            lease.last_error.text().map(Text::from),
-            worker.changes.load(Relaxed) as i64,
-        )
+        let pool = lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name));
+        let rectangle = lease.rectangle();
+        // Without a pool the keeper sleeps.
+        let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
+        let count = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        [
+            if current.is_setting() { "setting" } else { "pool" }.into_datum(),
+            status(&lease).name().into_datum(),
+            node.map(|node| node.worker as i32).into_datum(),
+            node.map(|node| node.datacenter as i32).into_datum(),
+            pool.map(Text::from).into_datum(),
+            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_before_us)).into_datum(),
+            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_after_us)).into_datum(),
+            lease.coordinator.text().map(Text::from).into_datum(),
+            pid.into_datum(),
+            count(&worker.renewals),
+            count(&worker.failures),
+            lease.failing_since_ms.and_then(timestamp::from_ms).into_datum(),
+            lease.last_error.text().map(Text::from).into_datum(),
+            count(&worker.changes),
+        ]
     });
-    TableIterator::new(row)
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, row) }
 }
 
 /// The state of this server's worker id.

@@ -1,8 +1,7 @@
-//! The rows of `idgen.lease_definition`, names, and texts about holders.
+//! The rows of `idgen.lease_definition`, names of leases, and texts about holders.
 
-use super::slots::LEASE;
-use crate::pg::session::user;
-use crate::pg::spi::{self, Query, text, value};
+use super::LEASE;
+use crate::pg::spi::{self, Query, text, user, value};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 
@@ -20,7 +19,7 @@ fn define_text(column: &str, value: &str, change: &str) -> String {
     )
 }
 
-/// Defines a name, or changes its definition and keeps its definer. False if the caller may not act as the definer.
+/// Defines a lease, or changes its definition and keeps its definer. False if the caller may not act as the definer.
 pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: Option<i32>) -> bool {
     let query = if first_slot.is_some() { &DEFINE } else { &DEFINE_FROM_0 };
     let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
@@ -28,52 +27,47 @@ pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first
     !query.write_latest(&args, |_| ()).is_empty()
 }
 
-static RENAME: Query = Query::new(&LEASE, || {
-    "UPDATE idgen.lease SET name = $2 WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned()
-});
+static RENAME: Query =
+    LEASE.query("UPDATE idgen.lease SET name = $2 WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot");
 
-/// Moves all terms of a name, whose rows are locked, to another name, and drops the definition.
+/// Moves all terms of a lease, whose rows are locked, to another lease, and drops the definition.
 pub fn rename(from: &str, to: &str) {
     RENAME.write_latest(&[from.into(), to.into()], |_| ());
     DROP_DEFINITION.write_latest(&[from.into()], |_| ());
 }
 
-static DROP_ROWS: Query =
-    Query::new(&LEASE, || "DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot".to_owned());
-static DROP_DEFINITION: Query = Query::new(&LEASE, || {
-    "DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots".to_owned()
-});
+static DROP_ROWS: Query = LEASE.query("DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot");
+static DROP_DEFINITION: Query =
+    LEASE.query("DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots");
 
-/// Deletes all rows of a name, after waiting for transactions that have fenced. False if there were none.
+/// Deletes all rows of a lease, after waiting for transactions that have fenced. False if there were none.
 pub fn drop_all(name: &str) -> bool {
     let rows = DROP_ROWS.write_latest(&[name.into()], |_| ()).len();
     rows + DROP_DEFINITION.write_latest(&[name.into()], |_| ()).len() > 0
 }
 
-static REASSIGN: Query = Query::new(&LEASE, || {
+static REASSIGN: Query = LEASE.query(
     "UPDATE idgen.lease_definition SET owner = $2::pg_catalog.regrole \
-     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)"
-        .to_owned()
-});
+     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)",
+);
 
-/// Makes another role the definer of all names of these roles.
+/// Makes another role the definer of all leases of these roles.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
     spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()));
 }
 
-static OWNED: Query = Query::new(&LEASE, || {
-    "SELECT name FROM idgen.lease_definition WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name"
-        .to_owned()
-});
+static OWNED: Query = LEASE.query(
+    "SELECT name FROM idgen.lease_definition WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
+);
 
-/// The names that these roles have defined.
+/// The leases that these roles have defined.
 pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
     OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
 }
 
-static NAMES: Query = Query::new(&LEASE, || "SELECT DISTINCT name FROM idgen.lease ORDER BY name".to_owned());
+static NAMES: Query = LEASE.query("SELECT DISTINCT name FROM idgen.lease ORDER BY name");
 
-/// The names that have slots.
+/// The leases that have slots.
 pub fn names() -> Vec<String> {
     NAMES.read_latest(&[], |row| text(row, 1))
 }
@@ -96,11 +90,8 @@ pub fn holders(name: &str) -> Vec<Holder> {
     HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
 
-static FOREIGN_HOLDERS: Query = Query::new(&LEASE, || {
-    "SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
-     AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot"
-        .to_owned()
-});
+static FOREIGN_HOLDERS: Query = LEASE.query("SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
+     AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot");
 
 /// Slots with terms, even expired ones, of roles that the caller may not act as, and these roles.
 pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {

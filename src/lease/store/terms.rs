@@ -1,9 +1,7 @@
 //! The rows of terms, found by their token. The holder's role must be one that the caller may act as.
 
-use super::slots::{GRANTED, Granted, LEASE, granted};
-use crate::lease::boot_clock;
-use crate::pg::session::user;
-use crate::pg::spi::{Query, optional, text, value};
+use super::{GRANTED, Granted, LEASE, clock, granted};
+use crate::pg::spi::{Query, optional, text, user, value};
 use crate::pg::system_clock;
 use pgrx::datum::DatumWithOid;
 
@@ -21,13 +19,12 @@ static RENEW: Query = Query::new(&LEASE, || {
 
 /// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
-    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let (now_us, clock) = (system_clock::boot_us(), clock());
     let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
     RENEW.write_latest(&args, granted).pop()
 }
 
-static RENEW_MANY: Query = Query::new(&LEASE, || {
-    "WITH renewable AS (SELECT lease.name, lease.slot FROM idgen.lease \
+static RENEW_MANY: Query = LEASE.query("WITH renewable AS (SELECT lease.name, lease.slot FROM idgen.lease \
      JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
      AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
      WHERE lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE') \
@@ -35,9 +32,7 @@ static RENEW_MANY: Query = Query::new(&LEASE, || {
      UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
      ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) FROM renewable \
      WHERE renewable.name OPERATOR(pg_catalog.=) lease.name AND renewable.slot OPERATOR(pg_catalog.=) lease.slot \
-     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key"
-        .to_owned()
-});
+     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key");
 
 /// One of several terms that were renewed.
 pub struct Renewed {
@@ -50,7 +45,7 @@ pub struct Renewed {
 
 /// Renews the terms that exist. Locks their rows in the order of names, so that concurrent calls cannot deadlock.
 pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
-    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let (now_us, clock) = (system_clock::boot_us(), clock());
     let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
     let mut renewed = RENEW_MANY.write_latest(&args, |row| Renewed {
         name: text(row, 1),
@@ -63,11 +58,10 @@ pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Ve
     renewed
 }
 
-static UNBIND: Query = Query::new(&LEASE, || {
+static UNBIND: Query = LEASE.query(
     "UPDATE idgen.lease SET session = NULL, session_key = NULL \
-     WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2"
-        .to_owned()
-});
+     WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2",
+);
 
 /// Releases a term from its session: it lasts its time.
 pub fn unbind(name: &str, token: i64) {
@@ -85,7 +79,7 @@ static DEEPEN: Query = Query::new(&LEASE, || {
 
 /// Acquires a term once more. `None` if the token has no term.
 pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
-    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let (now_us, clock) = (system_clock::boot_us(), clock());
     let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
     DEEPEN.write_latest(&args, granted).pop()
 }
@@ -110,14 +104,14 @@ static RELEASE: Query = Query::new(&LEASE, || {
 });
 
 /// Releases a term once, and returns the depth that is left. `None` if the token has no term. The token stays in the
-/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined name is
-/// deleted unless a transaction has fenced, so that names of one job each do not accumulate.
+/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined lease is
+/// deleted unless a transaction has fenced, so that leases of one job each do not accumulate.
 pub fn release(name: &str, token: i64) -> Option<i32> {
     let term: [DatumWithOid; 3] = [name.into(), token.into(), user().into()];
     if !REMOVE.write_latest(&term, |_| ()).is_empty() {
         return Some(0);
     }
-    let (now_us, clock) = (system_clock::boot_us(), boot_clock::name());
+    let (now_us, clock) = (system_clock::boot_us(), clock());
     let [name, token, user] = term;
     RELEASE.write_latest(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
 }
@@ -131,41 +125,37 @@ pub fn fence(name: &str, token: i64) -> bool {
     !FENCE.write_latest(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
 }
 
-static IS_CURRENT: Query = Query::new(&LEASE, || {
+static IS_CURRENT: Query = LEASE.query(
     "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
-     AND depth OPERATOR(pg_catalog.>) 0"
-        .to_owned()
-});
+     AND depth OPERATOR(pg_catalog.>) 0",
+);
 
 /// True if the token has a term, of any role.
 pub fn is_current(name: &str, token: i64) -> bool {
     !IS_CURRENT.read_latest(&[name.into(), token.into()], |_| ()).is_empty()
 }
 
-static NAME_OF: Query = Query::new(&LEASE, || {
-    "SELECT name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) $1 AND depth OPERATOR(pg_catalog.>) 0".to_owned()
-});
+static NAME_OF: Query = LEASE
+    .query("SELECT name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) $1 AND depth OPERATOR(pg_catalog.>) 0");
 
-/// The current name of a token. Reads the whole table: the index has tokens after names.
+/// The current lease of a token. Reads the whole table: the index has tokens after leases.
 pub fn name_of(token: i64) -> Option<String> {
     NAME_OF.read_latest(&[token.into()], |row| text(row, 1)).pop()
 }
 
-static SLOT_OF: Query = Query::new(&LEASE, || {
-    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2".to_owned()
-});
+static SLOT_OF: Query = LEASE
+    .query("SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2");
 
 /// The slot of a token, even if its term has ended.
 pub fn slot_of(name: &str, token: i64) -> Option<i32> {
     SLOT_OF.read_latest(&[name.into(), token.into()], |row| value(row, 1)).pop()
 }
 
-static FOREIGN_ROLE: Query = Query::new(&LEASE, || {
+static FOREIGN_ROLE: Query = LEASE.query(
     "SELECT role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
      AND token OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
-     AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')"
-        .to_owned()
-});
+     AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')",
+);
 
 /// The role of the holder, if the caller may not act as it.
 pub fn foreign_role(name: &str, token: i64) -> Option<String> {

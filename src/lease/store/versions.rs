@@ -1,6 +1,6 @@
 //! Versions of a slot's row that a snapshot does not show, even if the row is gone.
 
-use super::slots::LEASE;
+use super::LEASE;
 use crate::pg::encoding::Text;
 use pgrx::prelude::*;
 

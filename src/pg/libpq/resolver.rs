@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 /// The addresses of a name, or why there are none.
-type Outcome = Result<Vec<String>, String>;
+type Addresses = Result<Vec<String>, String>;
 
 /// Lives as long as the process, so that a name whose lookup hangs has one thread, not one for each try.
 #[derive(Default)]
@@ -24,8 +24,8 @@ pub struct Resolver {
 }
 
 struct Answers {
-    sender: Sender<(String, Outcome)>,
-    receiver: Receiver<(String, Outcome)>,
+    sender: Sender<(String, Addresses)>,
+    receiver: Receiver<(String, Addresses)>,
     /// A byte written here wakes the waiting process.
     wake_writer: UnixStream,
     wake_reader: UnixStream,
@@ -39,7 +39,7 @@ impl Resolver {
         names: &[&str],
         has_others: bool,
         timeout: Timeout,
-    ) -> Result<HashMap<String, Outcome>, Error> {
+    ) -> Result<HashMap<String, Addresses>, Error> {
         let mut found = HashMap::new();
         if names.is_empty() {
             return Ok(found);
@@ -55,7 +55,7 @@ impl Resolver {
         let (deadline, soon) = (timeout.deadline(), timeout.with_duration(timeout.duration / 3).deadline());
         loop {
             let is_missing = |name: &&str| !found.contains_key(*name);
-            let is_usable = has_others || found.values().any(Outcome::is_ok);
+            let is_usable = has_others || found.values().any(Addresses::is_ok);
             let limit = match (names.iter().any(is_missing), is_usable) {
                 (true, false) => deadline,
                 (true, true) if new.iter().any(is_missing) => soon,
@@ -77,7 +77,7 @@ impl Resolver {
     }
 
     /// Takes the answers that have arrived.
-    fn collect(&mut self, found: &mut HashMap<String, Outcome>) -> io::Result<()> {
+    fn collect(&mut self, found: &mut HashMap<String, Addresses>) -> io::Result<()> {
         let Some(answers) = &mut self.answers else { return Ok(()) };
         // First the bytes, then the answers: an answer that arrives in between keeps its byte.
         match answers.wake_reader.read(&mut [0; 64]) {
@@ -121,7 +121,7 @@ impl Answers {
 }
 
 /// Asks the system's resolver, without a time limit.
-fn addresses(name: &str) -> Outcome {
+fn addresses(name: &str) -> Addresses {
     let text = |address: SocketAddr| match address {
         SocketAddr::V6(address) if address.scope_id() != 0 => format!("{}%{}", address.ip(), address.scope_id()),
         _ => address.ip().to_string(),

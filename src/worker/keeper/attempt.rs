@@ -4,8 +4,7 @@
 //! and a standby that is promoted may not.
 
 use super::coordinator::{Coordinator, is_loss};
-use super::run::Keeper;
-use super::signals::{is_interrupted, is_stop_requested};
+use super::run::{Keeper, is_interrupted, is_stop_requested};
 use crate::clock;
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::system_clock;
@@ -37,7 +36,7 @@ impl Keeper {
             self.acquire(&mut coordinator, reached_ms)?;
         }
         self.confirm(&mut coordinator, reached_ms)?;
-        let host = coordinator.host();
+        let host = coordinator.connection.host();
         SERVER_LEASE.exclusive(|lease| lease.coordinator.set(&host));
         Ok(())
     }
@@ -204,8 +203,8 @@ fn remember_pool() -> Result<(), Error> {
 }
 
 fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
-    let WorkerLease { coordinator, token, worker_id: worker, .. } = *lease;
-    let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker };
+    let WorkerLease { coordinator, token, worker_id, .. } = *lease;
+    let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker_id };
     lease_file::write(Some(lease)).map_err(unwritten)
 }
 

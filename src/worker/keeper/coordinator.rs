@@ -1,6 +1,6 @@
 //! The coordinator's functions, called over libpq.
 
-use super::signals::is_stop_requested;
+use super::run::is_stop_requested;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Resolver, Timeout};
 use crate::settings::Pool;
 use crate::worker::state::WorkerLease;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A connection to the coordinator's database, which has identified itself.
 pub struct Coordinator {
-    connection: Connection,
+    pub connection: Connection,
     timeout: Timeout,
     pub identity: CoordinatorId,
     /// The quoted schema of idgen's functions.
@@ -72,11 +72,6 @@ impl Coordinator {
         Ok(Self { identity, connection, timeout, schema })
     }
 
-    /// Host and port.
-    pub fn host(&self) -> String {
-        self.connection.host()
-    }
-
     /// Acquires a worker id for the ttl of the pool, and returns that ttl. The lease lasts from the time that the
     /// server has reached. It is not bound to the session, so that it survives the connection and a restart of the
     /// coordinator.
@@ -122,7 +117,7 @@ impl Coordinator {
     /// Waits until the synchronous standbys have the rectangle, and returns its end.
     pub fn confirm(&mut self, pool: &str, token: i64) -> Result<i64, Error> {
         let until = micros(&format!("{}.worker_confirm($1, $2::pg_catalog.int8)", self.schema));
-        let row = self.query(&format!("SELECT {until}"), &[pool, &token.to_string()])?;
+        let row = self.query(&format!("SELECT {until}"), &[pool, &token.to_string()], self.timeout)?;
         parse(&row, 0)
     }
 
@@ -149,20 +144,15 @@ impl Coordinator {
     fn release_at(&mut self, pool: &str, token: i64, last_us: &str, not_after_us: &str) -> Result<(), Error> {
         let [last, not_after] = ["NULLIF($3, '')", "NULLIF($4, '')"].map(time);
         let sql = format!("SELECT {}.worker_release($1, $2::pg_catalog.int8, {last}, {not_after})", self.schema);
-        self.query(&sql, &[pool, &token.to_string(), last_us, not_after_us]).map(|_| ())
+        self.query(&sql, &[pool, &token.to_string(), last_us, not_after_us], self.timeout).map(|_| ())
     }
 
     /// A reload does not end the wait for the answer: a grant would stay unused, and a renewed lease would be lost.
     fn change(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Error> {
-        let timeout = Timeout { is_interrupted: is_stop_requested, ..self.timeout };
-        self.query_for(sql, params, timeout)
+        self.query(sql, params, Timeout { is_interrupted: is_stop_requested, ..self.timeout })
     }
 
-    fn query(&mut self, sql: &str, params: &[&str]) -> Result<Vec<Option<String>>, Error> {
-        self.query_for(sql, params, self.timeout)
-    }
-
-    fn query_for(&mut self, sql: &str, params: &[&str], timeout: Timeout) -> Result<Vec<Option<String>>, Error> {
+    fn query(&mut self, sql: &str, params: &[&str], timeout: Timeout) -> Result<Vec<Option<String>>, Error> {
         let sql = CString::new(sql).expect("a query of ours has no NUL");
         self.connection.query(&sql, params, timeout)
     }

@@ -16,7 +16,6 @@ mod attempt;
 mod coordinator;
 mod give_back;
 mod run;
-mod signals;
 
 const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
 
@@ -32,7 +31,7 @@ pub fn register() {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
-    signals::install();
+    run::install_signal_handlers();
     let Some(state) = STATE.get() else {
         return;
     };

@@ -1,19 +1,19 @@
-//! The keeper's main loop: settings, requests of sessions, and when to renew.
+//! The keeper's main loop: signals, settings, requests of sessions, and when to renew.
 
-use super::signals::{is_interrupted, is_stop_requested};
 use crate::clock;
 use crate::pg::libpq::{Error, Resolver};
 use crate::pg::wait_event;
-use crate::pg::{data_directory, latch, session, system_clock};
+use crate::pg::{bgworker, data_directory, latch, session, system_clock};
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
 use crate::worker::lease_file::{self, LeaseFile};
 use crate::worker::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
-use crate::worker::{errors, source};
+use crate::worker::{errors, server};
 use idgen_core::worker::memory::RememberedLease;
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub struct Keeper {
@@ -51,7 +51,7 @@ impl Keeper {
         Self {
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
-            last_worker_id: abandoned.as_ref().map(|lease| lease.worker),
+            last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
             abandoned,
             resolver: Resolver::default(),
             first_address: 0,
@@ -109,7 +109,7 @@ impl Keeper {
 
     /// Applies the current settings.
     fn follow_settings(&mut self) {
-        source::follow_settings();
+        server::follow_settings();
         let pool = settings::worker_pool();
         STATE.require().has_pool.store(pool.is_some(), Relaxed);
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
@@ -235,4 +235,26 @@ fn sleep_until_woken() {
 /// Random in [0, 1).
 fn jitter() -> f64 {
     (session::random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
+}
+
+static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// The keeper calls this first. It handles SIGTERM itself: PostgreSQL's handler would end a request half-way.
+pub fn install_signal_handlers() {
+    bgworker::handle_signals(Some(on_terminate), None);
+}
+
+unsafe extern "C-unwind" fn on_terminate(_signal: c_int) {
+    // SAFETY: in a signal handler.
+    unsafe { bgworker::in_signal_handler(|| IS_STOP_REQUESTED.store(true, Relaxed)) };
+}
+
+/// SIGTERM has arrived.
+pub fn is_stop_requested() -> bool {
+    IS_STOP_REQUESTED.load(Relaxed)
+}
+
+/// True if a wait for the coordinator has to end: a reload may have removed the pool.
+pub fn is_interrupted() -> bool {
+    is_stop_requested() || session::is_reload_pending()
 }

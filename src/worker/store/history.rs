@@ -1,21 +1,19 @@
 //! The row of `idgen.worker_history`.
 
 use super::label::{self, Label};
-use crate::pg::owner::ExtensionTable;
-use crate::pg::spi::{Query, optional, text, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
 use crate::pg::timestamp;
 use idgen_core::worker::history::{History, Identity};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
 /// At most one row. The SQL of 0.7 does not have the table.
-pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"idgen", c"worker_history");
+pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
 
-static READ: Query = Query::new(&WORKER_HISTORY, || {
+static READ: Query = WORKER_HISTORY.query(
     "SELECT system_identifier, timeline, database, place, since, first_token, \
-     (pg_catalog.extract('epoch', longest) OPERATOR(pg_catalog.*) 1000000)::bigint FROM idgen.worker_history"
-        .to_owned()
-});
+     (pg_catalog.extract('epoch', longest) OPERATOR(pg_catalog.*) 1000000)::bigint FROM idgen.worker_history",
+);
 
 pub fn read() -> Option<History> {
     let read = |row: &SpiHeapTupleData| History {
@@ -32,14 +30,11 @@ pub fn read() -> Option<History> {
     READ.read_latest(&[], read).pop()
 }
 
-static WRITE: Query = Query::new(&WORKER_HISTORY, || {
-    "INSERT INTO idgen.worker_history AS history (system_identifier, timeline, database, place, since, first_token, longest) \
+static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS history (system_identifier, timeline, database, place, since, first_token, longest) \
      VALUES ($1, $2, $3, $4, $5, $6, $7 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) \
      ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, \
      database = excluded.database, place = excluded.place, since = excluded.since, first_token = excluded.first_token, \
-     longest = excluded.longest"
-        .to_owned()
-});
+     longest = excluded.longest");
 
 /// Writes the row, and raises the label to it.
 pub fn write(history: &History) {
@@ -59,24 +54,22 @@ pub fn write(history: &History) {
     WRITE.write_latest(&args, |_| ());
 }
 
-static LONGEST_TTL: Query = Query::new(&WORKER_HISTORY, || {
+static LONGEST_TTL: Query = WORKER_HISTORY.query(
     "SELECT (pg_catalog.max(pg_catalog.extract('epoch', defined.ttl)) OPERATOR(pg_catalog.*) 1000000)::bigint \
      FROM idgen.lease_definition AS defined \
-     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name)"
-        .to_owned()
-});
+     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name)",
+);
 
 /// The longest ttl of the pools that have granted worker ids.
 pub fn longest_ttl_us() -> Option<i64> {
     LONGEST_TTL.read_latest(&[], |row| optional(row, 1)).pop().flatten()
 }
 
-static RESTORED: Query = Query::new(&WORKER_HISTORY, || {
+static RESTORED: Query = WORKER_HISTORY.query(
     "SELECT 1 FROM idgen.worker_number AS known \
      WHERE NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) known.pool \
-                       AND lease.slot OPERATOR(pg_catalog.=) known.number) LIMIT 1"
-        .to_owned()
-});
+                       AND lease.slot OPERATOR(pg_catalog.=) known.number) LIMIT 1",
+);
 
 /// True if rectangles were restored from a dump, which has no leases.
 pub fn has_restored_rectangles() -> bool {

@@ -1,6 +1,131 @@
 //! The rows of worker ids: rectangles in `idgen.worker_number`, the history in `idgen.worker_history`, and a label that
-//! outlives both.
+//! outlives both. This file has the rectangles. Column `number` is the worker id.
+
+use crate::lease::LEASE;
+use crate::pg::spi::{ExtensionTable, Query, text, value};
+use crate::pg::timestamp;
+use crate::worker::errors;
+use idgen_core::worker::Rectangle;
+use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
 
 pub mod history;
 pub mod label;
-pub mod rectangles;
+
+/// One row for each worker id of a pool that was ever granted.
+pub static WORKER_NUMBER: ExtensionTable = ExtensionTable::new(c"worker_number");
+
+/// A worker id, and the token of its lease.
+#[derive(Clone, Copy)]
+pub struct HeldWorkerId<'a> {
+    pub pool: &'a str,
+    pub worker_id: i32,
+    pub token: i64,
+}
+
+static FIND: Query = WORKER_NUMBER.query(
+    "SELECT not_before, not_after, token FROM idgen.worker_number \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2",
+);
+
+/// The last rectangle, and its token. The caller holds the lease of the worker id, so no other transaction changes the
+/// row.
+fn find(pool: &str, worker_id: i32) -> Option<(Rectangle, i64)> {
+    let read = |row: &SpiHeapTupleData| {
+        let [not_before_us, not_after_us] = [1, 2].map(|column| timestamp::to_us(value(row, column)));
+        (Rectangle { not_before_us, not_after_us }, value(row, 3))
+    };
+    FIND.read_latest(&[pool.into(), worker_id.into()], read).pop()
+}
+
+/// The end of the last rectangle of a worker id; `None` if it was never granted.
+pub fn used_until_us(pool: &str, worker_id: i32) -> Option<i64> {
+    find(pool, worker_id).map(|(rectangle, _)| rectangle.not_after_us)
+}
+
+impl HeldWorkerId<'_> {
+    /// The holder's rectangle. Raises 55000 if the slot was acquired as a bare lease: the row is that of an earlier
+    /// holder.
+    pub fn rectangle(&self) -> Rectangle {
+        let last = find(self.pool, self.worker_id).filter(|(_, token)| *token == self.token);
+        last.unwrap_or_else(|| errors::bare_lease(self.pool, self.worker_id).raise()).0
+    }
+
+    pub fn save(&self, rectangle: Rectangle) {
+        let [not_before, not_after] =
+            [rectangle.not_before_us, rectangle.not_after_us].map(timestamp::from_us_or_infinity);
+        let Self { pool, worker_id, token } = *self;
+        SAVE.write_latest(&[pool.into(), worker_id.into(), token.into(), not_before.into(), not_after.into()], |_| ());
+    }
+
+    /// Raises 55000 unless the rectangle ends where the caller was last told: another process has the token and renewed
+    /// it.
+    pub fn require_end(&self, rectangle: Rectangle, last_us: i64) {
+        if rectangle.not_after_us != last_us {
+            errors::renewed_by_another(self.pool, self.worker_id, last_us, rectangle.not_after_us).raise();
+        }
+    }
+}
+
+static SAVE: Query = WORKER_NUMBER.query(
+    "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after) VALUES ($1, $2, $3, $4, $5) \
+     ON CONFLICT (pool, number) DO UPDATE \
+     SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after",
+);
+
+static CORRECT: Query = LEASE.query(
+    "UPDATE idgen.worker_number AS known \
+     SET not_after = $3, not_before = LEAST(known.not_before, $3) \
+     FROM (SELECT pool, number, not_after FROM idgen.worker_number \
+           WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 FOR UPDATE) AS before \
+     WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.number OPERATOR(pg_catalog.=) before.number \
+     RETURNING before.not_after",
+);
+
+/// Sets the end of a rectangle, and returns the end before; `None` if the worker id was never granted.
+pub fn correct(pool: &str, worker_id: i32, used_until: TimestampWithTimeZone) -> Option<TimestampWithTimeZone> {
+    CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| value(row, 1)).pop()
+}
+
+/// Leases without a rectangle count as well.
+static GRANTED_FROM_BOTH: Query = LEASE.query(
+    "SELECT granted.number FROM (\
+         SELECT pool, number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) \
+         UNION SELECT name, slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2])\
+     ) AS granted (pool, number) \
+     GROUP BY granted.number HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY granted.number LIMIT 1",
+);
+
+/// The lowest worker id that both pools have granted.
+pub fn granted_from_both(from: &str, to: &str) -> Option<i32> {
+    GRANTED_FROM_BOTH.read_latest(&[from.into(), to.into()], |row| value(row, 1)).pop()
+}
+
+static MOVE: Query =
+    LEASE.query("UPDATE idgen.worker_number SET pool = $2 WHERE pool OPERATOR(pg_catalog.=) $1 RETURNING number");
+
+/// Moves all rectangles to another pool, and returns their count.
+pub fn move_all(from: &str, to: &str) -> usize {
+    MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
+}
+
+/// A pool is a lease that has granted a worker id. The SQL of 0.7 has no column first_slot. The name then resolves to
+/// `standard.first_slot`, which is 0.
+static POOL_THAT_GRANTS: Query = WORKER_NUMBER.query(
+    "SELECT known.pool FROM idgen.worker_number AS known WHERE known.number OPERATOR(pg_catalog.=) $1 \
+     UNION ALL \
+     SELECT defined.name FROM (SELECT 0 AS first_slot) AS standard, \
+         LATERAL (SELECT name, slots, first_slot FROM idgen.lease_definition) AS defined \
+     WHERE $1 OPERATOR(pg_catalog.>=) defined.first_slot \
+       AND $1 OPERATOR(pg_catalog.<) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots) \
+       AND EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
+     LIMIT 1",
+);
+
+/// A pool in this database that has granted this worker id, or may grant it. `None` also with SQL objects that have no
+/// pools.
+pub fn pool_that_grants(worker_id: u32) -> Option<String> {
+    let worker_id = i32::try_from(worker_id).ok()?;
+    WORKER_NUMBER.find()?;
+    POOL_THAT_GRANTS.read_latest(&[worker_id.into()], |row| text(row, 1)).pop()
+}

@@ -1,13 +1,13 @@
-//! Leases: which slots of a name are held until when, and which one a caller may take.
+//! Leases: which slots of a lease are held until when, and which one a caller may take.
 //!
 //! A slot has one row for all of its terms, each with a token of its own. Times are microseconds since the machine
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
-/// The most slots a name can have: the number of worker ids in the widest preset.
+/// The most slots a lease can have: the number of worker ids in the widest preset.
 pub const MAX_SLOTS: i32 = 65_536;
 
-/// The definition of a name.
+/// The definition of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseDefinition {
     pub first_slot: i32,

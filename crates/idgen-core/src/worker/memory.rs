@@ -17,7 +17,7 @@ pub struct RememberedLease {
     pub pool: String,
     pub coordinator: CoordinatorId,
     pub token: i64,
-    pub worker: u32,
+    pub worker_id: u32,
 }
 
 /// If the file exists, the server has or had a pool.
@@ -35,10 +35,10 @@ impl Memory {
     /// One line each: the format, the data directory, the lease and its pool if there is one, and a checksum.
     pub fn encode(&self) -> String {
         let mut text = format!("{MAGIC}\nplace {}\n", self.directory);
-        if let Some(RememberedLease { pool, coordinator, token, worker }) = &self.lease {
+        if let Some(RememberedLease { pool, coordinator, token, worker_id }) = &self.lease {
             let CoordinatorId { system_identifier, database } = coordinator;
             let pool = pool.replace('\\', "\\\\").replace('\n', "\\n");
-            let _ = writeln!(text, "term {system_identifier} {database} {token} {worker}\npool {pool}");
+            let _ = writeln!(text, "term {system_identifier} {database} {token} {worker_id}\npool {pool}");
         }
         let checksum = checksum(&text);
         text + &checksum
@@ -68,8 +68,8 @@ fn remembered(lease: &str, pool: &str) -> Option<RememberedLease> {
     let mut numbers = lease.split(' ');
     let coordinator =
         CoordinatorId { system_identifier: numbers.next()?.parse().ok()?, database: numbers.next()?.parse().ok()? };
-    let (token, worker) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-    Some(RememberedLease { pool: unescaped(pool), coordinator, token, worker })
+    let (token, worker_id) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    Some(RememberedLease { pool: unescaped(pool), coordinator, token, worker_id })
 }
 
 fn unescaped(pool: &str) -> String {
@@ -99,11 +99,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn memory(directory: String, lease: Option<(String, u64, u32, i64, u32)>) -> Memory {
-        let lease = lease.map(|(pool, system_identifier, database, token, worker)| RememberedLease {
+        let lease = lease.map(|(pool, system_identifier, database, token, worker_id)| RememberedLease {
             pool,
             coordinator: CoordinatorId { system_identifier, database },
             token,
-            worker,
+            worker_id,
         });
         Memory { directory, lease }
     }

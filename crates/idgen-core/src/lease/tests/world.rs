@@ -1,4 +1,4 @@
-//! L2 for one name, whatever happens to it: there are never more holders than slots.
+//! L2 for one lease, whatever happens to it: there are never more holders than slots.
 
 use super::*;
 
@@ -69,7 +69,7 @@ struct World {
     clock_offset: i64,
     began_us: i64,
     next_token: i64,
-    /// How many may hold the name now. After the slots were lowered, the holders at that time, until the next grant.
+    /// How many may hold the lease now. After the slots were lowered, the holders at that time, until the next grant.
     may_hold: usize,
 }
 

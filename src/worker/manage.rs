@@ -1,0 +1,94 @@
+//! What the definer of a pool does: move its worker ids to another pool, and correct the end of a rectangle.
+
+use super::errors;
+use super::store;
+use crate::args;
+use crate::lease::{self, LeaseState, Queue, pending};
+use crate::pg::advisory_lock::Limit;
+use crate::pg::encoding::Text;
+use crate::pg::{spi, timestamp, xact};
+use pgrx::prelude::*;
+
+/// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
+/// Tokens stay valid under the new name. For the definer of both pools. Raises 22023 for two equal names, 42501 for
+/// another role, 42704 for an unknown pool, and 55006 if both pools have granted a worker id.
+#[pg_extern(sql = "CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
+    let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
+        .map(|(pool, argument)| args::name(pool.as_deref(), argument));
+    if from == to {
+        errors::same_pool(from).raise();
+    }
+    xact::require_read_write(c"worker_move()");
+    // Before the wait, so that a call that must fail does not wait, and after it, when the pools may be gone.
+    require_pools(from, to);
+    // Enter the queue first, as a drop does: its head may hold precedence over fences while it waits for the
+    // definition.
+    Queue::of(from).enter(Limit::by_lock_timeout());
+    let mut pools = [from, to];
+    pools.sort_unstable();
+    pools.into_iter().for_each(lease::lock_definition);
+    require_pools(from, to);
+    // Renewals wait for the rows, and then find no lease under the old name.
+    let moved = spi::as_read_committed(|| {
+        lease::lock_slots(from);
+        if let Some(worker_id) = store::granted_from_both(from, to) {
+            errors::granted_from_both(worker_id, from, to).raise();
+        }
+        lease::rename(from, to);
+        store::move_all(from, to)
+    });
+    pending::require_durability();
+    pools.into_iter().for_each(pending::wake_at_end);
+    moved as i32
+}
+
+fn require_pools(from: &str, to: &str) {
+    for pool in [from, to] {
+        let lease = LeaseState::read(pool);
+        if lease.definer.is_none() {
+            errors::unknown_pool(pool).raise();
+        }
+        lease::require_definer(pool, &lease);
+    }
+}
+
+/// Records that no id at or after `used_until` was issued under a free worker id. Returns the time recorded before. For
+/// the definer of the pool. Raises 22023 for an infinite time, 42501 for another role, 42704 if the worker id was never
+/// granted, and 55006 if it is held.
+#[pg_extern(
+    sql = "CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz) RETURNS timestamptz \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn worker_correct(
+    pool: Option<Text>,
+    worker_id: Option<i32>,
+    used_until: Option<TimestampWithTimeZone>,
+) -> TimestampWithTimeZone {
+    let pool = args::name(pool.as_deref(), "pool");
+    let worker_id = args::required(worker_id, "worker_id");
+    let used_until = args::required(used_until, "used_until");
+    if timestamp::from_us(timestamp::to_us(used_until)).is_none() {
+        errors::used_until_not_finite().raise();
+    }
+    xact::require_read_write(c"worker_correct()");
+    // Before the wait, so that a role without the privilege does not wait, and after it, when the definer may be
+    // another.
+    lease::require_definer(pool, &LeaseState::read(pool));
+    // A running transaction may have acquired this worker id.
+    lease::lock_definition(pool);
+    lease::require_definer(pool, &LeaseState::read(pool));
+    let before = spi::as_read_committed(|| {
+        // Waits for a running renewal or release.
+        lease::lock_slot_waiting(pool, worker_id);
+        // The holder of an expired lease may still renew it.
+        if LeaseState::read(pool).terms.iter().any(|term| term.slot == worker_id && term.depth > 0) {
+            errors::held(pool, worker_id).raise();
+        }
+        store::correct(pool, worker_id, used_until)
+    });
+    let before = before.unwrap_or_else(|| errors::never_granted(pool, worker_id).raise());
+    pending::require_durability();
+    before
+}
