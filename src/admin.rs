@@ -1,6 +1,6 @@
 //! `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
-use crate::pg::encoding::for_message;
+use crate::pg::ereport::for_message;
 use crate::pg::{recovery, spi, system_clock};
 use crate::snowflake::{default_layout, node};
 use crate::worker::{SERVER_LEASE, WorkerStatus};

@@ -2,7 +2,7 @@
 //! UPDATE later. The functions stand together as the list of symbols that the library must keep. Functions of today with the
 //! same SQL name have C names of their own, such as `worker_release_compared`.
 
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::{lease, worker};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;

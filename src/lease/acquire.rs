@@ -6,7 +6,7 @@ use super::store::{self, Granted, LeaseState, NewHolder, versions};
 use super::{errors, holder, pending};
 use crate::args;
 use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
-use crate::pg::encoding::{Composite, Text, form_row, form_rows, text_arg};
+use crate::pg::datum::{Composite, Text, form_row, form_rows, text_arg};
 use crate::pg::{system_clock, xact};
 use crate::settings;
 use idgen_core::lease::{Availability, Choice, Now, Term, choose, has_holders_outside, to_end_before};

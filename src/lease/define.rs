@@ -6,7 +6,7 @@ use super::store::{self, LeaseState};
 use super::{acquire, errors, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::{spi, xact};
 use crate::settings;
 use idgen_core::lease::{MAX_SLOTS, Term};

@@ -2,62 +2,61 @@
 
 use crate::pg::ereport::{Report, quoted};
 use idgen_core::lease::MAX_SLOTS;
-use pgrx::prelude::*;
+use pgrx::PgSqlErrorCode::*;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub fn ttl_out_of_range(limits: RangeInclusive<i64>) -> Report {
     let text = |us: &i64| format!("{:?}", Duration::from_micros(*us as u64));
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "ttl is out of range")
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, "ttl is out of range")
         .detail(format!("It must be {} to {}.", text(limits.start()), text(limits.end())))
         .hint("The limits are idgen.lease_min_ttl and idgen.lease_max_ttl.")
 }
 
 pub fn lock_delay_out_of_range(longest_us: i64) -> Report {
     let longest = Duration::from_micros(longest_us as u64);
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "lock_delay is out of range")
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, "lock_delay is out of range")
         .detail(format!("It must be 0 to {longest:?}, which is idgen.lease_max_ttl."))
 }
 
 pub fn slots_out_of_range(slots: i32) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid number of slots \"{slots}\""))
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid number of slots \"{slots}\""))
         .detail(format!("It must be 1 to {MAX_SLOTS}."))
 }
 
 pub fn first_slot_out_of_range(first_slot: i32, slots: i32) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid first slot \"{first_slot}\"")).detail(
-        format!("With {slots} slots it must be 0 to {}: the highest slot is {}.", MAX_SLOTS - slots, MAX_SLOTS - 1),
-    )
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid first slot \"{first_slot}\"")).detail(format!(
+        "With {slots} slots it must be 0 to {}: the highest slot is {}.",
+        MAX_SLOTS - slots,
+        MAX_SLOTS - 1
+    ))
 }
 
 pub fn lengths_differ(names: usize, tokens: usize) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "names and tokens differ in length")
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, "names and tokens differ in length")
         .detail(format!("There are {names} names and {tokens} tokens."))
 }
 
 pub fn not_held_before_commit(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("lease \"{name}\" is not held until this transaction commits"))
+    Report::new(ERRCODE_WARNING, format!("lease \"{name}\" is not held until this transaction commits"))
         .detail("A rollback or a crash before the commit undoes the acquisition, and renewals in other sessions do not see it.")
         .hint("Acquire the lease in a transaction of its own, and commit before the work begins.")
 }
 
 pub fn stale(name: &str, token: i64, state: String) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("lease \"{name}\" is not held under token {token}"),
-    )
-    .detail(state)
-    .hint("Stop the work that the lease protects. To continue, acquire the lease again.")
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, format!("lease \"{name}\" is not held under token {token}"))
+        .detail(state)
+        .hint("Stop the work that the lease protects. To continue, acquire the lease again.")
 }
 
 pub fn not_the_holders_role(name: &str, role: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied for lease \"{name}\""))
+    Report::new(ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied for lease \"{name}\""))
         .detail(format!("It was acquired by role \"{role}\"."))
 }
 
 pub fn snapshot_too_old(name: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        ERRCODE_T_R_SERIALIZATION_FAILURE,
         format!(
             "could not serialize access: lease \"{name}\" may have had another holder since this transaction began"
         ),
@@ -67,21 +66,18 @@ pub fn snapshot_too_old(name: &str) -> Report {
 }
 
 pub fn no_boot_id(error: &std::io::Error) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
+    Report::new(ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
         .detail("Leases need it to tell times of different boots of the machine apart.")
 }
 
 pub fn prepared() -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-        "cannot PREPARE a transaction that has acquired or renewed a lease",
-    )
-    .hint("Acquire leases in a transaction of their own.")
+    Report::new(ERRCODE_FEATURE_NOT_SUPPORTED, "cannot PREPARE a transaction that has acquired or renewed a lease")
+        .hint("Acquire leases in a transaction of their own.")
 }
 
 pub fn bound_too_late(name: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        ERRCODE_FEATURE_NOT_SUPPORTED,
         format!("lease \"{name}\" is already held and not bound to this session"),
     )
     .detail("A lease can be bound only when it is first acquired.")
@@ -89,29 +85,29 @@ pub fn bound_too_late(name: &str) -> Report {
 }
 
 pub fn in_use(name: &str, slot: i32) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("lease \"{name}\" is held"))
+    Report::new(ERRCODE_OBJECT_IN_USE, format!("lease \"{name}\" is held"))
         .detail(format!("Its slot {slot} has a holder."))
         .hint(format!("Wait until it is released, or run SELECT lease_revoke({}, {slot});", quoted(name)))
 }
 
 pub fn unknown(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("lease \"{name}\" does not exist"))
+    Report::new(ERRCODE_UNDEFINED_OBJECT, format!("lease \"{name}\" does not exist"))
 }
 
 pub fn not_definer(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be definer of lease \"{name}\""))
+    Report::new(ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be definer of lease \"{name}\""))
         .detail("Only members of the role that defined it may do this, or a superuser if it is not defined.")
 }
 
 pub fn held_by_another_role(name: &str, slot: i32, role: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied to define lease \"{name}\""))
+    Report::new(ERRCODE_INSUFFICIENT_PRIVILEGE, format!("permission denied to define lease \"{name}\""))
         .detail(format!("Its slot {slot} is held by role \"{role}\", and the current role is not a member of it."))
         .hint("Define a name before it is used. Wait until it is released, or ask a superuser to define it.")
 }
 
 pub fn guard_usage(detail: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
         "lease_guard() must be called by a BEFORE trigger with the name of a lease",
     )
     .detail(detail)
@@ -123,7 +119,7 @@ pub fn guard_usage(detail: &str) -> Report {
 
 pub fn not_fenced(name: &str, table: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("table \"{table}\" can be written only under lease \"{name}\""),
     )
     .detail("This transaction did not call lease_fence(), or has rolled back the fence or released the lease.")

@@ -2,7 +2,7 @@
 
 use super::errors;
 use super::pending;
-use crate::pg::encoding::{self, decoded};
+use crate::pg::datum::{self, decoded};
 use crate::pg::trigger::{self, TriggerRow};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     if !pending::has_fenced(&name) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        errors::not_fenced(&name, &encoding::name(table)).raise();
+        errors::not_fenced(&name, &datum::name(table)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.

@@ -6,7 +6,7 @@ use super::store::Granted;
 use super::store::terms::{self, Renewed};
 use super::{errors, pending, queue, session_lock};
 use crate::args;
-use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::datum::{Composite, Text, form_rows};
 use crate::pg::{system_clock, xact};
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};

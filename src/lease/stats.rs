@@ -3,7 +3,7 @@
 //! No code depends on the order of counters, so every access is relaxed.
 
 use super::store::{LeaseState, definitions};
-use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::datum::{Composite, Text, form_rows};
 use crate::pg::{system_clock, timestamp};
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, LeaseDefinition, Now, Session, Term};
@@ -32,15 +32,6 @@ pub struct Counters {
     pub wait_us: AtomicU64,
 }
 
-impl Counters {
-    fn reset(&self) {
-        let Self { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = self;
-        for counter in [grants, take_overs, renewals, releases, fences, refused, probes, wait_us] {
-            counter.store(0, Relaxed);
-        }
-    }
-}
-
 /// The counters: one row, or none unless the library was preloaded.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.stat_get_lease(OUT grants bigint, OUT take_overs bigint, OUT renewals bigint, \
@@ -60,7 +51,12 @@ fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
 
 /// Sets the counters to zero.
 pub fn reset() {
-    COUNTERS.get().into_iter().for_each(Counters::reset);
+    if let Some(Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us }) = COUNTERS.get()
+    {
+        for counter in [grants, take_overs, renewals, releases, fences, refused, probes, wait_us] {
+            counter.store(0, Relaxed);
+        }
+    }
 }
 
 /// The column `state`.

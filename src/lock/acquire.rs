@@ -1,6 +1,6 @@
 //! Acquiring and releasing named locks, one or several.
 
-use super::holds::{self, Waiting};
+use super::holds::{self, LockWait};
 use super::{errors, registry};
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
 use crate::pg::xact;
@@ -26,9 +26,9 @@ impl Named<'_> {
         }
     }
 
-    fn waiting(&self, mode: Mode, scope: Scope) -> Waiting {
+    fn waiting(&self, mode: Mode, scope: Scope) -> LockWait {
         // First: the registry keeps names of locks that a process waits for.
-        let waiting = Waiting::begin(self.hash.key, mode, scope);
+        let waiting = LockWait::begin(self.hash.key, mode, scope);
         registry::register(self.hash, self.name);
         waiting
     }

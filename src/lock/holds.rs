@@ -20,6 +20,7 @@ pub fn lock(key: i64, mode: Mode) -> AdvisoryLock {
 const HOLDS: usize = 16;
 
 /// What one process holds and waits for. Only that process writes it; others read it for the view.
+#[derive(Default)]
 #[repr(align(64))]
 pub struct Backend {
     /// 0 if the entry is free.
@@ -49,20 +50,10 @@ const TRANSACTION: u8 = 4;
 /// One entry for each process that can acquire a lock.
 pub static BACKENDS: Part<&'static [Backend]> = Part::new(c"idgen lock holders", |block| {
     // SAFETY: fixed before PostgreSQL asks for the size of shared memory.
-    block.array(unsafe { pg_sys::MaxBackends } as usize, Backend::new)
+    block.array(unsafe { pg_sys::MaxBackends } as usize, Backend::default)
 });
 
 impl Backend {
-    fn new() -> Self {
-        Self {
-            pid: AtomicI32::new(0),
-            database: AtomicU32::new(0),
-            waiting_key: AtomicI64::new(0),
-            waiting: AtomicU8::new(0),
-            holds: std::array::from_fn(|_| Hold::default()),
-        }
-    }
-
     /// The hold of a lock. For the process of the entry.
     #[inline]
     fn find(&self, key: i64, mode: Mode) -> Option<&Hold> {
@@ -223,9 +214,9 @@ pub fn released(key: i64, mode: Mode) {
 }
 
 /// A wait, which the view shows as long as this lives.
-pub struct Waiting(Option<&'static Backend>);
+pub struct LockWait(Option<&'static Backend>);
 
-impl Waiting {
+impl LockWait {
     pub fn begin(key: i64, mode: Mode, scope: Scope) -> Self {
         let backend = this_backend();
         if let Some(backend) = backend {
@@ -238,7 +229,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for LockWait {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
             backend.waiting.store(0, Relaxed);

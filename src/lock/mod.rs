@@ -8,7 +8,7 @@ use crate::args;
 use crate::pg::advisory_lock::Limit;
 use crate::pg::advisory_lock::{Mode, Scope};
 use crate::pg::call_site::CallSite;
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::shmem;
 use acquire::Named;
 use idgen_core::lock::{NameHash, in_lock_order};

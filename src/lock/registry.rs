@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 /// Which name each entry has. Read without a lock.
 pub static NAMES: Part<&'static [NameSlot]> =
-    Part::new(c"idgen lock names", |block| block.array(settings::max_lock_names(), NameSlot::new));
+    Part::new(c"idgen lock names", |block| block.array(settings::max_lock_names(), NameSlot::default));
 
 /// The texts of the names. The exclusive lock is also for changing an entry of [`NAMES`].
 pub static NAME_TEXTS: Locked<&'static mut [NameText]> =
     Locked::new(c"idgen lock name texts", 50, |block| block.array(settings::max_lock_names(), NameText::new));
 
+#[derive(Default)]
 pub struct NameSlot {
     /// 0 if the entry is free.
     database: AtomicU32,
@@ -30,10 +31,6 @@ pub struct NameText {
 }
 
 impl NameSlot {
-    fn new() -> Self {
-        Self { database: AtomicU32::new(0), key: AtomicI64::new(0), check: AtomicU64::new(0) }
-    }
-
     fn entry(&self) -> Option<NameEntry> {
         // Acquire: key and check were written before.
         let database = self.database.load(Acquire);

@@ -1,7 +1,7 @@
 //! Optimistic locking of rows: the trigger function `row_version`.
 
 use super::errors;
-use crate::pg::encoding;
+use crate::pg::datum;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use pgrx::datum::TryFromDatumError;
 use pgrx::heap_tuple::PgHeapTuple;
@@ -41,12 +41,12 @@ fn incremented<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tup
     };
     let (before, given) = (read(old)?, read(&new)?);
     if before != given {
-        errors::stale_row(&encoding::name(column), before, given).raise();
+        errors::stale_row(&datum::name(column), before, given).raise();
     }
     match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
         (false, Some(next)) => new.set_by_index(number, next)?,
         (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_index(number, next as i32)?,
-        _ => errors::row_version_ended(&encoding::name(column)).raise(),
+        _ => errors::row_version_ended(&datum::name(column)).raise(),
     }
     Ok(new)
 }

@@ -3,7 +3,7 @@
 use super::holds::BACKENDS;
 use super::{errors, registry};
 use crate::pg::advisory_lock::{Mode, Scope};
-use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::datum::{Composite, Text, form_rows};
 use crate::pg::timestamp;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,6 +1,6 @@
 //! A cache at each call site of a query, so that a call in a hot INSERT compares no text.
 
-use super::encoding::text_arg;
+use super::datum::text_arg;
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::borrow::Cow;

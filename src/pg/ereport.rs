@@ -1,6 +1,6 @@
 //! Reports to the client and the server's log.
 
-use super::encoding::for_message;
+use super::datum::{escaped, needs_no_conversion};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -56,4 +56,9 @@ impl Report {
 /// A text as a literal of SQL, for a HINT.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A text for a message. pgrx passes messages on as UTF-8, so a database of another encoding gets ASCII.
+pub fn for_message(text: String) -> String {
+    if text.is_ascii() || needs_no_conversion() { text } else { escaped(&text) }
 }

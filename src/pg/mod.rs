@@ -1,12 +1,12 @@
-//! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows what idgen does; the lists of
-//! hosts of a connection string are the core's.
+//! PostgreSQL's primitives, under PostgreSQL's names. Nothing here knows what idgen does; the lists of hosts of a connection
+//! string are the core's.
 
 pub mod advisory_lock;
 pub mod bgworker;
 pub mod call_site;
 pub mod condition_variable;
 pub mod data_directory;
-pub mod encoding;
+pub mod datum;
 pub mod ereport;
 pub mod latch;
 pub mod libpq;

@@ -4,7 +4,7 @@
 //! Queries must qualify every name, those of operators and types too: the user's search path applies, and before it the
 //! temporary schema.
 
-use super::encoding::{self, Text};
+use super::datum::{self, Text};
 use super::ereport::Report;
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -114,7 +114,7 @@ pub fn user_name() -> String {
     // SAFETY: null or a C string, copied at once.
     unsafe {
         let name = pg_sys::GetUserNameFromId(user(), true);
-        if name.is_null() { String::new() } else { encoding::name(CStr::from_ptr(name)) }
+        if name.is_null() { String::new() } else { datum::name(CStr::from_ptr(name)) }
     }
 }
 
@@ -201,7 +201,7 @@ impl Query {
         read_only: bool,
         snapshot: impl FnOnce() -> pg_sys::Snapshot,
     ) -> Vec<R> {
-        let args = encoding::arguments(args);
+        let args = datum::arguments(args);
         let mut values: Vec<_> =
             args.iter().map(|arg| arg.datum().map_or(pg_sys::Datum::null(), |datum| datum.sans_lifetime())).collect();
         // As SPI says it: a blank for a value, an n for NULL.

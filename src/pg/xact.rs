@@ -115,39 +115,27 @@ pub enum Durability {
     Any,
     /// A crash. Under `synchronous_commit = local` the commit does not wait for standbys.
     Crash,
-    /// A failover to a synchronous standby.
+    /// A failover to a synchronous standby, if there is one.
     Failover,
 }
 
-/// Makes the commit of this transaction as durable as needed.
+/// Makes the commit of this transaction as durable as needed, whatever is set for the session, the role or the database.
 pub fn require_durability(durability: Durability) {
+    use pg_sys::SyncCommitLevel::*;
     // SAFETY: reads a variable of this process.
-    let is_local =
-        || unsafe { pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_LOCAL_FLUSH as i32 };
-    match durability {
-        Durability::Any => {}
-        Durability::Crash if is_local() => {}
-        Durability::Crash | Durability::Failover => require_failover_durability(),
-    }
-}
-
-/// Makes the commit wait for the disk, and for the synchronous standby if there is one, whatever is set for the session,
-/// the role or the database.
-pub fn require_failover_durability() {
-    // SAFETY: reads a variable of this process, and sets it as SET LOCAL does.
-    unsafe {
-        if pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32 {
-            pg_sys::set_config_option(
-                c"synchronous_commit".as_ptr(),
-                c"on".as_ptr(),
-                pg_sys::GucContext::PGC_USERSET,
-                pg_sys::GucSource::PGC_S_SESSION,
-                pg_sys::GucAction::GUC_ACTION_LOCAL,
-                true,
-                0,
-                false,
-            );
-        }
+    let level = unsafe { pg_sys::synchronous_commit } as u32;
+    let is_durable = match durability {
+        Durability::Any => true,
+        Durability::Crash if level == SYNCHRONOUS_COMMIT_LOCAL_FLUSH => true,
+        Durability::Crash | Durability::Failover => level >= SYNCHRONOUS_COMMIT_REMOTE_FLUSH,
+    };
+    if !is_durable {
+        let (name, value) = (c"synchronous_commit".as_ptr(), c"on".as_ptr());
+        let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
+        // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
+        unsafe {
+            pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
+        };
     }
 }
 

@@ -4,7 +4,7 @@
 use super::errors;
 use super::store::{self, TagRow};
 use crate::args;
-use crate::pg::encoding::{Text, c_string};
+use crate::pg::datum::{Text, c_string};
 use crate::pg::spi;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;

@@ -3,7 +3,7 @@
 
 use crate::args;
 use crate::pg::call_site::CallSite;
-use crate::pg::encoding::{Composite, form_row};
+use crate::pg::datum::{Composite, form_row};
 use crate::pg::{process_utility, srf};
 use crate::shmem;
 use attach::AttachedSegment;

@@ -4,7 +4,8 @@
 
 use super::state::{SEGMENTS, attach_ring, ring, ring_state};
 use super::store::{self, LockedRow};
-use crate::pg::{system_clock, xact};
+use crate::pg::system_clock;
+use crate::pg::xact::{self, Durability};
 use crate::settings;
 use idgen_core::segment::tag::next_step;
 use idgen_core::segment::{RingTenant, TagKey, ValueRun};
@@ -110,7 +111,7 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     if !ring(index).has_room() {
         return Taken::NoRoom;
     }
-    xact::require_failover_durability();
+    xact::require_durability(Durability::Failover);
     let (version, definition) = match store::lock(tenant.key.creation) {
         LockedRow::Found { version, definition } => (version, definition),
         LockedRow::Busy => return Taken::Busy,

@@ -2,7 +2,7 @@
 
 use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states};
 use super::store;
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::session::database;
 use crate::shmem;
 use idgen_core::segment::{Remaining, RingTenant, ValueRun};

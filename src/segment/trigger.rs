@@ -6,7 +6,7 @@
 
 use super::state::{SEGMENTS, ring_state};
 use super::{errors, store};
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
 use crate::pg::{session, system_clock};

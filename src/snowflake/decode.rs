@@ -6,7 +6,7 @@
 
 use super::errors;
 use super::layouts;
-use crate::pg::encoding::{Composite, Text, form_row};
+use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::timestamp;
 use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;

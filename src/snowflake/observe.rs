@@ -3,7 +3,7 @@
 use super::{errors, layouts};
 use crate::clock;
 use crate::error;
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::{system_clock, timestamp};
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;

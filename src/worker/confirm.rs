@@ -6,7 +6,7 @@
 use super::{errors, history};
 use crate::args;
 use crate::lease::{self, LEASE};
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::latch;
 use crate::pg::session;
 use crate::pg::spi::{Query, optional, value};

@@ -8,13 +8,13 @@ use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::layout::{time_text, time_text_us};
 use idgen_core::worker::PoolBounds;
-use pgrx::prelude::*;
+use pgrx::PgSqlErrorCode::{self, *};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub fn unknown_pool(pool: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
+    Report::new(ERRCODE_UNDEFINED_OBJECT, format!("worker pool \"{pool}\" does not exist"))
         .detail("A pool is a defined lease, with one slot for each worker id.")
         .hint(format!(
             "Check the name: worker_move() may have changed it. To define a new pool, run SELECT lease_define({}, slots => 1024);",
@@ -25,7 +25,7 @@ pub fn unknown_pool(pool: &str) -> Report {
 pub fn exhausted(pool: &str, slots: i32, idle: &[Holder]) -> Report {
     let holders: Vec<String> = idle.iter().map(|holder| format!("{} by {}", holder.slot, holder.text)).collect();
     Report::new(
-        PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
         format!("all {slots} worker ids of pool \"{pool}\" are taken"),
     )
     .detail(format!("Least recently renewed: {}.", holders.join("; ")))
@@ -38,7 +38,7 @@ pub fn exhausted(pool: &str, slots: i32, idle: &[Holder]) -> Report {
 
 pub fn not_yet(pool: &str, worker_id: i32, wait: Duration) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        ERRCODE_SUCCESSFUL_COMPLETION,
         format!("worker id {worker_id} of pool \"{pool}\" can be used in {}", rounded_up(wait)),
     )
     .detail("Earlier holders may have used id times up to not_before.")
@@ -49,7 +49,7 @@ pub fn not_yet(pool: &str, worker_id: i32, wait: Duration) -> Report {
 pub fn begins_too_far(pool: &str, worker_id: i32, not_before_us: i64, bounds: &PoolBounds) -> Report {
     let (begin, now) = (time_text_us(not_before_us), time_text_us(bounds.now_us));
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("worker id {worker_id} of pool \"{pool}\" cannot be used before {begin}"),
     )
     .detail(format!("Its last holder was granted id times up to then. The clock of this server says {now}."))
@@ -63,7 +63,7 @@ pub fn begins_too_far(pool: &str, worker_id: i32, not_before_us: i64, bounds: &P
 pub fn too_far_ahead(excess_us: i64, max_lead_us: i64) -> Report {
     let (excess, lead) = (micros_text(excess_us), micros_text(max_lead_us));
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("the caller's ids or its clock are {excess} ahead of the coordinator's clock"),
     )
     .detail(format!("Worker ids are granted to callers that are at most {lead} ahead."))
@@ -71,20 +71,17 @@ pub fn too_far_ahead(excess_us: i64, max_lead_us: i64) -> Report {
 }
 
 pub fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-        format!("ttl is longer than that of worker pool \"{pool}\""),
-    )
-    .detail(format!("The ttl of the pool is {}.", micros_text(ttl_us)))
-    .hint(format!(
-        "Use a shorter ttl, or raise that of the pool: run SELECT lease_define({}, ttl => ...);",
-        quoted(pool)
-    ))
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("ttl is longer than that of worker pool \"{pool}\""))
+        .detail(format!("The ttl of the pool is {}.", micros_text(ttl_us)))
+        .hint(format!(
+            "Use a shorter ttl, or raise that of the pool: run SELECT lease_define({}, ttl => ...);",
+            quoted(pool)
+        ))
 }
 
 pub fn renewed_by_another(pool: &str, worker_id: i32, last_us: i64, not_after_us: i64) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("worker id {worker_id} of pool \"{pool}\" was renewed by another holder of its token"),
     )
     .detail(format!("Its not_after is {}, not {}.", time_text_us(not_after_us), time_text_us(last_us)))
@@ -97,7 +94,7 @@ pub fn renewed_by_another(pool: &str, worker_id: i32, last_us: i64, not_after_us
 pub fn in_transaction_block(function: &CStr) -> Report {
     let function = function.to_string_lossy();
     Report::new(
-        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        ERRCODE_ACTIVE_SQL_TRANSACTION,
         format!("{function} cannot run inside a transaction block or a subtransaction"),
     )
     .detail("A rollback would revoke id times that were already returned to the caller.")
@@ -106,7 +103,7 @@ pub fn in_transaction_block(function: &CStr) -> Report {
 
 pub fn confirmed_too_early(pool: &str, worker_id: i32) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        ERRCODE_ACTIVE_SQL_TRANSACTION,
         format!("worker id {worker_id} of pool \"{pool}\" was acquired or renewed in this transaction"),
     )
     .detail("A worker id can be confirmed only after that transaction has committed.")
@@ -115,7 +112,7 @@ pub fn confirmed_too_early(pool: &str, worker_id: i32) -> Report {
 
 pub fn token_before_interruption(pool: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!(
             "the token of worker pool \"{pool}\" was granted before the history of this coordinator was interrupted \
              (failover or restore)"
@@ -126,7 +123,7 @@ pub fn token_before_interruption(pool: &str) -> Report {
 }
 
 pub fn copy_of_the_coordinator() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this database is a copy of the coordinator")
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this database is a copy of the coordinator")
         .detail("Another data directory of the same server and timeline has granted worker ids, and may still do so.")
         .hint(
             "Point idgen.coordinator at the origin. If the origin was moved here or grants no more, run \
@@ -135,17 +132,17 @@ pub fn copy_of_the_coordinator() -> Report {
 }
 
 pub fn directory_unreadable(error: &std::io::Error) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
+    Report::new(ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
         .detail("The file status distinguishes this data directory from a copy.")
 }
 
 pub fn not_finite(name: &str) -> Report {
-    infinite(PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW, name)
+    infinite(ERRCODE_DATETIME_FIELD_OVERFLOW, name)
 }
 
 /// 22023, unlike [`not_finite`]: SQLSTATEs do not change between releases.
 pub fn used_until_not_finite() -> Report {
-    infinite(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, "used_until")
+    infinite(ERRCODE_INVALID_PARAMETER_VALUE, "used_until")
 }
 
 fn infinite(code: PgSqlErrorCode, name: &str) -> Report {
@@ -168,7 +165,7 @@ fn rounded_up(wait: Duration) -> String {
 
 pub fn bare_lease(pool: &str, worker_id: i32) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("worker id {worker_id} of pool \"{pool}\" was not acquired with worker_acquire()"),
     )
     .detail("A lease of lease_acquire() has no id times.")
@@ -176,15 +173,12 @@ pub fn bare_lease(pool: &str, worker_id: i32) -> Report {
 }
 
 pub fn same_pool(pool: &str) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-        format!("cannot move worker pool \"{pool}\" to itself"),
-    )
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("cannot move worker pool \"{pool}\" to itself"))
 }
 
 pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+        ERRCODE_OBJECT_IN_USE,
         format!("cannot move worker pool \"{from}\": worker id {worker_id} was granted from pool \"{to}\" too"),
     )
     .detail("The two histories of this worker id cannot be merged.")
@@ -192,16 +186,13 @@ pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Report {
 }
 
 pub fn held(pool: &str, worker_id: i32) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_IN_USE, format!("worker id {worker_id} of pool \"{pool}\" is held"))
+    Report::new(ERRCODE_OBJECT_IN_USE, format!("worker id {worker_id} of pool \"{pool}\" is held"))
         .detail("Its holder has not released it, and may issue ids under it.")
         .hint(format!("Stop its holder, then run SELECT lease_revoke({}, {worker_id});", quoted(pool)))
 }
 
 pub fn never_granted(pool: &str, worker_id: i32) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
-        format!("worker id {worker_id} of pool \"{pool}\" was never granted"),
-    )
+    Report::new(ERRCODE_UNDEFINED_OBJECT, format!("worker id {worker_id} of pool \"{pool}\" was never granted"))
 }
 
 /// This server has no worker id, or no lease for the time of the next id.
@@ -218,12 +209,10 @@ pub fn not_leased(state: &WorkerState, lease: &ServerLease, now_us: i64) -> Repo
         }
         None => format!("this server has no worker id yet from pool \"{pool}\""),
     };
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
-        .detail(why_not_leased(lease, keeper, now_us))
-        .hint(
-            "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and run \
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(why_not_leased(lease, keeper, now_us)).hint(
+        "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and run \
              SELECT * FROM idgen.stat_worker.",
-        )
+    )
 }
 
 fn no_worker_id(is_file_unreadable: bool) -> Report {
@@ -234,14 +223,14 @@ fn no_worker_id(is_file_unreadable: bool) -> Report {
         }
     };
     let detail = format!("{detail} While idgen.worker_id is not set, worker id 0 may be another server's.");
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server no longer has a worker id")
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this server no longer has a worker id")
         .detail(detail)
         .hint("Set idgen.worker_id and restart the server, or set idgen.worker_pool again.")
 }
 
 pub fn lease_file_unreadable(reason: &str) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_DATA_CORRUPTED,
+        ERRCODE_DATA_CORRUPTED,
         format!("could not read file \"{}\": {reason}", lease_file::PATH),
     )
     .detail("It records whether this server ever had a pool of worker ids. Until it can be read, worker id 0 is not used by default.")
@@ -250,7 +239,7 @@ pub fn lease_file_unreadable(reason: &str) -> Report {
 
 pub fn lease_file_not_written(error: &std::io::Error) -> Report {
     Report::new(
-        PgSqlErrorCode::ERRCODE_IO_ERROR,
+        ERRCODE_IO_ERROR,
         format!("could not write file \"{}\": {error}", lease_file::PATH),
     )
     .detail("The file still names the last lease of this server.")

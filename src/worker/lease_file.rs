@@ -38,22 +38,6 @@ pub fn read() -> LeaseFile {
     }
 }
 
-impl LeaseFile {
-    /// The server has, or may have had, a pool.
-    pub fn may_have_pool(&self) -> bool {
-        !matches!(self, LeaseFile::Missing)
-    }
-
-    /// The last worker id of the server was, or may have been, leased.
-    pub fn may_have_lease(&self) -> bool {
-        match self {
-            LeaseFile::Missing => false,
-            LeaseFile::Valid(memory) => memory.lease.is_some(),
-            LeaseFile::Unreadable(_) => true,
-        }
-    }
-}
-
 /// Replaces the file durably.
 pub fn write(lease: Option<RememberedLease>) -> io::Result<()> {
     let memory = Memory { directory: data_directory::fingerprint()?, lease };

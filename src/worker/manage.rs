@@ -5,7 +5,7 @@ use super::store;
 use crate::args;
 use crate::lease::{self, LeaseState, Queue, pending};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::{spi, timestamp, xact};
 use pgrx::prelude::*;
 

@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 /// charge of it, and may have granted it to another server.
 pub fn begin() {
     let file = lease_file::read();
-    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
-        (true, true) => false,
-        (true, false) => !file.may_have_lease(),
-        (false, true) => !file.may_have_pool(),
-        (false, false) => true,
+    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided(), &file) {
+        (false, false, _) => true,
+        (true, true, _) => false,
+        (_, _, LeaseFile::Missing) => true,
+        (true, false, LeaseFile::Valid(memory)) => memory.lease.is_none(),
+        // Another server may have the worker id: the file names, or may name, a lease or a pool.
+        (true, false, LeaseFile::Unreadable(_)) | (false, true, _) => false,
     };
     STATE.require().is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
     if !is_valid {

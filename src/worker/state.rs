@@ -91,16 +91,14 @@ impl WorkerState {
             changed: ConditionVariable::new(),
         }
     }
-
-    fn reset_counters(&self) {
-        for counter in [&self.renewals, &self.failures, &self.changes] {
-            counter.store(0, Relaxed);
-        }
-    }
 }
 
 pub fn reset_counters() {
-    STATE.get().into_iter().for_each(WorkerState::reset_counters);
+    if let Some(state) = STATE.get() {
+        for counter in [&state.renewals, &state.failures, &state.changes] {
+            counter.store(0, Relaxed);
+        }
+    }
 }
 
 /// The keeper's process, and the request of sessions.

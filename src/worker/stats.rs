@@ -1,7 +1,7 @@
 //! The view `idgen.stat_worker`: this server's worker id, and the state of its lease.
 
 use super::state::{SERVER_LEASE, STATE, ServerLease};
-use crate::pg::encoding::{Composite, Text, form_rows};
+use crate::pg::datum::{Composite, Text, form_rows};
 use crate::pg::timestamp::from_us_or_infinity;
 use crate::pg::{system_clock, timestamp};
 use crate::settings;

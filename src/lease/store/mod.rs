@@ -3,7 +3,7 @@
 
 use super::{errors, session_lock};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use crate::pg::spi::{ExtensionTable, Query, optional, value};
 use crate::pg::{recovery, spi, system_clock};
 use crate::settings;

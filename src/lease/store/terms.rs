@@ -19,9 +19,13 @@ static RENEW: Query = Query::new(&LEASE, || {
 
 /// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+    extend(&RENEW, name, token, ttl_us)
+}
+
+fn extend(query: &Query, name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
     let (now_us, clock) = (system_clock::boot_us(), clock());
     let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    RENEW.write_latest(&args, granted).pop()
+    query.write_latest(&args, granted).pop()
 }
 
 static RENEW_MANY: Query = LEASE.query("WITH renewable AS (SELECT lease.name, lease.slot FROM idgen.lease \
@@ -79,9 +83,7 @@ static DEEPEN: Query = Query::new(&LEASE, || {
 
 /// Acquires a term once more. `None` if the token has no term.
 pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
-    let (now_us, clock) = (system_clock::boot_us(), clock());
-    let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    DEEPEN.write_latest(&args, granted).pop()
+    extend(&DEEPEN, name, token, ttl_us)
 }
 
 static REMOVE: Query = Query::new(&LEASE, || {

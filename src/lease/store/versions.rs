@@ -1,7 +1,7 @@
 //! Versions of a slot's row that a snapshot does not show, even if the row is gone.
 
 use super::LEASE;
-use crate::pg::encoding::Text;
+use crate::pg::datum::Text;
 use pgrx::prelude::*;
 
 /// True if a committed transaction that the transaction's own snapshot does not show has inserted, changed or deleted

@@ -96,44 +96,33 @@ fn milliseconds_of_a_rectangle_are_those_wholly_inside() {
     assert!(all.first_ms() < all.end_ms());
 }
 
+/// A `usize` selects a worker id. `ahead_us` is how far the caller is ahead of the coordinator's clock.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acquire {
         ttl_us: i64,
-        /// How far the caller is ahead of the coordinator's clock.
         ahead_us: i64,
     },
-    Renew {
-        holder: usize,
-        ahead_us: i64,
-    },
+    Renew(usize, i64),
     /// Only makes the worker id free.
-    Expire {
-        holder: usize,
-    },
-    Release {
-        holder: usize,
-        used_us: Option<i64>,
-    },
+    Expire(usize),
+    /// With the last time used, if the holder reports it.
+    Release(usize, Option<i64>),
     /// The coordinator's clock steps to this time.
-    Clock {
-        now_us: i64,
-    },
-    /// A standby is promoted that lacks the last changes of the table. The clock continues.
-    Failover {
-        lost: usize,
-    },
+    Clock(i64),
+    /// A standby is promoted that lacks so many of the last changes of the table. The clock continues.
+    Failover(usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (1..=TTL_US, -200..200i64).prop_map(|(ttl_us, ahead_us)| Event::Acquire { ttl_us, ahead_us }),
-        3 => (0..4usize, -200..200i64).prop_map(|(holder, ahead_us)| Event::Renew { holder, ahead_us }),
-        1 => (0..4usize).prop_map(|holder| Event::Expire { holder }),
-        1 => (0..4usize, proptest::option::of(0..1000i64))
-            .prop_map(|(holder, used_us)| Event::Release { holder, used_us }),
-        3 => (0..1000i64).prop_map(|now_us| Event::Clock { now_us }),
-        1 => (0..6usize).prop_map(|lost| Event::Failover { lost }),
+        3 => (0..WORKERS, -200..200i64).prop_map(|(id, ahead_us)| Event::Renew(id, ahead_us)),
+        1 => (0..WORKERS).prop_map(Event::Expire),
+        1 => (0..WORKERS, proptest::option::of(0..1000i64))
+            .prop_map(|(id, used_us)| Event::Release(id, used_us)),
+        3 => (0..1000i64).prop_map(Event::Clock),
+        1 => (0..6usize).prop_map(Event::Failover),
     ];
     proptest::collection::vec(event, 1..200)
 }
@@ -176,21 +165,19 @@ proptest! {
                         }
                     }
                 }
-                Event::Renew { holder, ahead_us } => {
-                    let id = holder % WORKERS;
+                Event::Renew(id, ahead_us) => {
                     if let Some((rectangle, term, true)) = coordinator.table[id] && term >= coordinator.first_term {
                         let renewed = rectangle.renewed(now_us + ahead_us, TTL_US, &bounds);
                         used[term].1 = renewed;
                         coordinator.table[id] = Some((renewed, term, true));
                     }
                 }
-                Event::Expire { holder } => {
-                    if let Some((_, _, held)) = &mut coordinator.table[holder % WORKERS] {
+                Event::Expire(id) => {
+                    if let Some((_, _, held)) = &mut coordinator.table[id] {
                         *held = false;
                     }
                 }
-                Event::Release { holder, used_us } => {
-                    let id = holder % WORKERS;
+                Event::Release(id, used_us) => {
                     if let Some((rectangle, term, true)) = coordinator.table[id] && used[term].1 == rectangle {
                         // The last time that the holder used, inside its rectangle.
                         let (first_us, end_us) = (rectangle.not_before_us, rectangle.not_after_us);
@@ -201,9 +188,9 @@ proptest! {
                     }
                 }
                 // Forward only, once history may be lost: the coordinator's clock must be right then.
-                Event::Clock { now_us: other_us } if coordinator.since_us.is_none() => now_us = other_us,
-                Event::Clock { .. } => now_us += 10,
-                Event::Failover { lost } => {
+                Event::Clock(other_us) if coordinator.since_us.is_none() => now_us = other_us,
+                Event::Clock(_) => now_us += 10,
+                Event::Failover(lost) => {
                     // Only if every rectangle, granted by whatever clock, ends before the floor.
                     let ahead = used.iter().any(|(_, used)| used.not_after_us > bounds.latest_end_us());
                     if !ahead {

@@ -2,32 +2,20 @@
 
 use super::*;
 
-/// Times are in microseconds.
+/// Times are in microseconds. A `usize` selects a holder.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acquire {
         bound: bool,
         preferred: i32,
     },
-    Renew {
-        holder: usize,
-    },
-    Release {
-        holder: usize,
-    },
-    Revoke {
-        holder: usize,
-    },
-    SessionEnds {
-        holder: usize,
-    },
-    Pass {
-        us: i64,
-    },
-    /// Another server continues with the rows, by an unrelated clock.
-    Failover {
-        clock_us: i64,
-    },
+    Renew(usize),
+    Release(usize),
+    Revoke(usize),
+    SessionEnds(usize),
+    Pass(i64),
+    /// Another server continues with the rows, by an unrelated clock that shows this time.
+    Failover(i64),
     Define {
         first_slot: i32,
         slots: i32,
@@ -39,12 +27,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let holder = || 0usize..6;
     let event = prop_oneof![
         4 => (any::<bool>(), 0..8i32).prop_map(|(bound, preferred)| Event::Acquire { bound, preferred }),
-        2 => holder().prop_map(|holder| Event::Renew { holder }),
-        2 => holder().prop_map(|holder| Event::Release { holder }),
-        1 => holder().prop_map(|holder| Event::Revoke { holder }),
-        1 => holder().prop_map(|holder| Event::SessionEnds { holder }),
-        4 => (0..150i64).prop_map(|us| Event::Pass { us }),
-        1 => (0..1_000i64).prop_map(|clock_us| Event::Failover { clock_us }),
+        2 => holder().prop_map(Event::Renew),
+        2 => holder().prop_map(Event::Release),
+        1 => holder().prop_map(Event::Revoke),
+        1 => holder().prop_map(Event::SessionEnds),
+        4 => (0..150i64).prop_map(Event::Pass),
+        1 => (0..1_000i64).prop_map(Event::Failover),
         1 => (0..4i32, 1..5i32, 0..60i64)
             .prop_map(|(first_slot, slots, lock_delay_us)| Event::Define { first_slot, slots, lock_delay_us }),
     ];
@@ -95,7 +83,7 @@ impl World {
         let now = self.now();
         match event {
             Event::Acquire { bound, preferred } => self.acquire(bound, preferred),
-            Event::Renew { holder } => {
+            Event::Renew(holder) => {
                 let until = self.time + Self::TTL;
                 if let Some((term, index)) = self.term(holder) {
                     (term.ends_us, term.by_this_clock) = (now.now_us + Self::TTL, true);
@@ -105,21 +93,14 @@ impl World {
                     }
                 }
             }
-            Event::Release { holder } => {
+            Event::Release(holder) | Event::Revoke(holder) => {
                 if let Some((term, index)) = self.term(holder) {
                     (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
-                    (term.session, term.revoked) = (Session::None, false);
+                    (term.session, term.revoked) = (Session::None, matches!(event, Event::Revoke(_)));
                     self.holders.swap_remove(index);
                 }
             }
-            Event::Revoke { holder } => {
-                if let Some((term, index)) = self.term(holder) {
-                    (term.depth, term.ends_us, term.by_this_clock) = (0, now.now_us, true);
-                    (term.session, term.revoked) = (Session::None, true);
-                    self.holders.swap_remove(index);
-                }
-            }
-            Event::SessionEnds { holder } => {
+            Event::SessionEnds(holder) => {
                 let time = self.time;
                 if let Some((term, index)) = self.term(holder)
                     && term.session == Session::Lives
@@ -128,8 +109,8 @@ impl World {
                     self.holders[index].until = Some(time);
                 }
             }
-            Event::Pass { us } => self.time += us,
-            Event::Failover { clock_us } => self.fail_over(clock_us),
+            Event::Pass(us) => self.time += us,
+            Event::Failover(clock_us) => self.fail_over(clock_us),
             Event::Define { first_slot, slots, lock_delay_us } => {
                 self.definition = LeaseDefinition { first_slot, slots, lock_delay_us, ..self.definition };
                 self.may_hold = self.holders.len().max(slots as usize);

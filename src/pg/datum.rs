@@ -1,5 +1,6 @@
-//! What passes between PostgreSQL and Rust: texts and rows. Arguments and rows of queries are converted on entry from the
-//! encoding of the database to UTF-8, results and arguments of queries on exit. Everything in between is UTF-8.
+//! Datums of texts and rows, to and from Rust. A text is converted from the encoding of the database to UTF-8 on entry: an
+//! argument, or a row of a query. It is converted back on exit: a result, or an argument of a query. Everything in between is
+//! UTF-8.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Array, Datum, DatumWithOid, UnboxDatum};
@@ -24,7 +25,7 @@ unsafe extern "C-unwind" {
 
 /// True if texts of this database are UTF-8, or pass as it because PostgreSQL converts nothing.
 #[inline]
-fn needs_no_conversion() -> bool {
+pub(super) fn needs_no_conversion() -> bool {
     matches!(encoding(), UTF8 | SQL_ASCII)
 }
 
@@ -96,13 +97,8 @@ fn convert(text: &str) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// A text for a message. pgrx passes messages on as UTF-8, so a database of another encoding gets ASCII.
-pub fn for_message(text: String) -> String {
-    if text.is_ascii() || needs_no_conversion() { text } else { escaped(&text) }
-}
-
 /// With every character other than ASCII as an escape of E''.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let escape = |c: char| match c.is_ascii() {
         true => c.to_string(),
         false => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
