@@ -192,6 +192,7 @@ COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'lowest token granted since then; lower ones cannot be renewed';
 COMMENT ON COLUMN idgen.worker_history.longest IS 'longest time from the clock to the end of id times, under any settings so far';
+COMMENT ON FUNCTION idgen.stat_get_reset_time() IS 'time of the last reset of the counters, for the column stats_reset';
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
 COMMENT ON VIEW idgen.stat_worker IS 'worker id of this server, and the state of its lease';
 COMMENT ON FUNCTION idgen.stat_get_worker() IS 'row of the view idgen.stat_worker';
@@ -201,6 +202,11 @@ COMMENT ON FUNCTION idgen.stat_get_worker() IS 'row of the view idgen.stat_worke
 GRANT USAGE ON SCHEMA idgen TO PUBLIC;
 GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.locks TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
+-- A monitoring system still reads them if an administrator revokes them from PUBLIC.
+GRANT USAGE ON SCHEMA idgen TO pg_monitor;
+GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease, idgen.stat_worker, idgen.locks,
+    idgen.leases, idgen.workers, idgen.lease_definition TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idgen.status() TO pg_monitor;
 REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;
 -- A superuser grants the creation of segments. The creator owns the segment.
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;

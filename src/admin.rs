@@ -4,7 +4,7 @@ use crate::pg::ereport::for_message;
 use crate::pg::{recovery, spi, system_clock};
 use crate::snowflake::{default_layout, node};
 use crate::worker::{SERVER_LEASE, WorkerStatus};
-use crate::{clock, lease, segment, settings, shmem, snowflake, worker};
+use crate::{clock, lease, reset_time, segment, settings, shmem, snowflake, worker};
 use idgen_core::layout::{Node, time_text};
 use pgrx::JsonB;
 use pgrx::prelude::*;
@@ -19,6 +19,7 @@ fn reset_stats() {
     segment::stats::reset();
     lease::stats::reset();
     worker::reset_counters();
+    reset_time::set();
 }
 
 /// Versions, settings, the worker id, and checks. Without preload the check "preloaded" fails and the worker is null.

@@ -12,6 +12,7 @@ mod error;
 mod lease;
 mod lock;
 mod pg;
+mod reset_time;
 mod retired;
 mod segment;
 mod settings;
@@ -35,6 +36,7 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define(preloading);
     if preloading {
         shmem::install_hooks();
+        reset_time::init();
         clock::init();
         snowflake::init();
         segment::init();

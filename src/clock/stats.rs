@@ -9,7 +9,7 @@ use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-extension_sql_file!("views.sql", name = "clock_views", requires = [stat_get_clock]);
+extension_sql_file!("views.sql", name = "clock_views", requires = [stat_get_clock, stat_get_reset_time]);
 
 /// The row of `idgen.stat_clock`; none without preload.
 #[pg_extern(

@@ -18,4 +18,5 @@ SELECT lease.name, lease.slot, now.state,
 FROM idgen.lease JOIN idgen.lease_get_states() AS now USING (name, slot) LEFT JOIN idgen.lease_definition AS defined USING (name);
 
 CREATE VIEW idgen.stat_lease AS
-SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time FROM idgen.stat_get_lease();
+SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time, idgen.stat_get_reset_time() AS stats_reset
+FROM idgen.stat_get_lease();

@@ -9,7 +9,7 @@ use idgen_core::segment::{Remaining, RingTenant, ValueRun};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!("views.sql", name = "segment_views", requires = [stat_get_segment]);
+extension_sql_file!("views.sql", name = "segment_views", requires = [stat_get_segment, stat_get_reset_time]);
 
 /// A ring at one moment.
 struct RingSnapshot {

@@ -6,7 +6,7 @@ SELECT allocated.tag, allocated.max_id, allocated.step, ring.first_id, ring.last
        pg_catalog.make_interval(secs => ring.refill_us OPERATOR(pg_catalog./) 1000000.0) AS last_refill_time,
        ring.waits,
        pg_catalog.make_interval(secs => ring.wait_us OPERATOR(pg_catalog./) 1000000.0) AS wait_time,
-       ring.last_error
+       ring.last_error, allocated.upper_bound, idgen.stat_get_reset_time() AS stats_reset
 FROM idgen.segment AS allocated JOIN idgen.stat_get_segment() AS ring USING (creation)
 WHERE pg_catalog.pg_has_role(allocated.owner::oid, 'USAGE') OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
    OR 0::oid OPERATOR(pg_catalog.=) ANY (allocated.drawers::oid[])

@@ -7,7 +7,7 @@ use idgen_core::generator::GeneratorTenant;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!("views.sql", name = "snowflake_views", requires = [stat_get_snowflake]);
+extension_sql_file!("views.sql", name = "snowflake_views", requires = [stat_get_snowflake, stat_get_reset_time]);
 
 /// One row of `idgen.stat_snowflake` for each id space that has a generator.
 #[pg_extern(sql = "CREATE FUNCTION idgen.stat_get_snowflake(OUT layout text, OUT datacenter int, OUT worker int, \

@@ -6,5 +6,5 @@ FROM idgen.leases AS lease JOIN idgen.worker_number AS known
 
 CREATE VIEW idgen.stat_worker AS
 SELECT source, state, worker_id, datacenter_id, pool, not_before, not_after, coordinator, pid, renewals, failures, failing_since,
-       last_error, changes
+       last_error, changes, idgen.stat_get_reset_time() AS stats_reset
 FROM idgen.stat_get_worker();

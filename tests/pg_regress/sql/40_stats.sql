@@ -50,3 +50,11 @@ SELECT snowflake_observe(snowflake_ceil('2077-01-01', 'js53'), 'js53');
 SELECT snowflake_observe(-1);
 SELECT snowflake_observe(9007199254740992, 'js53');
 SELECT snowflake_observe(NULL) IS NULL AS null_in_null_out;
+
+-- every view tells since when it counts
+SELECT stats_reset AS before FROM idgen.stat_clock \gset
+SELECT idgen.reset_stats();
+SELECT stats_reset > :'before' AND stats_reset <= clock_timestamp() AS reset FROM idgen.stat_clock;
+SELECT (SELECT stats_reset FROM idgen.stat_clock) = ALL (
+           SELECT stats_reset FROM idgen.stat_snowflake UNION ALL SELECT stats_reset FROM idgen.stat_lease
+           UNION ALL SELECT stats_reset FROM idgen.stat_worker) AS the_same;

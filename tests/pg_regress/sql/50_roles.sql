@@ -22,3 +22,15 @@ ALTER SYSTEM SET idgen.max_drift = '10s';
 ALTER ROLE idgen_somebody SET idgen.max_drift = '10s';
 RESET ROLE;
 DROP ROLE idgen_somebody;
+
+-- Members of pg_monitor read all views and the status, also where PUBLIC may not.
+BEGIN;
+REVOKE USAGE ON SCHEMA idgen FROM PUBLIC;
+REVOKE SELECT ON ALL TABLES IN SCHEMA idgen FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION idgen.status() FROM PUBLIC;
+CREATE ROLE idgen_watcher IN ROLE pg_monitor;
+SET ROLE idgen_watcher;
+SELECT count(*) >= 0 AS read FROM idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease,
+       idgen.stat_worker, idgen.locks, idgen.leases, idgen.workers, idgen.lease_definition;
+SELECT idgen.status() ? 'checks' AS status;
+ROLLBACK;

@@ -17,6 +17,7 @@ SELECT idgen.reset_stats();
 SELECT first_id, last_id, remaining, issued, refills, waits, wait_time FROM idgen.stat_segment WHERE tag = 'seen';
 SELECT segment_next('seen');
 SELECT first_id, issued, refills FROM idgen.stat_segment WHERE tag = 'seen';
+SELECT upper_bound, stats_reset = (SELECT stats_reset FROM idgen.stat_clock) AS the_same FROM idgen.stat_segment WHERE tag = 'seen';
 
 -- a second range after skipped values
 SELECT segment_create('gap', step => 10, max_step => 10, stride => 3, residue => 1);

@@ -167,4 +167,4 @@ TABLE session_locks;
 SELECT grants > 0 AS grants, take_overs, renewals > 0 AS renewals, releases > 0 AS releases, fences, refused > 0 AS refused,
        probes > 0 AS probes, wait_time > '0' AS waited FROM idgen.stat_lease;
 SELECT idgen.reset_stats();
-SELECT * FROM idgen.stat_lease;
+SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time FROM idgen.stat_lease;

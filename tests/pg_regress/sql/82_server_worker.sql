@@ -1,7 +1,8 @@
 -- This server's worker id, here from a setting. Other tests cover pools.
 \set VERBOSITY terse
 \x
-SELECT * FROM idgen.stat_worker;
+SELECT source, state, worker_id, datacenter_id, pool, not_before, not_after, coordinator, pid, renewals, failures, failing_since,
+       last_error, changes FROM idgen.stat_worker;
 \x
 SELECT jsonb_pretty(idgen.status()->'worker');
 SELECT idgen.status()->'settings'->'worker_pool' AS worker_pool, idgen.status()->'settings' ? 'coordinator' AS tells_coordinator;

@@ -10,6 +10,7 @@ const PARTS: &str = "
  0  idgen lease counters      src/lease/stats.rs
  0  idgen lock holders        src/lock/holds.rs
  0  idgen lock names          src/lock/registry.rs
+ 0  idgen reset time          src/reset_time.rs
  0  idgen segment rings       src/segment/state.rs
  0  idgen segment slots       src/segment/state.rs
  0  idgen snowflake counters  src/snowflake/next.rs
