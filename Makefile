@@ -28,8 +28,8 @@ LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps build install installcheck test-core test smoke demo demo-stop bench soak \
-  fuzz lint clean
+.PHONY: help rust deps dev-deps bench-deps build install installcheck test-core test smoke demo demo-stop bench chart \
+  soak fuzz lint clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -99,6 +99,10 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 	@$(CARGO) pgrx package --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP) >/dev/null
 	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
 	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
+
+chart: rust ## draw the chart of the README from the report of `make bench BENCH="ids segments"`
+	@cp target/bench/report.json docs/images/benchmark.json
+	@$(CARGO) run -q -p idgen-bench --bin chart -- docs/images/benchmark.json docs/images
 
 soak: dev-deps install ## long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"
