@@ -28,8 +28,8 @@ LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps build install installcheck test-core test smoke demo demo-stop bench chart \
-  soak fuzz lint clean
+.PHONY: help rust deps dev-deps bench-deps guide-deps build install installcheck test-core test test-guides smoke demo \
+  demo-stop bench chart soak fuzz lint clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -43,6 +43,9 @@ deps: ## install the build dependencies: compiler, PostgreSQL with its headers, 
 
 dev-deps: deps ## install the test dependencies too: libfaketime, PgBouncer, Python and Java clients
 	@scripts/setup.sh dev-deps
+
+guide-deps: deps ## install the tools of the guides too: exporters, frameworks, Patroni
+	@scripts/setup.sh guide-deps
 
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
 	@scripts/setup.sh bench-deps
@@ -79,6 +82,9 @@ test: dev-deps test-core installcheck ## all tests: core, loom models, SQL, real
 	@echo "==> real clusters: crashes, clocks, promotion"
 	@$(CARGO) test -p idgen-testkit -p idgen-cluster-tests -p idgen-bench
 	@echo "==> all tests passed"
+
+test-guides: dev-deps guide-deps install ## the guides, each with the real tool
+	@IDGEN_GUIDES="$$(scripts/cache-dir.sh)/guides" $(CARGO) test -p idgen-guide-tests
 
 smoke: dev-deps install ## the cluster tests that depend on the version of PostgreSQL
 	@echo "==> real clusters of PostgreSQL $(PG): tests that depend on its version"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh rust|deps|dev-deps|bench-deps: installs one group of dependencies and skips those that are installed. Needs
+# setup.sh rust|deps|dev-deps|guide-deps|bench-deps: installs one group of dependencies and skips those that are installed. Needs
 # root or sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,9 @@ test_packages=(
   pgbouncer                                    # tests of locks behind a pooler
   python3-psycopg                              # tests of the documented Python client
   default-jdk-headless libpostgresql-jdbc-java # tests of the documented Java client
+)
+guide_packages=(
+  python3-venv # the Python tools of tests/guides/requirements.txt
 )
 bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
@@ -112,6 +115,28 @@ install_cargo_pgrx() {
   env -u CARGO_TARGET_DIR cargo install --locked cargo-pgrx --version "$pgrx"
 }
 
+# Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
+provide_guide_packages() {
+  local guides
+  guides=$(scripts/cache-dir.sh)/guides
+  if ! cmp -s tests/guides/requirements.txt "$guides/python/requirements.txt"; then
+    say "install the Python tools of the guides"
+    rm -rf "$guides/python"
+    python3 -m venv "$guides/python"
+    "$guides/python/bin/pip" install -q -r tests/guides/requirements.txt
+    cp tests/guides/requirements.txt "$guides/python/"
+  fi
+  if ! cmp -s tests/guides/package.json "$guides/node/installed.json"; then
+    command -v npm >/dev/null || install_missing nodejs npm
+    say "install the Node tools of the guides"
+    rm -rf "$guides/node"
+    mkdir -p "$guides/node"
+    cp tests/guides/package.json "$guides/node/"
+    npm install --prefix "$guides/node" --silent --no-audit --no-fund
+    cp tests/guides/package.json "$guides/node/installed.json"
+  fi
+}
+
 case ${1:-} in
 rust)
   install_missing build-essential
@@ -125,6 +150,10 @@ deps)
   say "use ${PG_CONFIG:-$(scripts/default-pg-config.sh)}, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
   ;;
 dev-deps) install_missing "${test_packages[@]}" ;;
+guide-deps)
+  install_missing "${guide_packages[@]}"
+  provide_guide_packages
+  ;;
 bench-deps) install_missing "${bench_packages[@]}" ;;
-*) die "usage: setup.sh rust|deps|dev-deps|bench-deps" ;;
+*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps" ;;
 esac
