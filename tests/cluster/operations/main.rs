@@ -1,8 +1,7 @@
-//! Operations on real servers: upgrades, dumps, encodings, planted tables, and the README.
+//! Operations on real servers: upgrades, dumps, encodings, and planted tables.
 
 mod encodings;
 mod lease_dump;
 mod planted_tables;
-mod readme;
 mod segment_dump;
 mod upgrade;

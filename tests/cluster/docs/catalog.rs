@@ -1,0 +1,246 @@
+//! The tables of functions, views, settings and presets match the catalog, and the README names the version.
+//!
+//! Each of these tables is on one page: `reference.md`, `configuration.md` and `snowflake.md`.
+
+use std::collections::BTreeSet;
+
+use idgen_testkit::Cluster;
+use postgres::Client;
+
+use crate::markdown::{Document, Table, bare};
+use crate::{assert_none, document, text_of};
+
+/// The members of the extension, `d`, as a part of FROM.
+pub const EXTENSION: &str =
+    "(pg_depend d JOIN pg_extension e ON d.deptype = 'e' AND d.refobjid = e.oid AND extname = 'idgen')";
+
+fn client() -> (Cluster, Client) {
+    let cluster = Cluster::builder().start_with_extension();
+    let client = cluster.client();
+    (cluster, client)
+}
+
+fn strings(client: &mut Client, sql: &str) -> Vec<String> {
+    client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// The one table of a page whose first columns have these headings.
+fn table<'a>(page: &'a Document, headings: &'a [&str]) -> Result<&'a Table, String> {
+    let mut found = page.tables_of(headings);
+    match (found.next(), found.next()) {
+        (Some(table), None) => Ok(table),
+        (None, _) => Err(page.at(1, format!("no table with the headings {headings:?}"))),
+        (_, Some(second)) => Err(page.at(second.line, format!("a second table with the headings {headings:?}"))),
+    }
+}
+
+#[test]
+fn readme_names_the_version_of_the_extension() {
+    let (_cluster, mut client) = client();
+    let version = strings(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'").concat();
+    assert!(text_of("README.md").contains(&format!("This is version {version}.")), "the README is not of {version}");
+}
+
+#[test]
+fn table_of_settings_matches_the_catalog() {
+    let (_cluster, mut client) = client();
+    assert_none(&settings(&document("docs/configuration.md"), &mut client));
+}
+
+#[test]
+fn table_of_functions_matches_the_catalog() {
+    let (_cluster, mut client) = client();
+    assert_none(&functions(&document("docs/reference.md"), &mut client));
+}
+
+#[test]
+fn tables_of_columns_match_the_catalog() {
+    let (_cluster, mut client) = client();
+    assert_none(&relations(&document("docs/reference.md"), &mut client));
+}
+
+#[test]
+fn table_of_presets_matches_the_layouts() {
+    let (_cluster, mut client) = client();
+    assert_none(&presets(&document("docs/snowflake.md"), &mut client));
+}
+
+/// Compares the names of a table with those that exist.
+fn compare_names(page: &Document, line: usize, says: &BTreeSet<String>, exist: &BTreeSet<String>) -> Vec<String> {
+    let lacks = exist.difference(says).map(|name| page.at(line, format!("the table lacks {name}")));
+    let unknown = says.difference(exist).map(|name| page.at(line, format!("there is no {name}")));
+    lacks.chain(unknown).collect()
+}
+
+fn settings(page: &Document, client: &mut Client) -> Vec<String> {
+    let sql = "SELECT ARRAY[name, vartype, coalesce(nullif(current_setting(name), ''), 'empty'),
+                      CASE WHEN vartype = 'integer' THEN concat_ws(' ', min_val, 'to', max_val, nullif(unit, '')) END,
+                      CASE context WHEN 'postmaster' THEN 'restart' WHEN 'sighup' THEN 'reload'
+                                   WHEN 'user' THEN 'at once' END]
+               FROM pg_settings WHERE name LIKE 'idgen.%' AND source = 'default'";
+    let exist: Vec<Vec<Option<String>>> = client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let table = match table(page, &["setting", "type"]) {
+        Ok(table) => table,
+        Err(wrong) => return vec![wrong],
+    };
+    let says = table.rows.iter().map(|row| bare(&row[0]).to_owned()).collect();
+    let names = exist.iter().flat_map(|row| row[0].clone()).collect();
+    let mut wrong = compare_names(page, table.line, &says, &names);
+    for row in &table.rows {
+        let Some(is) = exist.iter().find(|is| is[0].as_deref() == Some(bare(&row[0]))) else { continue };
+        for (is, says) in is.iter().zip(row).filter_map(|(is, says)| Some((is.as_deref()?, bare(says)))) {
+            if says != is {
+                wrong.push(page.at(table.line, format!("{} is {is:?}, not {says:?}", row[0])));
+            }
+        }
+    }
+    wrong
+}
+
+fn functions(page: &Document, client: &mut Client) -> Vec<String> {
+    let sql = format!(
+        "SELECT CASE nspname WHEN 'public' THEN '' ELSE nspname || '.' END || proname, pg_get_function_result(p.oid),
+                      provolatile::text, proparallel::text, proisstrict,
+                      coalesce(proargnames[1:pronargs], '{{}}'), coalesce(proargnames[pronargs + 1:], '{{}}')
+               FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace JOIN {EXTENSION} ON d.objid = p.oid
+               WHERE d.classid = 'pg_proc'::regclass"
+    );
+    let table = match table(page, &["function"]) {
+        Ok(table) => table,
+        Err(wrong) => return vec![wrong],
+    };
+    let name_of = |row: &[String]| bare(&row[0]).split('(').next().unwrap_or_default().to_owned();
+    let mut names = BTreeSet::new();
+    let mut wrong = Vec::new();
+    // Two functions of one name share a row.
+    let mut arguments = vec![BTreeSet::new(); table.rows.len()];
+    for row in client.query(&sql, &[]).unwrap() {
+        let (name, result, volatility): (String, String, String) = (row.get(0), row.get(1), row.get(2));
+        let (parallel, strict, ins, outs): (String, bool, Vec<String>, Vec<String>) =
+            (row.get(3), row.get(4), row.get(5), row.get(6));
+        names.insert(name.clone());
+        let Some(at) = table.rows.iter().position(|row| name_of(row) == name) else { continue };
+        let line = &table.rows[at];
+        let returns = match result.as_str() {
+            "record" => outs.iter().all(|out| line[1].contains(&format!("`{out}`"))),
+            _ => line[1].starts_with(&format!("`{result}`")),
+        };
+        let by_layout = ins.iter().any(|arg| arg == "layout");
+        let says = match line[2].as_str() {
+            "stable, immutable with a layout" => ["s", "i"][usize::from(by_layout)],
+            other => &other[..1],
+        };
+        let is_strict = match line[4].as_str() {
+            "no argument" => ins.is_empty(),
+            says => ins.is_empty() || strict == (says == "NULL"),
+        };
+        let is = [
+            (returns, format!("returns {result} {outs:?}")),
+            (says == volatility, format!("has the volatility {volatility}")),
+            (line[3][..1] == parallel, format!("is parallel {parallel}")),
+            (is_strict, format!("has strict {strict}, and arguments {ins:?}")),
+        ];
+        wrong.extend(
+            is.into_iter().filter(|(same, _)| !same).map(|(_, is)| page.at(table.line, format!("{name} {is}"))),
+        );
+        arguments[at].extend(ins);
+    }
+    wrong.extend(compare_names(page, table.line, &table.rows.iter().map(|row| name_of(row)).collect(), &names));
+    for (row, arguments) in table.rows.iter().zip(arguments) {
+        let signature = bare(&row[0]).split_once('(').map_or("", |(_, signature)| signature);
+        let says = signature.split([',', '[', ']', ')']).filter_map(|arg| arg.split_whitespace().next());
+        if says.map(str::to_owned).collect::<BTreeSet<_>>() != arguments {
+            wrong.push(page.at(table.line, format!("{} has the arguments {arguments:?}", row[0])));
+        }
+    }
+    wrong
+}
+
+/// Each view and each table has a section with a table of its columns.
+fn relations(page: &Document, client: &mut Client) -> Vec<String> {
+    let sql = format!(
+        "SELECT CASE relkind WHEN 'v' THEN 'view' ELSE 'table' END || ' ' || c.oid::regclass
+             FROM pg_class c JOIN {EXTENSION} ON d.objid = c.oid
+             WHERE d.classid = 'pg_class'::regclass AND relkind IN ('r', 'v')"
+    );
+    let exist: BTreeSet<_> = strings(client, &sql).into_iter().collect();
+    let mut says = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for table in page.tables_of(&["column"]) {
+        let section = table.section.strip_prefix("The ").unwrap_or_default();
+        if !says.insert(section.to_owned()) {
+            wrong.push(page.at(table.line, format!("a second table of the {section}")));
+        }
+        let Some((_, name)) = section.split_once(' ').filter(|_| exist.contains(section)) else { continue };
+        let sql = format!(
+            "SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
+             WHERE attrelid = '{name}'::regclass AND attnum > 0 ORDER BY attnum"
+        );
+        let columns = strings(client, &sql);
+        let row = |row: &Vec<String>| format!("{} {}", bare(&row[0]), row[1]);
+        if table.rows.iter().map(row).collect::<Vec<_>>() != columns {
+            wrong.push(page.at(table.line, format!("the columns of the {section} are {columns:?}")));
+        }
+    }
+    wrong.extend(compare_names(page, 1, &says, &exist));
+    wrong
+}
+
+fn presets(page: &Document, client: &mut Client) -> Vec<String> {
+    let refusal = client.query("SELECT * FROM snowflake_layout('?')", &[]).expect_err("no such preset");
+    let hint = refusal.as_db_error().and_then(|error| error.hint()).expect("a hint");
+    let (_, names) = hint.split_once("preset (").expect("the names of the presets");
+    let (names, _) = names.split_once(')').expect("the closing parenthesis");
+    let table = match table(page, &["preset"]) {
+        Ok(table) => table,
+        Err(wrong) => return vec![wrong],
+    };
+    let says = table.rows.iter().map(|row| bare(&row[0])).collect::<Vec<_>>().join(", ");
+    if says != names {
+        return vec![page.at(table.line, format!("the presets are {names}"))];
+    }
+    let mut wrong = Vec::new();
+    for row in &table.rows {
+        let sql =
+            "SELECT ARRAY[spec, workers::text, ids_per_second::text, to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')]
+                   FROM snowflake_layout($1)";
+        let is: Vec<String> = client.query_one(sql, &[&bare(&row[0])]).unwrap().get(0);
+        if row[1..].iter().map(|cell| bare(cell)).collect::<Vec<_>>() != is {
+            wrong.push(page.at(table.line, format!("{} is {is:?}", row[0])));
+        }
+    }
+    wrong
+}
+
+/// Fails unless the check finds each missing row, and each wrong cell in these columns.
+fn assert_sensitive(path: &str, headings: &[&str], columns: &[usize], check: &mut dyn FnMut(&Document) -> Vec<String>) {
+    let changed = |change: &dyn Fn(&mut Vec<Vec<String>>), number: usize| {
+        let mut page = document(path);
+        let mut tables = page.tables.iter_mut().filter(|table| table.header[..headings.len()] == *headings);
+        change(&mut tables.nth(number).expect("counted").rows);
+        page
+    };
+    let page = document(path);
+    assert_eq!(check(&page), [""; 0]);
+    for (number, table) in page.tables_of(headings).enumerate() {
+        for row in 0..table.rows.len() {
+            let without = changed(&|rows| drop(rows.remove(row)), number);
+            assert!(!check(&without).is_empty(), "{:?} is missing", table.rows[row]);
+            for column in columns {
+                let wrong = changed(&|rows| rows[row][*column] = "x".to_owned(), number);
+                assert!(!check(&wrong).is_empty(), "column {column} of {:?} is wrong", table.rows[row]);
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_cells_and_missing_rows_are_found() {
+    let (_cluster, mut client) = client();
+    let (reference, columns) = ("docs/reference.md", &[0, 1]);
+    assert_sensitive(reference, &["column"], columns, &mut |page| relations(page, &mut client));
+    assert_sensitive(reference, &["function"], &[0, 1, 2, 3], &mut |page| functions(page, &mut client));
+    let settings_page = "docs/configuration.md";
+    assert_sensitive(settings_page, &["setting", "type"], &[0, 1, 2, 4], &mut |page| settings(page, &mut client));
+    assert_sensitive("docs/snowflake.md", &["preset"], &[0, 1, 2, 3, 4], &mut |page| presets(page, &mut client));
+}

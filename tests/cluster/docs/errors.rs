@@ -1,0 +1,90 @@
+//! The page of errors has every message that the code raises, with its SQLSTATE, and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use idgen_testkit::run;
+
+use crate::markdown::{Document, Table, code_spans};
+use crate::messages::messages;
+use crate::{assert_none, document, files, text_of};
+
+/// The section of the messages that the code does not raise.
+const OF_POSTGRESQL: &str = "Errors that PostgreSQL raises";
+
+#[test]
+fn page_of_errors_has_the_messages_of_the_code() {
+    assert_none(&differences(&document("docs/errors.md"), &raised()));
+}
+
+#[test]
+fn tables_of_errors_are_sorted_by_sqlstate() {
+    assert_none(&unsorted(&document("docs/errors.md")));
+}
+
+/// The SQLSTATE and the text of each message of the extension.
+fn raised() -> BTreeSet<(String, String)> {
+    let sqlstates = sqlstates();
+    let messages = files("src", "rs").into_iter().flat_map(|path| messages(&path, &text_of(&path)));
+    messages.map(|(code, text)| (sqlstates.get(&code).unwrap_or_else(|| panic!("{code}")).clone(), text)).collect()
+}
+
+/// The SQLSTATE of each error code, by the server's own list.
+fn sqlstates() -> BTreeMap<String, String> {
+    let pg_config = std::env::var_os("PG_CONFIG").unwrap_or_else(|| "pg_config".into());
+    let directory = run(Command::new(pg_config).arg("--sharedir"));
+    let list =
+        std::fs::read_to_string(Path::new(directory.trim_end()).join("errcodes.txt")).expect("PostgreSQL has it");
+    let words = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words.filter(|words| words.len() >= 3).map(|words| (words[2].to_owned(), words[0].to_owned())).collect()
+}
+
+fn tables(page: &Document) -> impl Iterator<Item = &Table> {
+    page.tables_of(&["SQLSTATE", "message"])
+}
+
+/// The messages that are missing, and those that the code does not raise.
+fn differences(page: &Document, raised: &BTreeSet<(String, String)>) -> Vec<String> {
+    let mut says = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for table in tables(page).filter(|table| table.section != OF_POSTGRESQL) {
+        for row in &table.rows {
+            for message in code_spans(&row[1]) {
+                let message = (row[0].clone(), message.to_owned());
+                if !raised.contains(&message) {
+                    wrong.push(page.at(table.line, format!("the code does not raise {} {}", message.0, message.1)));
+                }
+                says.insert(message);
+            }
+        }
+    }
+    let missing = raised.difference(&says);
+    wrong.extend(missing.map(|(sqlstate, text)| page.at(1, format!("the page lacks {sqlstate} {text}"))));
+    wrong
+}
+
+fn unsorted(page: &Document) -> Vec<String> {
+    let is_sorted = |table: &&Table| table.rows.is_sorted_by_key(|row| row[0].clone());
+    let unsorted = tables(page).filter(|table| !is_sorted(table));
+    unsorted.map(|table| page.at(table.line, "the rows are not sorted by SQLSTATE")).collect()
+}
+
+#[test]
+fn missing_unknown_and_unsorted_errors_are_found() {
+    let raised =
+        [("22023", "invalid name \"...\""), ("42704", "no ...")].map(|(a, b)| (a.to_owned(), b.to_owned())).into();
+    let page = |rows: &str, section: &str| {
+        Document::parse("x.md", &format!("# Errors\n\n## {section}\n\n| SQLSTATE | message |\n| --- | --- |\n{rows}"))
+    };
+    let both = "| 22023 | `invalid name \"...\"` |\n| 42704 | `no ...` |\n";
+    let found = |rows: &str| differences(&page(rows, "All"), &raised).len();
+    assert_eq!(found(both), 0);
+    assert_eq!(found("| 22023 | `invalid name \"...\"` |\n"), 1);
+    assert_eq!(found(&format!("{both}| 42704 | `no x` |\n")), 1);
+    assert_eq!(found("| 22003 | `invalid name \"...\"` |\n| 42704 | `no ...` |\n"), 2);
+    let of_postgresql = format!("{both}\n## {OF_POSTGRESQL}\n\n| SQLSTATE | message |\n| --- | --- |\n| 1 | `x` |\n");
+    assert_eq!(found(&of_postgresql), 0);
+    assert_eq!(unsorted(&page(both, "All")), [""; 0]);
+    assert_eq!(unsorted(&page("| 42704 | `no ...` |\n| 22023 | `no` |\n", "All")).len(), 1);
+}

@@ -1,0 +1,171 @@
+//! The rules of fenced blocks: each one is run, compared, tried or an excerpt of a file. See CONTRIBUTING.md.
+
+use crate::markdown::{Block, Document};
+use crate::{assert_none, documents, files, pages, root, text_of};
+
+#[test]
+fn fenced_blocks_of_all_documents_follow_the_rules() {
+    let makefile = text_of("Makefile");
+    let differences = documents().into_iter().flat_map(|document| differences(&document, &makefile));
+    assert_none(&differences.collect::<Vec<_>>());
+}
+
+fn differences(document: &Document, makefile: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (index, block) in document.blocks.iter().enumerate() {
+        let follows_sql = block.is_adjacent && document.blocks[index - 1].info == "sql";
+        if let Err(what) = check(document, block, follows_sql, makefile) {
+            wrong.push(document.at(block.line, what));
+        }
+    }
+    for (number, line) in document.text.lines().enumerate().filter(|(_, line)| line.contains("<pre")) {
+        wrong.push(document.at(number + 1, format!("code must be in a fenced block: {line}")));
+    }
+    wrong
+}
+
+fn check(document: &Document, block: &Block, follows_sql: bool, makefile: &str) -> Result<(), String> {
+    if !block.is_closed {
+        return Err("the block has no end".to_owned());
+    }
+    match &*block.info {
+        "" => Err("the block has no language".to_owned()),
+        "sql" | "ini" if !pages::PAGES.contains(&&*document.path) => Err("only blocks of a page are run".to_owned()),
+        "sql" => Ok(()),
+        "text" | "text example" if follows_sql => Ok(()),
+        "text" | "text example" => Err("no sql block is right before it: a drawing is a `text figure`".to_owned()),
+        "text figure" if follows_sql => Err("a sql block is right before it: its output is `text`".to_owned()),
+        "text figure" => Ok(()),
+        "ini" => settings(block).map(drop),
+        "sh" => block.text.lines().try_for_each(|line| check_make(line, makefile)),
+        info => match info.split_whitespace().collect::<Vec<_>>()[..] {
+            [_, path] => check_excerpt(&block.text, path),
+            _ => Err(format!("\"{info}\" names no file: `LANGUAGE PATH`")),
+        },
+    }
+}
+
+/// The names and values of an `ini` block, as postgresql.conf has them.
+pub fn settings(block: &Block) -> Result<Vec<(&str, &str)>, String> {
+    let lines = block.text.lines().map(|line| line.split(" #").next().unwrap_or_default().trim());
+    let settings = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    settings.map(setting).collect()
+}
+
+fn setting(line: &str) -> Result<(&str, &str), String> {
+    let (name, value) = line.split_once('=').ok_or_else(|| format!("not `name = value`: {line}"))?;
+    let (name, value) = (name.trim(), value.trim());
+    let quoted = value.strip_prefix('\'').and_then(|value| value.strip_suffix('\''));
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+    match quoted.unwrap_or(value) {
+        value if is_name && !name.is_empty() && (quoted.is_some() || is_plain(value)) => Ok((name, value)),
+        _ => Err(format!("not `name = value`: {line}")),
+    }
+}
+
+/// postgresql.conf needs no quotes around it.
+fn is_plain(value: &str) -> bool {
+    !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || "_.-+".contains(c))
+}
+
+/// Each word after `make` is a target, or sets a variable that the Makefile reads.
+fn check_make(line: &str, makefile: &str) -> Result<(), String> {
+    let command = line.split(" #").next().unwrap_or_default().trim();
+    if command.is_empty() || command.starts_with('#') {
+        return Ok(());
+    }
+    let words = command.strip_prefix("make ").ok_or_else(|| format!("only `make TARGET`, not: {line}"))?;
+    let is_known = |word: &str| match word.split_once('=') {
+        Some((variable, _)) => makefile.contains(&format!("$({variable})")),
+        None => makefile.lines().any(|line| line.starts_with(&format!("{word}:")) && !line.contains(":=")),
+    };
+    match words.split_whitespace().find(|word| !is_known(word)) {
+        Some(word) => Err(format!("the Makefile does not know {word}")),
+        None => Ok(()),
+    }
+}
+
+/// A block with a file is a part of it. A file of the examples is run by a test.
+fn check_excerpt(block: &str, path: &str) -> Result<(), String> {
+    if !root().join(path).is_file() {
+        return Err(format!("there is no file {path}"));
+    }
+    if !is_part(block, &text_of(path)) {
+        return Err(format!("the block is not a part of {path}"));
+    }
+    let name = path.rsplit('/').next().unwrap_or(path);
+    match ["examples/", "contrib/"].iter().any(|folder| path.starts_with(folder)) && !is_named_in_tests(name) {
+        true => Err(format!("no test names {name}, so none runs it")),
+        false => Ok(()),
+    }
+}
+
+fn is_named_in_tests(name: &str) -> bool {
+    let tests = files("tests", "rs").into_iter().filter(|path| !path.starts_with("tests/cluster/docs/"));
+    tests.into_iter().any(|path| text_of(&path).contains(name))
+}
+
+/// True if consecutive lines of the file equal the block, but for their common indentation.
+fn is_part(block: &str, file: &str) -> bool {
+    let block: Vec<&str> = block.lines().map(str::trim_end).collect();
+    let file: Vec<&str> = file.lines().map(str::trim_end).collect();
+    !block.is_empty() && file.windows(block.len()).any(|lines| dedented(lines) == dedented(&block))
+}
+
+fn dedented<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let indentation = |line: &&&str| line.len() - line.trim_start().len();
+    let least = lines.iter().filter(|line| !line.is_empty()).map(|line| indentation(&line)).min().unwrap_or(0);
+    lines.iter().map(|line| line.get(least..).unwrap_or_default()).collect()
+}
+
+#[test]
+fn broken_rules_of_fenced_blocks_are_found() {
+    let makefile = "PG ?= 15\nX := $(PG)\ntest: deps ## all\n";
+    let page = |text: &str| Document::parse("README.md", text);
+    for text in [
+        "```sql\nSELECT 1;\n```\n\n```text\n1\n```\n",
+        "```sql\nSELECT 1;\n```\n\n```text example\n1\n```\n",
+        "```text figure\na -> b\n```\n",
+        "```ini\nidgen.worker_id = 7  # of this server\nname = 'a b'\n\n# nothing\n```\n",
+        "```sh\nmake test PG=18  # all\n\n```\n",
+        "```toml Cargo.toml\n[package]\nname = \"idgen\"\n```\n",
+        "1. a\n\n   ```toml Cargo.toml\n   [package]\n   name = \"idgen\"\n   ```\n",
+    ] {
+        assert_eq!(differences(&page(text), makefile), [""; 0], "{text}");
+    }
+    for (text, what) in [
+        ("```sql\nSELECT 1;\n", "no end"),
+        ("```\nSELECT 1;\n```\n", "no language"),
+        ("a\n\n    SELECT 1;\n", "no language"),
+        ("<pre>SELECT 1;</pre>\n", "fenced block"),
+        ("```text\n1\n```\n", "right before it"),
+        ("```sql\n```\nand\n```text\n1\n```\n", "right before it"),
+        ("```sql\n```\n```text figure\n1\n```\n", "its output"),
+        ("```ini\nidgen.worker_id\n```\n", "not `name = value`"),
+        ("```ini\nname = a b\n```\n", "not `name = value`"),
+        ("```ini\n= 7\n```\n", "not `name = value`"),
+        ("```sh\nls\n```\n", "only `make TARGET`"),
+        ("```sh\nmake test tset\n```\n", "not know tset"),
+        ("```sh\nmake X\n```\n", "not know X"),
+        ("```sh\nmake test PGG=1\n```\n", "not know PGG=1"),
+        ("```python\n1\n```\n", "names no file"),
+        ("```text else\n1\n```\n", "no file else"),
+        ("```toml Cargo.lock.no\n1\n```\n", "no file Cargo"),
+        ("```toml Cargo.toml\nname = \"idgen\"\n[package]\n```\n", "not a part"),
+        ("```toml Cargo.toml\n```\n", "not a part"),
+    ] {
+        let found = differences(&page(text), makefile);
+        assert!(found.len() == 1 && found[0].contains(what), "{text}{found:?}");
+    }
+    let outside = Document::parse("CHANGELOG.md", "```sql\nSELECT 1;\n```\n");
+    assert!(differences(&outside, makefile)[0].contains("only blocks of a page"));
+}
+
+#[test]
+fn excerpts_keep_their_inner_indentation() {
+    let file = "class A:\n    def f():\n        return 1\n\n    x = 2\n";
+    assert!(is_part("def f():\n    return 1\n\nx = 2\n", file));
+    assert!(!is_part("def f():\nreturn 1\n", file));
+    assert!(!is_part("def f():\n    return 1\n    x = 2\n", file));
+    assert!(!is_part("", file));
+}

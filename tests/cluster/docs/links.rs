@@ -1,0 +1,125 @@
+//! Links: every relative link of every document leads to a file, and to a heading in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use crate::markdown::Document;
+use crate::{assert_none, documents, root};
+
+#[test]
+fn links_of_all_documents_resolve() {
+    assert_none(&differences(&documents()));
+}
+
+#[test]
+fn every_page_of_docs_is_in_the_summary_once() {
+    let documents = documents();
+    let summary = documents.iter().find(|document| document.path == "docs/SUMMARY.md").expect("a summary");
+    assert_none(&not_once(summary, &documents));
+}
+
+fn not_once(summary: &Document, documents: &[Document]) -> Vec<String> {
+    let pages = documents.iter().filter_map(|document| document.path.strip_prefix("docs/"));
+    let count = |page: &str| summary.links.iter().filter(|link| link.target == page).count();
+    let wrong = pages.filter(|page| *page != "SUMMARY.md" && count(page) != 1);
+    wrong.map(|page| summary.at(1, format!("{page} is listed {} times", count(page)))).collect()
+}
+
+fn differences(documents: &[Document]) -> Vec<String> {
+    let anchors: BTreeMap<&str, BTreeSet<&str>> = documents
+        .iter()
+        .map(|document| {
+            let slugs = document.headings.iter().map(|heading| &*heading.slug);
+            (&*document.path, slugs.chain(document.ids.iter().map(String::as_str)).collect())
+        })
+        .collect();
+    let mut wrong = Vec::new();
+    for document in documents {
+        for link in &document.links {
+            if let Err(what) = resolve(&document.path, &link.target, &anchors) {
+                wrong.push(document.at(link.line, format!("{}: {what}", link.target)));
+            }
+        }
+    }
+    wrong
+}
+
+fn resolve(from: &str, target: &str, anchors: &BTreeMap<&str, BTreeSet<&str>>) -> Result<(), String> {
+    if ["https://", "http://", "mailto:"].iter().any(|scheme| target.starts_with(scheme)) {
+        return Ok(());
+    }
+    let (file, anchor) = match target.split_once('#') {
+        Some((file, anchor)) => (file, Some(anchor)),
+        None => (target, None),
+    };
+    let path = match file {
+        "" => from.to_owned(),
+        file => below_root(from, file).ok_or("the link leads out of the repository")?,
+    };
+    if !root().join(&path).exists() && !anchors.contains_key(&*path) {
+        return Err("there is no such file".to_owned());
+    }
+    match (anchor, anchors.get(&*path)) {
+        (Some(_), None) => Err("only a document has anchors".to_owned()),
+        (Some(anchor), Some(known)) if !known.contains(anchor) => Err("there is no such heading".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The path below the root of a link in the file `from`; `None` if it leads out of it.
+fn below_root(from: &str, link: &str) -> Option<String> {
+    let mut path = PathBuf::from(from);
+    path.pop();
+    for part in Path::new(link).components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::ParentDir if path.pop() => {}
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    path.to_str().map(str::to_owned)
+}
+
+#[test]
+fn broken_links_are_found() {
+    let found = |target: &str| {
+        let text = format!("# A heading\n\n[a]({target})\n\n<a id=\"here\"></a>\n");
+        let documents = [Document::parse("docs/x.md", &text), Document::parse("docs/guides/y.md", "# B\n")];
+        differences(&documents).concat()
+    };
+    for target in [
+        "#a-heading",
+        "#here",
+        "x.md#a-heading",
+        "guides/y.md#b",
+        "../Cargo.toml",
+        "../src",
+        "https://www.postgresql.org/docs/#no",
+        "mailto:a@example.com",
+    ] {
+        assert_eq!(found(target), "", "{target}");
+    }
+    for (target, what) in [
+        ("#b", "no such heading"),
+        ("#A-heading", "no such heading"),
+        ("guides/y.md#a-heading", "no such heading"),
+        ("y.md", "no such file"),
+        ("../docs/guides/x.md", "no such file"),
+        ("Cargo.toml", "no such file"),
+        ("../Cargo.toml#package", "only a document"),
+        ("../../etc", "out of the repository"),
+        ("/docs/x.md", "out of the repository"),
+    ] {
+        assert!(found(target).contains(what), "{target}: {}", found(target));
+    }
+}
+
+#[test]
+fn pages_missing_in_the_summary_are_found() {
+    let documents = ["docs/a.md", "docs/guides/b.md", "docs/SUMMARY.md", "README.md"].map(|p| Document::parse(p, ""));
+    let missing = |text: &str| not_once(&Document::parse("docs/SUMMARY.md", text), &documents).len();
+    assert_eq!(missing("[a](a.md) [b](guides/b.md)"), 0);
+    assert_eq!(missing("[a](a.md)"), 1);
+    assert_eq!(missing("[a](a.md) [b](guides/b.md) [c](a.md)"), 1);
+}

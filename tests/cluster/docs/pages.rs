@@ -1,0 +1,112 @@
+//! The pages, and one test for each: its own server and a new database, where its SQL runs as a reader would run it.
+
+use std::collections::BTreeSet;
+
+use idgen_testkit::Cluster;
+
+use crate::markdown::{Block, Document};
+use crate::{assert_none, document, fences, files, psql, root};
+
+/// The name of the test, and the page.
+macro_rules! pages {
+    ($($test:ident: $path:literal,)*) => {
+        pub const PAGES: &[&str] = &[$($path),*];
+
+        $(#[test]
+        fn $test() {
+            run($path);
+        })*
+    };
+}
+
+pages! {
+    readme_runs_as_shown: "README.md",
+    examples_readme_runs_as_shown: "examples/README.md",
+    introduction_runs_as_shown: "docs/introduction.md",
+    quickstart_runs_as_shown: "docs/quickstart.md",
+    concepts_run_as_shown: "docs/concepts.md",
+    snowflake_runs_as_shown: "docs/snowflake.md",
+    segments_run_as_shown: "docs/segments.md",
+    locks_run_as_shown: "docs/locks.md",
+    leases_run_as_shown: "docs/leases.md",
+    worker_ids_run_as_shown: "docs/worker-ids.md",
+    configuration_runs_as_shown: "docs/configuration.md",
+    reference_runs_as_shown: "docs/reference.md",
+    errors_run_as_shown: "docs/errors.md",
+    troubleshooting_runs_as_shown: "docs/troubleshooting.md",
+    operations_run_as_shown: "docs/operations.md",
+    security_runs_as_shown: "docs/security.md",
+    performance_runs_as_shown: "docs/performance.md",
+    architecture_runs_as_shown: "docs/architecture.md",
+    upgrading_runs_as_shown: "docs/upgrading.md",
+}
+
+/// The table of contents is no page.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Every page. A page that is missing fails in its own test.
+pub fn all() -> Vec<Document> {
+    PAGES.iter().filter(|path| root().join(path).exists()).map(|path| document(path)).collect()
+}
+
+fn run(path: &str) {
+    let page = document(path);
+    if !page.blocks.iter().any(|block| ["sql", "ini"].contains(&&*block.info)) {
+        return;
+    }
+    let cluster = Cluster::builder().conf("idgen.worker_id", "0").conf("wal_level", "logical").start();
+    let database = database(path);
+    cluster.execute(&format!("CREATE DATABASE {database}"));
+    let creates_extension = |block: &Block| block.info == "sql" && block.text.contains("CREATE EXTENSION idgen");
+    if !page.blocks.iter().any(creates_extension) {
+        cluster.client_in(&database).batch_execute("CREATE EXTENSION idgen").expect("idgen is installed");
+    }
+    let mut wrong = psql::differences(&page, |sql| psql::run(&cluster, &database, sql));
+    wrong.extend(refused_settings(&page, &cluster));
+    assert_none(&wrong);
+}
+
+/// `docs/worker-ids.md` runs in the database `page_worker_ids`.
+fn database(path: &str) -> String {
+    let name = path.rsplit('/').next().and_then(|file| file.strip_suffix(".md")).expect("a Markdown file");
+    format!("page_{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_lowercase())
+}
+
+/// The lines of `ini` blocks that ALTER SYSTEM refuses.
+fn refused_settings(page: &Document, cluster: &Cluster) -> Vec<String> {
+    let mut client = cluster.client();
+    let mut refused = Vec::new();
+    for block in page.blocks.iter().filter(|block| block.info == "ini") {
+        for (name, value) in fences::settings(block).unwrap_or_default() {
+            // PostgreSQL quotes each element of a list itself.
+            if let Err(error) = client.batch_execute(&format!("ALTER SYSTEM SET {name} = '{value}'")) {
+                let reason = error.as_db_error().map_or(error.to_string(), |error| error.message().to_owned());
+                refused.push(page.at(block.line, format!("{name} = {value}: {reason}")));
+            }
+        }
+    }
+    refused
+}
+
+#[test]
+fn every_page_is_in_the_list() {
+    let mut found: BTreeSet<_> = files("docs", "md").into_iter().collect();
+    found.remove(SUMMARY);
+    found.extend(["README.md", "examples/README.md"].map(str::to_owned));
+    let listed: BTreeSet<_> = PAGES.iter().map(|path| (*path).to_owned()).collect();
+    assert_eq!(PAGES.len(), listed.len(), "a page is listed twice");
+    let unlisted: Vec<_> = found.difference(&listed).collect();
+    assert!(unlisted.is_empty(), "not in the list of pages, so not tested: {unlisted:?}");
+}
+
+#[test]
+fn refused_settings_are_found() {
+    let cluster = Cluster::start();
+    let refused = |line: &str| refused_settings(&Document::parse("x.md", &format!("```ini\n{line}\n```\n")), &cluster);
+    for line in ["idgen.worker_id = 7", "shared_preload_libraries = 'a, idgen'", "idgen.coordinator = 'host=a'"] {
+        assert_eq!(refused(line), [""; 0], "{line}");
+    }
+    for line in ["idgen.worker_id = x", "idgen.worker = 7", "idgen.layout = 'time:1'", "max_drift = 1"] {
+        assert_eq!(refused(line).len(), 1, "{line}");
+    }
+}
