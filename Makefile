@@ -28,8 +28,8 @@ LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps guide-deps build install installcheck test-core test test-guides smoke demo \
-  demo-stop bench chart soak fuzz lint clean
+.PHONY: help rust deps dev-deps bench-deps docs-deps guide-deps build install installcheck test-core test test-guides \
+  smoke demo demo-stop bench chart soak fuzz lint docs clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -49,6 +49,9 @@ guide-deps: deps ## install the tools of the guides too: exporters, frameworks, 
 
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
 	@scripts/setup.sh bench-deps
+
+docs-deps: ## install mdbook, which builds the book of docs/
+	@scripts/setup.sh docs-deps
 
 # Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
 # cargo-pgrx copies the upgrade scripts, but not the SQL of the first release, where they start.
@@ -131,6 +134,10 @@ lint: deps ## check the format, clippy, and the syntax of the scripts
 	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
 	@echo "==> scripts"
 	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
+
+docs: docs-deps ## build the book of docs/ into target/docs, and check its links
+	@echo "==> the book"
+	@scripts/book.sh
 
 clean: demo-stop ## remove the build and the demo server
 	@echo "==> clean"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh rust|deps|dev-deps|guide-deps|bench-deps: installs one group of dependencies and skips those that are installed. Needs
-# root or sudo. Creates and starts no PostgreSQL server.
+# setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps: installs one group of dependencies and skips those that
+# are installed. Needs root or sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +26,7 @@ guide_packages=(
 bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
+mdbook=0.5.4
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 
 say() { echo "==> $*"; }
@@ -108,11 +109,21 @@ check_rust() {
     die "Rust $version is older than $rust: install rustup, then run: rustup toolchain install $rust"
 }
 
+# install_program NAME VERSION [OPTION...]: a program from the Cargo registry.
+install_program() {
+  say "install $1 $2 (takes minutes, once)"
+  # In a target directory of its own: the program must not share that of this project.
+  env -u CARGO_TARGET_DIR cargo install --locked "$1" --version "${@:2}"
+}
+
 install_cargo_pgrx() {
-  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] && return
-  say "install cargo-pgrx $pgrx (takes minutes, once)"
-  # In a target directory of its own: cargo-pgrx must not share that of this project.
-  env -u CARGO_TARGET_DIR cargo install --locked cargo-pgrx --version "$pgrx"
+  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] || install_program cargo-pgrx "$pgrx"
+}
+
+# Without the parts that serve a book while it is written.
+install_mdbook() {
+  [ "$(mdbook --version 2>/dev/null)" = "mdbook v$mdbook" ] ||
+    install_program mdbook "$mdbook" --no-default-features --features search
 }
 
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
@@ -155,5 +166,10 @@ guide-deps)
   provide_guide_packages
   ;;
 bench-deps) install_missing "${bench_packages[@]}" ;;
-*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps" ;;
+docs-deps)
+  install_missing build-essential
+  check_rust
+  install_mdbook
+  ;;
+*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps" ;;
 esac
