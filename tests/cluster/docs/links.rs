@@ -1,9 +1,9 @@
-//! Links: every relative link of every document leads to a file, and to a heading in it.
+//! Links: every relative link of every document leads to a file, and to a heading in it. Paths of the repository exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use crate::markdown::Document;
+use crate::markdown::{Document, code_spans};
 use crate::{assert_none, documents, root};
 
 #[test]
@@ -23,6 +23,33 @@ fn not_once(summary: &Document, documents: &[Document]) -> Vec<String> {
     let count = |page: &str| summary.links.iter().filter(|link| link.target == page).count();
     let wrong = pages.filter(|page| *page != "SUMMARY.md" && count(page) != 1);
     wrong.map(|page| summary.at(1, format!("{page} is listed {} times", count(page)))).collect()
+}
+
+#[test]
+fn paths_of_the_repository_in_documents_exist() {
+    let documents = documents();
+    // The changelog names files of its time.
+    let present = documents.iter().filter(|document| document.path != "CHANGELOG.md");
+    assert_none(&present.flat_map(missing_paths).collect::<Vec<_>>());
+}
+
+const FOLDERS: [&str; 9] =
+    ["bench/", "contrib/", "crates/", "docs/", "examples/", "scripts/", "sql/", "src/", "tests/"];
+
+/// The code that begins like a path of the repository and is none. A path may name a test, after `::`.
+fn missing_paths(document: &Document) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (number, line) in document.text.lines().enumerate() {
+        for path in code_spans(line).filter_map(|code| code.split("::").next()) {
+            let is_path = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+            let is_ours = is_path && FOLDERS.iter().any(|folder| path.starts_with(folder));
+            // `idgen--A--B.sql` stands for many.
+            if is_ours && !path.contains("--A--B") && !path.contains("--OLD--NEW") && !root().join(path).exists() {
+                missing.push(document.at(number + 1, format!("there is no {path}")));
+            }
+        }
+    }
+    missing
 }
 
 fn differences(documents: &[Document]) -> Vec<String> {
@@ -113,6 +140,16 @@ fn broken_links_are_found() {
     ] {
         assert!(found(target).contains(what), "{target}: {}", found(target));
     }
+}
+
+#[test]
+fn missing_paths_are_found() {
+    let found = |text: &str| missing_paths(&Document::parse("x.md", text)).len();
+    assert_eq!(
+        found("`src/lib.rs` `src/` `tests/cluster/docs/links.rs::name` `sql/idgen--A--B.sql` `src/<room>/` src/no.rs"),
+        0
+    );
+    assert_eq!(found("`src/no.rs` and `tests/no/` and\n`crates/idgen-core/no.rs::name`"), 3);
 }
 
 #[test]
