@@ -1,4 +1,5 @@
-//! The page of errors has every message that the code raises, with its SQLSTATE, and no other.
+//! The page of errors has every message that the code raises, with its SQLSTATE, and no other. The page of
+//! troubleshooting has every line that the code logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::Command;
 use idgen_testkit::run;
 
 use crate::markdown::{Document, Table, code_spans};
-use crate::messages::messages;
+use crate::messages::{LOG, Message, messages};
 use crate::{assert_none, document, files, text_of};
 
 /// The section of the messages that the code does not raise.
@@ -23,11 +24,29 @@ fn tables_of_errors_are_sorted_by_sqlstate() {
     assert_none(&unsorted(&document("docs/errors.md")));
 }
 
+#[test]
+fn page_of_troubleshooting_has_the_lines_of_the_log() {
+    let logged = of_code().filter(|(code, _)| code == LOG).map(|(_, line)| line).collect();
+    assert_none(&differences_of_log(&document("docs/troubleshooting.md"), &logged));
+}
+
+fn of_code() -> impl Iterator<Item = Message> {
+    files("src", "rs").into_iter().flat_map(|path| messages(&path, &text_of(&path)))
+}
+
 /// The SQLSTATE and the text of each message of the extension.
 fn raised() -> BTreeSet<(String, String)> {
     let sqlstates = sqlstates();
-    let messages = files("src", "rs").into_iter().flat_map(|path| messages(&path, &text_of(&path)));
-    messages.map(|(code, text)| (sqlstates.get(&code).unwrap_or_else(|| panic!("{code}")).clone(), text)).collect()
+    let raised = of_code().filter(|(code, _)| code != LOG);
+    raised.map(|(code, text)| (sqlstates.get(&code).unwrap_or_else(|| panic!("{code}")).clone(), text)).collect()
+}
+
+/// Compares the table whose first column is "line" with the lines that the code logs.
+fn differences_of_log(page: &Document, logged: &BTreeSet<String>) -> Vec<String> {
+    let rows = page.tables_of(&["line"]).flat_map(|table| &table.rows);
+    let says: BTreeSet<String> = rows.flat_map(|row| code_spans(&row[0])).map(str::to_owned).collect();
+    let unknown = says.difference(logged).map(|line| page.at(1, format!("the code does not log {line}")));
+    unknown.chain(logged.difference(&says).map(|line| page.at(1, format!("the page lacks {line}")))).collect()
 }
 
 /// The SQLSTATE of each error code, by the server's own list.
@@ -87,4 +106,14 @@ fn missing_unknown_and_unsorted_errors_are_found() {
     assert_eq!(found(&of_postgresql), 0);
     assert_eq!(unsorted(&page(both, "All")), [""; 0]);
     assert_eq!(unsorted(&page("| 42704 | `no ...` |\n| 22023 | `no` |\n", "All")).len(), 1);
+}
+
+#[test]
+fn missing_and_unknown_lines_of_the_log_are_found() {
+    let found = |rows: &str| {
+        let page = Document::parse("x.md", &format!("| line | meaning |\n| --- | --- |\n{rows}"));
+        differences_of_log(&page, &["has ...".to_owned(), "is".to_owned()].into()).len()
+    };
+    assert_eq!(found("| `has ...` | |\n| `is` | |\n"), 0);
+    assert_eq!([found("| `is` | |\n"), found("| `has ...` | |\n| `is` | |\n| `was` | |\n")], [1, 1]);
 }

@@ -1,4 +1,4 @@
-//! The messages that the code raises, read from its source: the code and the text of each `Report::new` and `warning!`.
+//! The messages of the code, read from its source: the code and the text of each `Report::new`, `warning!` and `log!`.
 //!
 //! A text that is put together is followed to its pieces: through `format!`, variables, the branches of `if` and `match`,
 //! and the parameters of private functions and closures. Everything else in a text is a value, shown as `...`.
@@ -13,7 +13,10 @@ use syn::{Block, Expr, ExprCall, ExprClosure, ExprMacro, Lit, Local, Macro, Pat,
 /// Stands for a value.
 const VALUE: &str = "...";
 
-/// The name of the error code, such as `ERRCODE_INVALID_NAME`, and the text.
+/// The code of a line of the log.
+pub const LOG: &str = "LOG";
+
+/// The name of the error code, such as `ERRCODE_INVALID_NAME`, or [`LOG`]; and the text.
 pub type Message = (String, String);
 
 /// A text, and the branch that it takes at each variable. Texts that agree in their branches belong together.
@@ -122,7 +125,7 @@ impl Reader {
                 Some(name) => self.named(at, &name.to_string()),
                 None => {
                     let last = path.path.segments.last().expect("a path has a segment").ident.to_string();
-                    vec![Text::new(if last.starts_with("ERRCODE_") { &last } else { VALUE })]
+                    vec![Text::new(if last == LOG || last.starts_with("ERRCODE_") { &last } else { VALUE })]
                 }
             },
             Expr::Match(_) | Expr::If(_) | Expr::Block(_) => {
@@ -301,49 +304,52 @@ impl<'ast> Visit<'ast> for Reader {
     }
 
     fn visit_macro(&mut self, call: &'ast Macro) {
-        if call.path.is_ident("warning") {
-            let code = syn::parse_str("PgSqlErrorCode::ERRCODE_WARNING").expect("a path");
-            let mac = Macro { path: syn::parse_str("format").expect("a path"), ..call.clone() };
-            self.reports.push((self.here(), code, Expr::Macro(ExprMacro { attrs: Vec::new(), mac })));
-        }
+        let code = match call.path.get_ident().map(ToString::to_string).as_deref() {
+            Some("warning") => "PgSqlErrorCode::ERRCODE_WARNING",
+            Some("log") => "PgLogLevel::LOG",
+            _ => return,
+        };
+        let mac = Macro { path: syn::parse_str("format").expect("a path"), ..call.clone() };
+        let text = Expr::Macro(ExprMacro { attrs: Vec::new(), mac });
+        self.reports.push((self.here(), syn::parse_str(code).expect("a path"), text));
     }
 }
 
 #[test]
 fn messages_are_read_from_their_pieces() {
     let read = |source: &str| messages("x.rs", source);
-    let of = |(code, text): &(&str, &str)| (format!("ERRCODE_{code}"), (*text).to_owned());
+    let of = |(code, text): &(&str, &str)| (code.replace('E', "ERRCODE_"), (*text).to_owned());
     for (source, expected) in [
-        (r#"fn a() { Report::new(C::ERRCODE_A, "one").hint("two"); }"#, &[("A", "one")][..]),
+        (r#"fn a() { Report::new(C::ERRCODE_A, "one").hint("two"); }"#, &[("EA", "one")][..]),
         (
             r#"pub fn a(b: &str) { Report::new(ERRCODE::ERRCODE_A, format!("\"{b}\" of {}: {c:?}", b.d)); }"#,
-            &[("A", "\"...\" of ...: ...")],
+            &[("EA", "\"...\" of ...: ...")],
         ),
-        (r#"fn a() { Report::new(C::ERRCODE_A, format!("no {}.{b}", c)); }"#, &[("A", "no ...")]),
-        (r#"fn a(x: X) { warning!("w {x}"); error!("no"); }"#, &[("WARNING", "w ...")]),
+        (r#"fn a() { Report::new(C::ERRCODE_A, format!("no {}.{b}", c)); }"#, &[("EA", "no ...")]),
+        (r#"fn a(x: X) { warning!("w {x}"); error!("no"); log!("l"); }"#, &[("EWARNING", "w ..."), ("LOG", "l")]),
         (
             r#"fn a(x: X) { let m = match x { B => { let e = if y { "f" } else { "g" }; format!("b {e}") } C => "c".to_owned() };
                Report::new(C::ERRCODE_A, m) }"#,
-            &[("A", "b f"), ("A", "b g"), ("A", "c")],
+            &[("EA", "b f"), ("EA", "b g"), ("EA", "c")],
         ),
         (
             r#"fn a(x: X) { let (code, m) = match x { B => (C::ERRCODE_B, "b"), _ => (C::ERRCODE_C, "c") };
                Report::new(code, format!("it is {m}")) }"#,
-            &[("B", "it is b"), ("C", "it is c")],
+            &[("EB", "it is b"), ("EC", "it is c")],
         ),
         (
             r#"fn a() { b(C::ERRCODE_A, "one") } pub fn c(name: &str) { b(C::ERRCODE_B, name) }
                fn b(code: C, name: &str) { Report::new(code, format!("{name} must be")) }"#,
-            &[("A", "one must be"), ("B", "... must be")],
+            &[("EA", "one must be"), ("EB", "... must be")],
         ),
         (
             r#"pub fn a(m: M) { let f = |m: &str| Report::new(C::ERRCODE_A, format!("file \"{PATH}\" {m}"));
                match m { B => f("is b"), C(c) => f(&format!("has {c}")) } }"#,
-            &[("A", "file \"...\" has ..."), ("A", "file \"...\" is b")],
+            &[("EA", "file \"...\" has ..."), ("EA", "file \"...\" is b")],
         ),
         (
             r#"pub fn a(m: &str) { let m = m.to_owned(); Report::new(C::ERRCODE_A, format!("a {m}")); }"#,
-            &[("A", "a ...")],
+            &[("EA", "a ...")],
         ),
     ] {
         assert_eq!(read(source), expected.iter().map(of).collect(), "{source}");
