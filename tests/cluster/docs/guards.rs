@@ -1,5 +1,5 @@
-//! The page of the architecture: each promise has tests that guard it, and the tables of the shape of the code are those
-//! that `crates/idgen-testkit/tests/house` checks.
+//! The page of the architecture: each promise has tests that guard it, and the tables of the shape of the code are
+//! those that `crates/idgen-testkit/tests/house` checks.
 
 use crate::markdown::{Document, bare, code_spans};
 use crate::{assert_none, document, root, text_of};
@@ -131,8 +131,9 @@ fn promises_without_guards_are_found() {
 fn wrong_parts_and_arrows_are_found() {
     let source = "const PARTS: &str = \"\n 0  idgen clock     src/a.rs\n10  idgen file  src/b.rs\n\";";
     let page = |text: &str| Document::parse("x.md", text);
-    let table = "| order | part | file |\n| --- | --- | --- |\n| 0 | `idgen clock` | `src/a.rs` |\n| 10 | `idgen file` | `src/b.rs` |\n";
-    assert_eq!(parts_on(&page(table)), parts_of(source));
+    let rows = "| 0 | `idgen clock` | `src/a.rs` |\n| 10 | `idgen file` | `src/b.rs` |\n";
+    let table = format!("| order | part | file |\n| --- | --- | --- |\n{rows}");
+    assert_eq!(parts_on(&page(&table)), parts_of(source));
     assert_ne!(parts_on(&page(&table.replace("| 10 |", "| 20 |"))), parts_of(source));
 
     let source = "const ROOMS: [(&str, &[&str]); 2] = [\n    (\"a\", &[]),\n    (\"b\", &[\"a\", \"c\"]),\n];";

@@ -1,7 +1,7 @@
 //! The messages of the code, read from its source: the code and the text of each `Report::new`, `warning!` and `log!`.
 //!
-//! A text that is put together is followed to its pieces: through `format!`, variables, the branches of `if` and `match`,
-//! and the parameters of private functions and closures. Everything else in a text is a value, shown as `...`.
+//! A text that is put together is followed to its pieces: through `format!`, variables, the branches of `if` and
+//! `match`, and the parameters of private functions and closures. Everything else in a text is a value, shown as `...`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,17 +50,24 @@ pub fn messages(path: &str, source: &str) -> BTreeSet<Message> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut reader = Reader::default();
     reader.within(Scope::default(), |reader| reader.visit_file(&file));
+    assert!(reader.unread.is_empty(), "{path}: cannot read the messages of {:?}", reader.unread);
     let mut found = BTreeSet::new();
     for (at, code, text) in &reader.reports {
         let codes = reader.texts(*at, code);
         for text in reader.texts(*at, text) {
             let shown = shown(&text.text);
             assert!(shown.contains(char::is_alphabetic), "{path}: cannot read a message: {shown}");
-            let codes = codes.iter().filter(|code| code.agrees(&text));
-            found.extend(codes.map(|code| (code.text.clone(), shown.clone())));
+            for code in codes.iter().filter(|code| code.agrees(&text)) {
+                assert!(is_code(&code.text), "{path}: cannot read the code of a message: {shown}");
+                found.insert((code.text.clone(), shown.clone()));
+            }
         }
     }
     found
+}
+
+fn is_code(name: &str) -> bool {
+    name == LOG || name.starts_with("ERRCODE_")
 }
 
 /// Values that only a period separates, as in a qualified name, are shown as one.
@@ -106,6 +113,8 @@ struct Reader {
     calls: Vec<(Place, String, Vec<Expr>)>,
     /// The code and the text of each message.
     reports: Vec<(Place, Expr, Expr)>,
+    /// Macros that raise something else.
+    unread: Vec<String>,
 }
 
 /// Every text that an expression can have.
@@ -121,13 +130,14 @@ impl Reader {
                 self.texts(at, &call.receiver)
             }
             Expr::Reference(reference) => self.texts(at, &reference.expr),
-            Expr::Path(path) => match path.path.get_ident() {
-                Some(name) => self.named(at, &name.to_string()),
-                None => {
-                    let last = path.path.segments.last().expect("a path has a segment").ident.to_string();
-                    vec![Text::new(if last == LOG || last.starts_with("ERRCODE_") { &last } else { VALUE })]
+            Expr::Path(path) => {
+                let last = path.path.segments.last().expect("a path has a segment").ident.to_string();
+                match path.path.get_ident() {
+                    _ if is_code(&last) => vec![Text::new(last)],
+                    Some(_) => self.named(at, &last),
+                    None => Text::value(),
                 }
-            },
+            }
             Expr::Match(_) | Expr::If(_) | Expr::Block(_) => {
                 leaves(expr).into_iter().flat_map(|leaf| self.texts(at, leaf)).collect()
             }
@@ -307,6 +317,7 @@ impl<'ast> Visit<'ast> for Reader {
         let code = match call.path.get_ident().map(ToString::to_string).as_deref() {
             Some("warning") => "PgSqlErrorCode::ERRCODE_WARNING",
             Some("log") => "PgLogLevel::LOG",
+            Some(name @ ("ereport" | "error" | "info" | "notice")) => return self.unread.push(name.to_owned()),
             _ => return,
         };
         let mac = Macro { path: syn::parse_str("format").expect("a path"), ..call.clone() };
@@ -325,10 +336,11 @@ fn messages_are_read_from_their_pieces() {
             r#"pub fn a(b: &str) { Report::new(ERRCODE::ERRCODE_A, format!("\"{b}\" of {}: {c:?}", b.d)); }"#,
             &[("EA", "\"...\" of ...: ...")],
         ),
-        (r#"fn a() { Report::new(C::ERRCODE_A, format!("no {}.{b}", c)); }"#, &[("EA", "no ...")]),
-        (r#"fn a(x: X) { warning!("w {x}"); error!("no"); log!("l"); }"#, &[("EWARNING", "w ..."), ("LOG", "l")]),
+        (r#"fn a() { Report::new(ERRCODE_A, format!("no {}.{b}", c)); }"#, &[("EA", "no ...")]),
+        (r#"fn a(x: X) { warning!("w {x}"); log!("l"); }"#, &[("EWARNING", "w ..."), ("LOG", "l")]),
         (
-            r#"fn a(x: X) { let m = match x { B => { let e = if y { "f" } else { "g" }; format!("b {e}") } C => "c".to_owned() };
+            r#"fn a(x: X) { let m = match x { B => { let e = if y { "f" } else { "g" }; format!("b {e}") }
+                                              C => "c".to_owned() };
                Report::new(C::ERRCODE_A, m) }"#,
             &[("EA", "b f"), ("EA", "b g"), ("EA", "c")],
         ),
@@ -354,6 +366,18 @@ fn messages_are_read_from_their_pieces() {
     ] {
         assert_eq!(read(source), expected.iter().map(of).collect(), "{source}");
     }
+}
+
+#[test]
+#[should_panic(expected = "cannot read the messages of [\"error\"]")]
+fn another_way_to_raise_is_reported() {
+    messages("x.rs", "fn a() { error!(\"a\"); }");
+}
+
+#[test]
+#[should_panic(expected = "cannot read the code")]
+fn code_that_cannot_be_read_is_reported() {
+    messages("x.rs", "pub fn a(code: C) { Report::new(code, \"a\"); }");
 }
 
 #[test]

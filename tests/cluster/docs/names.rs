@@ -24,9 +24,12 @@ fn names_of_idgen_in_pages_exist() {
 /// Functions with their arguments, relations with their columns, settings, those of PostgreSQL too, and files.
 fn known(client: &mut Client) -> BTreeSet<String> {
     let sql = format!(
-        "WITH function AS (SELECT p.* FROM pg_proc p JOIN {EXTENSION} ON d.objid = p.oid WHERE d.classid = 'pg_proc'::regclass),
-              relation AS (SELECT c.* FROM pg_class c JOIN {EXTENSION} ON d.objid = c.oid WHERE d.classid = 'pg_class'::regclass),
-              attribute AS (SELECT oid::regclass::text AS relation, attname FROM relation JOIN pg_attribute ON attrelid = oid)
+        "WITH function AS (SELECT p.* FROM pg_proc p JOIN {EXTENSION} ON d.objid = p.oid
+                           WHERE d.classid = 'pg_proc'::regclass),
+              relation AS (SELECT c.* FROM pg_class c JOIN {EXTENSION} ON d.objid = c.oid
+                           WHERE d.classid = 'pg_class'::regclass),
+              attribute AS (SELECT oid::regclass::text AS relation, attname
+                            FROM relation JOIN pg_attribute ON attrelid = oid)
          SELECT CASE nspname WHEN 'public' THEN '' ELSE nspname || '.' END || proname
              FROM function JOIN pg_namespace n ON n.oid = pronamespace
          UNION SELECT unnest(proargnames) FROM function

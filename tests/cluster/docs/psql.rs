@@ -1,8 +1,8 @@
 //! The blocks of a page that psql runs, and what they show.
 //!
-//! psql runs every block fenced `sql`, in order, in one new database. A block must succeed without a notice, or fail with
-//! the SQLSTATE of its first line `-- fails: SQLSTATE`. A block fenced `text` right after it must equal the output or the
-//! error. Of a block fenced `text example` only the columns and the number of rows must match.
+//! psql runs every block fenced `sql`, in order, in one new database. A block must succeed without a notice, or fail
+//! with the SQLSTATE of its first line `-- fails: SQLSTATE`. A block fenced `text` right after it must equal the output
+//! or the error. Of a block fenced `text example` only the columns and the number of rows must match.
 
 use std::io::Write;
 use std::process::Stdio;
