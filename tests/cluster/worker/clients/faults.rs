@@ -1,19 +1,18 @@
-//! Faults of the README's clients: their server restarts, does not replicate, is silent or refuses them, or they fork.
+//! Faults of the clients: their server restarts, does not replicate, is silent or refuses them, or they fork.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use idgen_testkit::Stop;
 use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::sql::{PATIENCE, execute, row, value};
+use idgen_testkit::{Example, Stop};
 
-use super::{ENDLESS, Instance, Java, Language, Python, Site, builder, source};
+use super::{ENDLESS, Instance, Java, Language, Python, Site, builder};
 
 /// Kills a client and returns its ids, which increase and lie inside its rectangle.
 fn ids_of(site: &Site, owner: &str, instance: &mut Instance) -> Vec<i64> {
-    let _ = instance.process.kill();
-    instance.wait(&site.cluster);
+    instance.0.kill();
     let ids = instance.ids();
     assert_increasing(&ids);
     assert_all_granted(site, owner, &ids);
@@ -63,10 +62,10 @@ fn grant_is_not_replicated(language: Language) {
                   WHERE state = 'active' AND query ~ 'worker_' AND wait_event IS NOT NULL";
     site.cluster.wait_for(PATIENCE, "ids or the end", || {
         execute(&mut client, cancel);
-        instance.last().is_some() || instance.process.try_wait().expect("a child").is_some()
+        instance.last().is_some() || instance.0.has_exited()
     });
     assert_eq!(instance.last(), None, "an id of a grant that no standby has");
-    let (status, errors) = instance.wait(&site.cluster);
+    let (status, errors) = instance.0.wait(&site.cluster);
     assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
 
     standby.start_again();
@@ -90,7 +89,7 @@ fn worker_id_does_not_fit(language: Language) {
     let mut fits = site.start(language, "fits", "6", ENDLESS);
     wait_for_ids(&site, &fits);
     let mut instance = site.start(language, "a", "6", ENDLESS);
-    let (status, errors) = instance.wait(&site.cluster);
+    let (status, errors) = instance.0.wait(&site.cluster);
     assert!(!status.success() && errors.contains("worker id 1024 does not fit into 10 bits"), "{status}: {errors}");
     assert_eq!(instance.ids(), [0; 0]);
     let held: i64 = value(&mut site.cluster.client(), "SELECT count(*) FROM idgen.workers WHERE state = 'held'");
@@ -122,7 +121,7 @@ fn coordinator_is_silent(language: Language) {
     let site = Site::new(builder(), 1);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids_during_a_renewal(&site, &instance);
-    let (status, errors) = instance.wait(&site.cluster);
+    let (status, errors) = instance.0.wait(&site.cluster);
     assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
     ids_of(&site, "a", &mut instance);
 }
@@ -184,10 +183,10 @@ fn java_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
 
 /// Forks, and both processes print their ids since then. The parent continues beyond its rectangle from before the fork.
 const FORKING: &str = "
-import os, sys, time, client
+import os, sys, time, worker_ids
 
 conninfo, pool, owner, ttl = sys.argv[1:]
-ids = client.Ids(conninfo, pool, owner, float(ttl))
+ids = worker_ids.WorkerIds(conninfo, pool, owner, float(ttl))
 made = [ids.next() for _ in range(1000)]
 child = os.fork()
 end = time.monotonic() + (2 * float(ttl) if child else 0)
@@ -205,12 +204,11 @@ ids.close()
 #[test]
 fn forked_child_of_a_python_client_acquires_its_own_worker_id() {
     let site = Site::new(builder(), 4);
-    let dir = site.dir().join("forking");
-    std::fs::create_dir(&dir).expect("a new directory");
-    std::fs::write(dir.join("client.py"), source(Python)).expect("a new directory");
-    std::fs::write(dir.join("forking.py"), FORKING).expect("a new directory");
+    // Beside the example, which it imports.
+    let forking = Example::copy(&site.cluster, Python.path()).with_file_name("forking.py");
+    std::fs::write(&forking, FORKING).expect("a writable directory");
     let mut command = site.cluster.program("/usr/bin/python3");
-    command.arg(dir.join("forking.py")).args([&site.address(Python), "p", "forking", "3"]);
+    command.arg(forking).args([&site.address(Python), "p", "forking", "3"]);
     let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().expect("make dev-deps installs it");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("ASCII");

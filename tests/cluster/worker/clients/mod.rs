@@ -1,4 +1,4 @@
-//! Runs the README's clients that make ids themselves.
+//! Runs the examples that make ids under a leased worker id.
 
 mod clock;
 mod faults;
@@ -7,17 +7,15 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clock::ClientClock;
 use idgen_testkit::grants::{time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, column, row, value};
-use idgen_testkit::{Builder, Cluster, Proxy, grants, pause, rounds};
+use idgen_testkit::{Builder, Cluster, Example, Proxy, grants, rounds};
 use postgres::Client;
 
-const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 const ENDLESS: usize = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,22 +25,17 @@ enum Language {
 }
 use Language::{Java, Python};
 
-/// The README's block in this language that acquires a worker id.
-fn source(language: Language) -> String {
-    let readme = std::fs::read_to_string(README).expect("the README is readable");
-    let fence = format!("```{language:?}\n").to_lowercase();
-    let blocks = readme.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a first part"));
-    let clients: Vec<_> = blocks.filter(|block| block.contains("worker_acquire")).collect();
-    let [client] = clients[..] else { panic!("{} clients in {language:?}", clients.len()) };
-    client.to_owned()
+impl Language {
+    fn path(self) -> &'static str {
+        match self {
+            Python => "python/worker_ids.py",
+            Java => "java/WorkerIds.java",
+        }
+    }
 }
 
 /// A running client. Killed when dropped.
-struct Instance {
-    process: Child,
-    printed: PathBuf,
-    errors: PathBuf,
-}
+struct Instance(Example);
 
 /// The server of the clients, and a TCP proxy, because JDBC supports only TCP.
 struct Site {
@@ -80,30 +73,12 @@ impl Site {
         count: usize,
         clock: Option<&ClientClock>,
     ) -> Instance {
-        let dir = self.dir().join(owner);
-        std::fs::create_dir(&dir).expect("each owner is different");
-        let [printed, errors] = ["printed", "errors"].map(|name| dir.join(name));
-        let file = |path| File::create(path).expect("a new directory");
-        let mut command = match language {
-            Python => {
-                let mut command = self.cluster.program("/usr/bin/python3");
-                command.arg("-u").arg(dir.join("client.py"));
-                command
-            }
-            Java => {
-                let mut command = self.cluster.program("/usr/bin/java");
-                command.args(["-cp", "/usr/share/java/postgresql.jar"]).arg(dir.join("Client.java"));
-                command
-            }
-        };
-        let name = command.get_args().last().expect("the source file").to_owned();
-        std::fs::write(name, source(language)).expect("a new directory");
+        let mut command = Example::command(&self.cluster, language.path());
         if let Some(clock) = clock {
             clock.apply_to(&mut command);
         }
         command.args([&self.address(language), "p", owner, ttl, &count.to_string()]);
-        let process = command.stdout(file(&printed)).stderr(file(&errors)).spawn();
-        Instance { process: process.expect("make dev-deps installs it"), printed, errors }
+        Instance(Example::start(&self.cluster, &mut command))
     }
 
     fn address(&self, language: Language) -> String {
@@ -133,32 +108,14 @@ impl Site {
 }
 
 impl Instance {
-    fn pid(&self) -> i32 {
-        self.process.id().try_into().expect("a process id is an i32")
-    }
-
-    /// Waits for the client to exit. Returns its status and standard error.
-    fn wait(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
-        let mut status = None;
-        cluster.wait_for(PATIENCE, "the client to end", || {
-            status = self.process.try_wait().expect("a child can be waited for");
-            status.is_some()
-        });
-        (status.expect("the client has exited"), std::fs::read_to_string(&self.errors).expect("UTF-8"))
-    }
-
     /// The ids printed so far, without an incomplete line.
     fn ids(&self) -> Vec<i64> {
-        let printed = std::fs::read_to_string(&self.printed).expect("ASCII");
-        let whole = printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        whole.map(|line| line.parse().unwrap_or_else(|_| panic!("not an id: {line}"))).collect()
+        self.0.lines().iter().map(|line| line.parse().unwrap_or_else(|_| panic!("not an id: {line}"))).collect()
     }
-}
 
-impl Instance {
     /// The last id printed.
     fn last(&self) -> Option<i64> {
-        let mut file = File::open(&self.printed).expect("the file was created");
+        let mut file = File::open(self.0.printed()).expect("the file was created");
         let length = file.metadata().expect("an open file").len();
         let (mut tail, longest) = (String::new(), 64);
         file.seek(SeekFrom::Start(length.saturating_sub(longest))).expect("a file");
@@ -170,13 +127,6 @@ impl Instance {
     /// Waits for an id of this time or later, in microseconds since 1970.
     fn wait_for_time(&self, cluster: &Cluster, us: i64) {
         cluster.wait_for(PATIENCE, "later ids", || self.last().is_some_and(|id| time_us_of(id) >= us));
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -216,7 +166,7 @@ fn make_ids_concurrently() {
     let (mut client, mut all, mut worker_ids) = (site.cluster.client(), Vec::new(), BTreeSet::new());
     let mut ends_us = Vec::new();
     for ((_, owner), mut instance) in owners.iter().zip(instances) {
-        let (status, errors) = instance.wait(&site.cluster);
+        let (status, errors) = instance.0.wait(&site.cluster);
         assert!(status.success(), "{owner}: {errors}");
         let ids = instance.ids();
         assert_eq!(ids.len(), count);
@@ -246,7 +196,7 @@ fn lost_while_paused(language: Language) {
     let site = Site::new(builder(), 1);
     let mut paused = site.start(language, "paused", "0.1", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids", || !paused.ids().is_empty());
-    let guard = pause(paused.pid());
+    let guard = paused.0.pause();
     let granted = site.granted("paused");
     let mut client = site.cluster.client();
     let is_over = "SELECT state <> 'held' FROM idgen.workers";
@@ -254,11 +204,10 @@ fn lost_while_paused(language: Language) {
     let mut next = site.start(Python, "next", "30", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
-    let (status, errors) = paused.wait(&site.cluster);
+    let (status, errors) = paused.0.wait(&site.cluster);
     assert!(!status.success() && errors.contains("are taken"), "{status}: {errors}");
     assert_inside(&paused.ids(), granted);
-    next.process.kill().expect("the client runs");
-    next.wait(&site.cluster);
+    next.0.kill();
     assert_inside(&next.ids(), (0, granted.2, site.granted("next").2));
 }
 
@@ -291,8 +240,7 @@ fn clock_steps_back(language: Language) {
     assert_eq!(instance.ids(), before, "the client waits for the clock");
     clock.set_offset_s(0);
     site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
-    instance.process.kill().expect("the client runs");
-    instance.wait(&site.cluster);
+    instance.0.kill();
     assert_inside(&instance.ids(), site.granted("a"));
 }
 
@@ -314,7 +262,7 @@ fn clock_steps_ahead(language: Language) {
     let mut instance = site.start_under_clock(language, "a", "30", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
     clock.set_offset_s(3600);
-    let (status, errors) = instance.wait(&site.cluster);
+    let (status, errors) = instance.0.wait(&site.cluster);
     assert!(
         !status.success() && errors.contains("this clock is too far ahead of the database's"),
         "{status}: {errors}"
@@ -346,8 +294,7 @@ fn a_millisecond_is_full(language: Language) {
     site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= IDS_PER_MS);
     clock.set_offset_s(ahead_s + 3600);
     site.cluster.wait_for(PATIENCE, "another full millisecond", || instance.ids().len() >= 2 * IDS_PER_MS);
-    instance.process.kill().expect("the client runs");
-    instance.wait(&site.cluster);
+    instance.0.kill();
     let ids = instance.ids();
     assert_inside(&ids, site.granted("a"));
     let sequences: Vec<_> = ids.iter().map(|id| (id & 4095) as usize).collect();

@@ -1,0 +1,155 @@
+//! The programs of `examples/`, run against a cluster.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use crate::cluster::Cluster;
+use crate::signal::{Paused, pause};
+use crate::sql::PATIENCE;
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+
+/// A running program. Killed when dropped.
+pub struct Example {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Example {
+    /// The command that runs `path`, such as `python/worker_ids.py`, as the user of the server.
+    pub fn command(cluster: &Cluster, path: &str) -> Command {
+        let copy = Example::copy(cluster, path);
+        let mut command = match copy.extension().and_then(|extension| extension.to_str()) {
+            Some("py") => {
+                let mut command = cluster.program("/usr/bin/python3");
+                command.arg("-u");
+                command
+            }
+            Some("java") => {
+                let mut command = cluster.program("/usr/bin/java");
+                command.args(["-cp", "/usr/share/java/postgresql.jar"]);
+                command
+            }
+            _ => panic!("no interpreter for {path}"),
+        };
+        command.arg(copy);
+        command
+    }
+
+    /// Copies a program to a directory of the cluster, because the user of the server may not be allowed to read the
+    /// source tree. Returns the path of the copy.
+    pub fn copy(cluster: &Cluster, path: &str) -> PathBuf {
+        let copy = cluster.dir().join("examples").join(path);
+        // An instance that starts may be reading it.
+        if copy.exists() {
+            return copy;
+        }
+        std::fs::create_dir_all(copy.parent().expect("a file is in a directory")).expect("a writable directory");
+        let source = Path::new(EXAMPLES).join(path);
+        std::fs::copy(&source, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", source.display()));
+        copy
+    }
+
+    /// Starts a command, with pipes for its input and files for its output.
+    pub fn start(cluster: &Cluster, command: &mut Command) -> Example {
+        let dir = tempfile::Builder::new().prefix("example-").tempdir_in(cluster.dir()).expect("a writable directory");
+        let file = |name| File::create(dir.path().join(name)).expect("a new directory");
+        command.stdin(Stdio::piped()).stdout(file("printed")).stderr(file("errors"));
+        let process = command.spawn().unwrap_or_else(|error| panic!("make dev-deps installs {command:?}: {error}"));
+        Example { process, dir }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id().try_into().expect("a process id is an i32")
+    }
+
+    pub fn pause(&self) -> Paused {
+        pause(self.pid())
+    }
+
+    /// Writes a line to its standard input.
+    pub fn send(&mut self, line: &str) {
+        writeln!(self.process.stdin.as_mut().expect("the input is open"), "{line}").expect("the program reads");
+    }
+
+    /// Ends its standard input.
+    pub fn end_input(&mut self) {
+        self.process.stdin = None;
+    }
+
+    /// Kills it with SIGKILL, if it has not exited, and waits until it has exited.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    pub fn has_exited(&mut self) -> bool {
+        self.process.try_wait().expect("a child can be waited for").is_some()
+    }
+
+    /// Waits until it exits. Returns its status and standard error.
+    pub fn wait(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
+        cluster.wait_for(PATIENCE, "the program to exit", || self.has_exited());
+        let status = self.process.wait().expect("a child can be waited for");
+        (status, std::fs::read_to_string(self.dir.path().join("errors")).expect("UTF-8"))
+    }
+
+    /// The file of its standard output.
+    pub fn printed(&self) -> PathBuf {
+        self.dir.path().join("printed")
+    }
+
+    /// The complete lines printed so far.
+    pub fn lines(&self) -> Vec<String> {
+        let printed = std::fs::read_to_string(self.printed()).expect("UTF-8");
+        printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
+    }
+
+    pub fn wait_for_line(&self, cluster: &Cluster, line: &str) {
+        cluster
+            .wait_for(PATIENCE, &format!("the program to print {line:?}"), || self.lines().iter().any(|l| l == line));
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("errors")).unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::EXAMPLES;
+
+    fn files(dir: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                files(&path, found);
+            } else {
+                found.push(path.strip_prefix(EXAMPLES).expect("below it").to_str().expect("ASCII").to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn readme_of_the_examples_lists_each_program() {
+        let readme = std::fs::read_to_string(Path::new(EXAMPLES).join("README.md")).expect("UTF-8");
+        let mut programs = Vec::new();
+        files(Path::new(EXAMPLES), &mut programs);
+        programs.retain(|path| path != "README.md");
+        assert!(!programs.is_empty());
+        let is_listed = |path: &String| readme.lines().any(|line| line.starts_with(&format!("| [`{path}`]({path}) |")));
+        let missing: Vec<_> = programs.iter().filter(|path| !is_listed(path)).collect();
+        assert!(missing.is_empty(), "examples/README.md does not list {missing:?}");
+    }
+}
