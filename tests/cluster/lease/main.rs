@@ -1,8 +1,9 @@
 //! Leases on real servers: holders that pause, disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
-//! other clocks, and all kinds of transactions.
+//! other clocks, and all kinds of transactions; the examples that use leases.
 
 mod cost;
 mod definition;
+mod examples;
 mod extension;
 mod fairness;
 mod fence;

@@ -1,0 +1,114 @@
+use idgen_testkit::sql::{PATIENCE, column, execute, value};
+use idgen_testkit::{Cluster, Example};
+
+use super::{start, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table};
+use crate::{builder, counter, wait_for_one, wait_for_state};
+
+fn cluster() -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE imported (id bigint PRIMARY KEY DEFAULT snowflake_next(), body text NOT NULL)");
+    cluster
+}
+
+fn job(cluster: &Cluster, ttl: &str) -> Example {
+    start(cluster, "fenced_job.py", &["importer", ttl])
+}
+
+/// Lets the job import a line, and waits until it has committed.
+fn import(cluster: &Cluster, job: &mut Example, line: &str) {
+    job.send(line);
+    job.wait_for_line(cluster, &format!("imported {line}"));
+}
+
+fn finish(cluster: &Cluster, mut job: Example) {
+    job.end_input();
+    let (status, errors) = job.wait(cluster);
+    assert!(status.success(), "{errors}");
+}
+
+fn imported(cluster: &Cluster) -> Vec<String> {
+    column(&mut cluster.client(), "SELECT body FROM imported ORDER BY id")
+}
+
+fn wait_until_queued(cluster: &Cluster) {
+    wait_for_one(
+        cluster,
+        "the job to wait for the lease",
+        "pg_stat_activity WHERE state = 'active' AND query ~ 'lease_acquire' AND wait_event_type = 'Extension'",
+    );
+}
+
+#[test]
+fn fenced_job_renews_its_lease_and_releases_it_at_the_end() {
+    let cluster = cluster();
+    let mut client = cluster.client();
+    let mut job = job(&cluster, "0.6");
+    import(&cluster, &mut job, "first");
+    // Renewed three times in a ttl, the lease is several ttls old.
+    cluster.wait_for(PATIENCE, "renewals", || counter(&mut client, "renewals") > 6);
+    import(&cluster, &mut job, "second");
+    finish(&cluster, job);
+    assert_eq!(imported(&cluster), ["first", "second"]);
+    assert_eq!((counter(&mut client, "take_overs"), counter(&mut client, "releases")), (0, 1));
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.leases"), 0);
+}
+
+#[test]
+fn second_fenced_job_waits_until_the_first_has_ended() {
+    let cluster = cluster();
+    let mut first = job(&cluster, "300");
+    import(&cluster, &mut first, "of the first");
+    let mut second = job(&cluster, "300");
+    second.send("of the second");
+    wait_until_queued(&cluster);
+    import(&cluster, &mut first, "of the first again");
+    assert!(second.lines().is_empty(), "two jobs run at once");
+    finish(&cluster, first);
+    second.wait_for_line(&cluster, "imported of the second");
+    finish(&cluster, second);
+    assert_eq!(imported(&cluster), ["of the first", "of the first again", "of the second"]);
+}
+
+#[test]
+fn fenced_job_that_lost_its_lease_in_a_pause_commits_nothing() {
+    let cluster = cluster();
+    let mut paused = job(&cluster, "0.5");
+    import(&cluster, &mut paused, "before the pause");
+    let guard = paused.pause();
+    // It reads this line as soon as it resumes.
+    paused.send("after the pause");
+    let mut next = job(&cluster, "60");
+    import(&cluster, &mut next, "of the next job");
+    guard.resume();
+    let (status, errors) = paused.wait(&cluster);
+    assert!(!status.success() && (errors.contains("is lost") || errors.contains("is not held")), "{status}: {errors}");
+    import(&cluster, &mut next, "of the next job again");
+    finish(&cluster, next);
+    assert_eq!(imported(&cluster), ["before the pause", "of the next job", "of the next job again"]);
+}
+
+#[test]
+fn next_fenced_job_waits_for_the_transaction_of_a_paused_one() {
+    let cluster = cluster();
+    let mut locker = cluster.client();
+    execute(&mut locker, "BEGIN; LOCK TABLE imported");
+    let mut paused = job(&cluster, "0.5");
+    paused.send("of the paused job");
+    wait_for_a_wait_for_the_table(&cluster);
+    let guard = paused.pause();
+    let mut next = job(&cluster, "60");
+    next.send("of the next job");
+    wait_for_state(&cluster, "importer", "0 expired");
+    wait_for_a_wait_for_the_fence(&cluster);
+    execute(&mut locker, "COMMIT");
+    // Its statement has ended, its transaction has not.
+    wait_for_one(&cluster, "the job to be idle", "pg_stat_activity WHERE state = 'idle in transaction'");
+    wait_for_a_wait_for_the_fence(&cluster);
+    guard.resume();
+    paused.wait_for_line(&cluster, "imported of the paused job");
+    paused.end_input();
+    paused.wait(&cluster);
+    next.wait_for_line(&cluster, "imported of the next job");
+    finish(&cluster, next);
+    assert_eq!(imported(&cluster), ["of the paused job", "of the next job"]);
+}
