@@ -21,7 +21,9 @@ test_packages=(
   default-jdk-headless libpostgresql-jdbc-java # tests of the documented Java client
 )
 guide_packages=(
-  python3-venv # the Python tools of tests/guides/requirements.txt
+  python3-venv                                         # the Python tools of tests/guides/requirements.txt
+  prometheus                                           # the tests of the monitoring run its queries and alerts
+  prometheus-postgres-exporter prometheus-sql-exporter # the exporters of contrib/monitoring
 )
 bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
