@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use idgen_testkit::sql::{PATIENCE, execute, value};
+use idgen_testkit::sql::{PATIENCE, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/monitoring");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/monitoring.md");
 /// The role that docs/monitoring.md creates.
-const ROLE: &str = "CREATE ROLE idgen_monitor LOGIN; GRANT pg_monitor TO idgen_monitor";
+const ROLE: &str = "CREATE ROLE prometheus LOGIN; GRANT pg_monitor TO prometheus";
 /// What a view says, for each metric as the sum of its series.
 const VIEWS: &[(&str, &str)] = &[
     (
@@ -94,7 +95,10 @@ fn exporters_show_what_the_views_show_and_feed_dashboard_and_alerts() {
     // The table above knows all metrics, and the views have their values.
     let names: BTreeSet<String> = shown().into_iter().map(|sample| sample.name).collect();
     assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), sorted(VIEWS.iter().map(|(name, _)| *name)));
-    let mut monitor = server.cluster.client_as("postgres", "idgen_monitor");
+    server.cluster.wait_for(PATIENCE, "a second renewal", || {
+        value::<i64>(&mut server.cluster.client(), "SELECT renewals FROM idgen.stat_worker") >= 2
+    });
+    let mut monitor = server.cluster.client_as("postgres", "prometheus");
     for (name, view) in VIEWS {
         let mut last = (f64::NAN, f64::NAN);
         let agree = eventually(Duration::from_secs(20), || {
@@ -104,6 +108,19 @@ fn exporters_show_what_the_views_show_and_feed_dashboard_and_alerts() {
             (last.0 - last.1).abs() <= tolerance
         });
         assert!(agree, "{name} is {}, and the view has {}", last.0, last.1);
+    }
+
+    // A query that takes another counter of the view would not go unnoticed.
+    for view in ["snowflake", "segment", "lease", "worker", "lock"].map(|view| format!("idgen_{view}_")) {
+        let samples = samples(&postgres_exporter.get("/metrics"));
+        let counters =
+            samples.iter().filter(|sample| sample.name.starts_with(&view) && sample.name.ends_with("_total"));
+        let mut sums = BTreeMap::new();
+        counters.for_each(|sample| *sums.entry(&sample.name).or_insert(0.0) += sample.value);
+        // The number of probes and of borrowed ids depends on how fast the machine is.
+        sums.retain(|name, _| !name.contains("probes") && !name.contains("seconds"));
+        let different: BTreeSet<String> = sums.values().map(f64::to_string).collect();
+        assert_eq!(different.len(), sums.len(), "{sums:?}");
     }
 
     let prometheus = server.prometheus(&postgres_exporter, &sql_exporter);
@@ -175,13 +192,42 @@ fn exporters_report_that_they_cannot_read_the_views() {
     };
     assert_eq!(failures(&postgres_exporter, "pg_exporter_last_scrape_error"), 0);
     assert_eq!(failures(&sql_exporter, "sql_exporter_last_scrape_failed"), 0);
-    server.cluster.execute("REVOKE pg_monitor FROM idgen_monitor");
+    server.cluster.execute("REVOKE pg_monitor FROM prometheus");
     let fail = || {
         let _scrape = postgres_exporter.get("/metrics");
         failures(&postgres_exporter, "pg_exporter_last_scrape_error") == 1
             && failures(&sql_exporter, "sql_exporter_last_scrape_failed") > 0
     };
     server.cluster.wait_for(PATIENCE, "both exporters to report failures", fail);
+}
+
+#[test]
+fn postgres_exporter_reads_a_standby_without_complaint() {
+    let server = Server::start();
+    let standby = server.cluster.standby();
+    let exporter = server.postgres_exporter_of(&standby, &["postgres"]);
+    let answer = exporter.get("/metrics");
+    assert!(answer.contains("\npg_exporter_last_scrape_error 0\n"), "{}", exporter.log());
+    let shown = samples(&answer);
+    assert!(shown.iter().any(|sample| sample.name == "idgen_pool_slots"));
+    for bad in shown.iter().filter(|sample| ["idgen_worker_waiting", "idgen_worker_ended"].contains(&&*sample.name)) {
+        assert_eq!(bad.value, 0.0, "{}", bad.name);
+    }
+    assert!(shown.iter().filter(|sample| sample.name == "idgen_check_ok").all(|check| check.value == 1.0), "{answer}");
+}
+
+#[test]
+fn postgres_exporter_reads_several_databases_of_a_server() {
+    let server = Server::start();
+    let mut client = in_new_database(&server.cluster, "app");
+    execute(&mut client, "SELECT segment_create('orders')");
+    execute(&mut client, "SELECT segment_next('orders')");
+    let exporter = server.postgres_exporter_of(&server.cluster, &["postgres", "app"]);
+    let answer = exporter.get("/metrics");
+    let count = |start: &str| answer.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!(count("idgen_segment_issued_total{datname=\"app\""), 1);
+    assert_eq!(count("idgen_segment_issued_total{datname=\"postgres\""), 2);
+    assert_eq!((count("idgen_clock_lead_seconds"), count("idgen_check_ok{check=\"mark\"")), (1, 2));
 }
 
 #[test]
@@ -192,7 +238,8 @@ fn each_alert_fires_when_it_should_and_only_then() {
     let without_delay = |rule: &str| -> String {
         rule.split_inclusive('\n').filter(|line| !line.starts_with("        for:")).collect()
     };
-    let mutations: [(&str, &dyn Fn(&str) -> String); 3] = [
+    type Mutation<'a> = (&'a str, &'a dyn Fn(&str) -> String);
+    let mutations: [Mutation; 3] = [
         ("never", &|rule| with_expression(rule, "vector(1) > 2")),
         ("always", &|rule| with_expression(rule, "vector(1)")),
         ("at once", &without_delay),
@@ -210,6 +257,14 @@ fn each_alert_fires_when_it_should_and_only_then() {
             let noticed = report.contains(&format!("alertname: {name}, time:"));
             assert!(noticed, "the test of {name} passes if it fires {when}\n{report}");
         }
+    }
+}
+
+#[test]
+fn page_names_each_alert() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is readable");
+    for (name, _) in alerts() {
+        assert!(page.contains(&format!("| `{name}`: ")), "no row for {name}");
     }
 }
 
@@ -276,7 +331,6 @@ impl Server {
         }
         let statements = [
             "SELECT count(snowflake_next()) FROM generate_series(1, 1000)",
-            "SELECT count(*) FROM snowflake_next_many(100)",
             // 4,000 ids a second: these take a second longer than idgen.max_drift.
             "SELECT count(snowflake_next('time:41 worker:10 sequence:2 unit:1ms epoch:2020-01-01'))
              FROM generate_series(1, 8000)",
@@ -286,6 +340,9 @@ impl Server {
             "SELECT count(segment_next('stuck')) FROM generate_series(1, 10)",
         ];
         statements.iter().for_each(|statement| execute(&mut client, statement));
+        for _ in 0..20 {
+            execute(&mut client, "SELECT count(*) FROM snowflake_next_many(5)");
+        }
         let epoch =
             "to_char(now() + '100 days' - make_interval(secs => 2.0 ^ 40 / 1000), 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
         execute(
@@ -294,13 +351,13 @@ impl Server {
         );
 
         let mut sessions = vec![client, cluster.client(), cluster.client()];
-        execute(
-            &mut sessions[1],
-            "BEGIN; SELECT FROM idgen.segment WHERE tag = 'stuck' FOR UPDATE; SELECT lock_acquire('a')",
-        );
-        let draws = "SET idgen.segment_timeout = '1s'; SELECT segment_next('stuck') FROM generate_series(1, 100)";
-        assert!(sessions[0].batch_execute(draws).is_err(), "the segment has values");
-        execute(&mut sessions[2], "SELECT lease_acquire('job')");
+        let locks = "SELECT lock_acquire('a'), lock_acquire('b')";
+        execute(&mut sessions[1], &format!("BEGIN; SELECT FROM idgen.segment WHERE tag = 'stuck' FOR UPDATE; {locks}"));
+        let draws = "SET idgen.segment_timeout = '300ms'; SELECT segment_next('stuck') FROM generate_series(1, 100)";
+        for _ in 0..3 {
+            assert!(sessions[0].batch_execute(draws).is_err(), "the segment has values");
+        }
+        call_leases(&mut sessions[2]);
         let mut waiter = cluster.client();
         // Until the server stops.
         std::thread::spawn(move || waiter.batch_execute("SELECT lock_acquire('a')"));
@@ -310,11 +367,27 @@ impl Server {
     }
 
     fn postgres_exporter(&self) -> Daemon {
-        let (host, port) = (self.cluster.host(), self.cluster.port());
+        self.postgres_exporter_of(&self.cluster, &["postgres"])
+    }
+
+    fn postgres_exporter_of(&self, cluster: &Cluster, databases: &[&str]) -> Daemon {
+        let host = format!("host={} port={}", cluster.host(), cluster.port());
+        let queries = file("postgres_exporter.yml");
+        let changes = [
+            ("host=/run/postgresql", host.as_str()),
+            ("/etc/prometheus/idgen/postgres_exporter.yml", queries.to_str().expect("UTF-8")),
+        ];
+        let defaults = changed("prometheus-postgres-exporter", &changes);
+        let default = |name: &str| {
+            let line =
+                defaults.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("='")?.strip_suffix('\''));
+            line.unwrap_or_else(|| panic!("no {name} in {defaults}"))
+        };
         self.daemon("prometheus-postgres-exporter", "/metrics", |command, address| {
-            let source = format!("user=idgen_monitor host={host} port={port} dbname=postgres");
-            command.env("DATA_SOURCE_NAME", source);
-            command.arg(format!("--extend.query-path={}", file("postgres_exporter.yml").display()));
+            command.env("DATA_SOURCE_NAME", default("DATA_SOURCE_NAME")).arg(default("ARGS"));
+            if let [_, _, ..] = databases {
+                command.arg("--auto-discover-databases").arg(format!("--include-databases={}", databases.join(",")));
+            }
             command.arg(format!("--web.listen-address={address}"));
         })
     }
@@ -359,6 +432,28 @@ impl Server {
         let daemon = Daemon::start(program, self.dir.path(), configure);
         self.cluster.wait_for(PATIENCE, program, || daemon.try_get(path).is_some());
         daemon
+    }
+}
+
+/// Calls each function of leases, each another number of times.
+fn call_leases(client: &mut Client) {
+    execute(client, "SELECT lease_acquire('job', ttl => '1 hour')");
+    let held = |call: &str, times: i32| {
+        format!(
+            "SELECT count(lease_{call}('job', token)) FROM idgen.leases, generate_series(1, {times}) WHERE name = 'job'"
+        )
+    };
+    execute(client, &held("renew", 40));
+    execute(client, &held("fence", 11));
+    for _ in 0..7 {
+        assert!(client.batch_execute("SELECT lease_renew('job', 1)").is_err(), "1 is no token");
+    }
+    for _ in 0..4 {
+        execute(client, "SELECT lease_acquire('other')");
+        execute(client, "SELECT lease_release(name, token) FROM idgen.leases WHERE name = 'other'");
+    }
+    for _ in 0..3 {
+        execute(client, "SELECT lease_acquire('short', ttl => '100 ms')");
     }
 }
 
