@@ -2,4 +2,7 @@
 //!
 //! Python packages, Node packages and programs that Debian does not have are in the directory `IDGEN_GUIDES`.
 
+mod django;
+mod frameworks;
 mod monitoring;
+mod sqlalchemy;

@@ -1,0 +1,16 @@
+"""Customers and orders were there before idgen. Items came later."""
+
+from django.db import models
+
+
+class Customer(models.Model):
+    name = models.TextField()
+
+
+class Order(models.Model):
+    customer = models.ForeignKey(Customer, models.CASCADE)
+
+
+class Item(models.Model):
+    order = models.ForeignKey(Order, models.CASCADE)
+    product = models.TextField()
