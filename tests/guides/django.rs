@@ -1,4 +1,5 @@
-//! The guide on Django, with the project in `examples/django`.
+//! The guide on Django, with the project in `examples/django`: `ids.py`, `apps.py`, `models.py`, the migration
+//! `0002_snowflake_ids.py`, `views.py` and `order.html`.
 
 use std::process::Command;
 

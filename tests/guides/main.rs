@@ -5,4 +5,5 @@
 mod django;
 mod frameworks;
 mod monitoring;
+mod pgbouncer;
 mod sqlalchemy;

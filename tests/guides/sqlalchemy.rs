@@ -1,4 +1,4 @@
-//! The guide on SQLAlchemy, with the models and migrations in `examples/sqlalchemy`.
+//! The guide on SQLAlchemy, with `models.py` and the migration `0002_snowflake_ids.py` of `examples/sqlalchemy`.
 
 use std::process::Command;
 
@@ -37,6 +37,7 @@ fn sqlalchemy_monotonic_default_costs_one_statement_for_1000_rows() {
         ("sentinel", "sentinel", 1, 0),
         ("with_identity", "with_identity", 1, 0),
         ("unmarked", "unmarked", 1000, 0),
+        ("reflected", "customers", 1000, 0),
         // psycopg 3 sends these in a pipeline, without waiting for each.
         ("insert_without_returning", "customers", 1000, 0),
         ("drawn_without_returning", "customers", 1000, 1),

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.getcwd())
 
-from sqlalchemy import BigInteger, Identity, create_engine, event, func, insert, select, text
+from sqlalchemy import BigInteger, Identity, MetaData, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Mapped, Session, mapped_column, orm_insert_sentinel
 from sqlalchemy.schema import DDL
@@ -97,6 +97,13 @@ def sentinel():
 
 def with_identity():
     add_all(WithIdentity)
+
+
+def reflected():
+    table = Table("customers", MetaData(), autoload_with=engine)
+    with engine.begin() as connection:
+        made = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+        connection.execute(made, [{"name": str(n)} for n in range(COUNT)])
 
 
 def narrow():

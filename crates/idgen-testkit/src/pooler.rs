@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::cluster::Cluster;
+use crate::connect::connect_string;
 use crate::programs::chown_to_server;
 use crate::sql::PATIENCE;
 
@@ -14,12 +15,14 @@ use crate::sql::PATIENCE;
 pub struct Pooler<'cluster> {
     cluster: &'cluster Cluster,
     process: Child,
+    port: u16,
+    database: String,
 }
 
 impl Pooler<'_> {
     /// Starts it with this many server connections. `reset_always` resets a connection after each transaction.
     pub fn start(cluster: &Cluster, connections: usize, reset_always: bool) -> Pooler<'_> {
-        let (file, shown) = (cluster.dir().join("pgbouncer.ini"), cluster.dir().display());
+        let shown = cluster.dir().display();
         let text = format!(
             "[databases]
              postgres = host={shown} port=5432 dbname=postgres user=postgres pool_size={connections}
@@ -33,22 +36,32 @@ impl Pooler<'_> {
             u8::from(reset_always)
         );
         let trimmed: Vec<&str> = text.lines().map(str::trim_start).collect();
-        std::fs::write(&file, trimmed.join("\n")).expect("the cluster's directory is writable");
+        Pooler::start_with(cluster, &trimmed.join("\n"), 6432, "postgres")
+    }
+
+    /// Starts it with this pgbouncer.ini, which has this port, this database, and the cluster's directory for its socket.
+    pub fn start_with<'cluster>(cluster: &'cluster Cluster, ini: &str, port: u16, database: &str) -> Pooler<'cluster> {
+        let file = cluster.dir().join("pgbouncer.ini");
+        std::fs::write(&file, ini).expect("the cluster's directory is writable");
         chown_to_server(&file);
         let mut command = cluster.program("/usr/sbin/pgbouncer");
         let process = command.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let pooler = Pooler { cluster, process: process.expect("make dev-deps installs pgbouncer") };
-        cluster.wait_for(PATIENCE, "pgbouncer to accept connections", || pooler.connect().is_ok());
+        let process = process.expect("make dev-deps installs pgbouncer");
+        let pooler = Pooler { cluster, process, port, database: database.to_owned() };
+        cluster.wait_for(PATIENCE, "pgbouncer to accept connections", || pooler.connect(database).is_ok());
         pooler
     }
 
     pub fn client(&self) -> Client {
-        self.connect().expect("pgbouncer is running")
+        self.client_in(&self.database)
     }
 
-    fn connect(&self) -> Result<Client, postgres::Error> {
-        let direct = self.cluster.conninfo();
-        Client::connect(&direct.replace("port=5432", "port=6432"), NoTls)
+    pub fn client_in(&self, database: &str) -> Client {
+        self.connect(database).unwrap_or_else(|error| panic!("cannot connect to pgbouncer: {error:?}"))
+    }
+
+    fn connect(&self, database: &str) -> Result<Client, postgres::Error> {
+        Client::connect(&connect_string(&self.cluster.host(), &self.port.to_string(), "postgres", database), NoTls)
     }
 }
 
