@@ -24,6 +24,7 @@ guide_packages=(
   python3-venv                                         # the Python tools of tests/guides/requirements.txt
   prometheus                                           # the tests of the monitoring run its queries and alerts
   prometheus-postgres-exporter prometheus-sql-exporter # the exporters of contrib/monitoring
+  etcd-server  # where Patroni's members elect their leader
 )
 bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
@@ -135,7 +136,8 @@ provide_guide_packages() {
   if ! cmp -s tests/guides/requirements.txt "$guides/python/requirements.txt"; then
     say "install the Python tools of the guides"
     rm -rf "$guides/python"
-    python3 -m venv "$guides/python"
+    # Debian's: as root, tests run these tools as the user postgres, which cannot read a Python in root's home directory.
+    /usr/bin/python3 -m venv "$guides/python"
     "$guides/python/bin/pip" install -q -r tests/guides/requirements.txt
     cp tests/guides/requirements.txt "$guides/python/"
   fi

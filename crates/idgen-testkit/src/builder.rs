@@ -68,7 +68,7 @@ impl Builder {
 }
 
 /// The directory of one cluster: its data, log, clock and socket. Other users cannot enter it, so they cannot connect.
-pub(crate) fn private_dir() -> TempDir {
+pub fn private_dir() -> TempDir {
     let dir = tempfile::Builder::new().prefix("idgen-").tempdir().expect("a temporary directory");
     chown_to_server(dir.path());
     assert_fits_socket(dir.path());

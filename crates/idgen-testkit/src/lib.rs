@@ -55,13 +55,13 @@ pub mod sql;
 mod standby;
 mod template;
 
-pub use builder::Builder;
+pub use builder::{Builder, private_dir};
 pub use clock::FakeClock;
 pub use cluster::Cluster;
 pub use debugger::Debugger;
 pub use example::Example;
 pub use postmaster::Stop;
-pub use programs::run;
+pub use programs::{chown_to_server, program, run};
 pub use proxy::Proxy;
 pub use rounds::rounds;
 pub use signal::{Paused, pause};

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use nix::unistd::{User, geteuid};
 
-/// A server program that runs in `home`, as a user that PostgreSQL accepts.
-pub(crate) fn program(name: &str, home: &Path) -> Command {
+/// A server program, or the program with an absolute path, that runs in `home` as a user that PostgreSQL accepts.
+pub fn program(name: &str, home: &Path) -> Command {
     let mut command = Command::new(bin_dir().join(name));
     for (variable, _) in std::env::vars_os() {
         // PGPORT, PGDATA and similar variables would direct the program to another server.
@@ -28,7 +28,7 @@ pub(crate) fn program(name: &str, home: &Path) -> Command {
 }
 
 /// Makes the user of the server's programs the owner of a file or directory.
-pub(crate) fn chown_to_server(path: &Path) {
+pub fn chown_to_server(path: &Path) {
     if let Some(user) = server_user() {
         chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .unwrap_or_else(|error| panic!("cannot change the owner of {} to {}: {error}", path.display(), user.name));
