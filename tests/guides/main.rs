@@ -5,5 +5,18 @@
 mod django;
 mod frameworks;
 mod monitoring;
+mod patroni;
 mod pgbouncer;
 mod sqlalchemy;
+
+use std::path::{Path, PathBuf};
+
+/// The directory of the tools that are not packages of the system.
+fn tools() -> PathBuf {
+    std::env::var_os("IDGEN_GUIDES").expect("make test-guides sets IDGEN_GUIDES").into()
+}
+
+/// A file of `examples`.
+fn examples(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path)
+}

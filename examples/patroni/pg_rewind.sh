@@ -1,0 +1,23 @@
+#!/bin/sh
+# pg_rewind for Patroni: keeps the member's own high-water mark, the directory idgen, which pg_rewind would replace with
+# the new leader's. Set bin_name.pg_rewind in patroni.yml to the path of this script.
+set -u
+pg_rewind=/usr/lib/postgresql/15/bin/pg_rewind
+
+data='' option=''
+for argument; do
+  [ "$option" = -D ] && data=$argument
+  option=$argument
+done
+# Patroni also calls it with --help.
+if [ ! -d "$data/idgen" ]; then
+  exec "$pg_rewind" "$@"
+fi
+
+rm -rf "$data.idgen"
+cp -a "$data/idgen" "$data.idgen" || exit 1
+"$pg_rewind" "$@"
+status=$?
+rm -rf "$data/idgen"
+mv "$data.idgen" "$data/idgen" || exit 1
+exit "$status"
