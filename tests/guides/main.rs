@@ -4,6 +4,7 @@
 
 mod django;
 mod frameworks;
+mod logical_replication;
 mod monitoring;
 mod patroni;
 mod pgbouncer;
