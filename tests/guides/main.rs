@@ -2,8 +2,10 @@
 //!
 //! Python packages, Node packages and programs that Debian does not have are in the directory `IDGEN_GUIDES`.
 
+mod counting;
 mod django;
 mod frameworks;
+mod jdbc;
 mod logical_replication;
 mod monitoring;
 mod patroni;
