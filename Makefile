@@ -128,6 +128,7 @@ lint: deps ## check the format, clippy, and the syntax of the scripts
 	@echo "==> format"
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path crates/idgen-core/fuzz/Cargo.toml --check
+	@$(CARGO) fmt --manifest-path examples/sqlx/Cargo.toml --check
 	@echo "==> clippy"
 	@$(CARGO) clippy --workspace --exclude idgen --exclude idgen-bench-noop --all-targets -- -D warnings
 	@$(CARGO) clippy -p idgen -p idgen-bench-noop $(FEATURES) --all-targets -- -D warnings

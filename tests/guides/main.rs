@@ -13,6 +13,7 @@ mod node;
 mod patroni;
 mod pgbouncer;
 mod sqlalchemy;
+mod sqlx;
 
 use std::path::{Path, PathBuf};
 
