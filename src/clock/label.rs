@@ -10,7 +10,7 @@
 use super::state::{LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::{recovery, security_label, session, system_clock, xact};
 use crate::settings;
 use idgen_core::clock::label::MarkLabel;
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The worker gives up a lock sooner, so that it can log the reason.
 const LOCK_TIMEOUT: &CStr = c"4s";
+/// The wait of the mark for the worker.
+static LABEL_WAIT: WaitEvent = WaitEvent::new(c"IdgenLabel");
 /// The pause after a failure before the worker is requested again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -93,7 +95,7 @@ pub fn bound(clock: &State, mark_ms: i64) -> i64 {
         let is_given_up = !state.is_pending() || began.elapsed() >= RETRY;
         let is_failing = state.is_failing.load(Acquire) && is_given_up;
         if is_late && !is_failing {
-            clock.moved.sleep(RETRY, &wait_event::EXTENSION);
+            clock.moved.sleep(RETRY, &LABEL_WAIT);
         }
         ConditionVariable::cancel_sleep();
         if is_late && is_failing {

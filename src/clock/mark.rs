@@ -9,7 +9,7 @@ use super::state::{FILE, GENERATORS, STATE, State, Written, read};
 use super::{errors, label, recovery};
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::recovery as pg_recovery;
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use crate::settings;
 use idgen_core::clock::Target;
 use idgen_core::clock::record::Record;
@@ -97,6 +97,9 @@ pub fn tend(state: &State, limit_ms: i64) {
     }
 }
 
+/// The wait for another process that writes the file.
+static MARK_WAIT: WaitEvent = WaitEvent::new(c"IdgenMark");
+
 /// Does the work under the file's lock if it is needed; waits while another process does it. The wait can be cancelled.
 fn alone(
     state: &State,
@@ -112,7 +115,7 @@ fn alone(
         });
         if done.is_none() {
             // Not for ever: a process can end without a broadcast.
-            state.moved.sleep(Duration::from_secs(1), &wait_event::EXTENSION);
+            state.moved.sleep(Duration::from_secs(1), &MARK_WAIT);
         }
         ConditionVariable::cancel_sleep();
         if let Some(outcome) = done {

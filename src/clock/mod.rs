@@ -3,6 +3,7 @@
 //! The clock imports no other room. Callers set the lease end ([`confine`]) and register a function to call when ids reach
 //! it ([`on_lease_end_reached`]).
 
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::{latch, xact};
 use crate::settings;
 use crate::shmem;
@@ -56,7 +57,7 @@ impl State {
             if left_ns <= 0 {
                 return;
             }
-            latch::sleep(Duration::from_nanos(left_ns as u64));
+            latch::sleep(Duration::from_nanos(left_ns as u64), &LIMIT_WAIT);
             check_for_interrupts!();
         }
     }
@@ -67,6 +68,9 @@ impl State {
 fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
     reached_ms.max(bounds.now_ms + settings::max_drift_ms())
 }
+
+/// The wait of ids that have reached the limit ahead of the clock.
+static LIMIT_WAIT: WaitEvent = WaitEvent::new(c"IdgenClock");
 
 static ON_LEASE_END_REACHED: OnceLock<fn(i64)> = OnceLock::new();
 

@@ -7,6 +7,7 @@
 use super::state::{STATE, State};
 use super::{errors, file, label, mark};
 use crate::pg::bgworker::{self, Worker};
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::{latch, recovery, session, spi, system_clock, timestamp};
 use crate::settings;
 use idgen_core::clock::start::Evidence;
@@ -15,6 +16,8 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+static FOLLOW_WAIT: WaitEvent = WaitEvent::new(c"IdgenMarkInRecoveryMain");
 
 /// The evidence about the time before this start, without the sources that need a catalog or a query.
 pub fn evidence() -> Evidence {
@@ -110,7 +113,7 @@ pub extern "C-unwind" fn idgen_mark_in_recovery(_argument: pg_sys::Datum) {
             }
             _ => {}
         }
-        latch::sleep(FOLLOW_EVERY);
+        latch::sleep(FOLLOW_EVERY, &FOLLOW_WAIT);
         check_for_interrupts!();
     }
     if !connect(state) {

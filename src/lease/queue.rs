@@ -27,7 +27,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const LONGEST_SLEEP_UNPRELOADED: Duration = Duration::from_millis(100);
 
 /// The wait event of the head of a queue.
-static LEASE_WAIT: WaitEvent = WaitEvent::named(c"IdgenLease");
+static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenLease");
 
 /// Held by the head of the queue of a lease. The view `idgen.leases` has this kind as a number.
 const QUEUE: LockKind = LockKind::new(b"lq");
@@ -87,7 +87,7 @@ impl Queue {
         match self.condition {
             Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, time.min(LONGEST_SLEEP), &LEASE_WAIT),
             None => {
-                latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED));
+                latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED), &LEASE_WAIT);
                 check_for_interrupts!();
             }
         }

@@ -11,7 +11,11 @@ use idgen_core::lock::NameHash;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!("views.sql", name = "lease_views", requires = [lease_get_states, stat_get_lease, stat_get_reset_time]);
+extension_sql_file!(
+    "views.sql",
+    name = "lease_views",
+    requires = [lease_get_states, stat_get_lease, stat_get_reset_time]
+);
 
 pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
 

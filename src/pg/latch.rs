@@ -1,6 +1,6 @@
 //! The latch of this process: sleeping until another process or a signal handler sets it.
 
-use super::wait_event::{self, WaitEvent};
+use super::wait_event::WaitEvent;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -47,9 +47,9 @@ fn wait_for(events: u32, socket: c_int, time: Option<Duration>, event: &WaitEven
 }
 
 /// Sleeps for `time`, at most a second, or until the latch is set. Below a millisecond only a signal ends the sleep.
-pub fn sleep(time: Duration) {
+pub fn sleep(time: Duration, event: &WaitEvent) {
     if time.as_millis() > 0 {
-        return wait(Some(time.min(Duration::from_secs(1))), &wait_event::EXTENSION);
+        return wait(Some(time.min(Duration::from_secs(1))), event);
     }
     // A latch counts milliseconds, and would sleep for a whole one. A signal that arrives just
     // before the sleep is served within the millisecond.

@@ -12,11 +12,8 @@ pub struct WaitEvent {
     id: AtomicU32,
 }
 
-/// Waits that need no name of their own.
-pub static EXTENSION: WaitEvent = WaitEvent { name: c"", id: AtomicU32::new(pg_sys::PG_WAIT_EXTENSION) };
-
 impl WaitEvent {
-    pub const fn named(name: &'static CStr) -> Self {
+    pub const fn new(name: &'static CStr) -> Self {
         Self { name, id: AtomicU32::new(0) }
     }
 

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 /// does not.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// As `pg_stat_activity` shows the wait for a refill.
-static REFILL_WAIT: WaitEvent = WaitEvent::named(c"IdgenSegmentRefill");
+static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
 
 /// The next run of values, at least 1 and at most `want`.
 #[cold]

@@ -6,7 +6,7 @@ use super::refill;
 use super::state::{SEGMENTS, ring_state};
 use crate::pg::bgworker;
 use crate::pg::latch;
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::{session, xact};
 use crate::shmem;
 use pgrx::prelude::*;
@@ -19,6 +19,8 @@ const IDLE: Duration = Duration::from_secs(2);
 
 /// After a failed refill.
 const RETRY: Duration = Duration::from_millis(100);
+
+static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenRefillMain");
 
 /// How long a refill may wait for a lock on the table.
 const LOCK_TIMEOUT: &CStr = c"500ms";
@@ -97,7 +99,7 @@ fn run(database: u32, latch: usize) {
             continue;
         }
         // Resets the latch before demand is read.
-        latch::wait(Some(if failing { pause.min(RETRY) } else { pause }), &wait_event::EXTENSION);
+        latch::wait(Some(if failing { pause.min(RETRY) } else { pause }), &MAIN_WAIT);
     }
 }
 

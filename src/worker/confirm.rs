@@ -82,7 +82,7 @@ fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
 /// About the time that a standby takes to answer. PostgreSQL wakes only processes in its queue of commits.
 const READ_EVERY: Duration = Duration::from_millis(2);
 
-static STANDBY_WAIT: WaitEvent = WaitEvent::named(c"IdgenWorkerConfirm");
+static STANDBY_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerConfirm");
 
 fn has_synchronous_standbys() -> bool {
     // SAFETY: settings of this process; the text is null or a C string.

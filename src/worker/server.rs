@@ -6,7 +6,7 @@ use super::state::{SERVER_LEASE, STATE, WorkerState};
 use crate::clock;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::system_clock;
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use crate::settings;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
@@ -51,6 +51,9 @@ const FIRST_ANSWER: Duration = Duration::from_secs(5);
 /// The longest sleep: a lease ends without a signal.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
+/// The wait for the keeper.
+static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
+
 /// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
 pub fn wait_for_node() -> Node {
     let state = STATE.require();
@@ -61,7 +64,7 @@ pub fn wait_for_node() -> Node {
         let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
         let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
         if node.is_none() && is_pending {
-            state.changed.sleep(LONGEST_SLEEP, &wait_event::EXTENSION);
+            state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
             continue;
         }
         ConditionVariable::cancel_sleep();
@@ -95,7 +98,7 @@ pub fn wait_for_renewal(time_ms: i64) {
             }
             raise_not_leased(state);
         }
-        state.changed.sleep(LONGEST_SLEEP, &wait_event::EXTENSION);
+        state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
     }
 }
 

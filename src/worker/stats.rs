@@ -10,7 +10,11 @@ use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 // "lease_views": the view idgen.workers reads idgen.leases.
-extension_sql_file!("views.sql", name = "worker_views", requires = ["lease_views", stat_get_worker, stat_get_reset_time]);
+extension_sql_file!(
+    "views.sql",
+    name = "worker_views",
+    requires = ["lease_views", stat_get_worker, stat_get_reset_time]
+);
 
 /// One row if the library is preloaded, else none.
 #[pg_extern(

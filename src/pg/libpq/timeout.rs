@@ -2,7 +2,7 @@
 
 use super::error::Error;
 use crate::pg::latch;
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy)]
 pub struct Timeout {
     pub duration: Duration,
+    pub event: &'static WaitEvent,
     /// Tested before each sleep. If true, the call returns an [`Error`].
     pub is_interrupted: fn() -> bool,
 }
 
 impl Timeout {
     pub fn deadline(self) -> Deadline {
-        Deadline { at: Instant::now() + self.duration, is_interrupted: self.is_interrupted }
+        Deadline { at: Instant::now() + self.duration, event: self.event, is_interrupted: self.is_interrupted }
     }
 
     pub fn with_duration(self, duration: Duration) -> Self {
@@ -29,6 +30,7 @@ impl Timeout {
 #[derive(Clone, Copy)]
 pub struct Deadline {
     at: Instant,
+    event: &'static WaitEvent,
     is_interrupted: fn() -> bool,
 }
 
@@ -43,8 +45,7 @@ impl Deadline {
             if left.is_zero() {
                 return Ok(false);
             }
-            let is_ready =
-                latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), &wait_event::EXTENSION);
+            let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.event);
             check_for_interrupts!();
             if is_ready {
                 return Ok(true);

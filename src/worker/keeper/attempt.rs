@@ -3,7 +3,7 @@
 //! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
 //! and a standby that is promoted may not.
 
-use super::coordinator::{Coordinator, is_loss};
+use super::coordinator::{COORDINATOR_WAIT, Coordinator, is_loss};
 use super::run::{Keeper, is_interrupted, is_stop_requested};
 use crate::clock;
 use crate::pg::libpq::{Error, Timeout};
@@ -23,7 +23,7 @@ impl Keeper {
     pub fn attempt(&mut self) -> Result<(), Error> {
         let reached_ms = self.reached_ms();
         remember_pool()?;
-        let timeout = Timeout { duration: self.pace.patience(), is_interrupted };
+        let timeout = Timeout { duration: self.pace.patience(), event: &COORDINATOR_WAIT, is_interrupted };
         let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
         let mut coordinator = Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout)?;
         self.end_abandoned(&mut coordinator)?;

@@ -2,6 +2,7 @@
 
 use super::run::is_stop_requested;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Resolver, Timeout};
+use crate::pg::wait_event::WaitEvent;
 use crate::settings::Pool;
 use crate::worker::state::WorkerLease;
 use idgen_core::worker::Rectangle;
@@ -45,6 +46,9 @@ fn time(us: &str) -> String {
           ({us}::pg_catalog.int8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval))"
     )
 }
+
+/// The wait for the coordinator, to connect or to answer.
+pub static COORDINATOR_WAIT: WaitEvent = WaitEvent::new(c"IdgenCoordinator");
 
 /// Errors for a token that is stale, another role's, or was renewed by another process.
 const LOST: [&str; 2] = ["55000", "42501"];

@@ -1,6 +1,6 @@
 //! Giving worker ids back to the coordinator.
 
-use super::coordinator::Coordinator;
+use super::coordinator::{COORDINATOR_WAIT, Coordinator};
 use super::run::{FIRST_PACE, Keeper};
 use crate::clock;
 use crate::pg::libpq::{Error, Timeout};
@@ -48,7 +48,7 @@ impl Keeper {
         let mut outcome = Ok(());
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timeout { duration: left.min(LONGEST / 2), is_interrupted };
+            let timeout = Timeout { duration: left.min(LONGEST / 2), event: &COORDINATOR_WAIT, is_interrupted };
             let connected = Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout);
             outcome = connected.and_then(|mut coordinator| match lease.coordinator == coordinator.identity {
                 true => coordinator.release(&pool.name, lease, last_us),

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::pg::libpq::{Error, Resolver};
-use crate::pg::wait_event;
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::{bgworker, data_directory, latch, session, system_clock};
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
@@ -38,6 +38,8 @@ pub struct Keeper {
     /// When the next attempt is due.
     due: Instant,
 }
+
+static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenKeeperMain");
 
 /// Until the coordinator has told the ttl of the pool.
 pub const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
@@ -88,7 +90,7 @@ impl Keeper {
             }
             if !is_interrupted() {
                 // Rounded up: the latch counts in milliseconds.
-                latch::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+                latch::sleep(self.due.saturating_duration_since(Instant::now()) + Duration::from_millis(1), &MAIN_WAIT);
             }
             check_for_interrupts!();
         }
@@ -228,7 +230,7 @@ fn sleep_until_woken() {
     if is_interrupted() {
         return;
     }
-    latch::wait(None, &wait_event::EXTENSION);
+    latch::wait(None, &MAIN_WAIT);
     check_for_interrupts!();
 }
 

@@ -1,8 +1,10 @@
 //! The page of the architecture: each promise has tests that guard it, and the tables of the shape of the code are
 //! those that `crates/idgen-testkit/tests/house` checks.
 
+use std::collections::BTreeSet;
+
 use crate::markdown::{Document, bare, code_spans};
-use crate::{assert_none, document, root, text_of};
+use crate::{assert_none, document, files, root, text_of};
 
 const PROMISES: [&str; 14] = ["S1", "S2", "S3", "S4", "S5", "G1", "G2", "G3", "L1", "L2", "L3", "L4", "L5", "W1"];
 const HOUSE: &str = "crates/idgen-testkit/tests/house";
@@ -59,6 +61,19 @@ fn is_test(file: &str, name: &str) -> bool {
 fn parts_of_shared_memory_are_those_of_the_code() {
     let says = parts_on(&page());
     assert_eq!(says, parts_of(&text_of(&format!("{HOUSE}/shared_memory.rs"))), "order of the lock, part, file");
+}
+
+#[test]
+fn wait_events_are_those_of_the_code() {
+    let reference = document("docs/reference.md");
+    let rows = reference.tables_of(&["wait event", "process"]).flat_map(|table| &table.rows);
+    let says: BTreeSet<_> = rows.map(|row| bare(&row[0]).to_owned()).collect();
+    let sources = files("src", "rs").into_iter().map(|file| text_of(&file));
+    let named = |source: String| -> Vec<String> {
+        let names = source.split("WaitEvent::new(c\"").skip(1).filter_map(|rest| rest.split('"').next());
+        names.map(str::to_owned).collect()
+    };
+    assert_eq!(says, sources.flat_map(named).collect());
 }
 
 /// The order of its lock, the name and the file of each part: "0" is a part without a lock.

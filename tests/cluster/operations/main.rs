@@ -1,7 +1,8 @@
-//! Operations on real servers: upgrades, dumps, encodings, and planted tables.
+//! Operations on real servers: upgrades, dumps, encodings, planted tables and wait events.
 
 mod encodings;
 mod lease_dump;
 mod planted_tables;
 mod segment_dump;
 mod upgrade;
+mod wait_events;
