@@ -93,16 +93,24 @@ fn check_excerpt(block: &str, path: &str) -> Result<(), String> {
     if !is_part(block, &text_of(path)) {
         return Err(format!("the block is not a part of {path}"));
     }
-    let name = path.rsplit('/').next().unwrap_or(path);
-    match ["examples/", "contrib/"].iter().any(|folder| path.starts_with(folder)) && !is_named_in_tests(name) {
-        true => Err(format!("no test names {name}, so none runs it")),
+    match ["examples/", "contrib/"].iter().any(|folder| path.starts_with(folder)) && !is_run(path) {
+        true => Err(format!("no test names {path} or its folder, so none runs it")),
         false => Ok(()),
     }
 }
 
-fn is_named_in_tests(name: &str) -> bool {
-    let tests = files("tests", "rs").into_iter().filter(|path| !path.starts_with("tests/cluster/docs/"));
-    tests.into_iter().any(|path| text_of(&path).contains(name))
+/// Examples that no test runs, because their tools cannot be installed here. Their pages say so.
+const NOT_RUN: [&str; 1] = ["examples/jdbc/hibernate/"];
+
+/// True if a test names the file, or the folder of its tool.
+fn is_run(path: &str) -> bool {
+    let (folder, name) = path.rsplit_once('/').unwrap_or_default();
+    let tool: Vec<&str> = folder.split('/').take(2).collect();
+    let named = [name.to_owned(), tool.join("/")];
+    let is_named_in = |path: String| named.iter().any(|name| text_of(&path).contains(name));
+    let tests = ["rs", "mjs", "py"].into_iter().flat_map(|extension| files("tests", extension));
+    NOT_RUN.iter().any(|folder| path.starts_with(folder))
+        || tests.filter(|path| !path.starts_with("tests/cluster/docs/")).any(is_named_in)
 }
 
 /// True if consecutive lines of the file equal the block, but for their common indentation.

@@ -39,6 +39,18 @@ pages! {
     performance_runs_as_shown: "docs/performance.md",
     architecture_runs_as_shown: "docs/architecture.md",
     upgrading_runs_as_shown: "docs/upgrading.md",
+    monitoring_runs_as_shown: "docs/monitoring.md",
+    monitoring_readme_runs_as_shown: "contrib/monitoring/README.md",
+    django_guide_runs_as_shown: "docs/guides/django.md",
+    drizzle_guide_runs_as_shown: "docs/guides/drizzle.md",
+    jdbc_guide_runs_as_shown: "docs/guides/jdbc.md",
+    json_guide_runs_as_shown: "docs/guides/json.md",
+    knex_guide_runs_as_shown: "docs/guides/knex.md",
+    logical_replication_guide_runs_as_shown: "docs/guides/logical-replication.md",
+    patroni_guide_runs_as_shown: "docs/guides/patroni.md",
+    pgbouncer_guide_runs_as_shown: "docs/guides/pgbouncer.md",
+    sqlalchemy_guide_runs_as_shown: "docs/guides/sqlalchemy.md",
+    sqlx_guide_runs_as_shown: "docs/guides/sqlx.md",
 }
 
 /// The table of contents is no page.
