@@ -1,12 +1,17 @@
 //! A server that counts statements, for the guides on drivers and frameworks.
 
-use std::path::{Path, PathBuf};
-
 use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Cluster, Proxy};
 use postgres::Client;
 
-/// A server without idgen in its database, and a TCP port, because not all drivers support sockets.
+use crate::repository;
+
+/// A server that counts statements in each database with the extension pg_stat_statements.
+pub fn counting_cluster() -> Cluster {
+    Cluster::builder().conf("shared_preload_libraries", "idgen,pg_stat_statements").conf("fsync", "off").start()
+}
+
+/// Such a server without idgen in its database, and a TCP port, because not all drivers support sockets.
 pub struct Counting {
     proxy: Proxy,
     client: Client,
@@ -15,8 +20,7 @@ pub struct Counting {
 
 impl Counting {
     pub fn start() -> Counting {
-        let builder = Cluster::builder().conf("shared_preload_libraries", "idgen,pg_stat_statements");
-        let cluster = builder.conf("fsync", "off").start();
+        let cluster = counting_cluster();
         cluster.execute("CREATE EXTENSION pg_stat_statements");
         let proxy = Proxy::on_tcp(&cluster);
         Counting { client: cluster.client(), proxy, _cluster: cluster }
@@ -25,7 +29,7 @@ impl Counting {
     /// A server with what the first SQL block of a guide creates.
     pub fn with_tables_of(guide: &str) -> Counting {
         let mut server = Counting::start();
-        let path = repository().join("docs/guides").join(guide);
+        let path = repository("docs/guides").join(guide);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (_, rest) = text.split_once("```sql\n").expect("an SQL block");
         let (block, _) = rest.split_once("```").expect("its end");
@@ -64,10 +68,6 @@ impl Counting {
         let draws = self.calls("SELECT id FROM snowflake_next_many(");
         (draws, self.calls("INSERT INTO"))
     }
-}
-
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The ids that a program printed, one a line.

@@ -8,7 +8,8 @@ use idgen_testkit::sql::{column, execute, ids, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-use crate::frameworks::{Counted, as_javascript_reads_it, counting_cluster, database_of_app, python, run_cases};
+use crate::counting::counting_cluster;
+use crate::frameworks::{Counted, as_javascript_reads_it, database_of_app, python, run_cases};
 
 const DIRECTORY: &str = "examples/django";
 

@@ -1,29 +1,20 @@
-//! What the guides on Python's frameworks share: a server that counts statements, and programs that connect to it.
+//! What the guides on Python's frameworks share: programs that connect to a server, and the statements that they ran.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use idgen_testkit::sql::execute;
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-/// A server that counts statements.
-pub fn counting_cluster() -> Cluster {
-    Cluster::builder().conf("shared_preload_libraries", "idgen,pg_stat_statements").conf("fsync", "off").start()
-}
+use crate::{repository, tools};
 
 /// Python with the packages of `requirements.txt`, in a directory of the repository. It connects to this database.
 pub fn python(cluster: &Cluster, database: &str, user: &str, directory: &str) -> Command {
-    let guides = std::env::var_os("IDGEN_GUIDES").expect("`make test-guides` sets IDGEN_GUIDES");
-    let mut command = Command::new(Path::new(&guides).join("python/bin/python"));
-    command.current_dir(repository().join(directory)).env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut command = Command::new(tools().join("python/bin/python"));
+    command.current_dir(repository(directory)).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("PGHOST", cluster.host()).env("PGPORT", cluster.port());
     command.env("PGDATABASE", database).env("PGUSER", user);
     command
-}
-
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The statements that cases ran.
@@ -31,7 +22,7 @@ pub struct Counted(String);
 
 /// Runs cases of a program of this directory, as the superuser, who may reset the statistics of statements.
 pub fn run_cases(command: &mut Command, program: &str, cases: &[&str]) -> Counted {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
+    let program = repository("tests/guides").join(program);
     Counted(run(command.arg(program).args(cases)))
 }
 

@@ -8,7 +8,8 @@ use idgen_testkit::run;
 use idgen_testkit::sql::{execute, ids};
 use tempfile::TempDir;
 
-use crate::counting::{Counting, printed_ids, repository};
+use crate::counting::{Counting, printed_ids};
+use crate::repository;
 
 const DRIVER: &str = "/usr/share/java/postgresql.jar";
 const REWRITE: &str = "&reWriteBatchedInserts=true";
@@ -20,7 +21,7 @@ fn url(server: &Counting, options: &str) -> String {
 /// The compiled programs of the example.
 fn compile() -> TempDir {
     let classes = tempfile::tempdir().expect("a temporary directory");
-    let source = |name: &str| repository().join("examples/jdbc").join(name);
+    let source = |name: &str| repository("examples/jdbc").join(name);
     run(Command::new("javac").arg("-d").arg(classes.path()).args([source("Orders.java"), source("SnowflakeIds.java")]));
     classes
 }
@@ -59,7 +60,7 @@ fn jdbc_threads_share_blocks_of_ids() {
     let mut server = Counting::with_tables_of("jdbc.md");
     server.forget_statements();
     let class_path = format!("{DRIVER}:{}", classes.path().display());
-    let source = repository().join("tests/guides/jdbc/Threads.java");
+    let source = repository("tests/guides/jdbc/Threads.java");
     let printed = run(Command::new("java").args(["-cp", &class_path]).arg(source).arg(url(&server, "")));
     let drawn = assert_distinct(printed_ids(&printed));
     assert_eq!(drawn.len(), 160_000);
@@ -69,6 +70,6 @@ fn jdbc_threads_share_blocks_of_ids() {
 #[test]
 fn jdbc_reads_ids_as_long_only() {
     let server = Counting::with_tables_of("jdbc.md");
-    let source = repository().join("tests/guides/jdbc/Pitfalls.java");
+    let source = repository("tests/guides/jdbc/Pitfalls.java");
     run(Command::new("java").args(["-cp", DRIVER]).arg(source).arg(url(&server, "")));
 }

@@ -49,7 +49,8 @@ fn new_server() -> Cluster {
 fn switch_over(command: &str, old: &Cluster, new: &Cluster, roles: &[&str]) {
     // The server's user may not be able to read this directory.
     let script = new.data_dir().with_file_name("switch-over.sh");
-    std::fs::copy(crate::examples("logical-replication/switch-over.sh"), &script).expect("a directory of ours");
+    std::fs::copy(crate::repository("examples/logical-replication/switch-over.sh"), &script)
+        .expect("a directory of ours");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a file of ours");
     chown_to_server(&script);
     let bin_dir = new.program("psql").get_program().to_string_lossy().replace("/psql", "");

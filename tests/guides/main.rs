@@ -22,7 +22,7 @@ fn tools() -> PathBuf {
     std::env::var_os("IDGEN_GUIDES").expect("make test-guides sets IDGEN_GUIDES").into()
 }
 
-/// A file of `examples`.
-fn examples(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path)
+/// A file or a directory of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

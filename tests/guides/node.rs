@@ -1,6 +1,5 @@
 //! The guides on Drizzle and Knex, with the programs in `examples`, and what runs Node for the guide on JSON.
 
-use std::path::Path;
 use std::process::Command;
 
 use idgen_testkit::ids::assert_increasing;
@@ -8,7 +7,8 @@ use idgen_testkit::run;
 use idgen_testkit::sql::{execute, ids};
 use tempfile::TempDir;
 
-use crate::counting::{Counting, printed_ids, repository};
+use crate::counting::{Counting, printed_ids};
+use crate::{repository, tools};
 
 /// A copy of the examples and of their cases, beside the packages of `package.json`: Node looks for packages in the
 /// directories above a module.
@@ -18,12 +18,11 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Node {
-        let guides = std::env::var_os("IDGEN_GUIDES").expect("`make test-guides` sets IDGEN_GUIDES");
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let packages = Path::new(&guides).join("node/node_modules");
+        let packages = tools().join("node/node_modules");
         std::os::unix::fs::symlink(packages, dir.path().join("node_modules")).expect("a new directory");
         for (from, to) in [("examples", "examples"), ("tests/guides/node", "cases")] {
-            run(Command::new("cp").arg("-r").arg(repository().join(from)).arg(dir.path().join(to)));
+            run(Command::new("cp").arg("-r").arg(repository(from)).arg(dir.path().join(to)));
         }
         Node { dir }
     }

@@ -13,7 +13,8 @@ use idgen_testkit::sql::{PATIENCE, column, execute, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-use crate::frameworks::{python, repository};
+use crate::frameworks::python;
+use crate::repository;
 
 const DIRECTORY: &str = "examples/pgbouncer";
 /// The size that the tests give to the pool `shop`.
@@ -47,7 +48,7 @@ impl Site<'_> {
         drop(listener);
         let users = Path::new(&cluster.host()).join("userlist.txt");
         std::fs::write(&users, "\"postgres\" \"\"\n").expect("the cluster's directory is writable");
-        let example = repository().join(DIRECTORY).join("pgbouncer.ini");
+        let example = repository(DIRECTORY).join("pgbouncer.ini");
         let mut ini = std::fs::read_to_string(example).expect("the example is readable");
         assert!(ini.contains(part));
         ini = ini.replace(part, "");
@@ -90,7 +91,7 @@ impl Site<'_> {
         let url = format!("jdbc:postgresql://127.0.0.1:{}/shop{options}", self.port);
         let mut command = Command::new("java");
         command.args(["-XX:TieredStopAtLevel=1", "-cp", "/usr/share/java/postgresql.jar", "Pooled.java"]);
-        let output = command.args([&url, "postgres", "20"]).current_dir(repository().join(DIRECTORY)).output();
+        let output = command.args([&url, "postgres", "20"]).current_dir(repository(DIRECTORY)).output();
         let output = output.expect("make dev-deps installs Java");
         let [printed, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         if output.status.success() { Ok(printed) } else { Err(errors) }
@@ -377,7 +378,7 @@ with psycopg.connect(prepare_threshold=None) as other:
     };
     let iterate = |disable: &str| {
         let mut command = site.python();
-        let output = command.current_dir(repository().join(project)).args(["-c", &code(disable)]).output();
+        let output = command.current_dir(repository(project)).args(["-c", &code(disable)]).output();
         let output = output.expect("Python runs");
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned())
     };
@@ -420,7 +421,7 @@ fn pgbouncer_passes_settings_of_a_session_to_other_clients() {
 #[test]
 fn pgbouncer_guide_names_every_function() {
     let (_cluster, mut direct) = shop();
-    let guide = std::fs::read_to_string(repository().join("docs/guides/pgbouncer.md")).expect("the guide is readable");
+    let guide = std::fs::read_to_string(repository("docs/guides/pgbouncer.md")).expect("the guide is readable");
     let rows =
         guide.lines().skip_while(|line| !line.starts_with("| functions |")).take_while(|line| line.starts_with('|'));
     let cells: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();

@@ -7,12 +7,13 @@ use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::run;
 use idgen_testkit::sql::{execute, ids};
 
-use crate::counting::{Counting, printed_ids, repository};
+use crate::counting::{Counting, printed_ids};
+use crate::repository;
 
 /// Builds the crate in a target directory of its own. Returns the directory of its programs.
 fn build() -> PathBuf {
-    let target = repository().join("target/sqlx");
-    let manifest = repository().join("examples/sqlx/Cargo.toml");
+    let target = repository("target/sqlx");
+    let manifest = repository("examples/sqlx/Cargo.toml");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Cargo sets variables for tests that would describe this crate to the build scripts of the other one.
     run(Command::new(cargo)

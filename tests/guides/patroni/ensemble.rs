@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use postgres::{Client, NoTls};
 use tempfile::TempDir;
 
-use crate::examples;
+use crate::repository;
 
 /// A failover takes the ttl of the leader's key, 20 s, and a member that rejoins may need to be rewound.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -77,7 +77,8 @@ impl Ensemble {
         let home = &self.members[member].home;
         let shown = |path: PathBuf| path.display().to_string();
         let bin_dir = Path::new(program("postgres", home).get_program()).parent().expect("a directory").to_owned();
-        let mut text = std::fs::read_to_string(examples("patroni/patroni.yml")).expect("patroni.yml is readable");
+        let mut text =
+            std::fs::read_to_string(repository("examples/patroni/patroni.yml")).expect("patroni.yml is readable");
         for (from, to) in [
             ("name: db1", format!("name: {}", name(member))),
             ("10.0.0.11:8008", format!("{}:{}", address(member), self.rest_port)),
@@ -106,7 +107,8 @@ impl Ensemble {
     fn prepare(&self, member: usize, configuration: &str) {
         let home = &self.members[member].home;
         std::fs::create_dir(home).expect("a new directory");
-        let rewind = std::fs::read_to_string(examples("patroni/pg_rewind.sh")).expect("the script is readable");
+        let rewind =
+            std::fs::read_to_string(repository("examples/patroni/pg_rewind.sh")).expect("the script is readable");
         let real = program("pg_rewind", home).get_program().to_string_lossy().into_owned();
         let rewind = rewind.replace("/usr/lib/postgresql/15/bin/pg_rewind", &real);
         for (file, text, mode) in [("patroni.yml", configuration, 0o600), ("pg_rewind.sh", &rewind, 0o700)] {

@@ -134,7 +134,7 @@ fn members_with_worker_ids_from_a_pool_in_the_cluster_repeat_no_id() {
          SELECT lease_define('servers', slots => 1023, first_slot => 1, ttl => '10 s')",
     );
     let passfile = ensemble.file("keeper.pass", "*:*:*:keeper:change-me\n");
-    let pool = std::fs::read_to_string(crate::examples("patroni/pool.yml")).expect("pool.yml is readable");
+    let pool = std::fs::read_to_string(crate::repository("examples/patroni/pool.yml")).expect("pool.yml is readable");
     let pool = pool
         .replace("10.0.0.11,10.0.0.12,10.0.0.13", &MEMBERS.map(address).join(","))
         .replace("port=5432", &format!("port={}", ensemble.port()))
