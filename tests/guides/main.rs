@@ -10,6 +10,8 @@ mod json;
 mod logical_replication;
 mod monitoring;
 mod node;
+mod page;
+mod partitions;
 mod patroni;
 mod pgbouncer;
 mod sqlalchemy;
