@@ -4,6 +4,7 @@
 
 mod counting;
 mod django;
+mod examples;
 mod frameworks;
 mod jdbc;
 mod json;
