@@ -113,7 +113,7 @@ chart: rust ## draw the chart of the README from the report of `make bench BENCH
 	@cp target/bench/report.json docs/images/benchmark.json
 	@$(CARGO) run -q -p idgen-bench --bin chart -- docs/images/benchmark.json docs/images
 
-soak: dev-deps install ## long runs of the core and cluster tests; ROUNDS=n for longer ones
+soak: test-guides ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
 	@$(LOOM) test -p idgen-core --test loom --release

@@ -202,11 +202,6 @@ COMMENT ON FUNCTION idgen.stat_get_worker() IS 'row of the view idgen.stat_worke
 GRANT USAGE ON SCHEMA idgen TO PUBLIC;
 GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.locks TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
--- A monitoring system still reads them if an administrator revokes them from PUBLIC.
-GRANT USAGE ON SCHEMA idgen TO pg_monitor;
-GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease, idgen.stat_worker, idgen.locks,
-    idgen.leases, idgen.workers, idgen.lease_definition TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idgen.status() TO pg_monitor;
 REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;
 -- A superuser grants the creation of segments. The creator owns the segment.
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
@@ -220,3 +215,11 @@ REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int) FROM
 REVOKE EXECUTE ON FUNCTION worker_begin_history(timestamptz) FROM PUBLIC;
 -- For a dump and its restore by the owner of the database. Existing rows change through functions only.
 GRANT SELECT, INSERT ON idgen.segment, idgen.lease_definition, idgen.worker_number, idgen.worker_history TO pg_database_owner;
+-- Monitoring still reads all views if an administrator revokes them from PUBLIC. Last, as in the upgrade script: the order of
+-- grants is that of the privileges.
+GRANT USAGE ON SCHEMA idgen TO pg_monitor;
+GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease, idgen.stat_worker, idgen.locks,
+    idgen.leases, idgen.workers, idgen.lease_definition TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idgen.status(), idgen.stat_get_snowflake(), idgen.stat_get_clock(), idgen.stat_get_segment(),
+    idgen.stat_get_lease(), idgen.stat_get_worker(), idgen.stat_get_reset_time(), idgen.lock_get_names(), idgen.lock_get_holds(),
+    idgen.lease_get_states() TO pg_monitor;

@@ -37,8 +37,10 @@ SELECT source, state, worker_id, datacenter_id, pool, not_before, not_after, coo
        last_error, changes, idgen.stat_get_reset_time() AS stats_reset
 FROM idgen.stat_get_worker();
 
--- A monitoring system still reads them if an administrator revokes them from PUBLIC.
+-- Monitoring still reads all views if an administrator revokes them from PUBLIC.
 GRANT USAGE ON SCHEMA idgen TO pg_monitor;
 GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease, idgen.stat_worker, idgen.locks,
     idgen.leases, idgen.workers, idgen.lease_definition TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idgen.status() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idgen.status(), idgen.stat_get_snowflake(), idgen.stat_get_clock(), idgen.stat_get_segment(),
+    idgen.stat_get_lease(), idgen.stat_get_worker(), idgen.stat_get_reset_time(), idgen.lock_get_names(), idgen.lock_get_holds(),
+    idgen.lease_get_states() TO pg_monitor;

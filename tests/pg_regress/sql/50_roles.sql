@@ -27,7 +27,7 @@ DROP ROLE idgen_somebody;
 BEGIN;
 REVOKE USAGE ON SCHEMA idgen FROM PUBLIC;
 REVOKE SELECT ON ALL TABLES IN SCHEMA idgen FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION idgen.status() FROM PUBLIC;
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idgen FROM PUBLIC;
 CREATE ROLE idgen_watcher IN ROLE pg_monitor;
 SET ROLE idgen_watcher;
 SELECT count(*) >= 0 AS read FROM idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease,
