@@ -5,8 +5,8 @@ Needs psycopg 3 and these tables:
     CREATE TABLE message_handled (consumer text, message_id bigint, PRIMARY KEY (consumer, message_id));
     CREATE TABLE account (id bigint PRIMARY KEY, balance numeric NOT NULL);
 
-The producer draws the id of a message once, with snowflake_next(), and sends it each time. The messages are lines of the
-standard input, as a stand-in for your queue: {"id": "2124489393384195693", "account": 7, "amount": 5}
+The producer draws the id of a message once, with snowflake_next(), and sends it each time. The messages are lines of
+the standard input, as a stand-in for your queue: {"id": "2124489393384195693", "account": 7, "amount": 5}
 
     python3 idempotent_consumer.py 'host=db1 dbname=shop user=app' billing < messages
 
@@ -51,8 +51,8 @@ def process(db, consumer, message):
 def forget(db, consumer):
     """Deletes the ids of messages that process() refuses. The day is for transactions that are still running."""
     db.execute(
-        """DELETE FROM message_handled
-           WHERE consumer = %s AND message_id < snowflake_floor(now() - %s::interval - interval '1 day', 'snowflake')""",
+        """DELETE FROM message_handled WHERE consumer = %s
+           AND message_id < snowflake_floor(now() - %s::interval - interval '1 day', 'snowflake')""",
         [consumer, KEEP])
 
 

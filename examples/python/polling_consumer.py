@@ -8,7 +8,11 @@ Needs psycopg 3 and these tables:
         body text   NOT NULL
     );
     CREATE INDEX ON event (xact, id);
-    CREATE TABLE event_position (consumer text PRIMARY KEY, xact xid8 NOT NULL DEFAULT '0', id bigint NOT NULL DEFAULT 0);
+    CREATE TABLE event_position (
+        consumer text   PRIMARY KEY,
+        xact     xid8   NOT NULL DEFAULT '0',
+        id       bigint NOT NULL DEFAULT 0
+    );
     CREATE TABLE event_copy (consumer text NOT NULL, id bigint NOT NULL, body text NOT NULL);
 
 The consumer runs until it is killed. The next one of its name continues. If two run, they take turns:

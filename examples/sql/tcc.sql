@@ -21,57 +21,53 @@ CREATE TABLE tcc_step (
 );
 
 -- Takes the amount, until confirm or cancel. A repeated try does nothing. A try after cancel fails.
-CREATE FUNCTION tcc_try(transaction_id bigint, step text, account_id bigint, amount numeric) RETURNS void
+CREATE FUNCTION tcc_try(tx bigint, part text, payer bigint, price numeric) RETURNS void
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     found_state text;
 BEGIN
     -- The row of a transaction as old as this may have been deleted.
-    IF $1 < snowflake_floor(now() - interval '30 days', 'snowflake') THEN
-        RAISE EXCEPTION 'transaction % is too old', $1 USING ERRCODE = 'object_not_in_prerequisite_state';
+    IF tx < snowflake_floor(now() - interval '30 days', 'snowflake') THEN
+        RAISE EXCEPTION 'transaction % is too old', tx USING ERRCODE = '55000';
     END IF;
     -- Waits for a call for this step that is still running.
-    INSERT INTO tcc_step VALUES ($1, $2, 'tried', $3, $4) ON CONFLICT DO NOTHING;
+    INSERT INTO tcc_step VALUES (tx, part, 'tried', payer, price) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        SELECT state INTO found_state FROM tcc_step WHERE transaction_id = $1 AND step = $2;
+        SELECT state INTO found_state FROM tcc_step WHERE transaction_id = tx AND step = part;
         IF found_state = 'cancelled' THEN
-            RAISE EXCEPTION 'transaction % is cancelled', $1 USING ERRCODE = 'object_not_in_prerequisite_state';
+            RAISE EXCEPTION 'transaction % is cancelled', tx USING ERRCODE = '55000';
         END IF;
         RETURN;
     END IF;
-    UPDATE account SET balance = balance - $4 WHERE id = $3;
+    UPDATE account SET balance = balance - price WHERE id = payer;
 END $$;
 
 -- Keeps what the try took. A repeated confirm does nothing.
-CREATE FUNCTION tcc_confirm(transaction_id bigint, step text) RETURNS void
+CREATE FUNCTION tcc_confirm(tx bigint, part text) RETURNS void
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
-    UPDATE tcc_step SET state = 'confirmed' WHERE transaction_id = $1 AND step = $2 AND state <> 'cancelled';
+    UPDATE tcc_step SET state = 'confirmed' WHERE transaction_id = tx AND step = part AND state <> 'cancelled';
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'transaction % is cancelled or was not tried', $1
-            USING ERRCODE = 'object_not_in_prerequisite_state';
+        RAISE EXCEPTION 'transaction % is cancelled or was not tried', tx USING ERRCODE = '55000';
     END IF;
 END $$;
 
 -- Gives back what the try took. Without a try, it leaves a row that refuses a late one. A repeated cancel does nothing.
-CREATE FUNCTION tcc_cancel(transaction_id bigint, step text) RETURNS void
+CREATE FUNCTION tcc_cancel(tx bigint, part text) RETURNS void
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     tried tcc_step;
 BEGIN
-    INSERT INTO tcc_step VALUES ($1, $2, 'cancelled') ON CONFLICT DO NOTHING;
+    INSERT INTO tcc_step VALUES (tx, part, 'cancelled') ON CONFLICT DO NOTHING;
     IF FOUND THEN
         RETURN;
     END IF;
     -- Of several cancels, one finds the state 'tried'.
-    UPDATE tcc_step SET state = 'cancelled' WHERE transaction_id = $1 AND step = $2 AND state = 'tried'
+    UPDATE tcc_step SET state = 'cancelled' WHERE transaction_id = tx AND step = part AND state = 'tried'
     RETURNING * INTO tried;
     IF FOUND THEN
         UPDATE account SET balance = balance + tried.amount WHERE id = tried.account_id;
-    ELSIF EXISTS (SELECT FROM tcc_step WHERE transaction_id = $1 AND step = $2 AND state = 'confirmed') THEN
-        RAISE EXCEPTION 'transaction % is confirmed', $1 USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF EXISTS (SELECT FROM tcc_step WHERE transaction_id = tx AND step = part AND state = 'confirmed') THEN
+        RAISE EXCEPTION 'transaction % is confirmed', tx USING ERRCODE = '55000';
     END IF;
 END $$;

@@ -121,6 +121,23 @@ fn polling_consumer_reads_a_row_that_commits_after_a_later_one() {
 }
 
 #[test]
+fn polling_consumers_of_one_name_take_turns() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "polling_consumer.py");
+    execute(&mut client, "INSERT INTO event (body) VALUES ('one')");
+    execute(&mut client, "BEGIN; LOCK TABLE event_copy IN SHARE MODE");
+    // One waits for the table in its handle(), the other for its turn.
+    let _two = [start_polling(&cluster), start_polling(&cluster)];
+    let waiting = "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted";
+    cluster.wait_for(PATIENCE, "both consumers to wait", || value(&mut client, waiting));
+    execute(&mut client, "COMMIT");
+    wait_for_a_poll(&cluster, &mut client);
+    wait_for_a_poll(&cluster, &mut client);
+    assert_eq!(ids(&mut client, COPIED), ids(&mut client, WRITTEN));
+}
+
+#[test]
 fn polling_consumers_read_each_row_once_although_they_are_killed() {
     let cluster = server();
     let mut client = cluster.client();
@@ -226,6 +243,29 @@ fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
 }
 
 #[test]
+fn idempotent_consumer_that_is_cut_off_leaves_the_message_to_the_next_delivery() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let id: i64 = value(&mut client, "SELECT snowflake_next()");
+    let start = || {
+        let input = messages(&cluster, &[id], 1, 0);
+        Program::start(&cluster, "idempotent_consumer.py", &["billing"], input, "processed")
+    };
+    execute(&mut client, "BEGIN; UPDATE account SET balance = 0");
+    let mut cut = start();
+    let mut other = cluster.client();
+    let end = "SELECT count(pg_terminate_backend(pid)) = 1 FROM pg_locks
+               WHERE NOT granted AND locktype IN ('transactionid', 'tuple')";
+    cluster.wait_for(PATIENCE, "the consumer to wait for the account", || value(&mut other, end));
+    cluster.wait_for(PATIENCE, "the consumer to fail", || cut.process.try_wait().expect("a child").is_some());
+    execute(&mut client, "COMMIT");
+    assert_eq!(start().lines(&cluster), [format!("handled {id}")]);
+    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5);
+}
+
+#[test]
 fn idempotent_consumer_refuses_what_it_may_have_forgotten() {
     let cluster = server();
     let mut client = cluster.client();
@@ -289,8 +329,11 @@ fn segment_blocks_of_several_programs_are_distinct_over_a_crash() {
 #[test]
 fn segment_blocks_of_threads_and_of_a_forked_child_are_distinct() {
     let cluster = with_segment();
+    cluster.execute("ALTER SYSTEM SET track_functions = 'all'");
+    cluster.reload();
     // The parent forks in the middle of a block, while other threads count.
-    let case = "import os, sys, threading; from segment_blocks import Blocks
+    let case = "import os, signal, sys, threading; from segment_blocks import Blocks
+signal.alarm(60)
 blocks = Blocks(sys.argv[1], 'ticket', 500)
 def count(): sys.stdout.write(''.join(f'{value}\\n' for value in [blocks.next() for _ in range(2200)]))
 threads = [threading.Thread(target=count) for _ in range(4)]
@@ -298,6 +341,7 @@ threads = [threading.Thread(target=count) for _ in range(4)]
 for thread in threads: thread.start()
 child = os.fork()
 if child == 0:
+    signal.alarm(60)
     values = [blocks.next() for _ in range(700)]
     os.write(1, ''.join(f'{value}\\n' for value in values).encode()); os._exit(0)
 status = os.waitpid(child, 0)[1]
@@ -307,6 +351,13 @@ count(); sys.exit(status)";
     let values = numbers(&printed.lines().map(str::to_owned).collect::<Vec<_>>());
     assert_eq!(values.len(), 5 * 2200 + 700);
     assert_distinct(values);
+    // 23 blocks of the parent, which has drawn ten values more, and two of the child. A session counts when it ends.
+    let mut client = cluster.client();
+    let counted = "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'segment_reserve'";
+    let running =
+        "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ 'segment_reserve'";
+    cluster.wait_for(PATIENCE, "the sessions to end", || value(&mut client, running));
+    assert_eq!(value::<i64>(&mut client, counted), 23 + 2);
 }
 
 fn with_participant() -> (Cluster, Client) {
@@ -325,7 +376,7 @@ fn balance(client: &mut Client) -> i64 {
 fn tcc_guide_shows_the_functions_of_the_file() {
     let file = read("examples/sql/tcc.sql");
     let shown = blocks("transactions.md", "sql");
-    let shown: Vec<_> = shown.iter().filter(|block| block.contains("CREATE ")).collect();
+    let shown: Vec<_> = shown.iter().filter(|block| block.starts_with("CREATE ")).collect();
     assert_eq!(shown.len(), 4, "the tables and three functions");
     for block in shown {
         assert!(file.contains(&**block), "not in tcc.sql: {block}");
