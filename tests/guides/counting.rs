@@ -4,7 +4,7 @@ use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Cluster, Proxy};
 use postgres::Client;
 
-use crate::repository;
+use crate::page;
 
 /// A server that counts statements in each database with the extension pg_stat_statements.
 pub fn counting_cluster() -> Cluster {
@@ -29,12 +29,9 @@ impl Counting {
     /// A server with what the first SQL block of a guide creates.
     pub fn with_tables_of(guide: &str) -> Counting {
         let mut server = Counting::start();
-        let path = repository("docs/guides").join(guide);
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let (_, rest) = text.split_once("```sql\n").expect("an SQL block");
-        let (block, _) = rest.split_once("```").expect("its end");
+        let blocks = page::blocks(guide, "sql");
         execute(&mut server.client, "CREATE EXTENSION IF NOT EXISTS idgen");
-        execute(&mut server.client, block);
+        execute(&mut server.client, &blocks[0]);
         server
     }
 

@@ -13,7 +13,8 @@ use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, row, valu
 use idgen_testkit::{Cluster, Stop, run};
 use postgres::Client;
 
-use crate::page::{blocks, read, repository};
+use crate::page::{blocks, read};
+use crate::{repository, tools};
 
 fn server() -> Cluster {
     Cluster::builder().conf("fsync", "off").start_with_extension()
@@ -21,9 +22,8 @@ fn server() -> Cluster {
 
 /// Python with psycopg, in the directory of the examples.
 fn python() -> Command {
-    let guides = std::env::var_os("IDGEN_GUIDES").expect("`make test-guides` sets IDGEN_GUIDES");
-    let mut command = Command::new(Path::new(&guides).join("python/bin/python"));
-    command.current_dir(repository().join("examples/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut command = Command::new(tools().join("python/bin/python"));
+    command.current_dir(repository("examples/python")).env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 

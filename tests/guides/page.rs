@@ -1,16 +1,12 @@
 //! The SQL of a guide, and the files of the repository.
 
-use std::path::{Path, PathBuf};
-
 use idgen_testkit::sql::execute;
 use postgres::Client;
 
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use crate::repository;
 
 pub fn read(path: &str) -> String {
-    std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The blocks of this language in a guide.
