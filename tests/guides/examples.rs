@@ -306,10 +306,10 @@ fn numbers(lines: &[String]) -> Vec<i64> {
 #[test]
 fn segment_blocks_of_several_programs_are_distinct_over_a_crash() {
     let cluster = with_segment();
-    let start = |name: &str| Program::start(&cluster, "segment_blocks.py", &["ticket", "60000"], Stdio::null(), name);
+    let start = |name: &str| Program::start(&cluster, "segment_blocks.py", &["ticket", "200000"], Stdio::null(), name);
     let programs = ["a", "b", "c"].map(start);
     cluster.wait_for(PATIENCE, "the programs to count", || programs.iter().all(|p| p.printed_lines().len() > 2000));
-    let unfinished = programs.iter().filter(|program| program.printed_lines().len() < 60_000).count();
+    let unfinished = programs.iter().filter(|program| program.printed_lines().len() < 200_000).count();
     cluster.stop(Stop::Immediate);
     cluster.start_again();
     assert!(unfinished > 0, "the crash is in the middle");
@@ -322,7 +322,7 @@ fn segment_blocks_of_several_programs_are_distinct_over_a_crash() {
         }
         all.extend(values);
     }
-    assert_eq!(all.len(), 180_001);
+    assert_eq!(all.len(), 600_001);
     assert_distinct(all);
 }
 
