@@ -47,6 +47,7 @@ pages! {
     json_guide_runs_as_shown: "docs/guides/json.md",
     knex_guide_runs_as_shown: "docs/guides/knex.md",
     logical_replication_guide_runs_as_shown: "docs/guides/logical-replication.md",
+    partitions_guide_runs_as_shown: "docs/guides/partitions.md",
     patroni_guide_runs_as_shown: "docs/guides/patroni.md",
     pgbouncer_guide_runs_as_shown: "docs/guides/pgbouncer.md",
     sqlalchemy_guide_runs_as_shown: "docs/guides/sqlalchemy.md",
