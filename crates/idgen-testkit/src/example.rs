@@ -130,26 +130,26 @@ mod tests {
 
     use super::EXAMPLES;
 
-    fn files(dir: &Path, found: &mut Vec<String>) {
-        for entry in std::fs::read_dir(dir).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                files(&path, found);
-            } else {
-                found.push(path.strip_prefix(EXAMPLES).expect("below it").to_str().expect("ASCII").to_owned());
-            }
-        }
+    /// Folders of programs that are a single file. Every other folder belongs to a guide.
+    const PROGRAMS: [&str; 3] = ["java", "python", "sql"];
+
+    fn entries(folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(Path::new(EXAMPLES).join(folder)).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("ASCII")).collect()
     }
 
     #[test]
-    fn readme_of_the_examples_lists_each_program() {
+    fn readme_of_the_examples_lists_each_program_and_folder() {
         let readme = std::fs::read_to_string(Path::new(EXAMPLES).join("README.md")).expect("UTF-8");
-        let mut programs = Vec::new();
-        files(Path::new(EXAMPLES), &mut programs);
-        programs.retain(|path| path != "README.md");
-        assert!(!programs.is_empty());
-        let is_listed = |path: &String| readme.lines().any(|line| line.starts_with(&format!("| [`{path}`]({path}) |")));
-        let missing: Vec<_> = programs.iter().filter(|path| !is_listed(path)).collect();
+        let mut missing = Vec::new();
+        for folder in entries("").into_iter().filter(|entry| entry != "README.md") {
+            if !PROGRAMS.contains(&&*folder) {
+                missing.extend((!readme.contains(&format!("`{folder}`"))).then_some(folder));
+                continue;
+            }
+            let paths = entries(&folder).into_iter().map(|file| format!("{folder}/{file}"));
+            missing.extend(paths.filter(|path| !readme.contains(&format!("\n| [`{path}`]({path}) |"))));
+        }
         assert!(missing.is_empty(), "examples/README.md does not list {missing:?}");
     }
 }

@@ -36,15 +36,18 @@ fn paths_of_the_repository_in_documents_exist() {
 const FOLDERS: [&str; 9] =
     ["bench/", "contrib/", "crates/", "docs/", "examples/", "scripts/", "sql/", "src/", "tests/"];
 
-/// The code that begins like a path of the repository and is none. A path may name a test, after `::`.
+/// The code that begins like a path of the repository and is none, from the root or from the document. A path may name a
+/// test, after `::`.
 fn missing_paths(document: &Document) -> Vec<String> {
     let mut missing = Vec::new();
     for (number, line) in document.text.lines().enumerate() {
         for path in code_spans(line).filter_map(|code| code.split("::").next()) {
             let is_path = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
             let is_ours = is_path && FOLDERS.iter().any(|folder| path.starts_with(folder));
+            let beside = root().join(&document.path).with_file_name(path);
+            let exists = root().join(path).exists() || beside.exists();
             // `idgen--A--B.sql` stands for many.
-            if is_ours && !path.contains("--A--B") && !path.contains("--OLD--NEW") && !root().join(path).exists() {
+            if is_ours && !path.contains("--A--B") && !path.contains("--OLD--NEW") && !exists {
                 missing.push(document.at(number + 1, format!("there is no {path}")));
             }
         }

@@ -41,6 +41,8 @@ pages! {
     upgrading_runs_as_shown: "docs/upgrading.md",
     monitoring_runs_as_shown: "docs/monitoring.md",
     monitoring_readme_runs_as_shown: "contrib/monitoring/README.md",
+    citus_guide_runs_as_shown: "docs/guides/citus.md",
+    consumers_guide_runs_as_shown: "docs/guides/consumers.md",
     django_guide_runs_as_shown: "docs/guides/django.md",
     drizzle_guide_runs_as_shown: "docs/guides/drizzle.md",
     jdbc_guide_runs_as_shown: "docs/guides/jdbc.md",
@@ -49,9 +51,11 @@ pages! {
     logical_replication_guide_runs_as_shown: "docs/guides/logical-replication.md",
     partitions_guide_runs_as_shown: "docs/guides/partitions.md",
     patroni_guide_runs_as_shown: "docs/guides/patroni.md",
+    pg_partman_guide_runs_as_shown: "docs/guides/pg-partman.md",
     pgbouncer_guide_runs_as_shown: "docs/guides/pgbouncer.md",
     sqlalchemy_guide_runs_as_shown: "docs/guides/sqlalchemy.md",
     sqlx_guide_runs_as_shown: "docs/guides/sqlx.md",
+    transactions_guide_runs_as_shown: "docs/guides/transactions.md",
 }
 
 /// The table of contents is no page.
