@@ -118,7 +118,7 @@ static SETTINGS: [Setting; 16] = [
         c"Beyond this, the pair that has been idle longest is evicted.",
     ),
     int(c"idgen.segment_low_water", Reload, &SEGMENT_LOW_WATER, 0, 100, NO_UNIT).described(
-        c"Sets the percentage of a segment's last range at which the next range is fetched.",
+        c"Sets the percentage of a segment's last range that is left when the next range is fetched.",
         c"With 0, the next range is fetched only when no value is left, and a session waits each time.",
     ),
     int(c"idgen.segment_timeout", AtOnce, &SEGMENT_TIMEOUT, 0, 3_600_000, MS).described(
