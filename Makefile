@@ -110,8 +110,7 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
 
 chart: rust ## draw the chart of the README from the report of `make bench BENCH="ids segments"`
-	@cp target/bench/report.json docs/images/benchmark.json
-	@$(CARGO) run -q -p idgen-bench --bin chart -- docs/images/benchmark.json docs/images
+	@$(CARGO) run -q -p idgen-bench --bin chart -- target/bench/report.json docs/images
 
 soak: test-guides ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"
