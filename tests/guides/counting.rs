@@ -29,7 +29,7 @@ impl Counting {
     /// A server with what the first SQL block of a guide creates.
     pub fn with_tables_of(guide: &str) -> Counting {
         let mut server = Counting::start();
-        let blocks = page::blocks(guide, "sql");
+        let blocks = page::sql_blocks(guide);
         execute(&mut server.client, "CREATE EXTENSION IF NOT EXISTS idgen");
         execute(&mut server.client, &blocks[0]);
         server

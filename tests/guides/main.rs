@@ -4,7 +4,6 @@
 
 mod counting;
 mod django;
-mod examples;
 mod frameworks;
 mod jdbc;
 mod json;

@@ -1,7 +1,7 @@
 //! The rules of fenced blocks: each one is run, compared, tried or an excerpt of a file. See CONTRIBUTING.md.
 
 use crate::markdown::{Block, Document};
-use crate::{assert_none, documents, files, pages, root, text_of};
+use crate::{assert_none, document, documents, files, pages, root, text_of};
 
 #[test]
 fn fenced_blocks_of_all_documents_follow_the_rules() {
@@ -124,6 +124,18 @@ fn dedented<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let indentation = |line: &&&str| line.len() - line.trim_start().len();
     let least = lines.iter().filter(|line| !line.is_empty()).map(|line| indentation(&line)).min().unwrap_or(0);
     lines.iter().map(|line| line.get(least..).unwrap_or_default()).collect()
+}
+
+/// They are `sql` blocks, which the page runs, so they name no file.
+#[test]
+fn guide_on_transactions_shows_the_functions_of_its_example() {
+    let file = text_of("examples/sql/tcc.sql");
+    let blocks = document("docs/guides/transactions.md").blocks;
+    let shown: Vec<_> = blocks.iter().filter(|b| b.info == "sql" && b.text.starts_with("CREATE ")).collect();
+    assert_eq!(shown.len(), 4, "the tables and three functions");
+    for block in shown {
+        assert!(is_part(&block.text, &file), "not in tcc.sql: {}", block.text);
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct History {
 /// Whether the history is that of the database which grants from it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryState {
-    /// This database has made every grant of it.
+    /// All its grants come from this database.
     Own,
     /// Another server or database made its grants.
     Interrupted,

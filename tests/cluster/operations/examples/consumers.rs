@@ -1,0 +1,215 @@
+//! Consumers: one that polls a table, and one that handles each message once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
+use idgen_testkit::{Cluster, Example};
+use postgres::Client;
+
+use super::{create_tables, finish, server, shuffled, start};
+
+const COPIED: &str = "SELECT id FROM event_copy WHERE consumer = 'mailer' ORDER BY id";
+const WRITTEN: &str = "SELECT id FROM event ORDER BY id";
+
+fn start_polling(cluster: &Cluster) -> Example {
+    start(cluster, "polling_consumer.py", &["mailer"], &[])
+}
+
+/// Waits until the consumer has begun and ended a whole poll from now on.
+fn wait_for_a_poll(cluster: &Cluster, client: &mut Client) {
+    let now: String = value(client, "SELECT clock_timestamp()::text");
+    let mut ends = Vec::<String>::new();
+    let sql = format!(
+        "SELECT query_start::text FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND query = 'COMMIT' AND state = 'idle' AND query_start > '{now}'"
+    );
+    cluster.wait_for(PATIENCE, "a poll", || {
+        ends.extend(column::<String>(client, &sql));
+        ends.dedup();
+        ends.len() >= 2
+    });
+}
+
+#[test]
+fn polling_consumer_reads_a_row_that_commits_after_a_later_one() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "polling_consumer.py");
+    let _consumer = start_polling(&cluster);
+    let mut late = cluster.client();
+    execute(&mut late, "BEGIN; INSERT INTO event (body) VALUES ('late')");
+    execute(&mut client, "INSERT INTO event (body) VALUES ('early')");
+    wait_for_a_poll(&cluster, &mut client);
+    execute(&mut late, "COMMIT");
+    cluster.wait_for(PATIENCE, "both rows to be read", || ids(&mut client, COPIED) == ids(&mut client, WRITTEN));
+    let order: Vec<String> = column(&mut client, "SELECT body FROM event_copy");
+    assert_eq!(order, ["late", "early"]);
+}
+
+#[test]
+fn polling_consumers_of_one_name_take_turns() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "polling_consumer.py");
+    execute(&mut client, "INSERT INTO event (body) VALUES ('one')");
+    execute(&mut client, "BEGIN; LOCK TABLE event_copy IN SHARE MODE");
+    // One waits for the table in its handle(), the other for its turn.
+    let _two = [start_polling(&cluster), start_polling(&cluster)];
+    let waiting = "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted";
+    cluster.wait_for(PATIENCE, "both consumers to wait", || value(&mut client, waiting));
+    execute(&mut client, "COMMIT");
+    wait_for_a_poll(&cluster, &mut client);
+    wait_for_a_poll(&cluster, &mut client);
+    assert_eq!(ids(&mut client, COPIED), ids(&mut client, WRITTEN));
+}
+
+#[test]
+fn polling_consumers_read_each_row_once_although_they_are_killed() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "polling_consumer.py");
+    let written = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let mut client = cluster.client();
+                    for number in 0..60 {
+                        let end = if number % 5 == 4 { "ROLLBACK" } else { "COMMIT" };
+                        let insert = format!("INSERT INTO event (body) SELECT '{writer}' FROM generate_series(1, 3)");
+                        // What the transaction does besides, for a random time.
+                        let wait = "SELECT pg_sleep(random() * 0.04)";
+                        execute(&mut client, &format!("BEGIN; {insert}; {wait}; SAVEPOINT s; {insert}; {end}"));
+                    }
+                })
+            })
+            .collect();
+        let consumers = scope.spawn(|| {
+            let mut client = cluster.client();
+            while !written.load(Ordering::Relaxed) {
+                let before = ids(&mut client, COPIED).len();
+                let _two = [start_polling(&cluster), start_polling(&cluster)];
+                cluster.wait_for(PATIENCE, "rows to be read", || {
+                    ids(&mut client, COPIED).len() > before + 50 || written.load(Ordering::Relaxed)
+                });
+            }
+        });
+        let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        written.store(true, Ordering::Relaxed);
+        consumers.join().expect("the consumers are started");
+        assert!(outcomes.iter().all(Result::is_ok), "the writers write");
+    });
+    let rows = ids(&mut client, WRITTEN);
+    assert_eq!(rows.len(), 8 * 48 * 6);
+    let _consumer = start_polling(&cluster);
+    cluster.wait_for(PATIENCE, "the last row to be read", || ids(&mut client, COPIED).len() >= rows.len());
+    // Not assert_eq, which would print thousands of ids.
+    assert!(ids(&mut client, COPIED) == rows, "{:?}", value::<i64>(&mut client, "SELECT count(*) FROM event_copy"));
+}
+
+fn start_handling(cluster: &Cluster, messages: &[String]) -> Example {
+    start(cluster, "idempotent_consumer.py", &["billing"], messages)
+}
+
+/// Messages in the order of a seed: each is there `times`.
+fn messages(message_ids: &[i64], times: u64, seed: u64) -> Vec<String> {
+    let count = u64::try_from(message_ids.len()).expect("a small number");
+    let lines = shuffled(count * times, seed).into_iter().map(|number| {
+        let id = message_ids[usize::try_from(number % count).expect("an index")];
+        format!("{{\"id\": \"{id}\", \"account\": 7, \"amount\": 5}}")
+    });
+    lines.collect()
+}
+
+#[test]
+fn idempotent_consumers_handle_a_message_once_although_they_are_killed() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let message_ids = ids(&mut client, "SELECT snowflake_next_many(400)");
+    let handle = |seed: u64| start_handling(&cluster, &messages(&message_ids, 2, seed));
+    // Killed after some messages, mostly in the middle of one.
+    for seed in 0..3 {
+        let killed = handle(seed);
+        cluster.wait_for(PATIENCE, "some messages to be handled", || killed.lines().len() > 20);
+    }
+    let running: Vec<_> = (3..6).map(handle).collect();
+    let lines: Vec<String> = running.into_iter().flat_map(|program| finish(program, &cluster)).collect();
+    assert_eq!(lines.len(), 3 * 800);
+    assert!(lines.iter().all(|line| line.starts_with("handled ") || line.starts_with("repeated ")));
+    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5 * 400);
+}
+
+#[test]
+fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    for (end, outcome) in [("COMMIT", "repeated"), ("ROLLBACK", "handled")] {
+        let id: i64 = value(&mut client, "SELECT snowflake_next()");
+        execute(&mut client, &format!("BEGIN; INSERT INTO message_handled VALUES ('billing', {id})"));
+        let program = start_handling(&cluster, &messages(&[id], 1, 0));
+        let mut other = cluster.client();
+        let waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        let mut waiters: Vec<i32> = Vec::new();
+        cluster.wait_for(PATIENCE, "the second delivery to wait", || {
+            waiters = column(&mut other, waiting);
+            !waiters.is_empty()
+        });
+        wait_for_event(&cluster, waiters[0], "transactionid");
+        execute(&mut client, end);
+        assert_eq!(finish(program, &cluster), [format!("{outcome} {id}")]);
+    }
+    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5);
+}
+
+#[test]
+fn idempotent_consumer_that_is_cut_off_leaves_the_message_to_the_next_delivery() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let id: i64 = value(&mut client, "SELECT snowflake_next()");
+    let handle = || start_handling(&cluster, &messages(&[id], 1, 0));
+    execute(&mut client, "BEGIN; UPDATE account SET balance = 0");
+    let mut cut = handle();
+    let mut other = cluster.client();
+    let end = "SELECT count(pg_terminate_backend(pid)) = 1 FROM pg_locks
+               WHERE NOT granted AND locktype IN ('transactionid', 'tuple')";
+    cluster.wait_for(PATIENCE, "the consumer to wait for the account", || value(&mut other, end));
+    cluster.wait_for(PATIENCE, "the consumer to fail", || cut.has_exited());
+    execute(&mut client, "COMMIT");
+    assert_eq!(finish(handle(), &cluster), [format!("handled {id}")]);
+    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5);
+}
+
+#[test]
+fn idempotent_consumer_refuses_what_it_may_have_forgotten() {
+    let cluster = server();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let ages = "unnest(ARRAY[29, 30, 31, 32]) WITH ORDINALITY AS days(days, n)";
+    let made = "snowflake_make(now() - days * interval '1 day' - interval '1 minute', 1023, 0, 'snowflake')";
+    let message_ids = ids(&mut client, &format!("SELECT {made} FROM {ages} ORDER BY n"));
+    for id in &message_ids {
+        execute(&mut client, &format!("INSERT INTO message_handled VALUES ('billing', {id}), ('other', {id})"));
+    }
+    let lines = finish(start_handling(&cluster, &messages(&message_ids, 1, 0)), &cluster);
+    let outcomes: BTreeMap<&str, &str> = lines
+        .iter()
+        .map(|line| line.rsplit_once(' ').expect("an outcome and an id"))
+        .map(|(what, id)| (id, what))
+        .collect();
+    for (id, outcome) in message_ids.iter().zip(["repeated", "too old", "too old", "too old"]) {
+        assert_eq!(outcomes[&*id.to_string()], outcome, "{id}");
+    }
+    let kept = ids(&mut client, "SELECT message_id FROM message_handled WHERE consumer = 'billing' ORDER BY 1 DESC");
+    assert_eq!(kept, message_ids[..2]);
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM message_handled WHERE consumer = 'other'"), 4);
+}

@@ -1,0 +1,120 @@
+//! A participant in transactions over several services: try, confirm, cancel.
+
+use std::thread;
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_for_event};
+use postgres::Client;
+
+use super::{read, server, shuffled};
+
+fn with_participant() -> (Cluster, Client) {
+    let cluster = server();
+    let mut client = cluster.client();
+    execute(&mut client, &read("sql/tcc.sql"));
+    execute(&mut client, "INSERT INTO account VALUES (7, 1000000)");
+    (cluster, client)
+}
+
+fn balance(client: &mut Client) -> i64 {
+    value(client, "SELECT balance::bigint FROM account")
+}
+
+#[test]
+fn tcc_cancel_without_a_try_refuses_the_late_try() {
+    let (cluster, mut client) = with_participant();
+    let id: i64 = value(&mut client, "SELECT snowflake_next()");
+    let try_call = format!("SELECT tcc_try({id}, 'pay', 7, 100)");
+    let cancel = format!("SELECT tcc_cancel({id}, 'pay')");
+    // The try comes while the cancel is still running, and waits for it.
+    let mut late = cluster.client();
+    let pid = backend_pid(&mut late);
+    execute(&mut client, &format!("BEGIN; {cancel}"));
+    thread::scope(|scope| {
+        let call = scope.spawn(|| expect_error(&mut late, &try_call, "55000"));
+        wait_for_event(&cluster, pid, "transactionid");
+        execute(&mut client, "COMMIT");
+        call.join().expect("the late try fails");
+    });
+    execute(&mut client, &cancel);
+    expect_error(&mut client, &try_call, "55000");
+    expect_error(&mut client, &format!("SELECT tcc_confirm({id}, 'pay')"), "55000");
+    assert_eq!(balance(&mut client), 1_000_000);
+    // A cancel waits for the try, and gives back what that took. Another step of the transaction is not concerned.
+    let id = id + 1;
+    execute(&mut client, &format!("SELECT tcc_try({id}, 'fee', 7, 1)"));
+    execute(&mut client, &format!("BEGIN; SELECT tcc_try({id}, 'pay', 7, 100)"));
+    thread::scope(|scope| {
+        let call = scope.spawn(|| execute(&mut late, &format!("SELECT tcc_cancel({id}, 'pay')")));
+        wait_for_event(&cluster, pid, "transactionid");
+        execute(&mut client, "COMMIT");
+        call.join().expect("the cancel succeeds");
+    });
+    assert_eq!(balance(&mut client), 999_999);
+}
+
+#[test]
+fn tcc_refuses_wrong_order_and_old_transactions() {
+    let (_cluster, mut client) = with_participant();
+    let id: i64 = value(&mut client, "SELECT snowflake_next()");
+    expect_error(&mut client, &format!("SELECT tcc_confirm({id}, 'pay')"), "55000");
+    expect_error(&mut client, &format!("SELECT tcc_try({id}, 'pay', 7, 1000001)"), "23514");
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM tcc_step"), 0, "a try that fails leaves no row");
+    expect_error(&mut client, &format!("SELECT tcc_try({id}, 'pay', 8, 1)"), "23503");
+    for call in [
+        "tcc_try({id}, 'pay', 7, 100)",
+        "tcc_confirm({id}, 'pay')",
+        "tcc_confirm({id}, 'pay')",
+        "tcc_try({id}, 'pay', 7, 100)",
+    ] {
+        execute(&mut client, &format!("SELECT {}", call.replace("{id}", &id.to_string())));
+        assert_eq!(balance(&mut client), 999_900, "{call}");
+    }
+    expect_error(&mut client, &format!("SELECT tcc_cancel({id}, 'pay')"), "55000");
+    let old: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '31 days', 1023, 0, 'snowflake')");
+    expect_error(&mut client, &format!("SELECT tcc_try({old}, 'pay', 7, 1)"), "55000");
+    execute(&mut client, &format!("SELECT tcc_cancel({old}, 'pay')"));
+    assert_eq!(balance(&mut client), 999_900);
+}
+
+/// Transactions of the random test. Those divisible by three are confirmed, the others cancelled.
+const TRANSACTIONS: u64 = 120;
+
+#[test]
+fn tcc_calls_in_any_order_and_number_have_one_effect() {
+    let (cluster, mut client) = with_participant();
+    let transaction_ids = ids(&mut client, &format!("SELECT snowflake_next_many({TRANSACTIONS})"));
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let (cluster, transaction_ids) = (&cluster, &transaction_ids);
+            scope.spawn(move || {
+                let mut client = cluster.client();
+                for number in shuffled(TRANSACTIONS * 4, seed) {
+                    let (index, call) = (number % TRANSACTIONS, number / TRANSACTIONS % 2);
+                    let id = transaction_ids[usize::try_from(index).expect("an index")];
+                    let is_confirmed = index % 3 == 0;
+                    let sql = match call {
+                        0 => format!("SELECT tcc_try({id}, 'pay', 7, 1)"),
+                        _ if is_confirmed => format!("SELECT tcc_confirm({id}, 'pay')"),
+                        _ => format!("SELECT tcc_cancel({id}, 'pay')"),
+                    };
+                    if let Err(error) = client.batch_execute(&sql) {
+                        // A late try, or a confirm before the try.
+                        assert_eq!(error.code().expect("an error of the server").code(), "55000", "{sql}");
+                        assert!((call == 0) != is_confirmed, "{sql} must succeed");
+                    }
+                }
+            });
+        }
+    });
+    for id in transaction_ids.iter().step_by(3) {
+        execute(&mut client, &format!("SELECT tcc_confirm({id}, 'pay')"));
+    }
+    let states = row(
+        &mut client,
+        "SELECT count(*) FILTER (WHERE state = 'confirmed'),
+        count(*) FILTER (WHERE state = 'cancelled'), count(*) FROM tcc_step",
+    );
+    assert_eq!([0, 1, 2].map(|n| states.get::<_, i64>(n)), [40, 80, 120]);
+    assert_eq!(balance(&mut client), 1_000_000 - 40);
+}
