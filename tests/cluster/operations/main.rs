@@ -1,9 +1,9 @@
-//! Operations on real servers: upgrades, dumps, encodings, planted tables, wait events, and examples.
+//! Operations on real servers: upgrades, dumps, encodings, planted tables, what monitoring reads, and examples.
 
 mod encodings;
 mod examples;
 mod lease_dump;
+mod monitoring;
 mod planted_tables;
 mod segment_dump;
 mod upgrade;
-mod wait_events;

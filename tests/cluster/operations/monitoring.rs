@@ -1,4 +1,4 @@
-//! `pg_stat_activity` names what a process of idgen waits for, on servers that know names of extensions.
+//! What monitoring reads: since when counters count, and the names of waits on servers that know those of extensions.
 
 use std::thread;
 
@@ -24,4 +24,19 @@ fn a_wait_for_the_clock_has_a_name_smoke() {
     cluster.wait_for(PATIENCE, event, || value::<bool>(&mut client, &sql));
     cluster.execute(&format!("SELECT pg_terminate_backend({pid})"));
     session.join().expect("the session ended with an error");
+}
+
+#[test]
+fn counters_and_the_time_of_their_reset_begin_again_after_a_crash() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    cluster.execute("SELECT count(snowflake_next()) FROM generate_series(1, 100)");
+    let crashed: String = value(&mut client, "SELECT clock_timestamp()::text");
+    assert_eq!(value::<i64>(&mut client, "SELECT sum(issued)::bigint FROM idgen.stat_snowflake"), 100);
+    cluster.kill9(backend_pid(&mut client));
+    cluster.wait_until_ready();
+    let mut client = cluster.client();
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0);
+    let reset = format!("SELECT stats_reset > '{crashed}' FROM idgen.stat_clock");
+    assert!(value::<bool>(&mut client, &reset));
 }
