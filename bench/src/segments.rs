@@ -31,7 +31,7 @@ const EDGES_TAG: &str = "edges";
 fn generators() -> Generators {
     Generators {
         next: NEXT,
-        max_of_noop: 1.5,
+        max_of_noop: 1.3,
         functions: vec![
             (NEXT, Source::Expression("segment_next('bench')")),
             ("segment_next_many", Source::SetReturning("segment_next_many('bench', $n)")),
