@@ -1,0 +1,72 @@
+//! A database upgraded from any release equals one with a fresh extension: objects, definitions, privileges and comments;
+//! the columns, constraints, indexes, triggers and options of tables; and the configuration tables for dumps.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{column, execute, value};
+
+use super::{current, install, releases};
+
+/// Every object of the extension: its description, definition, privileges and comment.
+const OBJECTS: &str = "
+    SELECT concat_ws(' | ', object, definition, privileges, comment) FROM (
+        SELECT pg_describe_object(d.classid, d.objid, 0) AS object,
+               CASE d.classid WHEN 'pg_proc'::regclass THEN pg_get_functiondef(d.objid)
+                              WHEN 'pg_class'::regclass THEN pg_get_viewdef(d.objid) END AS definition,
+               concat(coalesce(p.proacl, c.relacl, n.nspacl), ' initially ',
+                      (SELECT i.initprivs FROM pg_init_privs i WHERE i.objoid = d.objid)) AS privileges,
+               obj_description(d.objid, (SELECT relname FROM pg_class k WHERE k.oid = d.classid)) AS comment
+        FROM pg_depend d
+        LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+        LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+        LEFT JOIN pg_namespace n ON d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+        WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
+    ) AS inventory ORDER BY 1";
+
+/// The parts of the extension's tables and views, and the extension's configuration.
+const PARTS: &str = "
+    WITH relation AS (
+        SELECT c.* FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+        WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen'))
+    SELECT concat_ws(' | ', 'relation', oid::regclass, relkind, relpersistence, relreplident, relrowsecurity, reloptions)
+    FROM relation
+    UNION ALL
+    SELECT concat_ws(' | ', 'column', r.oid::regclass, row_number() OVER (PARTITION BY r.oid ORDER BY attnum), attname,
+                     format_type(atttypid, atttypmod), attcollation::regcollation, attnotnull, pg_get_expr(adbin, adrelid),
+                     attidentity, attgenerated, attstorage, attcompression, attacl, col_description(r.oid, attnum))
+    FROM relation r JOIN pg_attribute ON attrelid = r.oid
+    LEFT JOIN pg_attrdef ON adrelid = r.oid AND adnum = attnum
+    WHERE attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT concat_ws(' | ', 'constraint', r.oid::regclass, conname, pg_get_constraintdef(k.oid), convalidated,
+                     obj_description(k.oid, 'pg_constraint'))
+    FROM relation r JOIN pg_constraint k ON conrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' | ', 'index', pg_get_indexdef(indexrelid), indisvalid, indisclustered, indisreplident,
+                     obj_description(indexrelid, 'pg_class'))
+    FROM relation r JOIN pg_index ON indrelid = r.oid
+    UNION ALL
+    SELECT concat_ws(' | ', 'trigger', pg_get_triggerdef(t.oid), tgenabled, obj_description(t.oid, 'pg_trigger'))
+    FROM relation r JOIN pg_trigger t ON tgrelid = r.oid WHERE NOT tgisinternal
+    UNION ALL
+    SELECT concat_ws(' | ', 'dumped', config, condition)
+    FROM pg_extension, unnest(extconfig::regclass[], extcondition) AS dumped (config, condition) WHERE extname = 'idgen'
+    ORDER BY 1";
+
+fn inventory(client: &mut postgres::Client) -> Vec<String> {
+    [column(client, OBJECTS), column(client, PARTS)].concat()
+}
+
+#[test]
+fn database_upgraded_from_any_release_equals_a_fresh_one_smoke() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen");
+    let mut fresh = cluster.client();
+    let expected = inventory(&mut fresh);
+    for release in releases(&cluster) {
+        let (_, mut upgraded) = install(&cluster, &release);
+        execute(&mut upgraded, "ALTER EXTENSION idgen UPDATE");
+        let version = "SELECT extversion FROM pg_extension WHERE extname = 'idgen'";
+        assert_eq!(value::<String>(&mut upgraded, version), current(&cluster), "from {release}");
+        assert_eq!(inventory(&mut upgraded), expected, "from {release}");
+    }
+}

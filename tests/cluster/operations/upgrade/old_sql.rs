@@ -1,0 +1,71 @@
+//! Users replace the library first and run ALTER EXTENSION idgen UPDATE later: the new library works under the SQL of every
+//! release.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{column, execute, row, value};
+
+use super::{current, install, releases};
+
+#[test]
+fn sql_of_the_first_release_works_with_this_library() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.1.0'");
+    let mut client = cluster.client();
+    let row = row(
+        &mut client,
+        "SELECT snowflake_next() < snowflake_next(), (SELECT count(*) FROM idgen.stat_snowflake),
+                    (idgen.status() #>> '{version,sql}'),
+                    (SELECT (c ->> 'ok')::bool FROM jsonb_array_elements(idgen.status() -> 'checks') c
+                     WHERE c ->> 'check' = 'versions')",
+    );
+    assert!(row.get::<_, bool>(0));
+    assert_eq!(row.get::<_, i64>(1), 1);
+    assert_eq!(row.get::<_, String>(2), "0.1.0");
+    assert!(!row.get::<_, bool>(3), "status() asks for ALTER EXTENSION idgen UPDATE");
+}
+
+/// The library handles REASSIGN OWNED and DROP OWNED under the tables of every release, and without tables.
+#[test]
+fn ownership_commands_work_with_the_sql_of_every_release() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE ROLE boss SUPERUSER; CREATE ROLE heir");
+    let commands = "REASSIGN OWNED BY boss TO heir; DROP OWNED BY heir";
+    execute(&mut cluster.client(), commands);
+    for release in [releases(&cluster), vec![current(&cluster)]].concat() {
+        let (_, mut client) = install(&cluster, &release);
+        execute(&mut client, commands);
+        execute(&mut client, "DROP EXTENSION idgen; SET ROLE boss");
+        execute(&mut client, &format!("CREATE EXTENSION idgen VERSION '{release}'"));
+        // This also drops the extension.
+        execute(&mut client, "DROP OWNED BY boss");
+        assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'idgen'"), 0);
+    }
+}
+
+/// Holders continue, also within a session.
+#[test]
+fn leases_continue_under_the_sql_of_the_previous_release_and_over_its_upgrade() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'");
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour')");
+    let acquire = "SELECT token FROM lease_acquire('p')";
+    let [renewed, released]: [i64; 2] = [(); 2].map(|()| value(&mut client, acquire));
+    let states = "SELECT slot || ' ' || state || ' of ' || slots FROM idgen.leases WHERE name = 'p' ORDER BY slot";
+    let mut hold = |token: i64| {
+        execute(&mut client, &format!("SELECT lease_renew('p', {token})"));
+        execute(&mut client, &format!("SELECT lease_renew_many('{{p}}', ARRAY[{token}])"));
+        execute(&mut client, &format!("BEGIN; SELECT lease_fence('p', {token}); COMMIT"));
+        assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_try_acquire('other', ttl => '1 s')"), 0);
+        execute(&mut client, "SELECT lease_revoke('other')");
+        column::<String>(&mut client, states)
+    };
+    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 held of 4"]);
+    execute(&mut cluster.client(), &format!("SELECT lease_release('p', {released})"));
+    cluster.execute("ALTER EXTENSION idgen UPDATE");
+    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 free of 4"]);
+    let first_slot = "SELECT first_slot FROM idgen.lease_definition WHERE name = 'p'";
+    assert_eq!(value::<i32>(&mut client, first_slot), 0);
+    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour', first_slot => 100)");
+    assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
+}
