@@ -28,8 +28,8 @@ LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps docs-deps guide-deps build install installcheck test-core test test-guides \
-  smoke demo demo-stop bench chart soak fuzz lint docs clean
+.PHONY: help rust deps dev-deps bench-deps docs-deps guide-deps lint-deps sbom-deps build install installcheck test-core \
+  test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom docs clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -52,6 +52,12 @@ bench-deps: deps ## install the peers of the bench too: Redis, etcd
 
 docs-deps: ## install mdbook, which builds the book of docs/
 	@scripts/setup.sh docs-deps
+
+lint-deps: ## install cargo-deny, which checks the dependencies
+	@scripts/setup.sh lint-deps
+
+sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
+	@scripts/setup.sh sbom-deps
 
 # Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
 # cargo-pgrx copies the upgrade scripts, but not the SQL of the first release, where they start.
@@ -123,7 +129,7 @@ fuzz: rust ## fuzz the parsers (needs nightly Rust); SECONDS=n for each
 	@scripts/fuzz.sh $(SECONDS)
 
 # Only the extension and the no-op need a version of PostgreSQL, so clippy checks them separately.
-lint: deps ## check the format, clippy, and the syntax of the scripts
+lint: deps lint-deps ## check the format, clippy, the scripts, and the licences and sources of the crates
 	@echo "==> format"
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path crates/idgen-core/fuzz/Cargo.toml --check
@@ -134,6 +140,17 @@ lint: deps ## check the format, clippy, and the syntax of the scripts
 	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
 	@echo "==> scripts"
 	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
+	@echo "==> dependencies: licences, bans, sources ('make advisories' looks for vulnerabilities)"
+	@scripts/deny.sh licenses bans sources
+
+# Not in lint, which needs nothing but the crates: the database is a repository on GitHub.
+advisories: lint-deps ## compare the crates with the RustSec advisory database, and fail if it cannot be fetched
+	@echo "==> dependencies: advisories"
+	@scripts/deny.sh advisories
+
+sbom: sbom-deps ## write the list of the crates in idgen.so (CycloneDX) into target/packages
+	@echo "==> the software bill of materials"
+	@scripts/sbom.sh
 
 docs: docs-deps ## build the book of docs/ into target/docs, and check its links
 	@echo "==> the book"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps: installs one group of dependencies and skips those that
-# are installed. Needs root or sudo. Creates and starts no PostgreSQL server.
+# setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps|lint-deps|sbom-deps: installs one group of dependencies and
+# skips those that are installed. Needs root or sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +32,8 @@ bench_packages=(redis-server etcd-server)
 # cargo-pgrx must be of the same version as the library.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 mdbook=0.5.4
+cargo_deny=0.20.2
+cargo_cyclonedx=0.5.9
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 
 say() { echo "==> $*"; }
@@ -135,6 +137,15 @@ install_mdbook() {
     install_program mdbook "$mdbook" --no-default-features --features search
 }
 
+# Without optimization, which would take most of the minutes: both only read Cargo.lock and the manifests.
+install_cargo_deny() {
+  [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $cargo_deny" ] || install_program cargo-deny "$cargo_deny" --debug
+}
+install_cargo_cyclonedx() {
+  [ "$(cargo cyclonedx --version 2>/dev/null)" = "cargo-cyclonedx-cyclonedx $cargo_cyclonedx" ] ||
+    install_program cargo-cyclonedx "$cargo_cyclonedx" --debug
+}
+
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
 provide_guide_packages() {
   local guides
@@ -181,5 +192,15 @@ docs-deps)
   check_rust
   install_mdbook
   ;;
-*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps" ;;
+lint-deps)
+  install_missing build-essential
+  check_rust
+  install_cargo_deny
+  ;;
+sbom-deps)
+  install_missing build-essential jq
+  check_rust
+  install_cargo_cyclonedx
+  ;;
+*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps|lint-deps|sbom-deps" ;;
 esac
