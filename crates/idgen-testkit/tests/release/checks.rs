@@ -1,0 +1,56 @@
+//! The scripts of the release workflow.
+
+use crate::{repository, run, small_repository, version, write};
+use std::process::{Command, Output};
+
+fn stdout(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// The reason of a failure.
+fn stderr(output: &Output) -> &str {
+    assert!(!output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn notes_are_the_section_of_the_version() {
+    let root = small_repository();
+    let notes = |arguments: &[&str]| stdout(&run(&root, "release-notes.sh", arguments)).to_owned();
+    assert_eq!(notes(&["1.0.0"]), "f\n");
+    assert_eq!(notes(&["1.1.0"]), "See [a](docs/a.md#b) and [c](https://c.example/d).\n\n- e\n");
+    let absolute = "See [a](https://x.example/v1/docs/a.md#b) and [c](https://c.example/d).\n\n- e\n";
+    assert_eq!(notes(&["1.1.0", "https://x.example/v1"]), absolute);
+}
+
+#[test]
+fn notes_of_a_version_without_a_text_are_refused() {
+    let root = small_repository();
+    for version in ["0.9.0", "1.1", "1.1.00", "1.2.0"] {
+        let reason = format!("release-notes: CHANGELOG.md has nothing on version {version}\n");
+        assert_eq!(stderr(&run(&root, "release-notes.sh", &[version])), reason);
+    }
+}
+
+#[test]
+fn changelog_has_notes_on_the_version_in_development() {
+    let notes = Command::new(repository().join("scripts/release-notes.sh")).arg(version(&repository())).output();
+    assert!(stdout(&notes.unwrap()).len() > 100, "a line at least");
+}
+
+#[test]
+fn tag_is_released_only_with_its_version_notes_and_script() {
+    let root = small_repository();
+    let check = |tag| run(&root, "release-check.sh", &[tag]);
+    assert_eq!(stdout(&check("v1.1.0")), "");
+    for tag in ["1.1.0", "v1.1", "v1.0.0"] {
+        assert!(stderr(&check(tag)).contains("is not v1.1.0"), "{tag}");
+    }
+    write(&root, "sql/idgen--1.0.0.sql", "CREATE 0;\n");
+    assert!(stderr(&check("v1.1.0")).contains("did NOT match"));
+    write(&root, "sql/released.sha256", "");
+    assert!(stderr(&check("v1.1.0")).contains("has no script to 1.1.0"));
+    write(&root, "CHANGELOG.md", "# Changelog\n\n## 1.0.0\n\nf\n");
+    assert!(stderr(&check("v1.1.0")).contains("has nothing on version 1.1.0"));
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# release-check.sh TAG: fails unless the tag names the version of Cargo.toml, CHANGELOG.md has a section on it, and
+# sql/released.sha256 has its upgrade script.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tag=$1
+die() { echo "release-check: $*" >&2; exit 1; }
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+[ "$tag" = "v$version" ] || die "the tag $tag is not v$version, the version in Cargo.toml"
+scripts/release-notes.sh "$version" >/dev/null
+cd sql
+grep -qE -- "--${version//./\\.}\.sql\$" released.sha256 || die "sql/released.sha256 has no script to $version"
+sha256sum --check --strict --quiet released.sha256
