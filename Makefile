@@ -23,13 +23,17 @@ FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
 # The no-op extension of the bench. It is built like idgen and never installed.
 NOOP = target/package/noop-pg$(PG)
+# Neither the library nor its C code names this directory, so builds of one commit in two directories are equal.
+PGRX_PACKAGE = RUSTC_WRAPPER="$(CURDIR)/scripts/rustc-remap.sh" \
+  CFLAGS="$(CFLAGS) -ffile-prefix-map=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)=/idgen/target" $(CARGO) pgrx package
 # loom replaces the atomics of every crate, so it needs a target directory of its own.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help rust deps dev-deps bench-deps docs-deps guide-deps lint-deps sbom-deps build install installcheck test-core \
-  test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom docs clean
+  test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom reproducible \
+  docs clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -64,7 +68,7 @@ sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
 build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)
-	@$(CARGO) pgrx package $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE) >/dev/null
+	@$(PGRX_PACKAGE) $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE) >/dev/null
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
@@ -111,7 +115,7 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))
 	@echo "==> benchmarks on a server"
 	@rm -rf $(NOOP)
-	@$(CARGO) pgrx package --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP) >/dev/null
+	@$(PGRX_PACKAGE) --package idgen-bench-noop $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(NOOP) >/dev/null
 	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
 	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
 
@@ -151,6 +155,9 @@ advisories: lint-deps ## compare the crates with the RustSec advisory database, 
 sbom: sbom-deps ## write the list of the crates in idgen.so (CycloneDX) into target/packages
 	@echo "==> the software bill of materials"
 	@scripts/sbom.sh
+
+reproducible: deps ## build the last commit twice, in two directories, and compare the results
+	@scripts/reproducible.sh
 
 docs: docs-deps ## build the book of docs/ into target/docs, and check its links
 	@echo "==> the book"
