@@ -138,12 +138,14 @@ install_mdbook() {
 }
 
 # Without optimization, which would take most of the minutes: both only read Cargo.lock and the manifests.
+unoptimized=(--debug --config profile.dev.debug=false)
 install_cargo_deny() {
-  [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $cargo_deny" ] || install_program cargo-deny "$cargo_deny" --debug
+  [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $cargo_deny" ] ||
+    install_program cargo-deny "$cargo_deny" "${unoptimized[@]}"
 }
 install_cargo_cyclonedx() {
   [ "$(cargo cyclonedx --version 2>/dev/null)" = "cargo-cyclonedx-cyclonedx $cargo_cyclonedx" ] ||
-    install_program cargo-cyclonedx "$cargo_cyclonedx" --debug
+    install_program cargo-cyclonedx "$cargo_cyclonedx" "${unoptimized[@]}"
 }
 
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
