@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the SQL tests: pg_regress, then the isolation tester, each on a private server that preloads the installed idgen.
+# installcheck.sh [FILE]: runs the SQL tests: pg_regress, then the isolation tester, each on a private server that preloads
+# the installed idgen. FILE has more settings for these servers.
 # PostgreSQL refuses to run as root, and the user postgres may not read the checkout. So the tests run in a copy below
 # /tmp, and their output is then copied to target/installcheck.
 set -euo pipefail
@@ -46,6 +47,6 @@ run() {
 unset RUST_BACKTRACE
 export LC_ALL=C TMPDIR=/tmp
 rm -rf "$output"
-cp tests/pg_regress/postgresql.conf "$work"
+cat tests/pg_regress/postgresql.conf "$@" >"$work/postgresql.conf"
 run pg_regress sql sql "$tools/regress/pg_regress"
 run isolation specs spec "$tools/isolation/pg_isolation_regress" --load-extension=idgen
