@@ -1,7 +1,9 @@
 # `make` lists the targets. Each target installs the packages that it needs and skips those that are installed.
 
-# The major version of PostgreSQL. PG_CONFIG selects a server of that version other than the default one.
-PG ?= 15
+# The major version of PostgreSQL: by default that of PG_CONFIG, which pgxn sets, or 15.
+ifndef PG
+PG := $(if $(PG_CONFIG),$(shell "$(PG_CONFIG)" --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),15)
+endif
 PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-config.sh)
 # The root of a staged installation, as in PGXS.
 DESTDIR ?=
@@ -21,6 +23,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
+# The files of the container images.
+IMAGE = target/image/pg$(PG)
 # The no-op extension of the bench. It is built like idgen and never installed.
 NOOP = target/package/noop-pg$(PG)
 # Neither the library nor its C code names this directory, so builds of one commit in two directories are equal.
@@ -28,12 +32,15 @@ PGRX_PACKAGE = RUSTC_WRAPPER="$(CURDIR)/scripts/rustc-remap.sh" \
   CFLAGS="$(CFLAGS) -ffile-prefix-map=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)=/idgen/target" $(CARGO) pgrx package
 # loom replaces the atomics of every crate, so it needs a target directory of its own.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO)
+# `sudo make install`, as pgxn runs it, in a tree of the calling user: that user builds, because root may have no Rust.
+# Root only installs.
+BUILDER := $(and $(SUDO_USER),$(filter $(SUDO_USER),$(shell stat -c %U .)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps docs-deps guide-deps lint-deps sbom-deps build install installcheck test-core \
-  test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom reproducible \
-  docs clean
+.PHONY: help rust deps dev-deps bench-deps dist-deps docs-deps guide-deps lint-deps sbom-deps all build install uninstall \
+  installcheck test-core test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom reproducible docs \
+  dist test-dist image-files test-image clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -54,6 +61,9 @@ guide-deps: deps ## install the tools of the guides too: exporters, frameworks, 
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
 	@scripts/setup.sh bench-deps
 
+dist-deps: rust ## install pgxn and pgxn_meta, which install and check the PGXN archive
+	@scripts/setup.sh dist-deps
+
 docs-deps: ## install mdbook, which builds the book of docs/
 	@scripts/setup.sh docs-deps
 
@@ -62,6 +72,8 @@ lint-deps: ## install cargo-deny, which checks the dependencies
 
 sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
 	@scripts/setup.sh sbom-deps
+
+all: build ## the name of `make build` in PGXS, which pgxn uses
 
 # Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
 # cargo-pgrx copies the upgrade scripts, but not the SQL of the first release, where they start.
@@ -73,7 +85,8 @@ build: deps ## build in release mode, into target/package
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
 # It also sets the mode under any umask. sudo runs only to copy into a directory that the user may not write to.
-install: build ## build and install into PostgreSQL, or below DESTDIR
+install: $(if $(BUILDER),,build) ## build and install into PostgreSQL, or below DESTDIR
+	@$(if $(BUILDER),sudo -H -u $(BUILDER) $(MAKE) build PG=$(PG) PG_CONFIG=$(PG_CONFIG))
 	@echo "==> install into $(or $(DESTDIR),PostgreSQL $(PG))"
 	@sudo=; [ -n "$(DESTDIR)" ] || [ -w "$$($(PG_CONFIG) --pkglibdir)" ] || sudo=sudo; \
 	find $(STAGE) -type f -printf '/%P\n' | while read -r file; do \
@@ -81,6 +94,12 @@ install: build ## build and install into PostgreSQL, or below DESTDIR
 	  echo "$(DESTDIR)$$file"; \
 	  $$sudo install -m 0644 -D "$(STAGE)$$file" "$(DESTDIR)$$file" </dev/null || exit 1; \
 	done
+
+uninstall: ## remove the files that `make install` has installed
+	@sudo=; [ -n "$(DESTDIR)" ] || [ -w "$$($(PG_CONFIG) --pkglibdir)" ] || sudo=sudo; \
+	$$sudo rm -fv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/idgen.so" \
+	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/idgen.control" \
+	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"/idgen--*.sql
 
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
 	@scripts/installcheck.sh
@@ -162,6 +181,19 @@ reproducible: deps ## build the last commit twice, in two directories, and compa
 docs: docs-deps ## build the book of docs/ into target/docs, and check its links
 	@echo "==> the book"
 	@scripts/book.sh
+
+dist: ## pack the last commit for PGXN, into target/packages
+	@scripts/dist.sh
+
+test-dist: dist-deps deps dist ## install and check the PGXN archive by pgxn, on a private copy of PostgreSQL
+	@scripts/test-dist.sh
+
+image-files: build ## lay out the files of the container images, in target/image
+	@echo "==> files of the images for PostgreSQL $(PG)"
+	@scripts/image-files.sh "$(STAGE)" "$(IMAGE)"
+
+test-image: image-files ## SQL tests with the files where the images have them
+	@scripts/test-image.sh
 
 clean: demo-stop ## remove the build and the demo server
 	@echo "==> clean"

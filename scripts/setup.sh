@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps|lint-deps|sbom-deps: installs one group of dependencies and
-# skips those that are installed. Needs root or sudo. Creates and starts no PostgreSQL server.
+# setup.sh GROUP: installs one group of dependencies and skips those that are installed. The groups are at the end. Needs
+# root or sudo. Creates and starts no PostgreSQL server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,6 +34,7 @@ pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 mdbook=0.5.4
 cargo_deny=0.20.2
 cargo_cyclonedx=0.5.9
+pgxn_meta=0.7.0 # it validates META.json
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 
 say() { echo "==> $*"; }
@@ -147,6 +148,10 @@ install_cargo_cyclonedx() {
   [ "$(cargo cyclonedx --version 2>/dev/null)" = "cargo-cyclonedx-cyclonedx $cargo_cyclonedx" ] ||
     install_program cargo-cyclonedx "$cargo_cyclonedx" "${unoptimized[@]}"
 }
+install_pgxn_meta() {
+  [[ $(pgxn_meta --version 2>/dev/null) == "pgxn_meta $pgxn_meta"* ]] ||
+    install_program pgxn_meta "$pgxn_meta" "${unoptimized[@]}"
+}
 
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
 provide_guide_packages() {
@@ -189,6 +194,11 @@ guide-deps)
   provide_guide_packages
   ;;
 bench-deps) install_missing "${bench_packages[@]}" ;;
+dist-deps)
+  install_missing build-essential git pgxnclient
+  check_rust
+  install_pgxn_meta
+  ;;
 docs-deps)
   install_missing build-essential
   check_rust
@@ -204,5 +214,5 @@ sbom-deps)
   check_rust
   install_cargo_cyclonedx
   ;;
-*) die "usage: setup.sh rust|deps|dev-deps|guide-deps|bench-deps|docs-deps|lint-deps|sbom-deps" ;;
+*) die "usage: setup.sh GROUP, one of those in $0" ;;
 esac

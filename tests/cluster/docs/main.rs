@@ -9,6 +9,7 @@ mod guards;
 mod links;
 mod markdown;
 mod messages;
+mod meta;
 mod names;
 mod pages;
 mod psql;

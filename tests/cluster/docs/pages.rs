@@ -38,6 +38,8 @@ pages! {
     security_runs_as_shown: "docs/security.md",
     performance_runs_as_shown: "docs/performance.md",
     architecture_runs_as_shown: "docs/architecture.md",
+    packages_run_as_shown: "docs/packages.md",
+    containers_run_as_shown: "docs/containers.md",
     upgrading_runs_as_shown: "docs/upgrading.md",
     monitoring_runs_as_shown: "docs/monitoring.md",
     monitoring_readme_runs_as_shown: "contrib/monitoring/README.md",
