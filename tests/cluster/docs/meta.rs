@@ -55,7 +55,8 @@ fn assigned(text: &str, key: &str) -> String {
 
 #[test]
 fn facts_that_differ_are_found() {
-    let cargo = "version = \"1.2.3\"\ndescription = \"a b for PostgreSQL\"\nlicense = \"PostgreSQL\"\n\npg15 = [\npg18 = [\n";
+    let cargo =
+        "version = \"1.2.3\"\ndescription = \"a b for PostgreSQL\"\nlicense = \"PostgreSQL\"\n\npg15 = [\npg18 = [\n";
     let found = |meta: &Value| differences(meta, cargo, "comment = 'a b'").len();
     let meta = serde_json::json!({
         "version": "1.2.3", "abstract": "a b", "license": "postgresql",
