@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# copy-server.sh DIRECTORY: copies the PostgreSQL of PG_CONFIG, without idgen, below DIRECTORY, and prints the pg_config of
-# the copy. PostgreSQL's programs find their files relative to their own place.
+# copy-server.sh DIRECTORY: copies the PostgreSQL of PG_CONFIG, without idgen, below DIRECTORY, and prints the pg_config
+# of the copy. PostgreSQL's programs find their files relative to their own place.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

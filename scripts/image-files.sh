@@ -14,8 +14,8 @@ die() { echo "image-files: $*" >&2; exit 1; }
 # The crates in the library ask for the texts of their licenses to go with it.
 copy_licenses_of_crates() {
   local crates name version license source
-  crates=$(cargo tree -p idgen -e normal,no-proc-macro --no-default-features --features "pg$PG" --prefix none --no-dedupe \
-    -f '{p} {l}' | grep -v ' (/' | sort -u)
+  crates=$(cargo tree -p idgen -e normal,no-proc-macro --no-default-features --features "pg$PG" --prefix none \
+    --no-dedupe -f '{p} {l}' | grep -v ' (/' | sort -u)
   while read -r name version license; do
     echo "$name $version: $license"
     source=$(find "$registry" -mindepth 2 -maxdepth 2 -path "*/$name-${version#v}" -print -quit)

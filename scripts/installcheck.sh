@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# installcheck.sh [FILE]: runs the SQL tests: pg_regress, then the isolation tester, each on a private server that preloads
-# the installed idgen. FILE has more settings for these servers.
+# installcheck.sh [FILE]: runs the SQL tests: pg_regress, then the isolation tester, each on a private server that
+# preloads the installed idgen. FILE has more settings for these servers.
 # PostgreSQL refuses to run as root, and the user postgres may not read the checkout. So the tests run in a copy below
 # /tmp, and their output is then copied to target/installcheck.
 set -euo pipefail

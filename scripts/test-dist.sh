@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the archive of `make dist` into a private copy of PostgreSQL, tests it, loads it, unloads it and uninstalls it,
-# each step by pgxn.
+# Installs the archive of `make dist` into a private copy of PostgreSQL, tests it, loads it, unloads it and uninstalls
+# it, each step by pgxn.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
