@@ -40,7 +40,7 @@ BUILDER := $(and $(SUDO_USER),$(filter $(SUDO_USER),$(shell stat -c %U .)))
 .NOTPARALLEL:
 .PHONY: help rust deps dev-deps bench-deps dist-deps docs-deps guide-deps lint-deps sbom-deps all build install uninstall \
   installcheck test-core test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom reproducible docs \
-  dist test-dist image-files test-image clean
+  test-upgrade dist test-dist image-files test-image clean
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
@@ -121,6 +121,9 @@ test-guides: dev-deps guide-deps install ## the guides, each with the real tool
 smoke: dev-deps install ## the cluster tests that depend on the version of PostgreSQL
 	@echo "==> real clusters of PostgreSQL $(PG): tests that depend on its version"
 	@scripts/smoke.sh
+
+test-upgrade: dev-deps install ## tests of pg_upgrade from PostgreSQL 15; PG=18 selects the version to upgrade to
+	@scripts/pg-upgrade.sh
 
 demo: install ## run the demo: ids under pgbench load, verified by queries
 	@scripts/demo.sh

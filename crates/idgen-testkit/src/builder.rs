@@ -1,12 +1,12 @@
 //! The options of a cluster.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
-use crate::programs::chown_to_server;
+use crate::programs::{chown_to_server, program_in};
 use crate::settings::Settings;
 use crate::template;
 
@@ -15,11 +15,17 @@ pub struct Builder {
     settings: Settings,
     fake_clock: bool,
     new_system_identifier: bool,
+    bin_dir: PathBuf,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        let builder = Builder { settings: Settings::new(), fake_clock: false, new_system_identifier: false };
+        let builder = Builder {
+            settings: Settings::new(),
+            fake_clock: false,
+            new_system_identifier: false,
+            bin_dir: PathBuf::new(),
+        };
         builder.preload(true)
     }
 
@@ -46,6 +52,14 @@ impl Builder {
         self
     }
 
+    /// Runs the server programs of this directory, which can be of another version, instead of those of `$PG_CONFIG`. The
+    /// cluster gets a new system identifier, and data checksums: initdb of PostgreSQL 18 enables them, and pg_upgrade
+    /// compares.
+    pub fn bin_dir(mut self, bin_dir: PathBuf) -> Builder {
+        self.bin_dir = bin_dir;
+        self.new_system_identifier()
+    }
+
     /// Starts the server and creates the extension in the database postgres.
     pub fn start_with_extension(self) -> Cluster {
         let cluster = self.start();
@@ -57,13 +71,13 @@ impl Builder {
         let dir = private_dir();
         let data = dir.path().join("data");
         if self.new_system_identifier {
-            template::initdb(&data);
+            template::initdb(program_in(&self.bin_dir, "initdb", dir.path()).arg("--data-checksums"), &data);
         } else {
             template::copy(&data);
         }
         Settings::include_in(&data);
         let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
-        Cluster::new(dir, self.settings, clock)
+        Cluster::new(dir, self.bin_dir, self.settings, clock)
     }
 }
 

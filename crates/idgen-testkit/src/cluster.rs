@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Methods panic with the end of the server's log when they fail.
 pub struct Cluster {
     dir: TempDir,
+    /// The directory of the server programs, if it is not that of `$PG_CONFIG`.
+    bin_dir: PathBuf,
     clock: Option<FakeClock>,
     state: Mutex<State>,
 }
@@ -48,11 +50,11 @@ impl Cluster {
     }
 
     /// Starts a server on the data directory in `dir`.
-    pub(crate) fn new(dir: TempDir, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
+    pub(crate) fn new(dir: TempDir, bin_dir: PathBuf, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
         settings.set("unix_socket_directories", &dir.path().to_string_lossy());
         settings.set("port", PORT);
-        let cluster =
-            Cluster { dir, clock, state: Mutex::new(State { settings, environment: Vec::new(), postmaster: None }) };
+        let state = State { settings, environment: Vec::new(), postmaster: None };
+        let cluster = Cluster { dir, bin_dir, clock, state: Mutex::new(state) };
         cluster.start_again();
         cluster
     }
@@ -200,6 +202,10 @@ impl Cluster {
         let lines: Vec<&str> = relevant_lines(&log).collect();
         let tail = &lines[lines.len().saturating_sub(60)..];
         format!("end of {}:\n{}", self.log_file().display(), tail.join("\n"))
+    }
+
+    pub(crate) fn bin_dir(&self) -> &Path {
+        &self.bin_dir
     }
 
     pub(crate) fn dir(&self) -> &Path {

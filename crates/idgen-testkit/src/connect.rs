@@ -6,7 +6,7 @@ use std::time::Duration;
 use postgres::{Client, Config, NoTls};
 
 use crate::cluster::Cluster;
-use crate::programs::program;
+use crate::programs::program_in;
 
 /// Every cluster can have the same port, because the directory of its socket is private.
 pub(crate) const PORT: &str = "5432";
@@ -62,7 +62,7 @@ impl Cluster {
 
     /// One of PostgreSQL's programs, such as psql or pg_dump, set up to connect to this server as the superuser.
     pub fn program(&self, name: &str) -> Command {
-        let mut command = program(name, self.dir());
+        let mut command = program_in(self.bin_dir(), name, self.dir());
         command.env("PGHOST", self.dir()).env("PGPORT", PORT).env("PGUSER", "postgres");
         command
     }

@@ -42,6 +42,7 @@ pub mod grants;
 pub mod high_water;
 pub mod ids;
 pub mod lease;
+mod pg_upgrade;
 pub mod pooler;
 mod postmaster;
 mod procfs;

@@ -10,7 +10,12 @@ use nix::unistd::{User, geteuid};
 
 /// A server program, or the program with an absolute path, that runs in `home` as a user that PostgreSQL accepts.
 pub fn program(name: &str, home: &Path) -> Command {
-    let mut command = Command::new(bin_dir().join(name));
+    program_in(Path::new(""), name, home)
+}
+
+/// As [`program`], from another directory than that of `$PG_CONFIG`, unless that is empty.
+pub(crate) fn program_in(bin_dir: &Path, name: &str, home: &Path) -> Command {
+    let mut command = Command::new(default_bin_dir().join(bin_dir).join(name));
     for (variable, _) in std::env::vars_os() {
         // PGPORT, PGDATA and similar variables would direct the program to another server.
         if variable.to_string_lossy().starts_with("PG") {
@@ -48,7 +53,7 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn bin_dir() -> &'static Path {
+fn default_bin_dir() -> &'static Path {
     static BIN_DIR: OnceLock<PathBuf> = OnceLock::new();
     BIN_DIR.get_or_init(|| {
         let pg_config = std::env::var_os("PG_CONFIG").unwrap_or_else(|| "pg_config".into());

@@ -40,7 +40,7 @@ impl Cluster {
     pub fn copy(&self) -> Cluster {
         let dir = private_dir();
         base_backup(self, dir.path(), "", &[]);
-        Cluster::new(dir, self.settings(), None)
+        Cluster::new(dir, self.bin_dir().to_owned(), self.settings(), None)
     }
 
     /// Rewinds this stopped server with pg_rewind to the point where its history and that of `primary` diverge, and starts
@@ -106,7 +106,7 @@ impl StandbyBuilder<'_> {
         let options = ["--write-recovery-conf", "--create-slot", "--slot", &name];
         base_backup(self.primary, dir.path(), &format!("application_name={name}"), &options);
         let clock = self.fake_clock.then(|| FakeClock::new(dir.path()));
-        let standby = Cluster::new(dir, self.settings, clock);
+        let standby = Cluster::new(dir, self.primary.bin_dir().to_owned(), self.settings, clock);
         if self.synchronous {
             self.primary.set_conf("synchronous_standby_names", &name);
             self.primary.reload();

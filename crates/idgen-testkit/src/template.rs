@@ -8,10 +8,9 @@ use std::sync::OnceLock;
 
 use crate::programs::{chown_to_server, program, run};
 
-/// Creates the data directory `data` with a new system identifier.
-pub(crate) fn initdb(data: &Path) {
-    let home = data.parent().expect("a data directory has a parent");
-    run(program("initdb", home)
+/// Creates the data directory `data` with a new system identifier, by the program initdb.
+pub(crate) fn initdb(initdb: &mut Command, data: &Path) {
+    run(initdb
         .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"])
         // The directory need not survive a crash of the machine. The servers themselves do fsync.
         .args([OsStr::new("--no-sync"), OsStr::new("-D"), data.as_os_str()]));
@@ -37,7 +36,7 @@ impl Template {
         let dir = dir.keep();
         let janitor = janitor(&dir);
         let data = dir.join("data");
-        initdb(&data);
+        initdb(&mut program("initdb", &dir), &data);
         Template { data, _janitor: janitor }
     }
 }

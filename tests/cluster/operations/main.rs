@@ -4,6 +4,7 @@ mod encodings;
 mod examples;
 mod lease_dump;
 mod monitoring;
+mod pg_upgrade;
 mod planted_tables;
 mod segment_dump;
 mod upgrade;
