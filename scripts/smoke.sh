@@ -5,8 +5,15 @@ cd "$(dirname "$0")/.."
 
 PG_CONFIG=${PG_CONFIG:-$(scripts/default-pg-config.sh)}
 export PG_CONFIG
-run() { cargo test -q -p idgen-cluster-tests -- _smoke "$@"; }
+run() { cargo test -q -p idgen-cluster-tests -- "$@"; }
 
 # A filter that matches no test is no error to cargo.
-grep -q '_smoke: test$' <<<"$(run --list)" || { echo "smoke: no test ends in _smoke" >&2; exit 1; }
-run
+run_named() {
+  grep -q "$1.*: test$" <<<"$(run --list "$@")" || { echo "smoke: no test has $1 in its name" >&2; exit 1; }
+  run "$@"
+}
+
+run_named _smoke
+[[ $("$PG_CONFIG" --version) =~ ^"PostgreSQL "([0-9]+) ]]
+# Ignored otherwise: PostgreSQL has the program since version 17.
+[ "${BASH_REMATCH[1]}" -lt 17 ] || run_named create_subscriber --ignored

@@ -1,10 +1,14 @@
 //! Operations on real servers: upgrades, dumps, encodings, planted tables, what monitoring reads, and examples.
 
+mod base_backup;
+mod create_subscriber;
 mod encodings;
 mod examples;
 mod lease_dump;
 mod monitoring;
 mod pg_upgrade;
 mod planted_tables;
+mod rewind;
 mod segment_dump;
+mod switch_back;
 mod upgrade;

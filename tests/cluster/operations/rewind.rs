@@ -1,0 +1,77 @@
+//! pg_rewind of an old primary that has issued ids after the promotion of its standby. Each server has its own worker id.
+
+use idgen_testkit::ids::{assert_distinct, last};
+use idgen_testkit::sql::{execute, ids};
+use idgen_testkit::{Cluster, Stop, high_water, run};
+
+/// What the old primary does beside the usual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Case {
+    Usual,
+    /// Ids that nobody else knows are 100 s ahead of the clock.
+    FarAhead,
+    /// The same, and its directory idgen is put back after pg_rewind.
+    FarAheadWithItsOwnMark,
+}
+
+const INSERT: &str = "INSERT INTO orders SELECT FROM generate_series(1, 10000) RETURNING id";
+
+fn draw(server: &Cluster) -> Vec<i64> {
+    ids(&mut server.client(), INSERT)
+}
+
+/// Returns the ids of the old primary before its second promotion and after it, each in order.
+fn rewind_and_promote(case: Case) -> [Vec<i64>; 2] {
+    // pg_rewind reads the old primary's WAL since the last checkpoint before the divergence.
+    let builder = Cluster::builder().conf("wal_log_hints", "on").conf("wal_keep_size", "256MB");
+    let builder = builder.conf("idgen.worker_id", "1");
+    let first = builder.start_with_extension();
+    first.execute("CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next())");
+    let second = first.standby_builder().conf("idgen.worker_id", "2").start();
+    let mut of_first = draw(&first);
+    second.wait_until_replayed(&first);
+    second.promote();
+
+    // Both are primaries now.
+    let mut of_second = draw(&second);
+    if case != Case::Usual {
+        execute(&mut first.client(), "SELECT snowflake_observe(snowflake_ceil(now() + interval '100 s'))");
+    }
+    of_first.extend(draw(&first));
+    of_second.extend(draw(&second));
+    assert_distinct([&of_first[..], &of_second].concat());
+
+    first.stop(Stop::Fast);
+    // pg_rewind of PostgreSQL 15 reads the timeline of the last checkpoint.
+    second.execute("CHECKPOINT");
+    let (mark, kept) = (high_water::directory(&first), first.data_dir().with_file_name("kept"));
+    run(first.program("/bin/cp").arg("-R").arg(&mark).arg(&kept));
+    first.rewind_to(&second);
+    if case == Case::FarAheadWithItsOwnMark {
+        first.stop(Stop::Fast);
+        std::fs::remove_dir_all(&mark).expect("a directory of the server");
+        std::fs::rename(&kept, &mark).expect("the same file system");
+        first.start_again();
+    }
+    first.wait_until_replayed(&second);
+    second.stop(Stop::Fast);
+    first.promote();
+    let again = draw(&first);
+    assert!(again[0] > last(&of_second), "{case:?}: {} after {}", again[0], last(&of_second));
+    [of_first, again]
+}
+
+#[test]
+fn rewound_primary_begins_after_its_ids_that_no_other_server_knows_smoke() {
+    for case in [Case::Usual, Case::FarAheadWithItsOwnMark] {
+        let [before, again] = rewind_and_promote(case);
+        assert!(again[0] > last(&before), "{case:?}: {} after {}", again[0], last(&before));
+    }
+}
+
+/// The control, and the exception: pg_rewind has replaced the mark by that of the new primary.
+#[test]
+fn rewound_primary_begins_before_its_ids_far_ahead_without_its_own_mark() {
+    let [before, again] = rewind_and_promote(Case::FarAhead);
+    assert!(again[0] < last(&before), "{} after {}", again[0], last(&before));
+}
