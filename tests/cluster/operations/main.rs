@@ -1,4 +1,4 @@
-//! Operations on real servers: upgrades, dumps, encodings, planted tables, what monitoring reads, and examples.
+//! Operations on real servers: upgrades, copies, dumps, encodings, planted tables, what monitoring reads, and examples.
 
 mod base_backup;
 mod create_subscriber;
@@ -8,6 +8,7 @@ mod lease_dump;
 mod monitoring;
 mod pg_upgrade;
 mod planted_tables;
+mod point_in_time;
 mod rewind;
 mod segment_dump;
 mod switch_back;

@@ -162,7 +162,7 @@ fn copied_file_idgen_worker_keeps_a_server_without_its_pool_from_worker_id_0_aft
     coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
     let old = pooled(&coordinator);
     old.stop(Stop::Fast);
-    ["idgen.worker_pool", "idgen.coordinator"].map(|lost| old.set_conf(lost, ""));
+    ["idgen.worker_pool", "idgen.coordinator"].into_iter().for_each(|lost| old.set_conf(lost, ""));
     let new = old.upgrade(&[]);
     // Shows that the new server knows nothing of the pool.
     assert_eq!(worker_id_of(value(&mut new.client(), "SELECT snowflake_next()")), 0);
