@@ -38,9 +38,8 @@ BUILDER := $(and $(SUDO_USER),$(filter $(SUDO_USER),$(shell stat -c %U .)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help rust deps dev-deps bench-deps dist-deps docs-deps guide-deps lint-deps sbom-deps all build install uninstall \
-  installcheck test-core test test-guides smoke demo demo-stop bench chart soak fuzz lint advisories sbom reproducible docs \
-  test-upgrade dist test-dist image-files test-image clean
+# No target is a file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/ /p' Makefile)
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"
