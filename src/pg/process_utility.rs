@@ -1,4 +1,5 @@
-//! Following REASSIGN OWNED and DROP OWNED, for what roles own in tables of an extension.
+//! Following REASSIGN OWNED and DROP OWNED, for what roles own in tables of an extension, and DROP DATABASE, for what shared
+//! memory has of a database.
 //!
 //! PostgreSQL knows no dependency on the roles in these rows, and REASSIGN OWNED fires no event trigger. So a hook looks at
 //! every utility command. PostgreSQL runs the command first, and checks the caller's privileges with it.
@@ -6,6 +7,7 @@
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::c_char;
+use std::sync::Once;
 
 /// Does to the rows of this database what a command does to objects of these roles.
 #[derive(Clone, Copy)]
@@ -17,6 +19,8 @@ pub struct OwnedRows {
 }
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
+
+static DATABASE_FOLLOWERS: Mutex<Vec<fn(u32)>> = Mutex::new(Vec::new());
 
 /// The hook that another library installed before.
 static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
@@ -38,15 +42,24 @@ unsafe extern "C-unwind" {
 
 /// While the postmaster preloads libraries.
 pub fn follow_owners_of(rows: OwnedRows) {
-    let mut all = OWNED_ROWS.lock();
-    if all.is_empty() {
-        // SAFETY: in the postmaster, which has one thread, and before anything calls the hook.
-        unsafe {
-            *PREVIOUS.lock() = pg_sys::ProcessUtility_hook;
-            pg_sys::ProcessUtility_hook = Some(process_utility);
-        }
-    }
-    all.push(rows);
+    install();
+    OWNED_ROWS.lock().push(rows);
+}
+
+/// While the postmaster preloads libraries. The function gets the OID of each database that is dropped. No session of that
+/// database is left then, and none begins.
+pub fn follow_dropped_databases(follower: fn(u32)) {
+    install();
+    DATABASE_FOLLOWERS.lock().push(follower);
+}
+
+fn install() {
+    static INSTALLED: Once = Once::new();
+    // SAFETY: in the postmaster, which has one thread, and before anything calls the hook.
+    INSTALLED.call_once(|| unsafe {
+        *PREVIOUS.lock() = pg_sys::ProcessUtility_hook;
+        pg_sys::ProcessUtility_hook = Some(process_utility);
+    });
 }
 
 /// Not guarded: errors of PostgreSQL pass through this frame, which has nothing to drop.
@@ -66,11 +79,29 @@ unsafe extern "C-unwind" fn process_utility(
     unsafe {
         let command = (*statement).utilityStmt;
         let tag = (*command).type_;
+        let database = if tag == pg_sys::NodeTag::T_DropdbStmt { database_of(command) } else { pg_sys::InvalidOid };
         run(statement, query, is_read_only_tree, context, params, environment, receiver, completion);
         if matches!(tag, pg_sys::NodeTag::T_ReassignOwnedStmt | pg_sys::NodeTag::T_DropOwnedStmt) {
             follow(command);
         }
+        if database != pg_sys::InvalidOid {
+            follow_drop(database);
+        }
     }
+}
+
+/// # Safety
+/// The command is a `DropdbStmt`.
+#[pg_guard]
+unsafe extern "C-unwind" fn database_of(command: *mut pg_sys::Node) -> pg_sys::Oid {
+    // SAFETY: by the above. Without a database of that name, the command fails or does nothing.
+    unsafe { pg_sys::get_database_oid((*command.cast::<pg_sys::DropdbStmt>()).dbname, true) }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid) {
+    let followers = DATABASE_FOLLOWERS.lock().clone();
+    followers.into_iter().for_each(|follower| follower(database.to_u32()));
 }
 
 /// # Safety

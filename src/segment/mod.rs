@@ -97,6 +97,7 @@ impl ValueSet {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
+    process_utility::follow_dropped_databases(state::end_rings_of);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
         reassign: store::reassign,

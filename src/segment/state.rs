@@ -59,6 +59,18 @@ pub fn attach_ring(key: TagKey, version: i64, stride: i64, gone: &[TagKey]) -> A
     })
 }
 
+/// Ends the rings of a database that is dropped: a database made from a template can have its OID and the creation numbers
+/// of its rows.
+pub fn end_rings_of(database: u32) {
+    SEGMENTS.exclusive(|segments| {
+        for index in 0..segments.table.tenants.len() {
+            if segments.table.tenants[index].is_some_and(|tenant| tenant.key.database == database) {
+                segments.table.evict(index);
+            }
+        }
+    });
+}
+
 pub fn ring(index: usize) -> &'static Ring {
     &RINGS.require()[index]
 }

@@ -1,4 +1,5 @@
-//! Operations on real servers: upgrades, copies, dumps, encodings, planted tables, what monitoring reads, and examples.
+//! Operations on real servers: upgrades, copies, dumps, templates, encodings, single-user mode, standbys without connections,
+//! drops of the extension, planted tables, what monitoring reads, and examples.
 
 mod base_backup;
 mod create_subscriber;
@@ -12,4 +13,5 @@ mod point_in_time;
 mod rewind;
 mod segment_dump;
 mod switch_back;
+mod template;
 mod upgrade;

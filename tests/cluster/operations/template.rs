@@ -1,0 +1,147 @@
+//! CREATE DATABASE ... TEMPLATE with idgen in use: what the copy shares with its origin, and what it has of its own.
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
+use idgen_testkit::lease::{acquire, take_if_free, term};
+use idgen_testkit::segment::{create, next};
+use idgen_testkit::sql::{execute, expect_error, ids, in_new_database, value};
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+
+fn builder() -> Builder {
+    Cluster::builder().conf("idgen.worker_id", "1").conf("statement_timeout", "1min")
+}
+
+const STRATEGIES: [&str; 2] = ["wal_log", "file_copy"];
+
+fn draw(client: &mut Client, count: i64) -> Vec<i64> {
+    ids(client, &format!("SELECT segment_next_many('t', {count})"))
+}
+
+/// Right after a draw: CREATE DATABASE waits for the workers of idgen to leave the template.
+fn copy(cluster: &Cluster, strategy: &str) -> Client {
+    cluster.execute(&format!("CREATE DATABASE {strategy} TEMPLATE shop STRATEGY {strategy}"));
+    cluster.client_in(strategy)
+}
+
+#[test]
+fn copied_database_continues_after_the_values_of_its_origin_smoke() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", ", step => 20");
+    let mut snowflakes = Vec::new();
+    let mut values = draw(&mut shop, 30);
+    snowflakes.extend(ids(&mut shop, "SELECT snowflake_next_many(100)"));
+    drop(shop);
+    for strategy in STRATEGIES {
+        let mut copied = copy(&cluster, strategy);
+        values.truncate(30);
+        values.extend(draw(&mut copied, 30));
+        assert_increasing(&values);
+        // The server issues them, whatever the database.
+        snowflakes.extend(ids(&mut copied, "SELECT snowflake_next_many(100)"));
+        snowflakes.extend(ids(&mut cluster.client_in("shop"), "SELECT snowflake_next_many(100)"));
+    }
+    assert_increasing(&snowflakes);
+}
+
+#[test]
+fn origin_and_copy_repeat_values_unless_they_have_strides() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", ", step => 20");
+    let before = draw(&mut shop, 30);
+    drop(shop);
+    let [mut careless, mut careful] = STRATEGIES.map(|strategy| copy(&cluster, strategy));
+    let mut shop = cluster.client_in("shop");
+    // Control: they are independent.
+    let there = draw(&mut careless, 100);
+    assert!(count_repeated(&there, &draw(&mut shop, 100)) > 0);
+
+    let passed: i64 = value(&mut shop, "SELECT max_id FROM idgen.segment");
+    execute(&mut shop, "SELECT segment_alter('t', stride => 2, residue => 0)");
+    execute(&mut careful, &format!("SELECT segment_alter('t', stride => 2, residue => 1, max_id => {passed})"));
+    let mut all = before;
+    for _ in 0..3 {
+        all.extend(draw(&mut shop, 100));
+        all.extend(draw(&mut careful, 100));
+    }
+    assert_distinct(all);
+}
+
+/// A template for databases of tenants.
+#[test]
+fn databases_from_one_template_count_from_its_start() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", ", start => 100, step => 20");
+    drop(shop);
+    for strategy in STRATEGIES {
+        let mut tenant = copy(&cluster, strategy);
+        assert_eq!([next(&mut tenant, "t"), next(&mut tenant, "t")], [100, 101]);
+    }
+}
+
+/// The new database has the OID of the dropped one, and the rows of the template. Neither may draw from the ring of the
+/// dropped one, whose values are above the row's `max_id`.
+#[test]
+fn database_with_the_oid_of_a_dropped_one_uses_none_of_its_values() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    create(&mut shop, "t", ", step => 20, max_step => 20, min_step => 20");
+    draw(&mut shop, 20);
+    drop(shop);
+    const CREATE: &str = "CREATE DATABASE again OID 900000 TEMPLATE shop";
+    cluster.execute(CREATE);
+    draw(&mut cluster.client_in("again"), 70);
+    cluster.execute("DROP DATABASE again");
+    cluster.execute(CREATE);
+    let mut again = cluster.client_in("again");
+    let first: i64 = value(&mut again, "SELECT max_id + 1 FROM idgen.segment");
+    let drawn = draw(&mut again, 100);
+    assert_eq!(drawn[0], first, "{drawn:?}");
+    assert_increasing(&drawn);
+}
+
+#[test]
+fn leases_of_the_copy_are_its_own_and_have_the_terms_of_the_origin() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    let token = acquire(&mut shop, "'job', ttl => '1 hour'").token;
+    acquire(&mut shop, "'bound', ttl => '1 hour', bind_session => true");
+    drop(shop);
+    for strategy in STRATEGIES {
+        let mut copied = copy(&cluster, strategy);
+        let mut shop = cluster.client_in("shop");
+        // The holder's token works in both, until one of them revokes it.
+        assert_eq!(term(&mut copied, "job").token, token);
+        for client in [&mut shop, &mut copied] {
+            assert_eq!(take_if_free(client, "job"), None);
+            execute(client, &format!("SELECT lease_fence('job', {token})"));
+        }
+        assert!(value::<bool>(&mut copied, "SELECT lease_revoke('job')"));
+        expect_error(&mut copied, &format!("SELECT lease_fence('job', {token})"), "55000");
+        execute(&mut shop, &format!("SELECT lease_fence('job', {token})"));
+        let taken = take_if_free(&mut copied, "job").expect("it was revoked");
+        assert!(taken > token, "{taken} after {token}");
+        // No session of the copy holds it.
+        assert!(take_if_free(&mut copied, "bound").is_some());
+    }
+}
+
+/// The copy grants beside its origin only from the first grant on, so one of them must drop its pools.
+#[test]
+fn worker_ids_of_the_copy_begin_after_the_grants_of_its_origin() {
+    let cluster = builder().start_with_extension();
+    let mut shop = in_new_database(&cluster, "shop");
+    execute(&mut shop, "SELECT lease_define('p', 1, '10 s')");
+    const ACQUIRE: &str = "SELECT array[extract(epoch FROM not_before), extract(epoch FROM not_after)]::float8[]
+        FROM worker_acquire('p', 'server', '10 s')";
+    let granted: Vec<f64> = value(&mut shop, ACQUIRE);
+    drop(shop);
+    for strategy in STRATEGIES {
+        let mut copied = copy(&cluster, strategy);
+        execute(&mut copied, "SELECT lease_revoke('p')");
+        let next: Vec<f64> = value(&mut copied, ACQUIRE);
+        assert!(next[0] >= granted[1], "{next:?} after {granted:?}");
+    }
+}
