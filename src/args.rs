@@ -1,5 +1,6 @@
 //! Checks of arguments, shared by the capabilities.
 
+use crate::pg::datum::stored_len;
 use crate::pg::ereport::Report;
 use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
 use pgrx::datum::Interval;
@@ -20,11 +21,25 @@ pub fn required<T>(value: Option<T>, name: &str) -> T {
 pub fn name<'a>(name: Option<&'a str>, argument: &str) -> &'a str {
     let name = required(name, argument);
     if !is_valid_name(name) {
-        invalid(format!("invalid name \"{name}\""))
-            .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {}.", name.len()))
-            .raise();
+        raise_name_length(name, name.len());
     }
     name
+}
+
+/// As [`name`], for one that a table stores under a constraint on its bytes there.
+pub fn stored_name<'a>(text: Option<&'a str>, argument: &str) -> &'a str {
+    let name = name(text, argument);
+    let bytes = stored_len(name);
+    if bytes > MAX_NAME_BYTES {
+        raise_name_length(name, bytes);
+    }
+    name
+}
+
+fn raise_name_length(name: &str, bytes: usize) -> ! {
+    invalid(format!("invalid name \"{name}\""))
+        .detail(format!("A name has 1 to {MAX_NAME_BYTES} bytes, and this has {bytes}."))
+        .raise()
 }
 
 /// How many rows a set has: not NULL, not negative.

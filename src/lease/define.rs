@@ -39,7 +39,7 @@ pub fn define(
     lock_delay: Option<Interval>,
     first_slot: Option<i32>,
 ) {
-    let name = args::name(name.as_deref(), "name");
+    let name = args::stored_name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
     let ttl = args::required(ttl, "ttl");
     let lock_delay = args::required(lock_delay, "lock_delay");

@@ -66,6 +66,12 @@ pub fn encoded(text: &str) -> Cow<'_, [u8]> {
     convert(text).map_or_else(|| Cow::Owned(escaped(text).into_bytes()), Cow::Owned)
 }
 
+/// The length in bytes as UTF-8 or in the encoding of the database, whichever is greater: EUC_JP has characters of three
+/// bytes that UTF-8 has with two. CHECK constraints see the latter.
+pub fn stored_len(text: &str) -> usize {
+    text.len().max(encoded(text).len())
+}
+
 /// `None` if the encoding of the database lacks a character.
 fn convert(text: &str) -> Option<Vec<u8>> {
     let encoding = encoding();

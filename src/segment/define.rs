@@ -4,7 +4,7 @@
 use super::errors;
 use super::store::{self, TagRow};
 use crate::args;
-use crate::pg::datum::{Text, c_string};
+use crate::pg::datum::{Text, c_string, stored_len};
 use crate::pg::spi;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
@@ -34,8 +34,9 @@ fn segment_create(
     upper_bound: Option<i64>,
 ) {
     let tag = args::required(tag.as_deref(), "tag");
-    if !(1..=MAX_TAG_BYTES).contains(&tag.len()) {
-        errors::tag_length(tag).raise();
+    let bytes = stored_len(tag);
+    if !(1..=MAX_TAG_BYTES).contains(&bytes) {
+        errors::tag_length(tag, bytes).raise();
     }
     let step = args::required(step, "step");
     let target_duration = args::required(target_duration, "target_duration");

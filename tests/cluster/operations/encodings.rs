@@ -157,9 +157,37 @@ fn invalid_utf8_is_rejected_in_sql_ascii() {
 #[test]
 fn message_shows_the_name_in_every_encoding() {
     let cluster = Cluster::start();
-    let mut client = database(&cluster, "LATIN1");
-    let error = expect_error(&mut client, "SELECT segment_next('Müller')", "42704");
-    assert_eq!(error.message(), r#"segment "M\u00FCller" does not exist"#);
-    let error = expect_error(&mut database(&cluster, "UTF8"), "SELECT segment_next('Müller')", "42704");
-    assert_eq!(error.message(), r#"segment "Müller" does not exist"#);
+    for (encoding, name, shown) in [
+        ("UTF8", "Müller", "Müller"),
+        ("SQL_ASCII", "Müller", "Müller"),
+        ("LATIN1", "Müller", r"M\u00FCller"),
+        ("EUC_JP", "山田", r"\u5C71\u7530"),
+    ] {
+        let mut client = database(&cluster, encoding);
+        let mut message = |sql: &str, code| expect_error(&mut client, sql, code).message().to_owned();
+        let [segment, lease, lock] = [
+            message(&format!("SELECT segment_next('{name}')"), "42704"),
+            message(&format!("SELECT lease_fence('{name}', 1)"), "55000"),
+            message(&format!("SELECT lock_acquire(repeat('{name}', 100))"), "22023"),
+        ];
+        assert_eq!(segment, format!("segment \"{shown}\" does not exist"), "{encoding}");
+        assert!(lease.contains(&format!("\"{shown}\"")), "{encoding}: {lease}");
+        assert_eq!(lock, format!("invalid name \"{}\"", shown.repeat(100)), "{encoding}");
+    }
+}
+
+/// A character can have more bytes in EUC_JP than in UTF-8. The table counts these.
+#[test]
+fn length_of_a_name_counts_in_the_encoding_of_the_database() {
+    let cluster = Cluster::start();
+    let mut client = database(&cluster, "EUC_JP");
+    for (call, message) in [("segment_create", "invalid tag"), ("lease_define", "invalid name")] {
+        execute(&mut client, &format!("SELECT {call}(repeat('é', 85))"));
+        let error = expect_error(&mut client, &format!("SELECT {call}(repeat('é', 86))"), "22023");
+        assert!(error.message().starts_with(message), "{error:?}");
+        assert!(error.detail().is_some_and(|detail| detail.ends_with("and this has 258.")), "{error:?}");
+    }
+    // No table has the names of locks, and that of leases has any length.
+    execute(&mut client, "SELECT lock_acquire(repeat('é', 127)), lease_acquire(repeat('é', 127))");
+    assert_eq!(column::<String>(&mut client, "SELECT name FROM idgen.locks"), ["é".repeat(127)]);
 }
