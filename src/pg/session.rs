@@ -17,6 +17,12 @@ pub fn database_exists(database: u32) -> bool {
     unsafe { pg_sys::SearchSysCacheExists(id, pg_sys::Oid::from(database).into(), none, none, none) }
 }
 
+/// True in `postgres --single`.
+pub fn is_single_user() -> bool {
+    // SAFETY: a variable of this process, set when it starts. No other process that runs SQL lacks a postmaster.
+    unsafe { !pg_sys::IsUnderPostmaster }
+}
+
 pub fn is_parallel_worker() -> bool {
     // SAFETY: a variable of this process, set when it starts.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }

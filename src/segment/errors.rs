@@ -1,6 +1,7 @@
 //! The errors of segments.
 
 use crate::pg::ereport::{Report, quoted};
+use crate::pg::session;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError};
 use pgrx::prelude::*;
 
@@ -22,9 +23,9 @@ pub fn may_not_draw(tag: &str, user: &str) -> Report {
         .hint(format!("Ask its owner to run SELECT segment_grant({}, {});", quoted(tag), quoted(user)))
 }
 
-pub fn tag_length(tag: &str) -> Report {
+pub fn tag_length(tag: &str, bytes: usize) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid tag \"{tag}\""))
-        .detail(format!("A tag has 1 to {MAX_TAG_BYTES} bytes, and this has {}.", tag.len()))
+        .detail(format!("A tag has 1 to {MAX_TAG_BYTES} bytes, and this has {bytes}."))
 }
 
 pub fn definition(error: TagDefinitionError) -> Report {
@@ -95,9 +96,12 @@ pub fn timed_out(tag: &str, reason: Option<String>) -> Report {
 }
 
 pub fn no_worker() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "could not start the refill worker")
-        .detail("All slots of max_worker_processes are in use.")
-        .hint("Raise max_worker_processes and restart.")
+    let report = Report::new(PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "could not start the refill worker");
+    if session::is_single_user() {
+        report.detail("Single-user mode has no background workers.").hint("Start the server, then repeat the call.")
+    } else {
+        report.detail("All slots of max_worker_processes are in use.").hint("Raise max_worker_processes and restart.")
+    }
 }
 
 pub fn no_role(name: &str) -> Report {

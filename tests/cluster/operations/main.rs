@@ -12,6 +12,7 @@ mod planted_tables;
 mod point_in_time;
 mod rewind;
 mod segment_dump;
+mod single_user;
 mod switch_back;
 mod template;
 mod upgrade;
