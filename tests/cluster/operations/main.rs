@@ -2,7 +2,9 @@
 //! drops of the extension, planted tables, what monitoring reads, and examples.
 
 mod base_backup;
+mod closed_standby;
 mod create_subscriber;
+mod dump_options;
 mod encodings;
 mod examples;
 mod lease_dump;

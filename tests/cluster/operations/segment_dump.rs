@@ -9,12 +9,12 @@ use idgen_testkit::sql::{PATIENCE, column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-fn file(cluster: &Cluster, name: &str) -> PathBuf {
+pub fn file(cluster: &Cluster, name: &str) -> PathBuf {
     cluster.data_dir().with_file_name(name)
 }
 
 /// A database of the role keeper, with a table that draws from the segment t, and a lease definition.
-fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
+pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     let cluster = Cluster::builder().start_with_extension();
     cluster.execute("CREATE ROLE keeper LOGIN; CREATE ROLE maker; CREATE ROLE drawer LOGIN");
     let mut dba = in_new_database(&cluster, "shop");
@@ -41,7 +41,7 @@ fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     (cluster, dba)
 }
 
-const ROWS: &str = "SELECT concat_ws(' ', tag, step, owner, drawers) FROM idgen.segment
+pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, owner, drawers) FROM idgen.segment
      UNION ALL SELECT concat_ws(' ', name, slots, ttl, owner) FROM idgen.lease_definition
      UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
 

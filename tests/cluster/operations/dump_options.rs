@@ -1,0 +1,122 @@
+//! Options of pg_dump and pg_restore, used by an ordinary owner of a database: parallel jobs, one transaction, data only.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use idgen_testkit::lease::acquire;
+use idgen_testkit::segment::next;
+use idgen_testkit::sql::{column, execute, ids, in_new_database, value};
+use idgen_testkit::{Cluster, run};
+use postgres::Client;
+
+use crate::segment_dump::{ROWS, file, with_database_of_an_ordinary_role};
+
+fn as_keeper(cluster: &Cluster, program: &str, database: &str, options: &[&str]) -> Command {
+    let mut command = cluster.program(program);
+    command.env("PGUSER", "keeper").args(["-d", database]).args(options);
+    command
+}
+
+fn dump(cluster: &Cluster, options: &[&str], to: &Path) {
+    run(as_keeper(cluster, "pg_dump", "shop", options).args(["--no-comments", "-f"]).arg(to));
+}
+
+fn restore(cluster: &Cluster, database: &str, options: &[&str], from: &Path) {
+    run(as_keeper(cluster, "pg_restore", database, options).arg("--exit-on-error").arg(from));
+}
+
+/// A new database of the keeper, with the extension that a superuser has created.
+fn target(cluster: &Cluster, database: &str) -> Client {
+    let mut dba = in_new_database(cluster, database);
+    execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
+    dba
+}
+
+/// The restored database has the rows of its origin, and its segment repeats no value in the table `drawn`.
+fn assert_restored(cluster: &Cluster, database: &str, shop: &mut Client) {
+    let mut dba = cluster.client_in(database);
+    assert_eq!(column::<String>(&mut dba, ROWS), column::<String>(shop, ROWS), "{database}");
+    let mut seen: BTreeSet<i64> = ids(&mut dba, "SELECT id FROM drawn").into_iter().collect();
+    assert_eq!(seen.len(), 30, "{database}");
+    let mut drawer = cluster.client_as(database, "drawer");
+    assert!((0..30).all(|_| seen.insert(next(&mut drawer, "t"))), "{database}: a value repeats");
+}
+
+#[test]
+fn ordinary_owner_dumps_and_restores_with_parallel_jobs_smoke() {
+    let (cluster, mut shop) = with_database_of_an_ordinary_role();
+    let directory = file(&cluster, "dump");
+    dump(&cluster, &["-Fd", "-j", "2"], &directory);
+    target(&cluster, "parallel");
+    restore(&cluster, "parallel", &["-j", "2"], &directory);
+    assert_restored(&cluster, "parallel", &mut shop);
+}
+
+#[test]
+fn ordinary_owner_restores_in_one_transaction_smoke() {
+    let (cluster, mut shop) = with_database_of_an_ordinary_role();
+    let [archive, script] = ["archive", "script"].map(|name| file(&cluster, name));
+    dump(&cluster, &["-Fc"], &archive);
+    dump(&cluster, &["-Fp"], &script);
+    target(&cluster, "by_pg_restore");
+    restore(&cluster, "by_pg_restore", &["-1"], &archive);
+    assert_restored(&cluster, "by_pg_restore", &mut shop);
+    target(&cluster, "by_psql");
+    run(as_keeper(&cluster, "psql", "by_psql", &["-1", "--set=ON_ERROR_STOP=1", "-f"]).arg(&script));
+    assert_restored(&cluster, "by_psql", &mut shop);
+}
+
+/// A restore in one transaction that fails leaves no segment behind.
+#[test]
+fn failed_restore_in_one_transaction_leaves_no_segment() {
+    let (cluster, _shop) = with_database_of_an_ordinary_role();
+    let archive = file(&cluster, "archive");
+    dump(&cluster, &["-Fc"], &archive);
+    let mut dba = target(&cluster, "failed");
+    // The restore creates a table of this name after it has written the rows of idgen, or before: -1 undoes both.
+    execute(&mut dba, "CREATE TABLE drawn ()");
+    let output = as_keeper(&cluster, "pg_restore", "failed", &["-1"]).arg(&archive).output().expect("it runs");
+    assert!(!output.status.success());
+    assert_eq!(column::<String>(&mut dba, ROWS), [""; 0]);
+}
+
+/// Rows of a guarded table cannot be inserted without a fence, so the restore disables the trigger. It must not disable
+/// that of idgen.segment, which an ordinary role cannot do.
+#[test]
+fn ordinary_owner_restores_data_under_a_lease_guard() {
+    let (cluster, mut shop) = with_database_of_an_ordinary_role();
+    let mut keeper = cluster.client_as("shop", "keeper");
+    execute(
+        &mut shop,
+        "CREATE TABLE guarded (n int);
+         ALTER TABLE guarded OWNER TO keeper;
+         CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('writer')",
+    );
+    let token = acquire(&mut keeper, "'writer'").token;
+    let fenced = format!("BEGIN; SELECT lease_fence('writer', {token}); INSERT INTO guarded VALUES (1), (2); COMMIT");
+    execute(&mut keeper, &fenced);
+    let [schema, data] = ["schema_only", "data_only"].map(|name| file(&cluster, name));
+    dump(&cluster, &["-Fc", "--schema-only"], &schema);
+    dump(&cluster, &["-Fc", "--data-only"], &data);
+    let mut dba = target(&cluster, "copied");
+    restore(&cluster, "copied", &[], &schema);
+    assert_eq!(column::<String>(&mut dba, ROWS), [""; 0], "--schema-only has no rows");
+
+    for (options, reason) in [
+        (&["--data-only", "-N", "idgen"][..], "lease"),
+        (&["--data-only", "--disable-triggers"], "must be owner of table"),
+    ] {
+        let output = as_keeper(&cluster, "pg_restore", "copied", options).args(["-1"]).arg(&data).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains(reason), "{options:?}: {message}");
+    }
+    restore(&cluster, "copied", &["--data-only", "-n", "idgen"], &data);
+    restore(&cluster, "copied", &["--data-only", "-N", "idgen", "--disable-triggers"], &data);
+    assert_eq!(ids(&mut dba, "SELECT n::bigint FROM guarded ORDER BY n"), [1, 2]);
+    assert_restored(&cluster, "copied", &mut shop);
+    // Both triggers are as they were.
+    let enabled = "SELECT string_agg(concat(tgname, ' ', tgenabled), ', ' ORDER BY tgname) FROM pg_trigger
+                   WHERE tgrelid IN ('idgen.segment'::regclass, 'guarded'::regclass)";
+    assert_eq!(value::<String>(&mut dba, enabled), "guard O, segment_row A");
+}
