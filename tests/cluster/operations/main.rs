@@ -7,6 +7,7 @@ mod create_subscriber;
 mod dump_options;
 mod encodings;
 mod examples;
+mod extension_drops;
 mod lease_dump;
 mod monitoring;
 mod pg_upgrade;
