@@ -39,7 +39,7 @@ BUILDER := $(and $(SUDO_USER),$(filter $(SUDO_USER),$(shell stat -c %U .)))
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # No target is a file.
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/ /p' Makefile)
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' Makefile)
 
 help: ## list the targets
 	@echo "idgen for PostgreSQL $(PG) (PG=18 selects another version)"

@@ -34,6 +34,7 @@ pages! {
     reference_runs_as_shown: "docs/reference.md",
     errors_run_as_shown: "docs/errors.md",
     troubleshooting_runs_as_shown: "docs/troubleshooting.md",
+    maintenance_runs_as_shown: "docs/maintenance.md",
     operations_run_as_shown: "docs/operations.md",
     security_runs_as_shown: "docs/security.md",
     performance_runs_as_shown: "docs/performance.md",
