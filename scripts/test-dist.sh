@@ -55,7 +55,7 @@ pgxn load "${database[@]}" "$archive"
 assert 'SELECT snowflake_next() > 0'
 assert "SELECT bool_and(ok) FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c(ok boolean)"
 pgxn unload "${database[@]}" "$archive"
-assert "SELECT NOT EXISTS (FROM pg_extension WHERE extname = 'idgen')"
+assert "SELECT NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'idgen')"
 pg_ctl stop
 
 say "pgxn uninstall"
