@@ -27,7 +27,9 @@ CREATE TABLE idgen.segment (
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
 ) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
 -- A dump names roles. The row of a dropped role has its OID, which can be another role's where the dump is restored. So the dump
--- gives its segments to the owner of the database, and omits its grants. The columns are those of the table, in order.
+-- gives its segments to the owner of the database, and omits its grants. Nor does it name the transactions: a restore that
+-- disables the trigger keeps their numbers, which belong to other transactions where it runs. The columns are those of the
+-- table, in order.
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
@@ -37,7 +39,7 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
                                WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
-           creation, version, created_in, changed_in
+           creation, version, 0, 0
     FROM idgen.segment$condition$);
 
 -- Definitions of leases.

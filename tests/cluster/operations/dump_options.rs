@@ -120,3 +120,31 @@ fn ordinary_owner_restores_data_under_a_lease_guard() {
                    WHERE tgrelid IN ('idgen.segment'::regclass, 'guarded'::regclass)";
     assert_eq!(value::<String>(&mut dba, enabled), "guard O, segment_row A");
 }
+
+/// Without its trigger, a restore keeps the columns of idgen.segment as they are in the dump. If these named the transaction
+/// that created the segment on the old server, the transaction with that number here could draw values and roll back.
+#[test]
+fn transaction_with_the_number_of_the_creator_elsewhere_draws_as_any_other() {
+    let [origin, copy] = [(); 2].map(|()| Cluster::builder().conf("autovacuum", "off").start_with_extension());
+    let run_up_to = |client: &mut Client, transaction: i64| {
+        let numbers = format!("WHILE pg_current_xact_id()::text::bigint < {transaction} LOOP COMMIT; END LOOP");
+        execute(client, &format!("DO $$ BEGIN {numbers}; END $$"));
+    };
+    let mut dba = origin.client();
+    // Later than all transactions of the restore.
+    let current = "SELECT pg_current_xact_id()::text::bigint";
+    let reached: i64 = value(&mut dba, current);
+    run_up_to(&mut dba, reached + 1000);
+    let created: i64 = value(&mut dba, &format!("{current} FROM segment_create('t', step => 10)"));
+    let archive = file(&origin, "archive");
+    run(origin.program("pg_dump").args(["-Fc", "-d", "postgres", "-f"]).arg(&archive));
+    run(copy.program("pg_restore").args(["-d", "postgres", "--data-only", "--disable-triggers"]).arg(&archive));
+
+    let mut user = copy.client();
+    run_up_to(&mut user, created - 1);
+    execute(&mut user, "BEGIN");
+    assert_eq!(value::<i64>(&mut user, current), created);
+    let drawn = next(&mut user, "t");
+    execute(&mut user, "ROLLBACK");
+    assert!(next(&mut user, "t") > drawn);
+}
