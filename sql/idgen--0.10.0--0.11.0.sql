@@ -12,3 +12,5 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                  ORDER BY granted.place),
            creation, version, 0, 0
     FROM idgen.segment$condition$);
+
+COMMENT ON EXTENSION idgen IS '64-bit ids and locks that stay correct over crashes, clock steps and failover';

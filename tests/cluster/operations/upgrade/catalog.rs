@@ -48,6 +48,8 @@ const PARTS: &str = "
     SELECT concat_ws(' | ', 'trigger', pg_get_triggerdef(t.oid), tgenabled, obj_description(t.oid, 'pg_trigger'))
     FROM relation r JOIN pg_trigger t ON tgrelid = r.oid WHERE NOT tgisinternal
     UNION ALL
+    SELECT concat_ws(' | ', 'extension', obj_description(oid, 'pg_extension')) FROM pg_extension WHERE extname = 'idgen'
+    UNION ALL
     SELECT concat_ws(' | ', 'dumped', config, condition)
     FROM pg_extension, unnest(extconfig::regclass[], extcondition) AS dumped (config, condition) WHERE extname = 'idgen'
     ORDER BY 1";
