@@ -6,6 +6,7 @@ use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acqui
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
+use pgrx::prelude::*;
 
 /// A lock by its name.
 pub struct Named<'a> {
@@ -69,29 +70,40 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
     // For the session first, in either scope: session locks outlive the subtransaction that catches an error.
     let held: Mutex<Vec<(AdvisoryLock, Acquired)>> = Mutex::new(Vec::with_capacity(names.len()));
     let release_held = || {
-        for (lock, _) in held.lock().drain(..).rev() {
+        for ((lock, _), (hash, _)) in held.lock().drain(..).zip(names) {
             lock.release(Scope::Session);
+            if scope == Scope::Session {
+                holds::released(hash.key, mode);
+            }
         }
     };
     let outcome = xact::in_subtransaction(|| {
         let has_all = names.iter().all(|(hash, name)| {
+            // A cancel that nothing serves here would be reported after the call, which then leaves its locks held.
+            check_for_interrupts!();
             let named = Named { hash: *hash, name: &|| name.clone() };
             let lock = named.lock(mode);
             let acquired = lock.try_acquire(Scope::Session).or_else(|| {
                 let _waiting = named.waiting(mode, scope);
                 acquire_for_session(&lock, limit)
             });
-            acquired.map(|acquired| held.lock().push((lock, acquired))).is_some()
+            let Some(acquired) = acquired else { return false };
+            held.lock().push((lock, acquired));
+            if scope == Scope::Session {
+                named.acquired(mode, scope, acquired);
+            }
+            true
         });
+        check_for_interrupts!();
         has_all.then_some(())
     });
     match outcome {
         Ok(Some(())) => {
-            for ((lock, acquired), (hash, name)) in held.lock().iter().zip(names) {
-                if scope == Scope::Transaction {
+            if scope == Scope::Transaction {
+                for ((lock, acquired), (hash, name)) in held.lock().iter().zip(names) {
                     lock.hand_to_transaction();
+                    Named { hash: *hash, name: &|| name.clone() }.acquired(mode, scope, *acquired);
                 }
-                Named { hash: *hash, name: &|| name.clone() }.acquired(mode, scope, *acquired);
             }
             true
         }

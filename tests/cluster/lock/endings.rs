@@ -141,3 +141,20 @@ fn crash_of_a_waiting_process_leaves_nothing() {
     assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('taken')"));
     assert_eq!(value::<String>(&mut client, "SELECT name || ' ' || scope FROM idgen.locks"), "taken session");
 }
+
+/// Nothing waits, so the call ends long after the timeout, and no wait serves it.
+#[test]
+fn several_locks_whose_call_is_cancelled_without_a_wait_are_released() {
+    let cluster = builder().start_with_extension();
+    let mut observer = cluster.client();
+    let names = "SELECT array_agg('name ' || n) AS names FROM generate_series(1, 5000) AS n";
+    execute(&mut observer, &format!("CREATE TABLE names AS {names}"));
+    for call in ["lock_acquire_many(names)", "lock_try_acquire_many(names)", "lock_acquire_many_xact(names)"] {
+        let mut client = cluster.client();
+        let pid = backend_pid(&mut client);
+        execute(&mut client, "SET statement_timeout = '2 ms'");
+        expect_error(&mut client, &format!("SELECT {call} FROM names"), "57014");
+        assert_eq!(locks_of(&mut observer, pid), 0, "{call}");
+        assert_eq!(value::<i64>(&mut observer, "SELECT count(*) FROM idgen.locks"), 0, "{call}");
+    }
+}
