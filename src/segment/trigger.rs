@@ -35,7 +35,9 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
 )]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::row_trigger_only().raise());
+    let trigger = unsafe { trigger::of(fcinfo) }
+        .filter(|trigger| trigger.relid().is_ok_and(|table| store::SEGMENT.find() == Some(table)))
+        .unwrap_or_else(|| errors::row_trigger_only().raise());
     if !store::IS_ALLOCATION.load(Relaxed) {
         // SAFETY: the trigger's table. PostgreSQL sends the invalidation when the transaction commits.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };

@@ -52,6 +52,11 @@ SELECT count(*) FROM idgen.segment WHERE tag = 'd';
 -- the trigger function serves this table only
 SELECT idgen.segment_row();
 \echo :SQLSTATE
+CREATE TEMP TABLE another (tag text);
+CREATE TRIGGER another BEFORE INSERT ON another FOR EACH ROW EXECUTE FUNCTION idgen.segment_row();
+INSERT INTO another VALUES ('d');
+\echo :SQLSTATE
+DROP TABLE another;
 -- the limits of valid definitions
 SELECT segment_create('least', start => 0, step => 1, min_step => 1, max_step => 1, target_duration => '1 microsecond', upper_bound => 0);
 SELECT segment_create('most', start => 1, step => 1000000000, target_duration => '178000000 years',
