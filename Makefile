@@ -21,6 +21,7 @@ export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 CARGO ?= cargo
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
 # The files of the container images.
@@ -80,7 +81,7 @@ build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)
 	@$(PGRX_PACKAGE) $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE) >/dev/null
-	@scripts/order-sql.sh "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/idgen--$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml).sql"
+	@scripts/order-sql.sh "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/idgen--$(VERSION).sql"
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
