@@ -67,7 +67,7 @@ fn function(row: &Row) -> Function {
 
 pub fn relations(client: &mut Client) -> Vec<Relation> {
     let sql = format!(
-        "SELECT objid::regclass::text, attname::text, format_type(atttypid, NULL)
+        "SELECT objid::regclass::text, quote_ident(attname), format_type(atttypid, NULL)
          FROM {MEMBERS} JOIN pg_attribute ON attrelid = objid AND attnum > 0 AND NOT attisdropped
          WHERE classid = 'pg_class'::regclass ORDER BY 1, attnum"
     );

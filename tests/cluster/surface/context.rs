@@ -4,7 +4,7 @@ use fastrand::Rng;
 use idgen_testkit::sql::{expect_error, value};
 
 use crate::call::Call;
-use crate::session::{Answer, Rows, Session, Statement};
+use crate::session::{Answer, Held, Rows, Session, Statement};
 
 #[derive(Clone, Copy, Debug)]
 pub enum Context {
@@ -78,20 +78,21 @@ impl Context {
             ..Statement::new(&sql)
         };
         let in_block = Statement { recovery: "ROLLBACK", ..statement };
+        let before = session.held();
         let mut rows = Rows::new();
         match self {
             Context::Plain => rows.extend(session.attempt(statement).into_iter().flatten()),
             Context::Block(begin) => {
                 session.frame(begin);
                 rows.extend(session.attempt(in_block).into_iter().flatten());
-                finish(session, rng);
+                finish(session, rng, &before);
             }
             Context::Savepoint => {
                 session.frame("BEGIN; SAVEPOINT s");
                 let undo = Statement { recovery: "ROLLBACK TO s", ..statement };
                 rows.extend(session.attempt(undo).into_iter().flatten());
                 session.frame(if rng.bool() { "ROLLBACK TO s" } else { "RELEASE s" });
-                finish(session, rng);
+                finish(session, rng, &before);
             }
             Context::Prepared(mode) => {
                 let (query, types, values) = call.prepared();
@@ -107,7 +108,7 @@ impl Context {
                 let declare = format!("DECLARE c CURSOR FOR {sql}");
                 let steps = [declare.as_str(), "FETCH 2 FROM c", "FETCH 2 FROM c", "MOVE 1 FROM c"];
                 steps.into_iter().all(|sql| extend(&mut rows, session, Statement { sql, ..in_block }));
-                finish(session, rng);
+                finish(session, rng, &before);
             }
             Context::HoldCursor => {
                 session.frame("BEGIN");
@@ -158,21 +159,17 @@ fn extend(rows: &mut Rows, session: &mut Session, statement: Statement) -> bool 
     succeeded
 }
 
-/// Ends a block, if it is still open. A commit may be refused, and then nothing is held either.
-fn finish(session: &mut Session, rng: &mut Rng) {
-    match rng.u8(..4) {
-        0 => session.frame("ROLLBACK"),
-        1 => {
-            session.attempt(Statement::new("PREPARE TRANSACTION 'fuzz'"));
-            let prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE gid = 'fuzz'";
-            if value::<i64>(&mut session.client, prepared) == 1 {
-                let end = if rng.bool() { "COMMIT PREPARED 'fuzz'" } else { "ROLLBACK PREPARED 'fuzz'" };
-                session.frame(end);
-            }
-        }
-        _ => {
-            session.attempt(Statement::new("COMMIT"));
-        }
+/// Ends a block, if it is still open. If that is refused, the session holds what it held before the block.
+fn finish(session: &mut Session, rng: &mut Rng, before: &Held) {
+    let end = ["ROLLBACK", "PREPARE TRANSACTION 'fuzz'", "COMMIT", "COMMIT"][rng.usize(..4)];
+    // A rollback brings back what the block has released.
+    let ended = session.attempt(Statement { all_or_nothing: false, ..Statement::new(end) });
+    if ended.is_none() {
+        session.assert_nothing_added(before);
+    }
+    let prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE gid = 'fuzz'";
+    if value::<i64>(&mut session.client, prepared) == 1 {
+        session.frame(if rng.bool() { "COMMIT PREPARED 'fuzz'" } else { "ROLLBACK PREPARED 'fuzz'" });
     }
 }
 

@@ -21,7 +21,7 @@ const HELD: &str = "SELECT format('lock %s %s %s', key, mode, granted), coalesce
                     FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()
                     UNION ALL SELECT format('lease %s %s', name, slot), depth FROM idgen.leases WHERE depth > 0";
 
-type Held = BTreeMap<String, i64>;
+pub type Held = BTreeMap<String, i64>;
 
 /// What the rows of a statement say.
 #[derive(Clone, Copy, PartialEq)]
@@ -139,7 +139,7 @@ impl Session {
         }
         let failed = rows.as_ref().is_none_or(|rows| self.says_failed(&statement, rows));
         if failed && statement.all_or_nothing {
-            assert_nothing_added(&before, &self.held());
+            self.assert_nothing_added(&before);
         }
         rows
     }
@@ -202,7 +202,11 @@ impl Session {
         }
     }
 
-    fn held(&mut self) -> Held {
+    pub fn assert_nothing_added(&mut self, before: &Held) {
+        assert_nothing_added(before, &self.held());
+    }
+
+    pub fn held(&mut self) -> Held {
         let mut held = Held::new();
         for row in self.client.query(HELD, &[]).unwrap_or_else(|error| panic!("{HELD}: {error:?}")) {
             *held.entry(row.get(0)).or_default() += i64::from(row.get::<_, i32>(1));
