@@ -53,8 +53,7 @@ impl Builder {
     }
 
     /// Runs the server programs of this directory, which can be of another version, instead of those of `$PG_CONFIG`. The
-    /// cluster gets a new system identifier, and data checksums: initdb of PostgreSQL 18 enables them, and pg_upgrade
-    /// compares.
+    /// cluster gets a new system identifier.
     pub fn bin_dir(mut self, bin_dir: PathBuf) -> Builder {
         self.bin_dir = bin_dir;
         self.new_system_identifier()
@@ -71,7 +70,7 @@ impl Builder {
         let dir = private_dir();
         let data = dir.path().join("data");
         if self.new_system_identifier {
-            template::initdb(program_in(&self.bin_dir, "initdb", dir.path()).arg("--data-checksums"), &data);
+            template::initdb(program_in(&self.bin_dir, "initdb", dir.path()), &data);
         } else {
             template::copy(&data);
         }

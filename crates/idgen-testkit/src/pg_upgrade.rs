@@ -14,7 +14,7 @@ impl Cluster {
     pub fn upgrade(&self, options: &[&str]) -> Cluster {
         let dir = private_dir();
         let new = dir.path().join("data");
-        template::initdb(program("initdb", dir.path()).arg("--data-checksums"), &new);
+        template::initdb(program("initdb", dir.path()), &new);
         Settings::include_in(&new);
         // pg_upgrade starts both servers, with their settings.
         self.settings().write(&new);

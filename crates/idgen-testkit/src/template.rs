@@ -9,8 +9,10 @@ use std::sync::OnceLock;
 use crate::programs::{chown_to_server, program, run};
 
 /// Creates the data directory `data` with a new system identifier, by the program initdb.
-pub(crate) fn initdb(initdb: &mut Command, data: &Path) {
+pub(crate) fn initdb(mut initdb: Command, data: &Path) {
     run(initdb
+        // pg_upgrade requires the same in both clusters, and PostgreSQL 18 has them by default.
+        .arg("--data-checksums")
         .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"])
         // The directory need not survive a crash of the machine. The servers themselves do fsync.
         .args([OsStr::new("--no-sync"), OsStr::new("-D"), data.as_os_str()]));
@@ -36,7 +38,7 @@ impl Template {
         let dir = dir.keep();
         let janitor = janitor(&dir);
         let data = dir.join("data");
-        initdb(&mut program("initdb", &dir), &data);
+        initdb(program("initdb", &dir), &data);
         Template { data, _janitor: janitor }
     }
 }
