@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# test.sh PG PREVIOUS CURRENT: tests two packages, of the released version and of this one, on the clean root where it
+# runs. /blocks has the blocks of the quickstart.
+set -euo pipefail
+
+pg=$1
+previous=$2
+current=$3
+package=postgresql-$pg-idgen
+library=/usr/lib/postgresql/$pg/lib/idgen.so
+
+say() { echo "==> $*"; }
+die() { echo "test-packages: $*" >&2; exit 1; }
+is() { [ "$2" = "$3" ] || die "$1: $2, expected $3"; }
+sql() { runuser -u postgres -- psql -XqAt -v ON_ERROR_STOP=1 -d "${database:-postgres}" "$@"; }
+quietly() { "$@" >/tmp/log 2>&1 || { cat /tmp/log >&2; die "failed: $*"; }; }
+install() { quietly apt-get install -y "$1"; }
+server() { quietly pg_ctlcluster "$pg" test "$1"; }
+
+# Every file that a package can leave, but not what apt and the cluster write by themselves.
+files() {
+  find / -xdev \( -path /proc -o -path /dev -o -path /tmp -o -path /var/cache -o -path '/var/lib/postgresql/*' \
+    -o -path '/var/log/*' -o -path '/run/*' -o -path '/var/lib/apt/*' -o -path '/packages' -o -path '/blocks' \) -prune \
+    -o -printf '%y %m %p\n' | grep -v -e ' /var/lib/dpkg/.*-old$' | sort
+}
+
+purge_leaves_nothing() {
+  quietly apt-get purge -y "$package"
+  files >/tmp/after
+  diff /tmp/before /tmp/after || die "the purged package leaves these files, or removes them"
+}
+
+new_server() {
+  quietly pg_createcluster "$pg" test -- --encoding=UTF8
+  cat >>"/etc/postgresql/$pg/test/postgresql.conf" <<END
+shared_preload_libraries = 'idgen'
+idgen.worker_id = 0
+wal_level = logical
+timezone = UTC
+END
+  server start
+}
+
+quickstart() {
+  local block difference
+  export database=quickstart
+  database=postgres sql -c "CREATE DATABASE quickstart"
+  for block in /blocks/*.sql; do
+    runuser -u postgres -- psql -Xq -v ON_ERROR_STOP=1 -d quickstart -f "$block" >/tmp/printed 2>&1 ||
+      { cat "$block" /tmp/printed >&2; die "a block of the quickstart failed"; }
+    [ ! -e "${block%.sql}.out" ] || difference=$(diff --ignore-trailing-space --ignore-blank-lines "${block%.sql}.out" \
+      /tmp/printed) || die "$(cat "$block"): $difference"
+  done
+  say "quickstart: $(find /blocks -name '*.sql' | wc -l) blocks ran, $(find /blocks -name '*.out' | wc -l) outputs equal"
+}
+
+# dpkg renames the new file over the old one. A server that has loaded the old one keeps it.
+upgrade_under_a_running_server() {
+  local pid first second old
+  old=$(sql -c "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")
+  pid=$(head -n 1 "/var/lib/postgresql/$pg/test/postmaster.pid")
+  first=$(sql -c "SELECT snowflake_next()")
+  coproc session { sql 2>&1; }
+  echo "SELECT pg_backend_pid();" >&"${session[1]}"
+  read -r backend <&"${session[0]}"
+
+  install "$current"
+  is "libraries in the old server's memory that are deleted" \
+    "$(grep -c "$library (deleted)" "/proc/$pid/maps" | sed 's/[1-9][0-9]*/some/')" some
+  echo "SELECT snowflake_next(), pg_backend_pid();" >&"${session[1]}"
+  IFS='|' read -r second same <&"${session[0]}"
+  is "backend of the open session" "$same" "$backend"
+  [ "$second" -gt "$first" ] || die "id $second is not above $first"
+  [ "$(sql -c "SELECT snowflake_next()")" -gt "$second" ] || die "a new session's id is not above $second"
+  is "postmaster" "$(head -n 1 "/var/lib/postgresql/$pg/test/postmaster.pid")" "$pid"
+  is "version of the library in memory" "$(sql -c "SELECT idgen.status()->'version'->>'library'")" "$old"
+  echo '\q' >&"${session[1]}"
+  say "the server of $old survives the upgrade of the package"
+
+  server restart
+  versions "f"
+  [ "$(sql -c "SELECT snowflake_next()")" -gt "$second" ] || die "an id after the restart is not above $second"
+  sql -c "ALTER EXTENSION idgen UPDATE"
+  versions "t"
+  [ "$(sql -c "SELECT snowflake_next()")" -gt "$second" ] || die "an id after the UPDATE is not above $second"
+  say "$old runs under the new library, and is now $(sql -c "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")"
+}
+
+# The check "versions" says whether the library and the SQL objects have the same version.
+versions() {
+  is "check of the versions" "$(sql -c "SELECT ok FROM jsonb_to_recordset(idgen.status()->'checks') AS c(\"check\" text, ok bool)
+    WHERE \"check\" = 'versions'")" "$1"
+}
+
+quietly apt-get update
+files >/tmp/before
+say "install $current"
+install "$current"
+new_server
+quickstart
+server stop
+quietly pg_dropcluster "$pg" test
+purge_leaves_nothing
+
+say "install $previous, then upgrade to $current"
+database=postgres
+install "$previous"
+new_server
+sql -c "CREATE EXTENSION idgen"
+upgrade_under_a_running_server
+server stop
+quietly apt-get remove -y "$package"
+[ ! -e "$library" ] || die "the removed package leaves its library"
+quietly pg_dropcluster "$pg" test
+purge_leaves_nothing
+say "removed and purged without a trace"
