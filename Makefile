@@ -73,6 +73,9 @@ lint-deps: ## install cargo-deny, which checks the dependencies
 sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
 	@scripts/setup.sh sbom-deps
 
+packaging-deps: deps ## install the tools that build and test packages
+	@scripts/setup.sh packaging-deps
+
 all: build ## the name of `make build` in PGXS, which pgxn uses
 
 # Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
@@ -101,6 +104,15 @@ uninstall: ## remove the files that `make install` has installed
 	$$sudo rm -fv "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)/idgen.so" \
 	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/idgen.control" \
 	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"/idgen--*.sql
+
+deb: packaging-deps build ## build a Debian package for Debian's PostgreSQL, into target/packages
+	@packaging/deb/build.sh
+
+rpm: packaging-deps build ## build an RPM with the paths of the PostgreSQL project's, into target/packages
+	@packaging/rpm/build.sh
+
+test-packages: packaging-deps ## build the packages and test them on clean roots of Debian 12 and 13 (as root)
+	@packaging/test.sh
 
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
 	@scripts/installcheck.sh
@@ -166,7 +178,7 @@ lint: deps lint-deps ## check the format, clippy, the scripts, and the licences 
 	@$(CARGO) clippy -p idgen -p idgen-bench-noop $(FEATURES) --all-targets -- -D warnings
 	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
 	@echo "==> scripts"
-	@for script in scripts/*.sh .ci/run; do bash -n "$$script" || exit 1; done
+	@for script in scripts/*.sh packaging/*.sh packaging/*/*.sh .ci/run; do bash -n "$$script" || exit 1; done
 	@echo "==> dependencies: licences, bans, sources ('make advisories' looks for vulnerabilities)"
 	@scripts/deny.sh licenses bans sources
 

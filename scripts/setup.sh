@@ -29,11 +29,16 @@ guide_packages=(
   etcd-server # where Patroni's members elect their leader
 )
 bench_packages=(redis-server etcd-server)
+packaging_packages=(
+  debhelper patchelf python3    # build the packages
+  lintian rpm rpmlint debootstrap # test them, on clean roots
+)
 # cargo-pgrx must be of the same version as the library.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 mdbook=0.5.4
 cargo_deny=0.20.2
 cargo_cyclonedx=0.5.9
+generate_rpm=0.21.1
 pgxn_meta=0.7.0 # it validates META.json
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 
@@ -152,6 +157,10 @@ install_pgxn_meta() {
   [[ $(pgxn_meta --version 2>/dev/null) == "pgxn_meta $pgxn_meta"* ]] ||
     install_program pgxn_meta "$pgxn_meta" "${unoptimized[@]}"
 }
+install_generate_rpm() {
+  [ "$(cargo generate-rpm --version 2>/dev/null)" = "cargo-generate-rpm $generate_rpm" ] ||
+    install_program cargo-generate-rpm "$generate_rpm"
+}
 
 # Installs the Python and Node packages of the guides into a cache, again whenever their lists change.
 provide_guide_packages() {
@@ -213,6 +222,10 @@ sbom-deps)
   install_missing build-essential jq
   check_rust
   install_cargo_cyclonedx
+  ;;
+packaging-deps)
+  install_missing "${packaging_packages[@]}"
+  install_generate_rpm
   ;;
 *) die "usage: setup.sh GROUP, one of those in $0" ;;
 esac

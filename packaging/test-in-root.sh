@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh PG PREVIOUS CURRENT: tests two packages, of the released version and of this one, on the clean root where it
-# runs. /blocks has the blocks of the quickstart.
+# test-in-root.sh PG PREVIOUS CURRENT: tests two Debian packages, of the released version and of this one, on the clean
+# root where it runs. /blocks has the blocks of the quickstart. /usr/pgsql-PG has what the RPM installs there.
 set -euo pipefail
 
 pg=$1
@@ -20,7 +20,7 @@ server() { quietly pg_ctlcluster "$pg" test "$1"; }
 # Every file that a package can leave, but not what apt and the cluster write by themselves.
 files() {
   find / -xdev \( -path /proc -o -path /dev -o -path /tmp -o -path /var/cache -o -path '/var/lib/postgresql/*' \
-    -o -path '/var/log/*' -o -path '/run/*' -o -path '/var/lib/apt/*' -o -path '/packages' -o -path '/blocks' \) -prune \
+    -o -path '/var/log/*' -o -path '/run/*' -o -path '/var/lib/apt/*' -o -path /packages -o -path /blocks -o -path '/usr/pgsql-*' \) -prune \
     -o -printf '%y %m %p\n' | grep -v -e ' /var/lib/dpkg/.*-old$' | sort
 }
 
@@ -31,7 +31,7 @@ purge_leaves_nothing() {
 }
 
 new_server() {
-  quietly pg_createcluster "$pg" test -- --encoding=UTF8
+  quietly pg_createcluster --port=5432 --encoding=UTF8 "$pg" test
   cat >>"/etc/postgresql/$pg/test/postgresql.conf" <<END
 shared_preload_libraries = 'idgen'
 idgen.worker_id = 0
@@ -39,6 +39,11 @@ wal_level = logical
 timezone = UTC
 END
   server start
+}
+
+drop_server() {
+  server stop
+  quietly pg_dropcluster "$pg" test
 }
 
 quickstart() {
@@ -52,6 +57,16 @@ quickstart() {
       /tmp/printed) || die "$(cat "$block"): $difference"
   done
   say "quickstart: $(find /blocks -name '*.sql' | wc -l) blocks ran, $(find /blocks -name '*.out' | wc -l) outputs equal"
+}
+
+# Debian's server finds the RPM's files through links. Everything else is as on a system of RPMs.
+rpm_works() {
+  local file
+  ln -s "/usr/pgsql-$pg/lib/idgen.so" "$library"
+  for file in "/usr/pgsql-$pg/share/extension"/*; do ln -s "$file" "/usr/share/postgresql/$pg/extension/"; done
+  new_server
+  quickstart
+  drop_server
 }
 
 # dpkg renames the new file over the old one. A server that has loaded the old one keeps it.
@@ -98,8 +113,7 @@ say "install $current"
 install "$current"
 new_server
 quickstart
-server stop
-quietly pg_dropcluster "$pg" test
+drop_server
 purge_leaves_nothing
 
 say "install $previous, then upgrade to $current"
@@ -108,9 +122,11 @@ install "$previous"
 new_server
 sql -c "CREATE EXTENSION idgen"
 upgrade_under_a_running_server
-server stop
 quietly apt-get remove -y "$package"
 [ ! -e "$library" ] || die "the removed package leaves its library"
-quietly pg_dropcluster "$pg" test
+drop_server
 purge_leaves_nothing
 say "removed and purged without a trace"
+
+say "the files of the RPM"
+rpm_works
