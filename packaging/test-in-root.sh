@@ -20,8 +20,8 @@ server() { quietly pg_ctlcluster "$pg" test "$1"; }
 # Every file that a package can leave, but not what apt and the cluster write by themselves.
 files() {
   find / -xdev \( -path /proc -o -path /dev -o -path /tmp -o -path /var/cache -o -path '/var/lib/postgresql/*' \
-    -o -path '/var/log/*' -o -path '/run/*' -o -path '/var/lib/apt/*' -o -path /packages -o -path /blocks -o -path '/usr/pgsql-*' \) -prune \
-    -o -printf '%y %m %p\n' | grep -v -e ' /var/lib/dpkg/.*-old$' | sort
+    -o -path '/var/log/*' -o -path '/run/*' -o -path '/var/lib/apt/*' -o -path /packages -o -path /blocks \
+    -o -path '/usr/pgsql-*' \) -prune -o -printf '%y %m %p\n' | grep -v -e ' /var/lib/dpkg/.*-old$' | sort
 }
 
 purge_leaves_nothing() {
@@ -56,7 +56,7 @@ quickstart() {
     [ ! -e "${block%.sql}.out" ] || difference=$(diff --ignore-trailing-space --ignore-blank-lines "${block%.sql}.out" \
       /tmp/printed) || die "$(cat "$block"): $difference"
   done
-  say "quickstart: $(find /blocks -name '*.sql' | wc -l) blocks ran, $(find /blocks -name '*.out' | wc -l) outputs equal"
+  say "quickstart: $(ls /blocks/*.sql | wc -l) blocks ran, $(ls /blocks/*.out | wc -l) outputs equal"
 }
 
 # Debian's server finds the RPM's files through links. Everything else is as on a system of RPMs.
@@ -72,7 +72,7 @@ rpm_works() {
 # dpkg renames the new file over the old one. A server that has loaded the old one keeps it.
 upgrade_under_a_running_server() {
   local pid first second old
-  old=$(sql -c "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")
+  old=$(extension_version)
   pid=$(head -n 1 "/var/lib/postgresql/$pg/test/postmaster.pid")
   first=$(sql -c "SELECT snowflake_next()")
   coproc session { sql 2>&1; }
@@ -98,14 +98,16 @@ upgrade_under_a_running_server() {
   sql -c "ALTER EXTENSION idgen UPDATE"
   versions "t"
   [ "$(sql -c "SELECT snowflake_next()")" -gt "$second" ] || die "an id after the UPDATE is not above $second"
-  say "$old runs under the new library, and is now $(sql -c "SELECT extversion FROM pg_extension WHERE extname = 'idgen'")"
+  say "$old runs under the new library, and is now $(extension_version)"
 }
 
 # The check "versions" says whether the library and the SQL objects have the same version.
 versions() {
-  is "check of the versions" "$(sql -c "SELECT ok FROM jsonb_to_recordset(idgen.status()->'checks') AS c(\"check\" text, ok bool)
-    WHERE \"check\" = 'versions'")" "$1"
+  is "check of the versions" "$(sql -c "SELECT ok FROM jsonb_to_recordset(idgen.status()->'checks')
+    AS c(\"check\" text, ok bool) WHERE \"check\" = 'versions'")" "$1"
 }
+
+extension_version() { sql -c "SELECT extversion FROM pg_extension WHERE extname = 'idgen'"; }
 
 quietly apt-get update
 files >/tmp/before

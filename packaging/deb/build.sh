@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [CHECKOUT]: packs what `make build` has left in target/package/pg$PG of the checkout, by default of this one,
-# into target/packages/postgresql-$PG-idgen_VERSION-1_ARCH.deb of the same checkout. Two runs over one build give the same
-# package: its times are those of the commit.
+# into target/packages/postgresql-$PG-idgen_VERSION-1_ARCH.deb of the same checkout. Two runs over one build give the
+# same package: its times are those of the commit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [CHECKOUT]: packs what `make build` has left in target/package/pg$PG of the checkout, by default of this one,
-# into target/packages/idgen_$PG-VERSION-1.ARCH.rpm of the same checkout, with the paths of the PostgreSQL project's RPMs.
-# Two runs over one build give the same package.
+# into target/packages/idgen_$PG-VERSION-1.ARCH.rpm of the same checkout, with the paths of the PostgreSQL project's
+# RPMs. Two runs over one build give the same package.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
