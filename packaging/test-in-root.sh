@@ -24,10 +24,11 @@ files() {
     -o -path '/usr/pgsql-*' \) -prune -o -printf '%y %m %p\n' | grep -v -e ' /var/lib/dpkg/.*-old$' | sort
 }
 
-purge_leaves_nothing() {
-  quietly apt-get purge -y "$package"
+# leaves_nothing remove|purge
+leaves_nothing() {
+  quietly apt-get "$1" -y "$package"
   files >/tmp/after
-  diff /tmp/before /tmp/after || die "the purged package leaves these files, or removes them"
+  diff /tmp/before /tmp/after || die "after $1, these files are left or missing"
 }
 
 new_server() {
@@ -116,7 +117,7 @@ install "$current"
 new_server
 quickstart
 drop_server
-purge_leaves_nothing
+leaves_nothing purge
 
 say "install $previous, then upgrade to $current"
 database=postgres
@@ -124,10 +125,8 @@ install "$previous"
 new_server
 sql -c "CREATE EXTENSION idgen"
 upgrade_under_a_running_server
-quietly apt-get remove -y "$package"
-[ ! -e "$library" ] || die "the removed package leaves its library"
 drop_server
-purge_leaves_nothing
+leaves_nothing remove
 say "removed and purged without a trace"
 
 say "the files of the RPM"

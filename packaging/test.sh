@@ -92,7 +92,7 @@ test_suite() {
 # Installs the RPM into an empty root, removes it, and installs it again for the server's test.
 install_rpm() {
   local pg=$1 root=$work/rpm package=$work/packages/idgen_$1-$version-1.*.rpm name=idgen_$1
-  in_rpm_root() { rpm --root "$root" --dbpath /var/lib/rpm "$@"; }
+  in_rpm_root() { rpm --force-debian --root "$root" --dbpath /var/lib/rpm "$@"; }
   installed() { (cd "$root" && find usr -type f,l -printf '/%p\n' | sort); }
   mkdir "$root"
   in_rpm_root --install --nodeps $package
