@@ -11,6 +11,8 @@ DESTDIR ?=
 ROUNDS ?= 1
 # How long `make fuzz` runs each fuzz target.
 SECONDS ?= 60
+# The releases of Debian of `make test-packages`, by default all.
+SUITES ?=
 # The subjects of `make bench`, by default all of them. --quick only checks that the bench works.
 BENCH ?=
 
@@ -111,8 +113,8 @@ deb: packaging-deps build ## build a Debian package for Debian's PostgreSQL, int
 rpm: packaging-deps build ## build an RPM with the paths of the PostgreSQL project's, into target/packages
 	@packaging/rpm/build.sh
 
-test-packages: packaging-deps ## build the packages and test them on clean roots of Debian 12 and 13 (as root)
-	@packaging/test.sh
+test-packages: packaging-deps ## build the packages and test them on clean roots (as root); SUITES=bookworm, trixie or both
+	@packaging/test.sh $(SUITES)
 
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
 	@scripts/installcheck.sh
