@@ -24,6 +24,7 @@ released=$(git rev-parse --verify --quiet "$begun^") ||
 build_both() {
   cat <<END
 set -e
+export PATH=\$PATH:\$HOME/.cargo/bin
 make -s deb rpm PG=$1
 [ -n "\$(find $2/target/packages -name '*.deb' 2>/dev/null)" ] || {
   make -s -C $2 build PG=$1
