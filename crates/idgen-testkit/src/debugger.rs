@@ -61,8 +61,13 @@ impl Debugger {
         self.base_of(&program) + offset_of(&program, function)
     }
 
-    /// The address at which the program is mapped.
+    /// The address at which the program is mapped, to which its symbols are relative. 0 if they are addresses.
     fn base_of(&self, program: &Path) -> u64 {
+        /// The type of a program that is not position-independent, in byte 16 of an ELF file.
+        const ET_EXEC: u8 = 2;
+        if std::fs::read(program).expect("the program is readable")[16] == ET_EXEC {
+            return 0;
+        }
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("the process exists");
         let of_program = |line: &&str| line.ends_with(&program.display().to_string());
         let first = maps.lines().find(of_program).expect("the program is mapped");
@@ -78,7 +83,7 @@ impl Drop for Debugger {
     }
 }
 
-/// The offset of a function in a position-independent program. `nm` comes with the linker.
+/// The value of a function's symbol. `nm` comes with the linker.
 fn offset_of(program: &Path, function: &str) -> u64 {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(program).output().expect("nm is installed");
     let symbols = String::from_utf8(output.stdout).expect("names of functions");
