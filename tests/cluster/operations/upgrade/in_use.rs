@@ -122,7 +122,8 @@ fn assert_all_true(client: &mut Client, usages: &[&Usage], when: &str) {
 
 #[test]
 fn data_and_objects_in_use_continue_over_the_upgrade_from_any_release_smoke() {
-    let cluster = Cluster::builder().conf("idgen.worker_id", "0").start();
+    // A refill worker for each database.
+    let cluster = Cluster::builder().conf("idgen.worker_id", "0").conf("max_worker_processes", "32").start();
     for release in releases(&cluster) {
         let (database, mut client) = install(&cluster, &release);
         let mut holder = cluster.client_in(&database);
