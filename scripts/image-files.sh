@@ -27,6 +27,7 @@ copy_licenses_of_crates() {
 
 rm -rf "$to"
 install -D -m 0644 -t "$to/lib" "$stage$("$PG_CONFIG" --pkglibdir)/idgen.so"
+strip --strip-unneeded "$to/lib/idgen.so" # four fifths of it are for debuggers
 install -D -m 0644 -t "$to/share/extension" "$stage$("$PG_CONFIG" --sharedir)"/extension/idgen*
 install -D -m 0644 -t "$to/licenses/idgen" LICENSE
 copy_licenses_of_crates
