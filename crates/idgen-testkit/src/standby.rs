@@ -67,13 +67,13 @@ impl Cluster {
         assert!(row.get::<_, bool>(0), "not promoted in {PATIENCE:?}\n{}", self.log_tail());
     }
 
-    /// Waits until this standby has replayed the WAL that the primary has written so far. A commit flushes it first: after a
-    /// step of the clock back, PostgreSQL's WAL writer writes, but flushes nothing until the clock is where it was.
+    /// Waits until this standby has replayed the WAL that the primary has written so far. After a step of the clock back,
+    /// PostgreSQL's WAL writer flushes nothing until the clock is where it was. A switch to the next segment flushes, and is
+    /// no commit, whose time would matter.
     pub fn wait_until_replayed(&self, primary: &Cluster) {
-        let mut client = primary.client();
-        client.query_one("SELECT pg_logical_emit_message(true, '', '')", &[]).expect("a primary");
-        let row = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).expect("a primary");
-        let flushed: String = row.get(0);
+        let sql = "SELECT (CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_lsn() THEN pg_switch_wal()
+                                ELSE pg_current_wal_lsn() END)::text";
+        let flushed: String = primary.client().query_one(sql, &[]).expect("a primary").get(0);
         let mut standby = self.client();
         self.wait_for(PATIENCE, &format!("WAL to be replayed up to {flushed}"), || {
             let row = standby.query_one("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", &[&flushed]);
