@@ -23,7 +23,7 @@ export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 CARGO ?= cargo
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+VERSION = $(shell scripts/version.sh)
 FEATURES = --no-default-features --features pg$(PG)
 STAGE = target/package/pg$(PG)
 # The files of the container images.
@@ -74,6 +74,9 @@ lint-deps: ## install cargo-deny, which checks the dependencies
 
 sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
 	@scripts/setup.sh sbom-deps
+
+image-deps:
+	@scripts/setup.sh image-deps
 
 packaging-deps: deps ## install the tools that build and test packages
 	@scripts/setup.sh packaging-deps
@@ -206,7 +209,7 @@ dist: ## pack the last commit for PGXN, into target/packages
 test-dist: dist-deps deps dist ## install and check the PGXN archive by pgxn, on a private copy of PostgreSQL
 	@scripts/test-dist.sh
 
-image-files: build ## lay out the files of the container images, in target/image
+image-files: image-deps build ## lay out the files of the container images, in target/image
 	@echo "==> files of the images for PostgreSQL $(PG)"
 	@scripts/image-files.sh "$(STAGE)" "$(IMAGE)"
 

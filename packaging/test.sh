@@ -14,7 +14,7 @@ say() { echo "==> $*"; }
 die() { echo "test-packages: $*" >&2; exit 1; }
 
 [ "$(id -u)" = 0 ] || die "a test on a clean root needs chroot: run it as root, or with sudo"
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 # The release is tagged, or it is the commit before the one that began this version.
 begun=$(git log -1 --format=%H -G'^version = ' -- Cargo.toml)
 released=$(git rev-parse --verify --quiet "$begun^") ||

@@ -2,12 +2,13 @@
 # build-postgresql.sh DIRECTORY: builds PostgreSQL $PG for tests in DIRECTORY, unless it exists. The source package is
 # from a newer suite of Debian, on this system's mirror. The system's apt configuration and lists do not change.
 set -euo pipefail
+scripts=$(cd "$(dirname "$0")" && pwd)
+. "$scripts/make-once.sh"
 
 PG=${PG:?}
 prefix=$1
 suites=(stable testing unstable)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
-work=$prefix.building
 unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles take them for those of a parent makefile of their own
 
 say() { echo "==> $*"; }
@@ -26,8 +27,7 @@ private_apt() {
 # apt verifies the signature of the suite, and the tarball by the suite's checksums.
 download() {
   local mirror suite
-  mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' | sed -n 's/^Debian //p' | head -n 1)
-  [ -n "$mirror" ] || die "apt has no lists of a Debian mirror: run apt-get update, or set PG_CONFIG"
+  mirror=$("$scripts/debian-mirror.sh")
   for suite in "${suites[@]}"; do
     echo "deb-src [signed-by=$keys] $mirror $suite main"
   done >"$work/sources.list"
@@ -40,24 +40,16 @@ download() {
 }
 
 # Debian's patches change paths, so this builds the release itself. The options are those that the tests need.
-build() {
-  local source=$work/source
-  mkdir "$source"
-  tar -xf "$work"/postgresql-"$PG"_*.orig.tar.* -C "$source" --strip-components=1
-  cd "$source"
+build() (
+  say "build PostgreSQL $PG from its source package (takes minutes, once)"
+  download
+  mkdir "$work/source"
+  tar -xf "$work"/postgresql-"$PG"_*.orig.tar.* -C "$work/source" --strip-components=1
+  cd "$work/source"
   quietly ./configure --quiet --prefix="$prefix" --with-icu --with-openssl
   quietly make -s -j "$(nproc)" all
   quietly make -s -j "$(nproc)" install DESTDIR="$work/root"
-}
+  mv "$work/root$prefix" "$work/result"
+)
 
-mkdir -p "${prefix%/*}"
-exec 9>"$prefix.lock"
-flock 9 # another checkout may build the same version
-[ ! -x "$prefix/bin/pg_config" ] || exit 0
-rm -rf "$work" # a killed build leaves it
-trap 'rm -rf "$work"' EXIT
-mkdir "$work"
-say "build PostgreSQL $PG from its source package (takes minutes, once)"
-download
-(build)
-mv "$work/root$prefix" "$prefix" # atomic: an existing installation is complete
+make_once "$prefix" build

@@ -7,7 +7,7 @@ die() { echo "dist: $*" >&2; exit 1; }
 
 [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$PWD" ] || die "this is no checkout of the repository"
 git diff --quiet HEAD || die "the archive is that of the last commit: commit or stash the changes"
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 archive=target/packages/idgen-$version.zip
 mkdir -p "${archive%/*}"
 git archive --format=zip --prefix="idgen-$version/" --output="$archive" HEAD

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 tag=$1
 die() { echo "release-check: $*" >&2; exit 1; }
 
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 [ "$tag" = "v$version" ] || die "the tag $tag is not v$version, the version in Cargo.toml"
 scripts/release-notes.sh "$version" >/dev/null
 cd sql

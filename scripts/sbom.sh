@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(scripts/version.sh)
 sbom=target/packages/idgen-$version.cdx.json
 features=(--no-default-features --features "pg${PG:-15}")
 

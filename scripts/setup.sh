@@ -30,7 +30,7 @@ guide_packages=(
 )
 bench_packages=(redis-server etcd-server)
 packaging_packages=(
-  debhelper patchelf python3    # build the packages
+  debhelper patchelf python3      # build the packages
   lintian rpm rpmlint debootstrap # test them, on clean roots
 )
 # cargo-pgrx must be of the same version as the library.
@@ -223,6 +223,7 @@ sbom-deps)
   check_rust
   install_cargo_cyclonedx
   ;;
+image-deps) install_missing python3 ;; # packaging/copyright
 packaging-deps)
   install_missing "${packaging_packages[@]}"
   install_generate_rpm

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-archive=$PWD/target/packages/idgen-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml).zip
+archive=$PWD/target/packages/idgen-$(scripts/version.sh).zip
 work=$(mktemp -d /tmp/idgen-dist.XXXXXX)
 server=$work/server
 
@@ -31,7 +31,7 @@ bindir=$("$pg_config" --bindir)
 sharedir=$("$pg_config" --sharedir)
 # pgxn calls make with PG_CONFIG alone.
 unset PG PG_CONFIG MAKEFLAGS MAKELEVEL MFLAGS
-# pgxn unpacks the archive anew for each command. The crates of others are compiled once.
+# pgxn unpacks the archive for each command. Outside of it, Cargo compiles the dependencies once.
 export CARGO_TARGET_DIR=$PWD/target/dist
 
 say "pgxn install"

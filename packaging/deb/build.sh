@@ -1,16 +1,9 @@
 #!/usr/bin/env bash
-# build.sh [CHECKOUT]: packs what `make build` has left in target/package/pg$PG of the checkout, by default of this one,
-# into target/packages/postgresql-$PG-idgen_VERSION-1_ARCH.deb of the same checkout. Two runs over one build give the
-# same package: its times are those of the commit.
+# build.sh [CHECKOUT]: packs what packaging/tree.sh describes into postgresql-$PG-idgen_VERSION-1_ARCH.deb.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. packaging/tree.sh
 
-PG=${PG:?}
-packaging=$PWD/packaging
-checkout=$(realpath "${1:-.}")
-stage=$checkout/target/package/pg$PG
-output=$checkout/target/packages
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$checkout/Cargo.toml")
 work=$output/deb-$PG
 source=$work/idgen-$version
 
@@ -28,12 +21,10 @@ rm -rf "$work"
 mkdir -p "$source"
 cp -R "$stage" "$source/stage"
 cp "$checkout"/{README,CHANGELOG}.md "$source"
-cp -R "$packaging/deb/debian" "$source"
+cp -R packaging/deb/debian "$source"
 sed -i "s/@PG@/$PG/g" "$source/debian/control"
-"$packaging/copyright" "$checkout" "pg$PG" >"$source/debian/copyright"
+packaging/copyright "$checkout" "pg$PG" >"$source/debian/copyright"
 
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$checkout" log -1 --format=%ct)}
-export SOURCE_DATE_EPOCH
 cat >"$source/debian/changelog" <<END
 idgen ($version-1) unstable; urgency=medium
 

@@ -89,6 +89,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
             });
             let Some(acquired) = acquired else { return false };
             held.lock().push((lock, acquired));
+            // Before the last check below: a thousand names take a while.
             if scope == Scope::Session {
                 named.acquired(mode, scope, acquired);
             }

@@ -38,7 +38,10 @@ fn table<'a>(page: &'a Document, headings: &'a [&str]) -> Result<&'a Table, Stri
 fn readme_names_the_version_of_the_extension() {
     let (_cluster, mut client) = client();
     let version = strings(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'").concat();
-    assert!(text_of("README.md").contains(&format!("This is version {version}.")), "the README is not of {version}");
+    assert!(
+        text_of("README.md").contains(&format!("The current version is {version}.")),
+        "the README is not of {version}"
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn recreate(round: usize) -> String {
     )
 }
 
-/// What a session meets whose objects go away: no function, no table, no segment, no term, a deadlock with the drop, no
+/// The errors of a session whose objects go away: no function, no table, no segment, no term, a deadlock with the drop, no
 /// refill while the drop waits for the session.
 const EXPECTED: [&str; 6] = ["42883", "42P01", "42704", "55000", "40P01", "55P03"];
 
@@ -52,7 +52,7 @@ fn first_id(message: &SimpleQueryMessage) -> Option<i64> {
     row.get(0)?.parse().ok()
 }
 
-/// What the sessions do meanwhile. The ids in the first column are collected.
+/// Statements that the sessions repeat during the drops. The test collects the ids in their first columns.
 const WORK: [&str; 8] = [
     "SELECT snowflake_next_many(20)",
     "SELECT segment_next_many('t', 30)",

@@ -4,11 +4,11 @@ use idgen_testkit::ids::{assert_distinct, last};
 use idgen_testkit::sql::{execute, ids};
 use idgen_testkit::{Cluster, Stop, high_water, run};
 
-/// What the old primary does beside the usual.
+/// A case of the old primary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Case {
     Usual,
-    /// Ids that nobody else knows are 100 s ahead of the clock.
+    /// Ids that no other server knows are 100 s ahead of the clock.
     FarAhead,
     /// The same, and its directory idgen is put back after pg_rewind.
     FarAheadWithItsOwnMark,

@@ -24,7 +24,7 @@ fn small_repository() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("sql")).unwrap();
     fs::create_dir_all(root.path().join("scripts")).unwrap();
-    for script in ["release-check.sh", "release-notes.sh"] {
+    for script in ["release-check.sh", "release-notes.sh", "version.sh"] {
         fs::copy(repository().join("scripts").join(script), root.path().join("scripts").join(script)).unwrap();
     }
     let changes = "# Changelog\n\n## 1.1.0\n\nSee [a](docs/a.md#b) and [c](https://c.example/d).\n\n- e\n\n## 1.0.0\n\nf\n\n## 0.9.0\n\n";

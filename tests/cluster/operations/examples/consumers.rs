@@ -124,12 +124,22 @@ fn messages(message_ids: &[i64], times: u64, seed: u64) -> Vec<String> {
     lines.collect()
 }
 
-#[test]
-fn idempotent_consumers_handle_a_message_once_although_they_are_killed() {
+/// A server with the tables of the idempotent consumer, and the account of the messages.
+fn server_with_account() -> (Cluster, Client) {
     let cluster = server();
     let mut client = cluster.client();
     create_tables(&mut client, "idempotent_consumer.py");
     execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    (cluster, client)
+}
+
+fn balance(client: &mut Client) -> i64 {
+    value(client, "SELECT balance::bigint FROM account")
+}
+
+#[test]
+fn idempotent_consumers_handle_a_message_once_although_they_are_killed() {
+    let (cluster, mut client) = server_with_account();
     let message_ids = ids(&mut client, "SELECT snowflake_next_many(400)");
     let handle = |seed: u64| start_handling(&cluster, &messages(&message_ids, 2, seed));
     // Killed after some messages, mostly in the middle of one.
@@ -141,15 +151,12 @@ fn idempotent_consumers_handle_a_message_once_although_they_are_killed() {
     let lines: Vec<String> = running.into_iter().flat_map(|program| finish(program, &cluster)).collect();
     assert_eq!(lines.len(), 3 * 800);
     assert!(lines.iter().all(|line| line.starts_with("handled ") || line.starts_with("repeated ")));
-    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5 * 400);
+    assert_eq!(balance(&mut client), 5 * 400);
 }
 
 #[test]
 fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
-    let cluster = server();
-    let mut client = cluster.client();
-    create_tables(&mut client, "idempotent_consumer.py");
-    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let (cluster, mut client) = server_with_account();
     for (end, outcome) in [("COMMIT", "repeated"), ("ROLLBACK", "handled")] {
         let id: i64 = value(&mut client, "SELECT snowflake_next()");
         execute(&mut client, &format!("BEGIN; INSERT INTO message_handled VALUES ('billing', {id})"));
@@ -165,15 +172,12 @@ fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
         execute(&mut client, end);
         assert_eq!(finish(program, &cluster), [format!("{outcome} {id}")]);
     }
-    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5);
+    assert_eq!(balance(&mut client), 5);
 }
 
 #[test]
 fn idempotent_consumer_that_is_cut_off_leaves_the_message_to_the_next_delivery() {
-    let cluster = server();
-    let mut client = cluster.client();
-    create_tables(&mut client, "idempotent_consumer.py");
-    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let (cluster, mut client) = server_with_account();
     let id: i64 = value(&mut client, "SELECT snowflake_next()");
     let handle = || start_handling(&cluster, &messages(&[id], 1, 0));
     execute(&mut client, "BEGIN; UPDATE account SET balance = 0");
@@ -185,15 +189,12 @@ fn idempotent_consumer_that_is_cut_off_leaves_the_message_to_the_next_delivery()
     cluster.wait_for(PATIENCE, "the consumer to fail", || cut.has_exited());
     execute(&mut client, "COMMIT");
     assert_eq!(finish(handle(), &cluster), [format!("handled {id}")]);
-    assert_eq!(value::<i64>(&mut client, "SELECT balance::bigint FROM account"), 5);
+    assert_eq!(balance(&mut client), 5);
 }
 
 #[test]
 fn idempotent_consumer_refuses_what_it_may_have_forgotten() {
-    let cluster = server();
-    let mut client = cluster.client();
-    create_tables(&mut client, "idempotent_consumer.py");
-    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let (cluster, mut client) = server_with_account();
     let ages = "unnest(ARRAY[29, 30, 31, 32]) WITH ORDINALITY AS days(days, n)";
     let made = "snowflake_make(now() - days * interval '1 day' - interval '1 minute', 1023, 0, 'snowflake')";
     let message_ids = ids(&mut client, &format!("SELECT {made} FROM {ages} ORDER BY n"));
