@@ -77,7 +77,7 @@ struct Setting {
 static SETTINGS: [Setting; 16] = [
     text(c"idgen.layout", Restart, &LAYOUT, Some(check_layout)).described(
         c"Sets the default layout of snowflake ids.",
-        c"A preset (snowflake, twitter, sonyflake, instagram, pgedge, seconds, js53) or a spec such as \
+        c"A preset (snowflake, twitter, sonyflake, instagram, discord, tsid, pgedge, seconds, js53) or a spec such as \
           \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
     ),
     int(c"idgen.worker_id", Restart, &WORKER_ID, -1, i32::MAX, NO_UNIT).described(

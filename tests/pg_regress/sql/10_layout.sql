@@ -1,6 +1,6 @@
 -- Layouts: presets, specs, the canonical form, and invalid specs.
 \x on
-SELECT p AS preset, l.* FROM unnest(string_to_array('snowflake twitter sonyflake instagram pgedge seconds js53', ' ')) p,
+SELECT p AS preset, l.* FROM unnest(string_to_array('snowflake twitter sonyflake instagram discord tsid pgedge seconds js53', ' ')) p,
     snowflake_layout(p) l;
 \x off
 SELECT spec FROM snowflake_layout();

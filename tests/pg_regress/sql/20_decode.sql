@@ -2,6 +2,8 @@
 SELECT * FROM snowflake_parts(1888944671579078656, 'twitter');
 SELECT * FROM snowflake_parts(1888944671579078656, 'snowflake');
 SELECT * FROM snowflake_parts(1888944671579078656);
+SELECT * FROM snowflake_parts(175928847299117063, 'discord');
+SELECT * FROM snowflake_parts(4198401, 'tsid');
 SELECT * FROM snowflake_parts(0, 'sonyflake');
 SELECT * FROM snowflake_parts(9223372036854775807, 'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01');
 SELECT snowflake_time(9007199254740991, 'js53'), snowflake_time(1888944671579078656);

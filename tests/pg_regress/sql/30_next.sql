@@ -17,7 +17,7 @@ FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM drawn) d;
 SELECT snowflake_next() < snowflake_next('twitter') AND snowflake_next('twitter') <
        snowflake_next('time:41 worker:10 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z') AS one_line;
 SELECT l, (snowflake_parts(snowflake_next(l), l)).worker, snowflake_next(l) <= 9007199254740991 AS fits_53_bits
-FROM unnest(ARRAY['snowflake', 'sonyflake', 'instagram', 'pgedge', 'seconds', 'js53']) l;
+FROM unnest(ARRAY['snowflake', 'sonyflake', 'instagram', 'discord', 'tsid', 'pgedge', 'seconds', 'js53']) l;
 SELECT tag FROM snowflake_parts(snowflake_next('time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01'),
                                 'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01');
 

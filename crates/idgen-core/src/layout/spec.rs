@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Name and spec. Bits and epoch are those that the named system publishes. A preset never changes: ids made in it must
 /// decode for ever.
-pub const PRESETS: [(&str, &str); 7] = [
+pub const PRESETS: [(&str, &str); 9] = [
     // Twitter's epoch is 1288834974657 ms.
     ("snowflake", "time:41 worker:10 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z"),
     ("twitter", "time:41 datacenter:5 worker:5 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z"),
@@ -15,6 +15,10 @@ pub const PRESETS: [(&str, &str); 7] = [
     // Instagram's epoch is 1314220021721 ms. It names 41 bits of time with 13 and 10 others, in all 64. The highest is
     // the sign, so 40 can be used, until 2046.
     ("instagram", "time:40 worker:13 sequence:10 unit:1ms epoch:2011-08-24T21:07:01.721Z"),
+    // 42 bits of time, the highest of which would be the sign. Discord's epoch is the first second of 2015.
+    ("discord", "time:41 datacenter:5 worker:5 sequence:12 unit:1ms epoch:2015-01-01"),
+    // The defaults of tsid-creator: 1,024 nodes.
+    ("tsid", "time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01"),
     ("pgedge", "time:41 worker:10 sequence:12 unit:1ms epoch:2023-01-01"),
     ("seconds", "time:31 sequence:32 unit:1s epoch:2010-01-01"),
     ("js53", "time:41 worker:3 sequence:9 unit:1ms epoch:2020-01-01"),

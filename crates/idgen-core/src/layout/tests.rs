@@ -21,6 +21,8 @@ fn presets_match_the_published_layouts() {
         ("twitter", 63, 1, 1_288_834_974_657, 1024, 4_096_000),
         ("sonyflake", 63, 10, 1_409_529_600_000, 65_536, 25_600),
         ("instagram", 63, 1, 1_314_220_021_721, 8192, 1_024_000),
+        ("discord", 63, 1, 1_420_070_400_000, 1024, 4_096_000),
+        ("tsid", 63, 1, 1_577_836_800_000, 1024, 4_096_000),
         ("pgedge", 63, 1, 1_672_531_200_000, 1024, 4_096_000),
         ("seconds", 63, 1000, 1_262_304_000_000, 1, 4_294_967_296),
         ("js53", 53, 1, 1_577_836_800_000, 8, 512_000),
@@ -31,6 +33,17 @@ fn presets_match_the_published_layouts() {
         (name, preset.bits(), preset.unit_ms(), preset.epoch_ms(), workers, rate)
     };
     assert_eq!(PRESETS.map(properties), published);
+}
+
+/// The example of Discord's reference, "Snowflakes".
+#[test]
+fn published_discord_id_has_its_published_parts() {
+    let id = 175_928_847_299_117_063;
+    let (time_ms, node) = (1_462_015_105_796, Node { datacenter: 1, worker: 0 });
+    let parts =
+        Parts { time_ms, datacenter: Some(node.datacenter), worker: Some(node.worker), tag: None, sequence: 7 };
+    assert_eq!(layout("discord").unpack(id), Ok(parts));
+    assert_eq!(layout("discord").pack(time_ms, node, 7), Ok(id));
 }
 
 #[test]
