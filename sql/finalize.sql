@@ -28,6 +28,10 @@ COMMENT ON FUNCTION snowflake_observe(bigint, boolean) IS
     'moves all ids of this server past an id of idgen.layout, as setval does for a sequence; returns the time where they begin';
 COMMENT ON FUNCTION snowflake_observe(bigint, text, boolean) IS
     'moves all ids of this server past an id of a layout, as setval does for a sequence; returns the time where they begin';
+COMMENT ON FUNCTION snowflake_settled() IS
+    'greatest id of idgen.layout up to which no transaction of this server can commit a row any more; for use in a later statement';
+COMMENT ON FUNCTION snowflake_settled(text) IS
+    'greatest id of a layout up to which no transaction of this server can commit a row any more; for use in a later statement';
 COMMENT ON FUNCTION snowflake_encode(bigint, text) IS
     'id as text: base2, base32, base36, base58, base62, base64, hex, sort32 or sort62; the last two sort like the ids in COLLATE "C"';
 COMMENT ON FUNCTION snowflake_decode(text, text) IS 'id of a text in one of the formats of snowflake_encode';

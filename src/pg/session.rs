@@ -28,6 +28,16 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
+/// The number of this process among those with a transaction; in a worker of a parallel query, that of its leader.
+pub fn leader_number() -> usize {
+    // SAFETY: the array of all processes is fixed since the start, and the process is in it. A leader outlives its workers.
+    unsafe {
+        let leader = (*pg_sys::MyProc).lockGroupLeader;
+        let process = if leader.is_null() { pg_sys::MyProc } else { leader };
+        process.offset_from((*pg_sys::ProcGlobal).allProcs) as usize
+    }
+}
+
 /// Applies a changed configuration file. PostgreSQL's processes do it between statements; a long wait inside of a statement
 /// may do it as well.
 pub fn reload_configuration() {

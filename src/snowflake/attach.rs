@@ -27,7 +27,8 @@ pub struct AttachedGenerator {
 pub fn attach(layout: Layout) -> AttachedGenerator {
     let clock = clock::STATE.require();
     error::refuse_on_standby();
-    next::flush_at_transaction_end();
+    // A generator that the transaction has drawn from may be given to this layout.
+    next::leave_generator();
     let attached = loop {
         if let Some(attached) = find(clock, layout) {
             break attached;

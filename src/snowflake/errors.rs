@@ -117,3 +117,21 @@ pub fn text(value: &str, format: &str, error: TextError) -> Report {
     };
     Report::new(code, format!("\"{value}\" {what}")).detail(error.to_string())
 }
+
+pub fn settled_in_one_snapshot() -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
+        "snowflake_settled() cannot be called in a REPEATABLE READ or SERIALIZABLE transaction",
+    )
+    .detail("The snapshot of the transaction may be older than rows that are settled now.")
+    .hint("Use READ COMMITTED, and read the rows in a later statement.")
+}
+
+pub fn prepared_without_bound(gid: &str, database: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("prepared transaction \"{gid}\" may have drawn any id"),
+    )
+    .detail("It was prepared by a server that had not preloaded idgen 0.12.0 or later.")
+    .hint(format!("Run COMMIT PREPARED or ROLLBACK PREPARED for it in database \"{database}\"."))
+}

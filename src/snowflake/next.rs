@@ -6,16 +6,15 @@
 //! as much as the id.
 
 use super::attach::{AttachedGenerator, attach, refuse_outside, warn_of_end};
-use super::{layouts, node};
+use super::{draw_bound, layouts, node};
 use crate::args;
 use crate::pg::call_site::CallSite;
-use crate::pg::{srf, xact};
+use crate::pg::srf;
 use crate::settings;
 use crate::shmem::Part;
-use idgen_core::snowflake::{Issue, SlotRun};
+use idgen_core::snowflake::{Bounds, Issue, SlotRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -61,7 +60,7 @@ fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 #[inline]
 fn next_id(attached: &mut AttachedGenerator) -> i64 {
     let run = issue(attached, 1);
-    count(attached.index, run, false);
+    count(run, false);
     attached.space.id(run.first)
 }
 
@@ -95,7 +94,7 @@ impl IdSet {
                 return None;
             }
             self.run = issue(&mut self.attached, self.unreserved);
-            count(self.attached.index, self.run, true);
+            count(self.run, true);
             self.unreserved -= self.run.count;
         }
         let id = self.attached.space.id(self.run.first);
@@ -108,8 +107,11 @@ impl IdSet {
 /// Issues at least 1 and at most `want` slots, as many as the bounds allow at once.
 #[inline]
 fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
-    let AttachedGenerator { clock, generator, handle, space, .. } = attached;
-    match generator.issue(*handle, space, want, &clock.quick_bounds()) {
+    let bounds = attached.clock.quick_bounds();
+    if PENDING.index.load(Relaxed) != attached.index {
+        enter_generator(attached, &bounds);
+    }
+    match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
         Ok(Issue::Issued(run)) => run,
         _ => issue_carefully(attached, want),
     }
@@ -122,6 +124,8 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     node::follow_settings();
     loop {
         let bounds = attached.clock.careful_bounds();
+        // Also if it was entered: within other bounds, or as the generator of another layout.
+        enter_generator(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
@@ -171,9 +175,10 @@ impl GeneratorCounters {
 /// A long statement flushes after this many calls.
 const FLUSH_EVERY: u64 = 4096;
 
-/// Counts of this process for one generator since the last flush. A process has one thread, so loads and stores suffice;
-/// the fields are atomics only because this is a static.
+/// The generator that the transaction draws from, and the counts of this process for it since the last flush. A process has
+/// one thread, so loads and stores suffice; the fields are atomics only because this is a static.
 struct Pending {
+    /// `NO_GENERATOR` before the first draw of a transaction.
     index: AtomicUsize,
     calls: AtomicU64,
     issued: AtomicU64,
@@ -181,20 +186,45 @@ struct Pending {
     borrowed: AtomicU64,
 }
 
+const NO_GENERATOR: usize = usize::MAX;
+
 static PENDING: Pending = Pending {
-    index: AtomicUsize::new(0),
+    index: AtomicUsize::new(NO_GENERATOR),
     calls: AtomicU64::new(0),
     issued: AtomicU64::new(0),
     batches: AtomicU64::new(0),
     borrowed: AtomicU64::new(0),
 };
 
-/// Counts a run that was issued from the generator at `index`.
-#[inline]
-fn count(index: usize, run: SlotRun, batch: bool) {
-    if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
+/// Before the first draw of a transaction from a generator: no draw within these bounds has an earlier time than what others
+/// read from now on. Later draws from it have later ids.
+#[inline(never)]
+fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
+    leave_generator();
+    let free = attached.generator.free_slot(attached.handle);
+    draw_bound::lower_to(attached.space.earliest_ms(free, bounds));
+    PENDING.index.store(attached.index, Relaxed);
+}
+
+/// Flushes what is counted for the generator. The next draw enters it again.
+pub fn leave_generator() {
+    if PENDING.calls.load(Relaxed) > 0 {
         flush();
-        PENDING.index.store(index, Relaxed);
+    }
+    PENDING.index.store(NO_GENERATOR, Relaxed);
+}
+
+/// At each event of a transaction of this process.
+pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
+    leave_generator();
+    draw_bound::at_xact_event(event);
+}
+
+/// Counts a run that was issued from the generator that was entered last.
+#[inline]
+fn count(run: SlotRun, batch: bool) {
+    if PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
+        flush();
     }
     let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
     add(&PENDING.calls, 1);
@@ -207,23 +237,11 @@ fn count(index: usize, run: SlotRun, batch: bool) {
 /// the new space gets a few calls of the old one. A check at each id would cost more than that is worth.
 #[cold]
 pub fn flush() {
-    let Some(counters) = COUNTERS.get() else {
+    let Some(counters) = COUNTERS.get().and_then(|counters| counters.get(PENDING.index.load(Relaxed))) else {
         return;
     };
-    let counters = &counters[PENDING.index.load(Relaxed)];
     counters.issued.fetch_add(PENDING.issued.swap(0, Relaxed), Relaxed);
     counters.batches.fetch_add(PENDING.batches.swap(0, Relaxed), Relaxed);
     counters.borrowed.fetch_add(PENDING.borrowed.swap(0, Relaxed), Relaxed);
     PENDING.calls.store(0, Relaxed);
-}
-
-/// Flushes at the end of each transaction from now on.
-pub fn flush_at_transaction_end() {
-    static REGISTERED: Once = Once::new();
-    let flush_pending = |_| {
-        if PENDING.calls.load(Relaxed) > 0 {
-            flush();
-        }
-    };
-    REGISTERED.call_once(|| xact::on_xact_event(flush_pending));
 }

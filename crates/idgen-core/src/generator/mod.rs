@@ -7,6 +7,7 @@ use crate::snowflake::{Bounds, IdSpace, Issue};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tenancy::Ended;
 
+pub mod settled;
 mod table;
 
 pub use table::{GeneratorTable, GeneratorTenant};

@@ -20,6 +20,8 @@ pub struct GeneratorTenant {
     /// The last slot that was issued before the skip.
     pub issued_before: Option<u64>,
     pub handle: GeneratorHandle,
+    /// The greatest id that was found to be settled.
+    settled: i64,
 }
 
 impl GeneratorTenant {
@@ -67,7 +69,8 @@ impl<'a> GeneratorTable<'a> {
         self.evict(index);
         let first_slot = space.first_slot_from(self.start_ms(&space));
         let handle = self.generators[index].begin(first_slot);
-        self.tenants[index] = Some(GeneratorTenant { space, layout, node, first_slot, issued_before: None, handle });
+        self.tenants[index] =
+            Some(GeneratorTenant { space, layout, node, first_slot, issued_before: None, handle, settled: -1 });
         Attachment { index, handle, is_new: true }
     }
 
@@ -132,6 +135,27 @@ impl<'a> GeneratorTable<'a> {
     pub fn unused_from_ms(&self) -> i64 {
         let tenants = self.unused_by_tenant().map(|(_, unused_ms)| unused_ms);
         tenants.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+    }
+
+    /// The greatest id below all that are issued in the layout from now on, under this worker id or another one.
+    pub fn id_before_next(&self, space: &IdSpace) -> i64 {
+        let free = match self.find(space) {
+            Some(Attachment { index, handle, .. }) => self.generators[index].free_slot(handle),
+            None => space.first_slot_from(self.start_ms(space)),
+        };
+        space.id_before(free)
+    }
+
+    /// Remembers that this id is settled, and returns the greatest one that is: what is settled stays so, and bounds in
+    /// milliseconds would let the answer fall by a part of one. A generator that changes its tenant forgets it.
+    pub fn settle(&mut self, space: &IdSpace, id: i64) -> i64 {
+        let Some(Attachment { index, .. }) = self.find(space) else {
+            return id;
+        };
+        self.tenants[index].as_mut().map_or(id, |tenant| {
+            tenant.settled = tenant.settled.max(id);
+            tenant.settled
+        })
     }
 
     fn find(&self, space: &IdSpace) -> Option<Attachment<GeneratorHandle>> {

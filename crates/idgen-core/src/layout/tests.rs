@@ -40,8 +40,7 @@ fn presets_match_the_published_layouts() {
 fn published_discord_id_has_its_published_parts() {
     let id = 175_928_847_299_117_063;
     let (time_ms, node) = (1_462_015_105_796, Node { datacenter: 1, worker: 0 });
-    let parts =
-        Parts { time_ms, datacenter: Some(node.datacenter), worker: Some(node.worker), tag: None, sequence: 7 };
+    let parts = Parts { time_ms, datacenter: Some(node.datacenter), worker: Some(node.worker), tag: None, sequence: 7 };
     assert_eq!(layout("discord").unpack(id), Ok(parts));
     assert_eq!(layout("discord").pack(time_ms, node, 7), Ok(id));
 }

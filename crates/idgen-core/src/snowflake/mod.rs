@@ -122,6 +122,21 @@ impl IdSpace {
         self.ticks.start_ms(slot >> self.sequence.bits)
     }
 
+    /// No issue within these bounds or later ones has an earlier time, `free` being the first free slot.
+    pub fn earliest_ms(&self, free: u64, bounds: &Bounds) -> i64 {
+        let now_tick = self.ticks.at(bounds.now_ms).unwrap_or(0);
+        self.time_ms(free).max(self.ticks.start_ms(now_tick))
+    }
+
+    /// The greatest id below all later ones of the layout, `free` being the first free slot. Another worker id never
+    /// issues in the tick of that slot, unless nothing has been issued in it.
+    pub fn id_before(&self, free: u64) -> i64 {
+        match free & self.sequence.max() {
+            0 => self.time.put(free >> self.sequence.bits).wrapping_sub(1) as i64,
+            _ => self.id(free - 1),
+        }
+    }
+
     /// The first slot at or after an instant: the state of a space that may have issued everything before it.
     pub fn first_slot_from(&self, time_ms: i64) -> u64 {
         let unit_ms = i64::from(self.ticks.unit_ms);

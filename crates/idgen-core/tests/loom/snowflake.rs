@@ -2,11 +2,12 @@
 
 use super::{assert_distinct, assert_rising, spawn};
 use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
+use idgen_core::generator::settled::{DrawBound, settled};
 use idgen_core::generator::{Generator, GeneratorHandle, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue};
 use idgen_core::tenancy::{Attachment, Ended};
-use loom::sync::atomic::{AtomicI64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use loom::sync::{Arc, Mutex};
 
 /// 2026-01-01.
@@ -259,5 +260,33 @@ fn lowering_the_clock_against_observe() {
         issuer.join().unwrap();
         let now_ms = effective.now_ms(reading);
         assert!(now_ms >= OBSERVED_MS, "ids at the floor wait for {} ms", OBSERVED_MS - now_ms);
+    });
+}
+
+/// P1: a transaction draws and commits while another process draws and asks which ids are settled. If the id of the
+/// transaction is, the other process sees the commit.
+#[test]
+fn settled_id_is_committed() {
+    loom::model(|| {
+        let server = Server::new(2);
+        let attached = server.attach(LAYOUT);
+        let (space, layout) = layout(LAYOUT);
+        let transaction = Arc::new((DrawBound::new(), AtomicBool::new(false)));
+        let shared = Arc::new((server.clone(), transaction.clone()));
+        let writer = spawn(&shared, move |(server, transaction)| {
+            let (bound, is_committed) = &**transaction;
+            let free = server.generators[attached.index].free_slot(attached.handle);
+            bound.lower_to(space.earliest_ms(free, &bounds(NOW_MS)));
+            let id = server.draw(LAYOUT, attached, 1, NOW_MS).unwrap()[0];
+            is_committed.store(true, Ordering::Relaxed);
+            bound.clear();
+            id
+        });
+        server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
+        let before_next = server.table.lock().unwrap().id_before_next(&space);
+        let settled = settled(&layout, before_next, transaction.0.get().into_iter());
+        let was_committed = transaction.1.load(Ordering::Relaxed);
+        let id = writer.join().unwrap();
+        assert!(id > settled || was_committed, "{id} is open, {settled} settled");
     });
 }

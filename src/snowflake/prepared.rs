@@ -1,0 +1,62 @@
+//! The bounds of prepared transactions. Each transaction is prepared with a lock whose key is its bound: see
+//! [`PreparedBound`]. A prepared transaction without that lock is of a server without idgen, or of one before 0.12.0.
+
+use super::errors;
+use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
+use crate::pg::spi::{self, Query};
+use crate::pg::xact;
+use idgen_core::generator::settled::PreparedBound;
+
+/// `LOCKS` selects this kind by its number.
+const BOUND: LockKind = LockKind::new(b"pb");
+
+/// Before the transaction is prepared. Also for one that has drawn no id, to tell it from those without a lock. Raises
+/// 53200 if the lock table is full: the transaction is then rolled back.
+pub fn keep(bound_ms: Option<i64>) {
+    let prepared = PreparedBound { xid: xact::id() as u32, bound_ms };
+    // Nobody else has a lock of this key.
+    AdvisoryLock::new(BOUND, prepared.key(), Mode::Shared).acquire(Scope::Transaction);
+}
+
+static TRANSACTIONS: Query = Query::of_statistics(
+    "SELECT transaction::pg_catalog.text::pg_catalog.int8, gid, database::pg_catalog.text FROM pg_catalog.pg_prepared_xacts",
+);
+
+static LOCKS: Query = Query::of_statistics(
+    "SELECT classid::pg_catalog.int8, objid::pg_catalog.int8 FROM pg_catalog.pg_locks \
+     WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND objsubid OPERATOR(pg_catalog.=) 28770",
+);
+
+struct Prepared {
+    xid: u32,
+    gid: String,
+    database: String,
+}
+
+fn transactions() -> Vec<Prepared> {
+    TRANSACTIONS.read_latest(&[], |row| Prepared {
+        xid: spi::value::<i64>(row, 1) as u32,
+        gid: spi::text(row, 2),
+        database: spi::text(row, 3),
+    })
+}
+
+/// The bounds of all prepared transactions. Raises 55000 if one of them has none.
+pub fn bounds_ms() -> Vec<i64> {
+    let before = transactions();
+    if before.is_empty() {
+        return Vec::new();
+    }
+    let locks = LOCKS.read_latest(&[], |row| {
+        let [xid, units] = [1, 2].map(|column| spi::value::<i64>(row, column));
+        PreparedBound::of_key(xid << 32 | units)
+    });
+    let has_lock = |prepared: &Prepared| locks.iter().any(|lock| lock.xid == prepared.xid);
+    if let Some(unknown) = before.iter().find(|prepared| !has_lock(prepared)) {
+        // It may have ended before the locks were read. A lock ends after its transaction.
+        if let Some(prepared) = transactions().into_iter().find(|prepared| prepared.xid == unknown.xid) {
+            errors::prepared_without_bound(&prepared.gid, &prepared.database).raise();
+        }
+    }
+    locks.into_iter().filter_map(|lock| lock.bound_ms).collect()
+}

@@ -1,0 +1,48 @@
+//! `snowflake_settled`: an id at or below which nothing can still be committed on this server. Consumers read up to it, so
+//! that they miss no row of a transaction that commits late.
+
+use super::draw_bound::BOUNDS;
+use super::{errors, layouts, node, prepared};
+use crate::clock::{self, GENERATORS};
+use crate::pg::datum::Text;
+use crate::pg::xact;
+use crate::{args, error};
+use idgen_core::generator::settled::{self, DrawBound};
+use idgen_core::layout::{Layout, Node};
+use pgrx::prelude::*;
+
+/// The greatest id of `idgen.layout` at or below which no transaction of this server can commit a row any more. Use it in
+/// a later statement than the one that returns it. -1 if no id is settled. Raises 55000 without preload, or while there is
+/// a prepared transaction whose ids are unknown; 25006 on a standby; 25001 in a transaction with one snapshot.
+#[pg_extern(sql = "CREATE FUNCTION snowflake_settled() RETURNS bigint VOLATILE PARALLEL RESTRICTED \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_settled() -> i64 {
+    settled(&layouts::default())
+}
+
+/// As `snowflake_settled()`, for a layout. Raises 22004 for NULL and 22023 for an invalid layout.
+#[pg_extern(sql = "CREATE FUNCTION snowflake_settled(layout text) RETURNS bigint VOLATILE PARALLEL RESTRICTED \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn snowflake_settled_in(layout: Option<Text>) -> i64 {
+    settled(&layouts::parsed(&args::required(layout, "layout")))
+}
+
+fn settled(layout: &Layout) -> i64 {
+    let bounds = BOUNDS.require();
+    error::refuse_on_standby();
+    if xact::has_one_snapshot() {
+        errors::settled_in_one_snapshot().raise();
+    }
+    // Ids go on from the mark, which no transaction of an earlier start can have reached.
+    clock::ensure_begun(None);
+    // The worker id does not matter where it has none or a wrong one: ids of another one begin in a later tick.
+    let node = node::CURRENT.require().get().unwrap_or_default();
+    let space = layout.id_space(node).or_else(|_| layout.id_space(Node::default()));
+    let space = space.expect("worker id 0 fits each layout");
+    // First the position, then the bounds, and those of prepared transactions last: a transaction keeps its own until that
+    // of the prepared one is there.
+    let before_next = GENERATORS.shared(|table| table.id_before_next(&space));
+    let open: Vec<i64> = bounds.iter().filter_map(DrawBound::get).collect();
+    let id = settled::settled(layout, before_next, open.into_iter().chain(prepared::bounds_ms()));
+    GENERATORS.exclusive(|table| table.settle(&space, id))
+}
