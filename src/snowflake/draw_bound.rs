@@ -28,7 +28,9 @@ pub fn lower_to(time_ms: i64) {
 /// At each event of a transaction of this process, also if it draws no id: a worker may have drawn for it.
 pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
     use pg_sys::XactEvent::*;
-    let Some(bound) = own_bound() else {
+    // A worker of a parallel query commits a transaction of its own before it joins its leader's.
+    let own_bound = own_bound().filter(|_| !session::is_parallel_worker());
+    let Some(bound) = own_bound else {
         return;
     };
     match event {

@@ -7,6 +7,7 @@ mod limits;
 mod modes;
 mod roles;
 mod set_returning;
+mod settled;
 mod unique;
 mod waits;
 

@@ -1,0 +1,204 @@
+//! Many writers that commit late, in any order or not at all, and consumers that read by id.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use idgen_testkit::sql::{backend_pid, column, execute, ids, value};
+use idgen_testkit::{Cluster, Stop, rounds};
+use postgres::Client;
+
+const WRITERS: usize = 64;
+/// Rows of one storm. The server crashes after the first half.
+const ROWS: usize = 100_000;
+const ROWS_OF_AN_INSERT: usize = 20;
+/// Prepared transactions, at most.
+const PREPARED: usize = 32;
+
+/// What all threads of a storm share.
+struct Storm<'a> {
+    cluster: &'a Cluster,
+    /// Rows that were inserted, committed or not.
+    inserted: AtomicUsize,
+    is_over: AtomicBool,
+    prepared: Mutex<Vec<String>>,
+    number: AtomicUsize,
+}
+
+/// A session that can be lost, and then is another one.
+struct Writer<'a> {
+    storm: &'a Storm<'a>,
+    rng: Rng,
+    client: Option<Client>,
+}
+
+impl Writer<'_> {
+    fn run(&mut self) {
+        while !self.storm.is_over.load(Ordering::Relaxed) {
+            // Terminated, or the server has crashed: the next turn takes a new session.
+            if self.turn().is_none() {
+                self.client = self.storm.cluster.try_client().ok();
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Option<()> {
+        match self.rng.u8(..20) {
+            0 => self.end_a_prepared_one(),
+            1 => self.terminate_another(),
+            ending => self.transaction(ending),
+        }
+    }
+
+    fn execute(&mut self, sql: &str) -> Option<()> {
+        self.client.as_mut()?.batch_execute(sql).ok()
+    }
+
+    fn transaction(&mut self, ending: u8) -> Option<()> {
+        let insert = format!("INSERT INTO event (writer) SELECT 1 FROM generate_series(1, {ROWS_OF_AN_INSERT})");
+        self.execute(&format!("BEGIN; {insert}"))?;
+        self.storm.inserted.fetch_add(ROWS_OF_AN_INSERT, Ordering::Relaxed);
+        // What the transaction does besides.
+        std::thread::sleep(Duration::from_micros(self.rng.u64(..20_000)));
+        match ending {
+            2 => self.execute("ROLLBACK"),
+            3 => self.prepare(),
+            4..=6 => self.execute(&format!("SAVEPOINT s; {insert}; ROLLBACK TO s; {insert}; COMMIT")),
+            _ => self.execute("COMMIT"),
+        }
+    }
+
+    fn prepare(&mut self) -> Option<()> {
+        let mut prepared = self.storm.prepared.lock().unwrap();
+        if prepared.len() >= PREPARED {
+            drop(prepared);
+            return self.execute("COMMIT");
+        }
+        let gid = format!("p{}", self.storm.number.fetch_add(1, Ordering::Relaxed));
+        prepared.push(gid.clone());
+        drop(prepared);
+        self.execute(&format!("PREPARE TRANSACTION '{gid}'"))
+    }
+
+    fn end_a_prepared_one(&mut self) -> Option<()> {
+        let mut prepared = self.storm.prepared.lock().unwrap();
+        if prepared.is_empty() {
+            return Some(());
+        }
+        let index = self.rng.usize(..prepared.len());
+        let gid = prepared.swap_remove(index);
+        drop(prepared);
+        let ending = if self.rng.bool() { "COMMIT" } else { "ROLLBACK" };
+        // It may not be there: a lost session may have prepared nothing. It may also be left, for the end of the storm.
+        let _ = self.execute(&format!("{ending} PREPARED '{gid}'"));
+        Some(())
+    }
+
+    fn terminate_another(&mut self) -> Option<()> {
+        self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = 'writer' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1",
+        )
+    }
+}
+
+/// A consumer that reads by id, up to what it takes as complete.
+struct Consumer {
+    upper: &'static str,
+    position: i64,
+    read: Vec<i64>,
+}
+
+impl Consumer {
+    fn new(upper: &'static str) -> Consumer {
+        Consumer { upper, position: 0, read: Vec::new() }
+    }
+
+    /// `None` if the session is lost.
+    fn read(&mut self, client: &mut Client) -> Option<()> {
+        let upper: i64 = client.query_one(self.upper, &[]).ok()?.get(0);
+        let sql = "SELECT id FROM event WHERE id > $1 AND id <= $2";
+        let rows = client.query(sql, &[&self.position, &upper]).ok()?;
+        self.read.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+        // An id that was settled stays settled.
+        assert!(upper >= self.position || self.upper != SETTLED, "{upper} settled after {}", self.position);
+        self.position = upper.max(self.position);
+        Some(())
+    }
+}
+
+const SETTLED: &str = "SELECT snowflake_settled()";
+const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM event";
+
+/// Steps the clock and reads, until so many rows were inserted. Then kills one session with SIGKILL, or the server.
+fn consume(storm: &Storm, consumers: &mut [Consumer; 2], until: usize, crash: impl FnOnce(&Cluster)) {
+    let mut client = None;
+    for step in 0.. {
+        if storm.inserted.load(Ordering::Relaxed) >= until {
+            break;
+        }
+        // Back and forth by up to two seconds.
+        storm.cluster.clock().set_offset_ms([0, -1900, 700, -300, 100][step / 20 % 5]);
+        let outcome = client.as_mut().and_then(|client| consumers.iter_mut().try_for_each(|c| c.read(client)));
+        if outcome.is_none() {
+            client = storm.cluster.try_client().ok();
+        }
+    }
+    crash(storm.cluster);
+    storm.cluster.clock().set_offset_ms(0);
+}
+
+fn run_storm(cluster: &Cluster, consumers: &mut [Consumer; 2], seed: u64) {
+    let storm = Storm {
+        cluster,
+        inserted: AtomicUsize::new(0),
+        is_over: AtomicBool::new(false),
+        prepared: Mutex::new(Vec::new()),
+        number: AtomicUsize::new(0),
+    };
+    let mut rng = Rng::with_seed(seed);
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            let mut writer = Writer { storm: &storm, rng: rng.fork(), client: None };
+            scope.spawn(move || writer.run());
+        }
+        consume(&storm, consumers, ROWS / 2, |cluster| {
+            let victim = backend_pid(&mut cluster.client());
+            cluster.kill9(victim);
+            cluster.wait_until_ready();
+        });
+        consume(&storm, consumers, ROWS, |_| storm.is_over.store(true, Ordering::Relaxed));
+    });
+}
+
+#[test]
+fn consumer_of_settled_ids_reads_each_row_once() {
+    let builder = Cluster::builder().fake_clock().conf("max_connections", "100");
+    let cluster = builder.conf("max_prepared_transactions", "50").start_with_extension();
+    cluster.execute("CREATE TABLE event (id bigint PRIMARY KEY DEFAULT snowflake_next(), writer int)");
+    let mut consumers = [SETTLED, NEWEST].map(Consumer::new);
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for round in 0..rounds(1, 10) {
+        run_storm(&cluster, &mut consumers, seed + round as u64);
+        // With transactions still prepared.
+        cluster.stop(Stop::Immediate);
+        cluster.start_again();
+    }
+    let mut client = cluster.client();
+    for gid in column::<String>(&mut client, "SELECT gid FROM pg_prepared_xacts") {
+        execute(&mut client, &format!("COMMIT PREPARED '{gid}'"));
+    }
+    consumers.iter_mut().for_each(|consumer| consumer.read(&mut client).expect("the server runs"));
+    let [settled, naive] = consumers;
+    let rows = ids(&mut client, "SELECT id FROM event");
+    let read: HashSet<i64> = settled.read.iter().copied().collect();
+    let missed = |read: &HashSet<i64>| rows.iter().filter(|id| !read.contains(id)).count();
+    let missed_naively = missed(&naive.read.iter().copied().collect());
+    println!("{} rows, {missed_naively} missed by the naive consumer", rows.len());
+    assert_eq!((missed(&read), settled.read.len()), (0, rows.len()), "missed, and read in all");
+    assert!(missed_naively > 0, "no transaction has committed after a later id");
+    assert_eq!(value::<i64>(&mut client, SETTLED), settled.position);
+}
