@@ -1,19 +1,23 @@
-"""Reads the new rows of a table, each exactly once, also those whose transactions commit late.
+"""Reads the new rows of a table in the order of their ids, each exactly once, also those that commit late.
 
 Needs psycopg 3 and these tables:
 
     CREATE TABLE event (
         id   bigint PRIMARY KEY DEFAULT snowflake_next(),
-        xact xid8   NOT NULL DEFAULT pg_current_xact_id(),      -- of the transaction that writes the row
-        body text   NOT NULL
+        body text NOT NULL
     );
-    CREATE INDEX ON event (xact, id);
     CREATE TABLE event_position (
         consumer text   PRIMARY KEY,
-        xact     xid8   NOT NULL DEFAULT '0',
         id       bigint NOT NULL DEFAULT 0
     );
     CREATE TABLE event_copy (consumer text NOT NULL, id bigint NOT NULL, body text NOT NULL);
+
+    CREATE FUNCTION announce_event() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        NOTIFY event;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER announce AFTER INSERT ON event FOR EACH STATEMENT EXECUTE FUNCTION announce_event();
 
 The consumer runs until it is killed. The next one of its name continues. If two run, they take turns:
 
@@ -21,20 +25,17 @@ The consumer runs until it is killed. The next one of its name continues. If two
 
 In your own program, write your own handle().
 
-The position is not an id alone. Transactions do not commit in the order of their ids: one draws an id, and commits a
-second later. A consumer that reads `WHERE id > last` has read greater ids by then, and misses that row. So does a
-consumer that reads only ids older than some seconds, as soon as one transaction takes longer. An id is a safe bound
-only while writers are excluded: each one holds a lock from before it draws until it has ended.
-
-The position is the transaction id and the row's id. Below pg_snapshot_xmin() all transactions have ended, and none gets
-such a transaction id again. So no row can appear at or before the position. An open transaction that writes anything on
-this server, in any database, delays the rows of later ones. They are not lost.
+Transactions do not commit in the order of their ids: one draws an id, and commits a second later. A consumer that reads
+`WHERE id > last` has read greater ids by then, and misses that row. snowflake_settled() is the greatest id up to which
+no transaction can commit a row any more. So the consumer reads up to it, and continues after it.
 """
 
+import select
 import sys
-import time
 
 import psycopg
+
+PAUSE = 1.0    # Seconds. A transaction that ends without an event announces nothing, and may have held events back.
 
 
 def handle(db, consumer, event_id, body):
@@ -45,29 +46,28 @@ def handle(db, consumer, event_id, body):
 def poll(db, consumer, limit=1000):
     """Handles the next events, at most `limit`, in one transaction. Returns how many."""
     with db.transaction():
-        # Held until the transaction ends. A lock on the row of the position would take a transaction id for each poll.
-        db.execute("SELECT lock_acquire_xact('consumer ' || %s)", [consumer])
-        position = db.execute("SELECT xact::text, id FROM event_position WHERE consumer = %s", [consumer]).fetchone()
-        # ORDER BY xact would sort the texts of the result, and 1000 before 999.
+        position, = db.execute("SELECT id FROM event_position WHERE consumer = %s FOR UPDATE", [consumer]).fetchone()
+        # In a statement of its own: the next one then sees all rows up to this id.
+        settled, = db.execute("SELECT snowflake_settled()").fetchone()
         events = db.execute(
-            """SELECT xact::text, id, body FROM event
-               WHERE (xact, id) > (%s::xid8, %s) AND xact < pg_snapshot_xmin(pg_current_snapshot())
-               ORDER BY event.xact, event.id LIMIT %s""",
-            [*position, limit]).fetchall()
-        for xact, event_id, body in events:
+            "SELECT id, body FROM event WHERE id > %s AND id <= %s ORDER BY id LIMIT %s",
+            [position, settled, limit]).fetchall()
+        for event_id, body in events:
             handle(db, consumer, event_id, body)
         if events:
-            db.execute(
-                "UPDATE event_position SET xact = %s::xid8, id = %s WHERE consumer = %s", [xact, event_id, consumer])
+            db.execute("UPDATE event_position SET id = %s WHERE consumer = %s", [events[-1][0], consumer])
     return len(events)
 
 
-def run(conninfo, consumer, pause=0.2):
+def run(conninfo, consumer):
     with psycopg.connect(conninfo, autocommit=True) as db:
+        db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         db.execute("INSERT INTO event_position (consumer) VALUES (%s) ON CONFLICT DO NOTHING", [consumer])
+        db.execute("LISTEN event")
         while True:
             if not poll(db, consumer):
-                time.sleep(pause)
+                # Until a notification arrives. The next statement reads it.
+                select.select([db], [], [], PAUSE)
 
 
 if __name__ == "__main__":
