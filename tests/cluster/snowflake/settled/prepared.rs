@@ -14,7 +14,8 @@ fn settled(client: &mut Client) -> i64 {
 
 /// Prepares a transaction that has inserted a row, and returns the row's id.
 fn prepare(client: &mut Client, gid: &str) -> i64 {
-    execute(client, "CREATE TABLE IF NOT EXISTS t (id bigint DEFAULT snowflake_next()); BEGIN");
+    execute(client, "CREATE TABLE t (id bigint DEFAULT snowflake_next())");
+    execute(client, "BEGIN");
     let id = value(client, "INSERT INTO t DEFAULT VALUES RETURNING id");
     execute(client, &format!("PREPARE TRANSACTION '{gid}'"));
     id
