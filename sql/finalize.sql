@@ -39,6 +39,15 @@ COMMENT ON FUNCTION snowflake_layout() IS
     'canonical spec, bits, unit, epoch, capacity and end of the layout of idgen.layout';
 COMMENT ON FUNCTION snowflake_layout(text) IS 'canonical spec, bits, unit, epoch, capacity and end of a layout';
 
+COMMENT ON FUNCTION uuidv7_next() IS 'next UUID of version 7: greater than all that this server made before';
+COMMENT ON FUNCTION uuidv7_next(boolean) IS
+    'next UUID of version 7; if node is true, its first 31 random bits are the worker id of this server';
+COMMENT ON FUNCTION uuidv7_next_many(int) IS 'count increasing UUIDs of version 7';
+COMMENT ON FUNCTION uuidv7_next_many(int, boolean) IS 'count increasing UUIDs of version 7, as uuidv7_next(node) makes them';
+COMMENT ON FUNCTION uuidv7_floor(timestamptz) IS 'least UUID of version 7 of the millisecond that contains a time';
+COMMENT ON FUNCTION uuidv7_ceil(timestamptz) IS 'greatest UUID of version 7 of the millisecond that contains a time';
+COMMENT ON FUNCTION uuidv7_time(uuid) IS 'time in a UUID of version 7';
+
 COMMENT ON VIEW idgen.stat_snowflake IS
     'statistics of ids, one row for each layout and worker id in use on this server';
 COMMENT ON FUNCTION idgen.stat_get_snowflake() IS 'rows of the view idgen.stat_snowflake';

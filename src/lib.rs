@@ -19,6 +19,7 @@ mod settings;
 mod shmem;
 mod snowflake;
 mod text_cache;
+mod uuid;
 mod worker;
 
 pgrx::pg_module_magic!();

@@ -19,5 +19,6 @@ pub mod srf;
 pub mod system_clock;
 pub mod timestamp;
 pub mod trigger;
+pub mod uuid;
 pub mod wait_event;
 pub mod xact;

@@ -23,6 +23,12 @@ pub fn is_single_user() -> bool {
     unsafe { !pg_sys::IsUnderPostmaster }
 }
 
+#[inline]
+pub fn process_id() -> i32 {
+    // SAFETY: a variable of this process, set when it starts.
+    unsafe { pg_sys::MyProcPid }
+}
+
 pub fn is_parallel_worker() -> bool {
     // SAFETY: a variable of this process, set when it starts.
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
@@ -55,10 +61,16 @@ pub fn is_reload_pending() -> bool {
 
 /// Random bits that cannot be guessed.
 pub fn random_i64() -> i64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the buffer has the length that is passed.
-    if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
+    let [word] = random_words();
+    word as i64
+}
+
+/// Words of such bits.
+pub fn random_words<const N: usize>() -> [u64; N] {
+    let mut words = [0u64; N];
+    // SAFETY: the buffer has the length that is passed, and any bits are integers.
+    if !unsafe { pg_sys::pg_strong_random(words.as_mut_ptr().cast(), size_of_val(&words)) } {
         Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
     }
-    i64::from_ne_bytes(bytes)
+    words
 }

@@ -1,4 +1,4 @@
-//! Set-returning functions that return one bigint per call.
+//! Set-returning functions that return one value per call.
 
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
@@ -9,11 +9,11 @@ use pgrx::prelude::*;
 /// # Safety
 /// `fcinfo` is that of a running call of a set-returning function that uses `fn_extra` for nothing else. `T` needs no drop.
 #[inline]
-pub unsafe fn next_row<T>(
+pub unsafe fn next_row<T, R>(
     fcinfo: pg_sys::FunctionCallInfo,
     begin: impl FnOnce() -> T,
-    next: impl FnOnce(&mut T) -> Option<i64>,
-) -> Option<i64> {
+    next: impl FnOnce(&mut T) -> Option<R>,
+) -> Option<R> {
     // SAFETY: `fn_extra` is null or the context that `init_MultiFuncCall` stored. PostgreSQL sets it back to null when the
     // set ends or is abandoned. `user_fctx` is set right after the context is created.
     unsafe {
@@ -27,13 +27,13 @@ pub unsafe fn next_row<T>(
         }
         let context = (*flinfo).fn_extra.cast::<pg_sys::FuncCallContext>();
         let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
-        let id = next(&mut *(*context).user_fctx.cast::<T>());
-        if id.is_some() {
+        let row = next(&mut *(*context).user_fctx.cast::<T>());
+        if row.is_some() {
             (*result).isDone = pg_sys::ExprDoneCond::ExprMultipleResult;
         } else {
             pg_sys::end_MultiFuncCall(fcinfo, context);
             (*result).isDone = pg_sys::ExprDoneCond::ExprEndResult;
         }
-        id
+        row
     }
 }

@@ -6,7 +6,7 @@ use crate::error;
 use crate::pg::{session, system_clock};
 use crate::text_cache::TextCache;
 use idgen_core::generator::{Generator, GeneratorHandle};
-use idgen_core::layout::{Layout, time_text};
+use idgen_core::layout::{Layout, Node, time_text};
 use idgen_core::snowflake::{IdSpace, Issue};
 use idgen_core::tenancy::Attachment;
 use pgrx::prelude::*;
@@ -19,6 +19,8 @@ pub struct AttachedGenerator {
     pub handle: GeneratorHandle,
     pub space: IdSpace,
     pub layout: Layout,
+    /// This server's while the handle is current.
+    pub node: Node,
     pub index: usize,
 }
 
@@ -53,7 +55,7 @@ fn find(clock: &'static clock::State, layout: Layout) -> Option<AttachedGenerato
         if is_new {
             next::COUNTERS.require()[index].reset();
         }
-        Some(AttachedGenerator { clock, generator: &table.generators[index], handle, space, layout, index })
+        Some(AttachedGenerator { clock, generator: &table.generators[index], handle, space, layout, node, index })
     })
 }
 

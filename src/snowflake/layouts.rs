@@ -37,7 +37,8 @@ pub fn of_call(site: &CallSite) -> AttachedGenerator {
     }
 }
 
-fn attached(text: &str) -> AttachedGenerator {
+/// The generator of a layout by its text.
+pub fn attached(text: &str) -> AttachedGenerator {
     // Also for a known text: the settings may have changed since.
     node::follow_settings();
     let known = KNOWN.read(text, |known| known.attached).flatten();

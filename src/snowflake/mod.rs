@@ -16,7 +16,9 @@ mod prepared;
 mod settled;
 pub mod stats;
 
-pub use layouts::default as default_layout;
+pub use attach::AttachedGenerator;
+pub use layouts::{attached, default as default_layout};
+pub use next::{IdSet, next_id};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

@@ -58,15 +58,15 @@ fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 
 /// The next id. The hot path: no lock, no allocation, no logging, and no foreign call but the clock.
 #[inline]
-fn next_id(attached: &mut AttachedGenerator) -> i64 {
+pub fn next_id(attached: &mut AttachedGenerator) -> i64 {
     let run = issue(attached, 1);
     count(run, false);
     attached.space.id(run.first)
 }
 
 /// A set that is being returned.
-struct IdSet {
-    attached: AttachedGenerator,
+pub struct IdSet {
+    pub attached: AttachedGenerator,
     /// Slots that are reserved and not returned yet.
     run: SlotRun,
     /// The number of ids that are not reserved yet.
@@ -79,16 +79,20 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) 
     let begin = || {
         // SAFETY: by the above.
         let (count, site) = unsafe { (pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 0), CallSite::new(fcinfo, layout_arg)) };
-        let unreserved = args::count(count);
-        IdSet { attached: layouts::of_call(&site), run: SlotRun { first: 0, count: 0, borrowed: 0 }, unreserved }
+        let count = args::count(count);
+        IdSet::new(layouts::of_call(&site), count)
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
     unsafe { srf::next_row(fcinfo, begin, IdSet::next) }
 }
 
 impl IdSet {
+    pub fn new(attached: AttachedGenerator, count: u64) -> Self {
+        Self { attached, run: SlotRun { first: 0, count: 0, borrowed: 0 }, unreserved: count }
+    }
+
     #[inline]
-    fn next(&mut self) -> Option<i64> {
+    pub fn next(&mut self) -> Option<i64> {
         if self.run.count == 0 {
             if self.unreserved == 0 {
                 return None;

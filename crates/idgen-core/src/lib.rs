@@ -16,6 +16,7 @@ pub mod segment;
 pub mod snowflake;
 pub mod tenancy;
 pub mod text;
+pub mod uuid;
 pub mod worker;
 
 /// The atomics of the shared state: the real ones, or loom's to explore interleavings.

@@ -6,9 +6,10 @@ use petgraph::graph::DiGraph;
 use std::collections::BTreeSet;
 
 /// The rooms of the extension, each with the rooms that it may import.
-const ROOMS: [(&str, &[&str]); 6] = [
+const ROOMS: [(&str, &[&str]); 7] = [
     ("clock", &[]),
     ("snowflake", &["clock"]),
+    ("uuid", &["snowflake"]),
     ("segment", &[]),
     ("lock", &[]),
     ("lease", &[]),
