@@ -1,16 +1,17 @@
-//! Assertions about ids.
+//! Assertions about ids: numbers, or UUIDs as the numbers that their bytes are.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 
 /// Each id is above the one before it.
-pub fn assert_increasing(ids: &[i64]) {
+pub fn assert_increasing<T: Ord + Display>(ids: &[T]) {
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] >= pair[1]) {
         panic!("{} after {} in {} ids", pair[1], pair[0], ids.len());
     }
 }
 
 /// No id occurs twice. Returns the ids in order.
-pub fn assert_distinct(mut ids: Vec<i64>) -> Vec<i64> {
+pub fn assert_distinct<T: Ord + Display>(mut ids: Vec<T>) -> Vec<T> {
     ids.sort_unstable();
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
         panic!("{} twice in {} ids", pair[0], ids.len());
@@ -25,7 +26,7 @@ pub fn count_repeated(seen: &[i64], new: &[i64]) -> usize {
 }
 
 /// The last of the ids, which must not be empty.
-pub fn last(ids: &[i64]) -> i64 {
+pub fn last<T: Copy>(ids: &[T]) -> T {
     *ids.last().expect("ids were drawn")
 }
 
@@ -35,7 +36,7 @@ mod tests {
 
     #[test]
     fn increasing_and_distinct_ids_pass() {
-        assert_increasing(&[]);
+        assert_increasing::<i64>(&[]);
         assert_increasing(&[1, 2, 9]);
         assert_eq!(assert_distinct(vec![3, 1, 2]), [1, 2, 3]);
         assert_eq!(count_repeated(&[1, 2, 3], &[3, 4, 1]), 2);

@@ -1,10 +1,9 @@
 //! Controls the faults of `shim.c` and reads the calls that it logs.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use idgen_core::clock::record::Record;
-use idgen_testkit::{Cluster, Stop};
+use idgen_testkit::{Cluster, Stop, compile_shim};
 
 use super::start;
 
@@ -50,7 +49,7 @@ impl Shim {
     pub fn install(cluster: &Cluster) -> Shim {
         let dir = cluster.data_dir().parent().expect("the data directory is in the cluster's").to_owned();
         let library = dir.join("shim.so");
-        compile(&library);
+        compile_shim("clock/file/shim.c", &library);
         let shim = Shim { control: dir.join("shim.control"), log: dir.join("shim.log") };
         shim.order("none");
         cluster.stop(Stop::Fast);
@@ -152,14 +151,4 @@ fn parse(line: &str) -> Call {
 fn from_hex(hex: &str) -> Vec<u8> {
     let digits: Vec<u32> = hex.chars().map(|digit| digit.to_digit(16).expect("a hex digit")).collect();
     digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
-}
-
-fn compile(library: &Path) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clock/file/shim.c");
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([library, &source])
-        .output()
-        .expect("the test needs a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,0 +1,65 @@
+//! The random bits of UUIDs: each process has its own, and a source that fails is an error.
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::{execute, expect_error, row, value};
+use idgen_testkit::{Cluster, Stop, compile_shim};
+
+use crate::{WAYS, draw, random_bits, uuids};
+
+#[test]
+fn no_session_or_parallel_worker_repeats_random_bits() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(
+        &mut client,
+        "CREATE TABLE source AS SELECT n FROM generate_series(1, 20000) AS n;
+         ANALYZE source;
+         SET max_parallel_workers_per_gather = 4;
+         SET parallel_leader_participation = off;
+         SET parallel_setup_cost = 0;
+         SET parallel_tuple_cost = 0;
+         SET min_parallel_table_scan_size = 0;",
+    );
+    let own = draw(&mut client, WAYS[0], 1000);
+    let plan = "EXPLAIN (ANALYZE, COSTS off) CREATE TABLE drawn AS SELECT uuidv7_next() AS id FROM source";
+    let plan: Vec<String> = client.query(plan, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let workers = plan.iter().find_map(|line| line.split_once("Workers Launched: ")).map(|(_, count)| count);
+    assert!(workers.is_some_and(|count| count != "0"), "{plan:#?}");
+    let of_workers = uuids(&row(&mut client, "SELECT array_agg(uuid_send(id)) FROM drawn"));
+    let others: Vec<u128> = (0..8).flat_map(|_| draw(&mut cluster.client(), WAYS[1], 1000)).collect();
+    let all = assert_distinct([own, of_workers, others].concat());
+    assert_eq!(all.len(), 29_000);
+    // 54 random bits: one of 40 million such tests would see two equal ones.
+    assert_distinct(all.into_iter().map(random_bits).collect());
+}
+
+#[test]
+fn failure_of_the_random_source_is_an_error_that_ends_with_it() {
+    let cluster = Cluster::builder().start_with_extension();
+    let dir = cluster.data_dir().parent().expect("the data directory is in the cluster's").to_owned();
+    let (library, control) = (dir.join("shim.so"), dir.join("shim.control"));
+    compile_shim("uuid/shim.c", &library);
+    cluster.stop(Stop::Fast);
+    cluster.set_env("LD_PRELOAD", &library);
+    cluster.set_env("IDGEN_SHIM_CONTROL", &control);
+    cluster.start_again();
+
+    let mut client = cluster.client();
+    let before = draw(&mut client, WAYS[0], 100);
+    std::fs::write(&control, "").expect("the cluster's directory is writable");
+    for sql in ["SELECT uuidv7_next()", "SELECT uuidv7_next_many(10)"] {
+        // A session without random bits.
+        let error = expect_error(&mut cluster.client(), sql, "58030");
+        assert_eq!(error.message(), "could not generate random numbers");
+    }
+    // One that uses up its random bits.
+    let sql = WAYS[0].replace("$n", "10000");
+    expect_error(&mut client, &sql, "58030");
+    expect_error(&mut client, "SELECT uuidv7_next()", "58030");
+    assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0, "ids need no random bits");
+    std::fs::remove_file(&control).expect("the cluster's directory is writable");
+    let after = draw(&mut client, WAYS[0], 10_000);
+    let all = [before, after].concat();
+    assert_increasing(&all);
+    assert_distinct(all.into_iter().map(random_bits).collect());
+}
