@@ -31,6 +31,7 @@ pub const PARTS: [Part; 7] = [
 const SNOWFLAKE: &str = "snowflake_next, `snowflake`";
 const SECONDS: &str = "snowflake_next, `seconds`";
 const SECONDS_MANY: &str = "snowflake_next_many, `seconds`";
+const UUIDV7: &str = "uuidv7_next";
 const PLPGSQL: &str = "PL/pgSQL over a sequence";
 
 /// `seconds` is judged because no call waits there; the default layout has a ceiling.
@@ -46,6 +47,9 @@ fn generators(server: &Server) -> Generators {
             (SNOWFLAKE, Source::Expression("snowflake_next()")),
             (SECONDS_MANY, Source::SetReturning("snowflake_next_many($n, 'seconds')")),
             ("snowflake_next_many, `snowflake`", Source::SetReturning("snowflake_next_many($n)")),
+            (UUIDV7, Source::Expression("uuidv7_next()")),
+            ("uuidv7_next, `node`", Source::Expression("uuidv7_next(node => true)")),
+            ("uuidv7_next_many", Source::SetReturning("uuidv7_next_many($n)")),
         ],
         others: others.into_iter().chain(uuidv7).collect(),
     }
@@ -56,6 +60,8 @@ fn loops(server: &Server, scale: &Scale, section: &mut Section) {
     let loops = generators(server).loops(server, scale, note, section);
     let many = loops.cpu(SERIES) / loops.cpu(SECONDS_MANY);
     section.at_least(0.7, format!("{SERIES} / {SECONDS_MANY} (CPU time in a loop)"), many);
+    let uuid = loops.cpu(UUIDV7) / loops.cpu(NOOP);
+    section.at_most(2.5, format!("{UUIDV7} / {NOOP} (CPU time in a loop)"), uuid);
 }
 
 fn loads(server: &Server, scale: &Scale, section: &mut Section) {
@@ -68,6 +74,7 @@ fn insert(server: &Server, scale: &Scale, section: &mut Section) {
         (SNOWFLAKE, "bigint DEFAULT snowflake_next()"),
         (SECONDS, "bigint DEFAULT snowflake_next('seconds')"),
         (PLPGSQL, "bigint DEFAULT plpgsql_next()"),
+        (UUIDV7, "uuid DEFAULT uuidv7_next()"),
         ("gen_random_uuid", "uuid DEFAULT gen_random_uuid()"),
     ];
     keys.extend(server.has_function("uuidv7").then_some(("uuidv7", "uuid DEFAULT uuidv7()")));

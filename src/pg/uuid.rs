@@ -1,6 +1,5 @@
 //! The type `uuid` of SQL.
 
-use super::ereport::Report;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, Uuid as Bytes};
 use pgrx::impl_sql_translatable;
@@ -38,11 +37,11 @@ unsafe impl BoxRet for Uuid {
     #[inline]
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         let bytes = self.0.to_be_bytes();
-        // SAFETY: the size is valid, so the function does not raise. It returns null or memory of that size.
+        // SAFETY: the size is valid. The first function returns null if there is no memory, and the second one raises that.
         unsafe {
-            let memory = palloc_extended(bytes.len(), pg_sys::MCXT_ALLOC_NO_OOM as i32).cast::<[u8; 16]>();
+            let mut memory = palloc_extended(bytes.len(), pg_sys::MCXT_ALLOC_NO_OOM as i32).cast::<[u8; 16]>();
             if memory.is_null() {
-                Report::new(PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY, "out of memory").raise();
+                memory = pg_sys::palloc(bytes.len()).cast();
             }
             memory.write(bytes);
             fcinfo.return_raw_datum(pg_sys::Datum::from(memory))

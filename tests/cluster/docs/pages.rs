@@ -26,6 +26,7 @@ pages! {
     quickstart_runs_as_shown: "docs/quickstart.md",
     concepts_run_as_shown: "docs/concepts.md",
     snowflake_runs_as_shown: "docs/snowflake.md",
+    uuid_runs_as_shown: "docs/uuid.md",
     segments_run_as_shown: "docs/segments.md",
     locks_run_as_shown: "docs/locks.md",
     leases_run_as_shown: "docs/leases.md",

@@ -11,6 +11,7 @@ use crate::values::{KEPT, Known, Values};
 pub enum Series {
     /// The ids of the default layout.
     Ids,
+    Uuids,
     /// The values of the segment [`KEPT`].
     Kept,
 }
@@ -53,13 +54,18 @@ impl Call {
         let draws = match name {
             "snowflake_next" if arguments.is_empty() => Some(Series::Ids),
             "snowflake_next_many" if function.arguments.len() == 1 => Some(Series::Ids),
+            "uuidv7_next" | "uuidv7_next_many" => Some(Series::Uuids),
             "segment_next" | "segment_next_many" | "segment_reserve" if on_kept => Some(Series::Kept),
             _ => None,
         };
         let columns = match name {
             "segment_reserve" => Columns::Of("first_id, last_id"),
             // Millions of rows would only slow the client.
-            _ if name.ends_with("next_many") && rng.u8(..4) > 0 => Columns::Of("min(result), max(result)"),
+            _ if name.ends_with("next_many") && rng.u8(..4) > 0 => match draws {
+                // PostgreSQL 15 has no min(uuid).
+                Some(Series::Uuids) => Columns::Of("min(result::text), max(result::text)"),
+                _ => Columns::Of("min(result), max(result)"),
+            },
             _ if function.is_trigger || rng.bool() => Columns::Value,
             _ => Columns::Of("*"),
         };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{check, execute, row, value};
-use postgres::Client;
 use postgres::types::FromSqlOwned;
+use postgres::{Client, Row};
 
 use crate::call::Series;
 use crate::session::Rows;
@@ -16,48 +16,59 @@ use crate::values::{BUSY, KEPT, Known};
 const BAD_LINES: [&str; 7] =
     [":  XX", ":  58", "panicked", "PANIC", "TRAP:", "was terminated by signal", "server process exited"];
 
+/// A query that draws a value of each series, as text.
+fn draws() -> String {
+    format!("SELECT snowflake_next()::text, segment_next('{KEPT}')::text, uuidv7_next()::text")
+}
+
 /// A session that draws between the calls, holds a lock and a lease, and reads what calls may pass.
 pub struct Observer {
     client: Client,
-    last_id: i64,
-    last_kept: i64,
+    last_id: u128,
+    last_uuid: u128,
+    last_kept: u128,
+}
+
+/// A value as a number that rises with its series.
+fn number(series: Series, text: &str) -> u128 {
+    let number = match series {
+        Series::Ids | Series::Kept => text.parse(),
+        Series::Uuids => u128::from_str_radix(&text.replace('-', ""), 16),
+    };
+    number.unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 impl Observer {
     pub fn new(cluster: &Cluster) -> Observer {
         let mut client = cluster.client();
         execute(&mut client, &format!("SELECT lock_acquire('{BUSY}')"));
-        Observer { client, last_id: 0, last_kept: 0 }
+        Observer { client, last_id: 0, last_uuid: 0, last_kept: 0 }
     }
 
     /// Checks what a call has drawn.
     pub fn drawn(&mut self, series: Series, rows: &Rows) {
         for row in rows {
             // A statement that draws nothing has no least value.
-            let values: Vec<i64> = row.iter().flatten().map(|value| value.parse().expect("a bigint")).collect();
+            let values: Vec<&String> = row.iter().flatten().collect();
             if let (Some(first), Some(last)) = (values.first(), values.last()) {
-                self.rises(series, *first, *last);
+                self.rises(series, first, last);
             }
         }
     }
 
     /// Draws in a session, whose next call must work.
     pub fn draw_in(&mut self, client: &mut Client) {
-        let row = row(client, &format!("SELECT snowflake_next(), segment_next('{KEPT}')"));
-        self.rises(Series::Ids, row.get(0), row.get(0));
-        self.rises(Series::Kept, row.get(1), row.get(1));
+        let row = row(client, &draws());
+        self.drawn_in(&row);
     }
 
     /// Draws, restores what calls have dropped or released, and reads what the next call may pass.
     pub fn observe(&mut self, known: &mut Known) {
         self.restore(known);
-        let sql = format!(
-            "SELECT snowflake_next(), segment_next('{KEPT}'), count(*) FROM lease_try_acquire('{BUSY}', ttl => '1 day')"
-        );
+        let sql = format!("{}, count(*) FROM lease_try_acquire('{BUSY}', ttl => '1 day')", draws());
         let row = row(&mut self.client, &sql);
-        self.rises(Series::Ids, row.get(0), row.get(0));
-        self.rises(Series::Kept, row.get(1), row.get(1));
-        known.last_id = self.last_id;
+        self.drawn_in(&row);
+        known.last_id = row.get::<_, String>(0).parse().expect("a bigint");
         let tokens = format!("SELECT name, token FROM idgen.lease WHERE depth > 0 AND name <> '{BUSY}' ORDER BY slot");
         known.tokens = self.pairs(&tokens);
         known.not_after = self.pairs("SELECT pool, not_after::text FROM idgen.worker_number ORDER BY not_after");
@@ -96,9 +107,19 @@ impl Observer {
         assert_eq!(bad, None);
     }
 
-    fn rises(&mut self, series: Series, first: i64, last: i64) {
+    /// Checks the row of [`draws`].
+    fn drawn_in(&mut self, row: &Row) {
+        for (column, series) in [Series::Ids, Series::Kept, Series::Uuids].into_iter().enumerate() {
+            let drawn: String = row.get(column);
+            self.rises(series, &drawn, &drawn);
+        }
+    }
+
+    fn rises(&mut self, series: Series, first: &str, last: &str) {
+        let (first, last) = (number(series, first), number(series, last));
         let before = match series {
             Series::Ids => &mut self.last_id,
+            Series::Uuids => &mut self.last_uuid,
             Series::Kept => &mut self.last_kept,
         };
         assert!(*before < first && first <= last, "{first} to {last} after {before}");

@@ -115,6 +115,13 @@ const TIMES: [&str; 9] = [
     "'2080-07-10 00:00:00+00'",
     "'10000-01-01 00:00:00+00'",
 ];
+const UUIDS: [&str; 5] = [
+    "'00000000-0000-0000-0000-000000000000'",
+    "'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+    "'ffffffff-ffff-7fff-bfff-ffffffffffff'",
+    "'919108f7-52d1-4320-9bac-f847db4148a8'",
+    "'017f22e2-79b0-7cc3-c8c4-dc0c0c07398f'",
+];
 const JSONS: [&str; 8] = [
     "'{}'",
     "'null'",
@@ -195,6 +202,8 @@ impl<'a> Values<'a> {
             "interval" if argument == "timeout" => quoted(pick(self.rng, &TIMEOUTS)),
             "interval" => quoted(pick(self.rng, &TTLS)),
             "timestamp with time zone" => self.time(argument, extreme),
+            "uuid" if extreme => pick(self.rng, &UUIDS).to_owned(),
+            "uuid" => "uuidv7_next()".to_owned(),
             "jsonb" => pick(self.rng, &JSONS).to_owned(),
             "text[]" if extreme => pick(self.rng, &ARRAYS).to_owned(),
             "text[]" => format!("ARRAY[{}, 'other']", quoted(self.name)),
