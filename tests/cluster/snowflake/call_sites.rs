@@ -91,8 +91,8 @@ fn call_site_follows_layouts_from_columns() {
     let rows = client.query(&sql, &[]).unwrap();
     assert_tags(&rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<_>>());
     assert_tags(&rows.iter().map(|row| (row.get(2), row.get(3))).collect::<Vec<_>>());
-    assert_increasing(&rows.iter().map(|row| row.get(4)).collect::<Vec<_>>());
-    assert_increasing(&rows.iter().map(|row| row.get(5)).collect::<Vec<_>>());
+    assert_increasing(&rows.iter().map(|row| row.get(4)).collect::<Vec<i64>>());
+    assert_increasing(&rows.iter().map(|row| row.get(5)).collect::<Vec<i64>>());
 
     // An invalid layout is an error each time and does not change the call site.
     expect_error(&mut client, "SELECT snowflake_next(NULL)", "22004");
