@@ -4,7 +4,7 @@
 //! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
 //! Imports between modules: layout from snowflake; generator from snowflake, layout and clock; generator and segment
-//! from tenancy. The other modules import nothing of each other.
+//! from tenancy; public_id from text. The other modules import nothing of each other.
 
 pub mod clock;
 pub mod generator;
@@ -12,6 +12,7 @@ pub mod hosts;
 pub mod layout;
 pub mod lease;
 pub mod lock;
+pub mod public_id;
 pub mod segment;
 pub mod snowflake;
 pub mod tenancy;

@@ -23,7 +23,7 @@ const HEX: &str = "0123456789abcdef";
 /// z-base-32.
 const BASE32: &str = "ybndrfg8ejkmcpqxot1uwisza345h769";
 const BASE36: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
-const BASE58: &str = "123456789abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ";
+pub(crate) const BASE58: &str = "123456789abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ";
 const BASE62: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Crockford's alphabet, without I, L, O and U.
 const SORT32: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";

@@ -1,0 +1,257 @@
+//! Public ids: texts that stand for ids, and tell neither time, worker nor count. A key makes them, and reads them back.
+//!
+//! A *prefix* such as `ord` has one key or, after a rotation, several. The newest key makes texts, and every key reads its
+//! own. A key has one of two *forms*. The length of a text tells the forms apart, and the zeros in a long text tell the
+//! keys of the long form apart. A short text does not name its key, so a prefix has at most one key of the short form.
+//!
+//! The texts of a key never change: users store and print them.
+
+use aes::Aes256;
+use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use blowfish::Blowfish;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use std::fmt;
+
+mod base58;
+
+/// The bytes of a secret.
+pub const SECRET_BYTES: usize = 32;
+pub const MAX_PREFIX_BYTES: usize = 63;
+
+/// True for 1 to 63 lower-case letters, digits and underscores: a letter first, and no underscore last.
+pub fn is_valid_prefix(prefix: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    prefix.len() <= MAX_PREFIX_BYTES
+        && prefix.starts_with(|first: char| first.is_ascii_lowercase())
+        && !prefix.ends_with('_')
+        && prefix.bytes().all(is_inner)
+}
+
+/// How a key makes texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// 11 characters: a permutation of the ids. Every number below 2^63 is the text of some id.
+    Short,
+    /// 22 characters: an id and 64 zero bits in one block. Decoding checks the zeros.
+    Long,
+}
+
+impl Form {
+    pub const ALL: [Self; 2] = [Self::Short, Self::Long];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Long => "long",
+        }
+    }
+
+    /// The characters after the prefix.
+    const fn width(self) -> usize {
+        match self {
+            Self::Short => 11,
+            Self::Long => 22,
+        }
+    }
+}
+
+/// A key with its schedule, which takes longer to set up than thousands of texts to make.
+enum Cipher {
+    Short(Box<Blowfish>),
+    Long(Box<Aes256>),
+}
+
+impl Cipher {
+    fn new(prefix: &str, form: Form, secret: &[u8; SECRET_BYTES]) -> Self {
+        const ANY_LENGTH: &str = "the length is one that the algorithm accepts";
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(secret).expect(ANY_LENGTH);
+        mac.update(format!("idgen mask 1 {} {prefix}", form.name()).as_bytes());
+        let key = mac.finalize().into_bytes();
+        match form {
+            Form::Short => Self::Short(Box::new(KeyInit::new_from_slice(&key[..16]).expect(ANY_LENGTH))),
+            Form::Long => Self::Long(Box::new(KeyInit::new_from_slice(&key).expect(ANY_LENGTH))),
+        }
+    }
+
+    fn form(&self) -> Form {
+        match self {
+            Self::Short(_) => Form::Short,
+            Self::Long(_) => Form::Long,
+        }
+    }
+}
+
+/// Encrypts until the result has 63 bits. That is a permutation of the numbers of 63 bits.
+fn mask(cipher: &Blowfish, id: u64) -> u64 {
+    walk(id, |block| cipher.encrypt_block(block))
+}
+
+fn unmask(cipher: &Blowfish, masked: u64) -> u64 {
+    walk(masked, |block| cipher.decrypt_block(block))
+}
+
+fn walk(mut number: u64, step: impl Fn(&mut Block<Blowfish>)) -> u64 {
+    loop {
+        let mut block = number.to_be_bytes().into();
+        step(&mut block);
+        number = u64::from_be_bytes(block.into());
+        if i64::try_from(number).is_ok() {
+            return number;
+        }
+    }
+}
+
+fn seal(cipher: &Aes256, id: u64) -> u128 {
+    let mut block = (u128::from(id) << 64).to_be_bytes().into();
+    cipher.encrypt_block(&mut block);
+    u128::from_be_bytes(block.into())
+}
+
+/// The id in a block; `None` if another key made the block, or none.
+fn open(cipher: &Aes256, sealed: u128) -> Option<i64> {
+    let mut block = sealed.to_be_bytes().into();
+    cipher.decrypt_block(&mut block);
+    let opened = u128::from_be_bytes(block.into());
+    // One comparison of a word, so its time says nothing about the bits.
+    (opened as u64 == 0).then(|| i64::try_from((opened >> 64) as u64).ok()).flatten()
+}
+
+/// The keys of a prefix.
+pub struct Keyring {
+    /// The prefix with its underscore.
+    begin: String,
+    /// The newest first.
+    ciphers: Vec<Cipher>,
+}
+
+impl Keyring {
+    /// From the keys that are not retired, the newest first.
+    pub fn new(prefix: &str, keys: &[(Form, [u8; SECRET_BYTES])]) -> Self {
+        let ciphers = keys.iter().map(|(form, secret)| Cipher::new(prefix, *form, secret)).collect();
+        Self { begin: format!("{prefix}_"), ciphers }
+    }
+
+    /// The text of an id, by the newest key.
+    pub fn encode(&self, id: i64) -> Result<String, PublicIdError> {
+        let number = non_negative(id)?;
+        let newest = self.ciphers.first().ok_or(PublicIdError::NoKey)?;
+        let width = newest.form().width();
+        let mut text = String::with_capacity(self.begin.len() + width);
+        text.push_str(&self.begin);
+        let block = match newest {
+            Cipher::Short(cipher) => mask(cipher, number).into(),
+            Cipher::Long(cipher) => seal(cipher, number),
+        };
+        base58::push(&mut text, block, width);
+        Ok(text)
+    }
+
+    /// The id of a text, by the key that made it.
+    pub fn decode(&self, text: &str) -> Result<i64, PublicIdError> {
+        let digits = text.strip_prefix(&self.begin).ok_or_else(|| PublicIdError::Prefix(self.begin.clone()))?;
+        let length = digits.chars().count();
+        let form = Form::ALL.into_iter().find(|form| form.width() == length).ok_or(PublicIdError::Length(length))?;
+        let number = base58::number(digits).map_err(PublicIdError::Character)?.ok_or(PublicIdError::NotMade)?;
+        let mut ciphers = self.ciphers.iter().filter(|cipher| cipher.form() == form);
+        let open = |cipher: &Cipher| match cipher {
+            Cipher::Short(cipher) => i64::try_from(number).ok().map(|masked| unmask(cipher, masked as u64) as i64),
+            Cipher::Long(cipher) => open(cipher, number),
+        };
+        ciphers.find_map(open).ok_or(PublicIdError::NotMade)
+    }
+
+    /// The number that the text of the short form writes, by the newest key.
+    pub fn mask(&self, id: i64) -> Result<i64, PublicIdError> {
+        let number = non_negative(id)?;
+        match self.ciphers.first() {
+            Some(Cipher::Short(cipher)) => Ok(mask(cipher, number) as i64),
+            _ => Err(PublicIdError::NoKey),
+        }
+    }
+
+    /// The id of a masked number, by the key of the short form.
+    pub fn unmask(&self, masked: i64) -> Result<i64, PublicIdError> {
+        let number = non_negative(masked)?;
+        let short = self.ciphers.iter().find_map(|cipher| match cipher {
+            Cipher::Short(cipher) => Some(unmask(cipher, number) as i64),
+            Cipher::Long(_) => None,
+        });
+        short.ok_or(PublicIdError::NoKey)
+    }
+}
+
+fn non_negative(number: i64) -> Result<u64, PublicIdError> {
+    u64::try_from(number).map_err(|_| PublicIdError::Negative)
+}
+
+/// Why a number has no text, or a text no id. Displays the state, for a DETAIL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublicIdError {
+    Negative,
+    /// The prefix has no key for this call.
+    NoKey,
+    Prefix(String),
+    Length(usize),
+    Character(char),
+    /// No key of the prefix made the text.
+    NotMade,
+}
+
+impl fmt::Display for PublicIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Negative => write!(f, "An id is never negative."),
+            Self::NoKey => write!(f, "The prefix has no key for this."),
+            Self::Prefix(begin) => write!(f, "It does not begin with \"{begin}\"."),
+            Self::Length(length) => write!(f, "After its prefix it has {length} characters, not 11 or 22."),
+            Self::Character(character) => write!(f, "Base58 has no character \"{character}\"."),
+            Self::NotMade => write!(f, "No key of the prefix made it."),
+        }
+    }
+}
+
+/// A key of a prefix, as a rotation sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyState {
+    pub version: i32,
+    pub form: Form,
+    pub is_retired: bool,
+}
+
+/// A change of the keys that would let a text decode to an id that it was not made from, or leave no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotationError {
+    /// The key of this version has the short form. It counts even after its retirement: its texts are still in use.
+    SecondShortKey(i32),
+    /// The newest key makes the texts.
+    Newest,
+    UnknownVersion,
+}
+
+/// The version and the form of the next key of a prefix. Without a form, that of the newest key.
+pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), RotationError> {
+    let newest = newest(keys).ok_or(RotationError::UnknownVersion)?;
+    let form = form.unwrap_or(newest.form);
+    match keys.iter().find(|key| key.form == Form::Short) {
+        Some(short) if form == Form::Short => Err(RotationError::SecondShortKey(short.version)),
+        _ => Ok((newest.version + 1, form)),
+    }
+}
+
+/// True if the key is to be retired, false if it is already.
+pub fn retire(keys: &[KeyState], version: i32) -> Result<bool, RotationError> {
+    let key = keys.iter().find(|key| key.version == version).ok_or(RotationError::UnknownVersion)?;
+    if newest(keys) == Some(key) { Err(RotationError::Newest) } else { Ok(!key.is_retired) }
+}
+
+fn newest(keys: &[KeyState]) -> Option<&KeyState> {
+    keys.iter().max_by_key(|key| key.version)
+}
+
+#[cfg(test)]
+mod tests;
