@@ -205,6 +205,33 @@ COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'lowest token granted since then; lower ones cannot be renewed';
 COMMENT ON COLUMN idgen.worker_history.longest IS 'longest time from the clock to the end of id times, under any settings so far';
+COMMENT ON TABLE idgen.public_key IS 'keys of public ids: one row for each key of a prefix';
+COMMENT ON COLUMN idgen.public_key.prefix IS 'what the texts begin with, before an underscore';
+COMMENT ON COLUMN idgen.public_key.version IS 'number of the key; the highest one makes texts';
+COMMENT ON COLUMN idgen.public_key.form IS 'short or long';
+COMMENT ON COLUMN idgen.public_key.secret IS '32 random bytes; NULL if the key is retired';
+COMMENT ON COLUMN idgen.public_key.owner IS 'role that may rotate, retire, drop, alter and grant';
+COMMENT ON COLUMN idgen.public_key.users IS 'roles besides the owner that may make and decode texts; - is PUBLIC';
+COMMENT ON COLUMN idgen.public_key.created IS 'time of the definition or the rotation';
+COMMENT ON COLUMN idgen.public_key.retired IS 'time of the retirement; NULL if texts of the key decode';
+COMMENT ON FUNCTION idgen.public_key_row() IS
+    'trigger of idgen.public_key: announces changes to all sessions';
+COMMENT ON TRIGGER public_key_row ON idgen.public_key IS 'announces changes to all sessions';
+COMMENT ON FUNCTION idgen.public_key_secret() IS 'a new secret, for the statements that add a key';
+COMMENT ON FUNCTION public_id(text, bigint) IS 'text of an id, by the newest key of a prefix';
+COMMENT ON FUNCTION public_id_decode(text, text) IS 'id of a text that public_id made';
+COMMENT ON FUNCTION public_id_try_decode(text, text) IS 'id of a text that public_id made; NULL for another text';
+COMMENT ON FUNCTION id_mask(text, bigint) IS 'number that stands for an id, by the newest key of a prefix';
+COMMENT ON FUNCTION id_unmask(text, bigint) IS 'id of a number that id_mask made';
+COMMENT ON FUNCTION public_id_define(text, text) IS 'creates a prefix that the caller owns, with a key of the form short or long';
+COMMENT ON FUNCTION public_id_rotate(text, text) IS
+    'adds a key to a prefix and returns its version; texts of older keys go on decoding';
+COMMENT ON FUNCTION public_id_retire(text, int) IS 'removes the secret of an older key: its texts no longer decode';
+COMMENT ON FUNCTION public_id_drop(text) IS 'drops a prefix with all of its keys';
+COMMENT ON FUNCTION public_id_alter(text, text) IS 'makes another role the owner of a prefix';
+COMMENT ON FUNCTION public_id_grant(text, text) IS 'lets a role, or public, make and decode texts of a prefix';
+COMMENT ON FUNCTION public_id_revoke(text, text) IS 'revokes what public_id_grant granted';
+
 COMMENT ON FUNCTION idgen.stat_get_reset_time() IS 'time of the last reset of the counters, for the column stats_reset';
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
 COMMENT ON VIEW idgen.stat_worker IS 'worker id of this server, and the state of its lease';
@@ -236,3 +263,10 @@ GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idge
 GRANT EXECUTE ON FUNCTION idgen.status(), idgen.stat_get_snowflake(), idgen.stat_get_clock(), idgen.stat_get_segment(),
     idgen.stat_get_lease(), idgen.stat_get_worker(), idgen.stat_get_reset_time(), idgen.lock_get_names(), idgen.lock_get_holds(),
     idgen.lease_get_states() TO pg_monitor;
+-- The creator owns the prefix. The secrets are for dumps by the owner of the database only; every role may see the rest.
+REVOKE EXECUTE ON FUNCTION public_id_define(text, text) FROM PUBLIC;
+-- For the trigger and the statements of idgen.public_key only.
+REVOKE EXECUTE ON FUNCTION idgen.public_key_row(), idgen.public_key_secret() FROM PUBLIC;
+REVOKE ALL ON idgen.public_key FROM PUBLIC;
+GRANT SELECT (prefix, version, form, owner, users, created, retired) ON idgen.public_key TO PUBLIC;
+GRANT SELECT, INSERT ON idgen.public_key TO pg_database_owner;

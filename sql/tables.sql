@@ -113,3 +113,33 @@ CREATE TABLE idgen.worker_history (
 -- A restored database must not pass for the one that granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);
+
+-- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts stay
+-- in the world: a prefix has at most one key of the short form, ever.
+CREATE TABLE idgen.public_key (
+    prefix text NOT NULL
+        CHECK ((prefix COLLATE pg_catalog."C") OPERATOR(pg_catalog.~) '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),
+    version int NOT NULL CHECK (version OPERATOR(pg_catalog.>=) 1),
+    form text NOT NULL CHECK (form OPERATOR(pg_catalog.=) ANY (ARRAY['short', 'long'])),
+    secret bytea CHECK (pg_catalog.octet_length(secret) OPERATOR(pg_catalog.=) 32),
+    owner regrole NOT NULL,
+    -- 0, shown as "-", is PUBLIC.
+    users regrole[] NOT NULL DEFAULT '{}',
+    created timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    retired timestamptz,
+    PRIMARY KEY (prefix, version),
+    CHECK ((secret IS NULL) OPERATOR(pg_catalog.=) (retired IS NOT NULL))
+);
+CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form OPERATOR(pg_catalog.=) 'short';
+-- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
+SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL
+    SELECT prefix, version, form, secret,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
+           ARRAY(SELECT granted.role FROM pg_catalog.unnest(users) WITH ORDINALITY AS granted (role, place)
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                 ORDER BY granted.place),
+           created, retired
+    FROM idgen.public_key$condition$);

@@ -8,6 +8,7 @@ pub mod condition_variable;
 pub mod data_directory;
 pub mod datum;
 pub mod ereport;
+pub mod invalidation;
 pub mod latch;
 pub mod libpq;
 pub mod process_utility;

@@ -73,4 +73,15 @@ pub fn random_words<const N: usize>() -> [u64; N] {
         Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
     }
     words
+    i64::from_ne_bytes(random_bytes())
+}
+
+/// As [`random_i64`].
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0u8; N];
+    // SAFETY: the buffer has the length that is passed.
+    if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
+        Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
+    }
+    bytes
 }

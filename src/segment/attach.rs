@@ -9,6 +9,7 @@ use super::store::{self, TagRow};
 use super::{demand, errors, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
+use crate::pg::invalidation::{self, TableChanges};
 use crate::pg::session;
 use crate::pg::spi;
 use crate::text_cache::TextCache;
@@ -16,8 +17,6 @@ use crate::{error, shmem};
 use idgen_core::segment::{Draw, Ring, RingHandle, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::prelude::*;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A tag that this process draws from: valid for one user, until something changes.
 #[derive(Clone, Copy)]
@@ -37,9 +36,7 @@ pub enum ValueSource {
 }
 
 /// Counts changes after which an `AttachedSegment` may be invalid.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
-/// The OID of the table whose changes count; 0 until it is known.
-static TABLE: AtomicU32 = AtomicU32::new(0);
+static CHANGES: TableChanges = TableChanges::of(&store::SEGMENT);
 /// Attached segments by their tag.
 static KNOWN: TextCache<AttachedSegment> = TextCache::new();
 
@@ -47,7 +44,7 @@ impl AttachedSegment {
     /// True if nothing has changed since, and for the current user.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        self.changes == CHANGES.load(Relaxed) && self.user == spi::user()
+        self.changes == CHANGES.count() && self.user == spi::user()
     }
 
     /// The next value; `None` if this process must attach again or wait. The hot path: no lock, no allocation, no
@@ -70,9 +67,7 @@ impl AttachedSegment {
 /// Attaches to the tag that is the first argument of the call.
 pub fn of_call(site: &CallSite) -> AttachedSegment {
     let tag = args::required(site.text(), "tag");
-    // A statement in a running transaction may take no lock, and then PostgreSQL does not accept invalidations.
-    // SAFETY: in a transaction; the callbacks only store atomics.
-    unsafe { pg_sys::AcceptInvalidationMessages() };
+    invalidation::accept();
     let known = KNOWN.read(&tag, |attached| *attached);
     known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
@@ -82,10 +77,7 @@ pub fn of_call(site: &CallSite) -> AttachedSegment {
 pub fn look_up(tag: &str) -> AttachedSegment {
     error::refuse_on_standby();
     shmem::require();
-    follow_invalidations();
-    TABLE.store(store::SEGMENT.find().map_or(0, pg_sys::Oid::to_u32), Relaxed);
-    // Before the row is read: a change during the read makes the result invalid.
-    let changes = CHANGES.load(Relaxed);
+    let changes = CHANGES.follow();
     let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
     if !row.may_draw {
         errors::may_not_draw(tag, &spi::user_name()).raise();
@@ -127,32 +119,7 @@ fn gone() -> Vec<TagKey> {
     keys
 }
 
-/// Registers the callbacks of cache invalidations, once.
-fn follow_invalidations() {
-    static REGISTERED: Once = Once::new();
-    // SAFETY: the callbacks have the signatures of theirs, and live as long as the library, which is never unloaded.
-    REGISTERED.call_once(|| unsafe {
-        pg_sys::CacheRegisterRelcacheCallback(Some(table_changed), pg_sys::Datum::null());
-        for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
-            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), pg_sys::Datum::null());
-        }
-    });
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn table_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    // Without an OID, any table may have changed.
-    if relation == pg_sys::InvalidOid || relation.to_u32() == TABLE.load(Relaxed) {
-        forget();
-    }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn roles_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
-    forget();
-}
-
 /// Makes every `AttachedSegment` invalid.
 pub fn forget() {
-    CHANGES.fetch_add(1, Relaxed);
+    CHANGES.forget();
 }

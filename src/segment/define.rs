@@ -3,9 +3,9 @@
 
 use super::errors;
 use super::store::{self, TagRow};
-use crate::args;
-use crate::pg::datum::{Text, c_string, stored_len};
+use crate::pg::datum::{Text, stored_len};
 use crate::pg::spi;
+use crate::{args, grants};
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -95,7 +95,7 @@ fn segment_alter(
         upper_bound: upper_bound.unwrap_or(now.upper_bound),
     };
     definition.check().unwrap_or_else(|e| errors::definition(e).raise());
-    let owner = owner.as_deref().map(new_owner);
+    let owner = owner.as_deref().map(grants::new_owner);
     store::update(tag, owner, &definition, target_duration);
 }
 
@@ -127,8 +127,7 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     lock_owned(tag);
-    let role = if role == "public" { pg_sys::InvalidOid } else { role_oid(role) };
-    store::set_drawer(tag, role, may_draw);
+    store::set_drawer(tag, grants::grantee(role), may_draw);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.
@@ -148,26 +147,6 @@ fn require_owner(tag: &str, row: &TagRow) {
     if !row.may_alter {
         errors::not_owner(tag).raise();
     }
-}
-
-/// Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
-fn role_oid(name: &str) -> pg_sys::Oid {
-    // SAFETY: a C string; reads system caches.
-    let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
-    if role == pg_sys::InvalidOid {
-        errors::no_role(name).raise();
-    }
-    role
-}
-
-/// A role that the current user may make the owner: as for PostgreSQL's own objects, one that the user is a member of.
-fn new_owner(name: &str) -> pg_sys::Oid {
-    let role = role_oid(name);
-    // SAFETY: as above.
-    if !unsafe { pg_sys::is_member_of_role(spi::user(), role) } {
-        errors::not_member(name).raise();
-    }
-    role
 }
 
 /// The microseconds of an interval, with months of 30 days, limited to a bigint.

@@ -103,11 +103,3 @@ pub fn no_worker() -> Report {
         report.detail("All slots of max_worker_processes are in use.").hint("Raise max_worker_processes and restart.")
     }
 }
-
-pub fn no_role(name: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
-}
-
-pub fn not_member(role: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, format!("must be member of role \"{role}\""))
-}

@@ -1,5 +1,6 @@
 //! The table `idgen.segment`: every query on its rows.
 
+use crate::grants;
 use crate::pg::session::database;
 use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, unexpected, user, value};
 use crate::pg::xact;
@@ -44,17 +45,6 @@ const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, 
                        max_step, LEAST(pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000, \
                                        9223372036854775807)::bigint";
 
-/// SQL that is true if the role of this parameter may draw: it is a member of the owner or of a grantee, or PUBLIC is
-/// one.
-fn may_draw(role: &str) -> String {
-    format!(
-        "(pg_catalog.pg_has_role({role}, owner::pg_catalog.oid, 'USAGE') \
-         OR 0::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[]) \
-         OR EXISTS (SELECT FROM pg_catalog.unnest(drawers::pg_catalog.oid[]) AS granted (role) \
-                    WHERE pg_catalog.pg_has_role({role}, granted.role, 'USAGE')))"
-    )
-}
-
 static FIND: Query = Query::new(&SEGMENT, || by_tag(""));
 static LOCK: Query = Query::new(&SEGMENT, || by_tag("FOR NO KEY UPDATE"));
 
@@ -62,7 +52,7 @@ fn by_tag(locking: &str) -> String {
     format!(
         "SELECT {COLUMNS}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
-        may_draw("$2")
+        grants::owns_or_has("$2", "drawers")
     )
 }
 
@@ -119,7 +109,7 @@ static VISIBLE: Query = Query::new(&SEGMENT, || {
     format!(
         "SELECT creation FROM idgen.segment WHERE {} \
          OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE')",
-        may_draw("$1")
+        grants::owns_or_has("$1", "drawers")
     )
 });
 
@@ -220,11 +210,10 @@ static DELETE_OWNED: Query = Query::new(&SEGMENT, || {
     "DELETE FROM idgen.segment WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)".to_owned()
 });
 static REMOVE_DRAWERS: Query = Query::new(&SEGMENT, || {
-    "UPDATE idgen.segment SET drawers = ARRAY(\
-         SELECT granted.role FROM pg_catalog.unnest(drawers) WITH ORDINALITY AS granted (role, place) \
-         WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ($1) ORDER BY granted.place) \
-     WHERE drawers::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1"
-        .to_owned()
+    format!(
+        "UPDATE idgen.segment SET drawers = {} WHERE drawers::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1",
+        grants::without("$1", "drawers")
+    )
 });
 
 /// Makes another role the owner of all segments of these roles.

@@ -7,6 +7,7 @@
 use super::state::{SEGMENTS, ring_state};
 use super::{errors, store};
 use crate::pg::datum::Text;
+use crate::pg::invalidation;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
 use crate::pg::{session, system_clock};
@@ -39,8 +40,7 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
         .filter(|trigger| trigger.relid().is_ok_and(|table| store::SEGMENT.find() == Some(table)))
         .unwrap_or_else(|| errors::row_trigger_only().raise());
     if !store::IS_ALLOCATION.load(Relaxed) {
-        // SAFETY: the trigger's table. PostgreSQL sends the invalidation when the transaction commits.
-        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(trigger.relid()?) };
+        invalidation::announce(trigger.relid()?);
     }
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);

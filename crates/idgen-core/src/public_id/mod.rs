@@ -121,29 +121,33 @@ fn open(cipher: &Aes256, sealed: u128) -> Option<i64> {
     (opened as u64 == 0).then(|| i64::try_from((opened >> 64) as u64).ok()).flatten()
 }
 
-/// The keys of a prefix.
+/// The keys of a prefix that are not retired.
 pub struct Keyring {
     /// The prefix with its underscore.
     begin: String,
-    /// The newest first.
-    ciphers: Vec<Cipher>,
+    newest: Cipher,
+    older: Vec<Cipher>,
 }
 
 impl Keyring {
-    /// From the keys that are not retired, the newest first.
-    pub fn new(prefix: &str, keys: &[(Form, [u8; SECRET_BYTES])]) -> Self {
-        let ciphers = keys.iter().map(|(form, secret)| Cipher::new(prefix, *form, secret)).collect();
-        Self { begin: format!("{prefix}_"), ciphers }
+    /// From the keys, the newest first; `None` if there are none.
+    pub fn new(prefix: &str, keys: &[(Form, [u8; SECRET_BYTES])]) -> Option<Self> {
+        let mut ciphers = keys.iter().map(|(form, secret)| Cipher::new(prefix, *form, secret));
+        let newest = ciphers.next()?;
+        Some(Self { begin: format!("{prefix}_"), newest, older: ciphers.collect() })
+    }
+
+    fn ciphers(&self) -> impl Iterator<Item = &Cipher> {
+        std::iter::once(&self.newest).chain(&self.older)
     }
 
     /// The text of an id, by the newest key.
     pub fn encode(&self, id: i64) -> Result<String, PublicIdError> {
         let number = non_negative(id)?;
-        let newest = self.ciphers.first().ok_or(PublicIdError::NoKey)?;
-        let width = newest.form().width();
+        let width = self.newest.form().width();
         let mut text = String::with_capacity(self.begin.len() + width);
         text.push_str(&self.begin);
-        let block = match newest {
+        let block = match &self.newest {
             Cipher::Short(cipher) => mask(cipher, number).into(),
             Cipher::Long(cipher) => seal(cipher, number),
         };
@@ -157,31 +161,30 @@ impl Keyring {
         let length = digits.chars().count();
         let form = Form::ALL.into_iter().find(|form| form.width() == length).ok_or(PublicIdError::Length(length))?;
         let number = base58::number(digits).map_err(PublicIdError::Character)?.ok_or(PublicIdError::NotMade)?;
-        let mut ciphers = self.ciphers.iter().filter(|cipher| cipher.form() == form);
         let open = |cipher: &Cipher| match cipher {
             Cipher::Short(cipher) => i64::try_from(number).ok().map(|masked| unmask(cipher, masked as u64) as i64),
             Cipher::Long(cipher) => open(cipher, number),
         };
-        ciphers.find_map(open).ok_or(PublicIdError::NotMade)
+        self.ciphers().filter(|cipher| cipher.form() == form).find_map(open).ok_or(PublicIdError::NotMade)
     }
 
-    /// The number that the text of the short form writes, by the newest key.
+    /// The number that the text of the short form writes. Only the newest key masks, as only it makes texts.
     pub fn mask(&self, id: i64) -> Result<i64, PublicIdError> {
         let number = non_negative(id)?;
-        match self.ciphers.first() {
-            Some(Cipher::Short(cipher)) => Ok(mask(cipher, number) as i64),
-            _ => Err(PublicIdError::NoKey),
+        match &self.newest {
+            Cipher::Short(cipher) => Ok(mask(cipher, number) as i64),
+            Cipher::Long(_) => Err(PublicIdError::NoShortKey),
         }
     }
 
     /// The id of a masked number, by the key of the short form.
     pub fn unmask(&self, masked: i64) -> Result<i64, PublicIdError> {
         let number = non_negative(masked)?;
-        let short = self.ciphers.iter().find_map(|cipher| match cipher {
+        let short = self.ciphers().find_map(|cipher| match cipher {
             Cipher::Short(cipher) => Some(unmask(cipher, number) as i64),
             Cipher::Long(_) => None,
         });
-        short.ok_or(PublicIdError::NoKey)
+        short.ok_or(PublicIdError::NoShortKey)
     }
 }
 
@@ -193,8 +196,8 @@ fn non_negative(number: i64) -> Result<u64, PublicIdError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublicIdError {
     Negative,
-    /// The prefix has no key for this call.
-    NoKey,
+    /// A masked number needs a key of the short form.
+    NoShortKey,
     Prefix(String),
     Length(usize),
     Character(char),
@@ -206,7 +209,7 @@ impl fmt::Display for PublicIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Negative => write!(f, "An id is never negative."),
-            Self::NoKey => write!(f, "The prefix has no key for this."),
+            Self::NoShortKey => write!(f, "A number of 63 bits is masked by a key of the short form only."),
             Self::Prefix(begin) => write!(f, "It does not begin with \"{begin}\"."),
             Self::Length(length) => write!(f, "After its prefix it has {length} characters, not 11 or 22."),
             Self::Character(character) => write!(f, "Base58 has no character \"{character}\"."),

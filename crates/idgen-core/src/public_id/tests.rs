@@ -8,7 +8,7 @@ fn secret() -> [u8; SECRET_BYTES] {
 }
 
 fn keyring(prefix: &str, form: Form, secret: [u8; SECRET_BYTES]) -> Keyring {
-    Keyring::new(prefix, &[(form, secret)])
+    Keyring::new(prefix, &[(form, secret)]).unwrap()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn short_text_has_a_number_of_at_most_63_bits() {
 #[test]
 fn long_text_of_an_id_above_63_bits_is_refused() {
     let keys = keyring("ord", Form::Long, secret());
-    let Cipher::Long(cipher) = &keys.ciphers[0] else { unreachable!("of the long form") };
+    let Cipher::Long(cipher) = &keys.newest else { unreachable!("of the long form") };
     let mut text = "ord_".to_owned();
     base58::push(&mut text, seal(cipher, 1 << 63), 22);
     assert_eq!(keys.decode(&text), Err(PublicIdError::NotMade));
@@ -129,6 +129,19 @@ fn rotation_never_gives_a_prefix_two_short_keys() {
     assert_eq!(next_key(&rotated, None), Ok((3, Form::Long)));
     assert_eq!(next_key(&rotated, Some(Form::Short)), Err(RotationError::SecondShortKey(1)), "retired, and in use");
     assert_eq!(next_key(&[key(1, Form::Long, false)], Some(Form::Short)), Ok((2, Form::Short)));
+}
+
+/// Otherwise ids would be masked on by the key that the rotation replaced.
+#[test]
+fn only_a_newest_key_of_the_short_form_masks() {
+    let keys = [(Form::Long, [1; SECRET_BYTES]), (Form::Short, secret())];
+    let (rotated, retired) = (Keyring::new("ord", &keys).unwrap(), Keyring::new("ord", &keys[..1]).unwrap());
+    assert_eq!(rotated.mask(1), Err(PublicIdError::NoShortKey));
+    assert_eq!(rotated.unmask(8_129_597_295_730_760_601), Ok(1));
+    assert_eq!(retired.unmask(8_129_597_295_730_760_601), Err(PublicIdError::NoShortKey));
+    assert_eq!(rotated.decode("ord_jSvceAeDoUz"), Ok(1));
+    assert_eq!(retired.decode("ord_jSvceAeDoUz"), Err(PublicIdError::NotMade));
+    assert!(Keyring::new("ord", &[]).is_none());
 }
 
 #[test]
@@ -218,8 +231,8 @@ proptest! {
         let mut texts = Vec::new();
         for (index, id) in ids.into_iter().enumerate() {
             keys.insert(0, (if index == short_at { Form::Short } else { Form::Long }, secrets[index]));
-            texts.push((Keyring::new("ord", &keys).encode(id).unwrap(), id));
-            let now = Keyring::new("ord", &keys);
+            texts.push((Keyring::new("ord", &keys).unwrap().encode(id).unwrap(), id));
+            let now = Keyring::new("ord", &keys).unwrap();
             for (text, id) in &texts {
                 prop_assert_eq!(now.decode(text), Ok(*id));
             }

@@ -1,0 +1,78 @@
+//! PostgreSQL's cache invalidations: how a process hears that a table of the extension, or a role, has changed.
+//!
+//! A change of a row sends none by itself: a trigger of the table calls [`announce`] with each change. PostgreSQL delivers
+//! it when the change commits, also by COMMIT PREPARED and on standbys, and to the process itself when it is rolled back.
+
+use super::spi::ExtensionTable;
+use pgrx::prelude::*;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Counts changes after which something that was read from the table may be invalid.
+pub struct TableChanges {
+    table: &'static ExtensionTable,
+    /// The OID of the table; 0 until it is known.
+    oid: AtomicU32,
+    count: AtomicU64,
+    registered: Once,
+}
+
+impl TableChanges {
+    pub const fn of(table: &'static ExtensionTable) -> Self {
+        Self { table, oid: AtomicU32::new(0), count: AtomicU64::new(0), registered: Once::new() }
+    }
+
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Counts changes from now on. Call it before each read of the table: a change during the read then makes the result
+    /// invalid.
+    pub fn follow(&'static self) -> u64 {
+        let this = pg_sys::Datum::from(std::ptr::from_ref(self));
+        // SAFETY: the callbacks have the signatures of theirs, and live as long as the library, which is never unloaded.
+        self.registered.call_once(|| unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(table_changed), this);
+            for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
+                pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), this);
+            }
+        });
+        self.oid.store(self.table.find().map_or(0, pg_sys::Oid::to_u32), Relaxed);
+        self.count()
+    }
+
+    /// Makes everything that was read before invalid.
+    pub fn forget(&self) {
+        self.count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Receives what other processes have announced. A statement in a running transaction may take no lock, and then PostgreSQL
+/// does not accept invalidations.
+pub fn accept() {
+    // SAFETY: in a transaction; the callbacks only store atomics.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}
+
+/// Tells all processes that a row of this table has changed, when the transaction commits.
+pub fn announce(table: pg_sys::Oid) {
+    // SAFETY: the table exists: the caller is its trigger.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn table_changed(changes: pg_sys::Datum, table: pg_sys::Oid) {
+    // SAFETY: registered by `follow`, with a pointer to a static.
+    let changes = unsafe { &*changes.cast_mut_ptr::<TableChanges>() };
+    // Without an OID, any table may have changed.
+    if table == pg_sys::InvalidOid || table.to_u32() == changes.oid.load(Relaxed) {
+        changes.forget();
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn roles_changed(changes: pg_sys::Datum, _cache: i32, _hash: u32) {
+    // SAFETY: as in `table_changed`.
+    unsafe { &*changes.cast_mut_ptr::<TableChanges>() }.forget();
+}
