@@ -1,0 +1,166 @@
+//! Changes by another session: a session that has used a key never uses it after the commit of a change, and never one that
+//! is not committed. Changes that meet.
+
+use std::thread;
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value, wait_for_event};
+use postgres::Client;
+use postgres::error::SqlState;
+
+use crate::{decoded, text};
+
+/// A server with the prefix `ord` in the short form, which the role `app` may use, and a session of the role.
+fn with_prefix() -> (Cluster, Client) {
+    let cluster = Cluster::builder()
+        .conf("max_prepared_transactions", "2")
+        .conf("statement_timeout", "60s")
+        .start_with_extension();
+    cluster.execute("CREATE ROLE app LOGIN");
+    cluster.execute("SELECT public_id_define('ord'), public_id_grant('ord', 'app')");
+    let app = cluster.client_as("postgres", "app");
+    (cluster, app)
+}
+
+#[test]
+fn session_notices_rotation_retirement_and_drop_at_once() {
+    let (cluster, mut app) = with_prefix();
+    let short = text(&mut app, "ord", 7);
+    cluster.execute("SELECT public_id_rotate('ord', 'long')");
+    let long = text(&mut app, "ord", 7);
+    assert_eq!((short.len(), long.len()), (15, 26));
+    assert_eq!([decoded(&mut app, "ord", &short), decoded(&mut app, "ord", &long)], [Some(7); 2]);
+    cluster.execute("SELECT public_id_rotate('ord')");
+    assert_ne!(text(&mut app, "ord", 7), long);
+    assert_eq!([decoded(&mut app, "ord", &short), decoded(&mut app, "ord", &long)], [Some(7); 2]);
+    cluster.execute("SELECT public_id_retire('ord', 1)");
+    assert_eq!([decoded(&mut app, "ord", &short), decoded(&mut app, "ord", &long)], [None, Some(7)]);
+    cluster.execute("SELECT public_id_drop('ord')");
+    expect_error(&mut app, "SELECT public_id('ord', 7)", SqlState::UNDEFINED_OBJECT.code());
+    // Another key under the same name.
+    cluster.execute("SELECT public_id_define('ord'), public_id_grant('ord', 'app')");
+    assert_ne!(text(&mut app, "ord", 7), short);
+}
+
+/// In a running transaction whose statements take no lock, and so would hear of nothing.
+#[test]
+fn open_transaction_notices_changes() {
+    let (cluster, mut app) = with_prefix();
+    execute(&mut app, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    let short = text(&mut app, "ord", 7);
+    cluster.execute("SELECT public_id_rotate('ord', 'long'), public_id_retire('ord', 1)");
+    assert_eq!(text(&mut app, "ord", 7).len(), 26);
+    assert_eq!(decoded(&mut app, "ord", &short), None);
+    cluster.execute("SELECT public_id_revoke('ord', 'app')");
+    expect_error(&mut app, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
+}
+
+#[test]
+fn session_notices_a_grant_to_a_role_and_its_members() {
+    let (cluster, mut app) = with_prefix();
+    let before = text(&mut app, "ord", 7);
+    cluster.execute("SELECT public_id_revoke('ord', 'app')");
+    for statement in ["SELECT public_id('ord', 7)", "SELECT public_id_try_decode('ord', 'x')"] {
+        expect_error(&mut app, statement, SqlState::INSUFFICIENT_PRIVILEGE.code());
+    }
+    cluster.execute("CREATE ROLE clerks");
+    cluster.execute("SELECT public_id_grant('ord', 'clerks')");
+    expect_error(&mut app, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
+    cluster.execute("GRANT clerks TO app");
+    assert_eq!(text(&mut app, "ord", 7), before);
+    cluster.execute("REVOKE clerks FROM app");
+    expect_error(&mut app, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
+}
+
+#[test]
+fn session_uses_no_key_before_its_commit() {
+    let (cluster, mut app) = with_prefix();
+    let short = text(&mut app, "ord", 7);
+    let mut owner = cluster.client();
+    for (end, is_committed) in
+        [("ROLLBACK", false), ("PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'", false), ("COMMIT", true)]
+    {
+        execute(&mut owner, "BEGIN; SELECT public_id_rotate('ord', 'long')");
+        assert_eq!(text(&mut owner, "ord", 7).len(), 26);
+        assert_eq!(text(&mut app, "ord", 7), short, "before {end}");
+        end.split("; ").for_each(|end| execute(&mut owner, end));
+        for client in [&mut owner, &mut app] {
+            assert_eq!(text(client, "ord", 7) != short, is_committed, "after {end}");
+        }
+    }
+}
+
+#[test]
+fn session_notices_a_prepared_rotation_at_its_commit() {
+    let (cluster, mut app) = with_prefix();
+    let short = text(&mut app, "ord", 7);
+    let mut owner = cluster.client();
+    execute(&mut owner, "BEGIN; SELECT public_id_rotate('ord', 'long'); PREPARE TRANSACTION 'p'");
+    assert_eq!(text(&mut app, "ord", 7), short);
+    assert_eq!(text(&mut owner, "ord", 7), short);
+    cluster.execute("COMMIT PREPARED 'p'");
+    assert_eq!(text(&mut app, "ord", 7).len(), 26);
+    assert_eq!(text(&mut owner, "ord", 7).len(), 26);
+}
+
+/// Runs a statement in another session while a transaction is open, and commits the transaction once the statement waits.
+fn meet(cluster: &Cluster, open: &str, waiting: &str) -> Client {
+    let (mut first, mut second) = (cluster.client(), cluster.client());
+    execute(&mut first, &format!("BEGIN; {open}"));
+    let pid = backend_pid(&mut second);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| execute(&mut second, waiting));
+        wait_for_event(cluster, pid, "Lock");
+        execute(&mut first, "COMMIT");
+        waits.join().expect("it succeeds");
+    });
+    first
+}
+
+#[test]
+fn rotations_that_meet_add_a_key_each() {
+    let (cluster, mut app) = with_prefix();
+    let rotate = "SELECT public_id_rotate('ord', 'long')";
+    let mut owner = meet(&cluster, rotate, rotate);
+    let versions: Vec<i32> = column(&mut owner, "SELECT version FROM idgen.public_key ORDER BY version");
+    assert_eq!(versions, [1, 2, 3]);
+    assert_eq!(text(&mut owner, "ord", 7), text(&mut app, "ord", 7));
+}
+
+/// Every key of a prefix has one owner, and a dropped prefix leaves no key.
+#[test]
+fn rotation_that_meets_a_change_of_owner_leaves_one_owner() {
+    let (cluster, _app) = with_prefix();
+    cluster.execute("CREATE ROLE leaver; CREATE ROLE heir");
+    let owners = "SELECT DISTINCT owner::text FROM idgen.public_key WHERE prefix = 'ord'";
+    for (change, left) in [
+        ("REASSIGN OWNED BY leaver TO heir", vec!["heir"]),
+        ("SELECT public_id_alter('ord', 'heir')", vec!["heir"]),
+        ("DROP OWNED BY leaver", vec![]),
+        ("SELECT public_id_drop('ord')", vec![]),
+    ] {
+        cluster.execute("SELECT public_id_drop(prefix) FROM (SELECT DISTINCT prefix FROM idgen.public_key) AS keys");
+        cluster.execute("SELECT public_id_define('ord'), public_id_alter('ord', 'leaver')");
+        let mut owner = meet(&cluster, "SELECT public_id_rotate('ord', 'long')", change);
+        assert_eq!(column::<String>(&mut owner, owners), left, "{change}");
+    }
+}
+
+/// Both orders of two roles, as in a function that is a SECURITY DEFINER.
+#[test]
+fn privileges_are_those_of_the_current_user_at_each_call() {
+    let (cluster, mut app) = with_prefix();
+    let mut dba = cluster.client();
+    execute(
+        &mut dba,
+        "CREATE ROLE stranger LOGIN;
+         CREATE FUNCTION for_app(id bigint) RETURNS text LANGUAGE plpgsql SECURITY DEFINER
+             AS $$ BEGIN RETURN public_id('ord', id); END $$;
+         ALTER FUNCTION for_app OWNER TO app",
+    );
+    let mut stranger = cluster.client_as("postgres", "stranger");
+    for _ in 0..2 {
+        assert_eq!(value::<String>(&mut stranger, "SELECT for_app(7)"), text(&mut app, "ord", 7));
+        expect_error(&mut stranger, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
+    }
+}

@@ -1,0 +1,150 @@
+//! Dumps keep every text valid: also those by an ordinary owner of the database, with any options.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use idgen_testkit::sql::{column, execute, expect_error, in_new_database, value};
+use idgen_testkit::{Cluster, run};
+use postgres::Client;
+use postgres::error::SqlState;
+
+use crate::{decoded, text};
+
+fn file(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.data_dir().with_file_name(name)
+}
+
+/// A database of the role keeper with keys of the role maker, which the role app may use: one in use, one rotated, and a
+/// retired one. And a text of each.
+fn with_keys() -> (Cluster, Client, [String; 3]) {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE ROLE keeper LOGIN; CREATE ROLE maker; CREATE ROLE app LOGIN");
+    let mut dba = in_new_database(&cluster, "shop");
+    execute(
+        &mut dba,
+        "ALTER DATABASE shop OWNER TO keeper;
+         GRANT EXECUTE ON FUNCTION public_id_define TO maker;
+         SET ROLE maker;
+         SELECT public_id_define('ord'), public_id_define('inv', 'long');
+         SELECT public_id_grant('ord', 'app'), public_id_grant('inv', 'public')",
+    );
+    let retired = text(&mut dba, "inv", 7);
+    execute(&mut dba, "SELECT public_id_rotate('inv', 'short'), public_id_retire('inv', 1)");
+    let rotated = text(&mut dba, "ord", 7);
+    execute(&mut dba, "SELECT public_id_rotate('ord', 'long')");
+    let newest = text(&mut dba, "ord", 7);
+    execute(&mut dba, "RESET ROLE; REVOKE EXECUTE ON FUNCTION public_id_define FROM maker");
+    (cluster, dba, [retired, rotated, newest])
+}
+
+const ROWS: &str = "SELECT concat_ws(' ', prefix, version, form, secret, owner, users, created, retired)
+                    FROM idgen.public_key ORDER BY prefix, version";
+
+fn as_keeper(cluster: &Cluster, program: &str, database: &str, options: &[&str]) -> Command {
+    let mut command = cluster.program(program);
+    command.env("PGUSER", "keeper").args(["-d", database]).args(options);
+    command
+}
+
+/// A dump by the owner of the database.
+fn dump(cluster: &Cluster, name: &str, options: &[&str]) -> PathBuf {
+    let file = file(cluster, name);
+    run(as_keeper(cluster, "pg_dump", "shop", options).args(["--no-comments", "-f"]).arg(&file));
+    file
+}
+
+/// Restores into a new database of the keeper, where a superuser has created the extension.
+fn restore(cluster: &Cluster, database: &str, options: &[&str], from: &Path) -> Client {
+    let mut dba = in_new_database(cluster, database);
+    execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
+    let is_script = std::fs::read(from).is_ok_and(|bytes| !bytes.starts_with(b"PGDMP"));
+    match is_script {
+        true => run(as_keeper(cluster, "psql", database, options).arg("--set=ON_ERROR_STOP=1").arg("-f").arg(from)),
+        false => run(as_keeper(cluster, "pg_restore", database, options).arg("--exit-on-error").arg(from)),
+    };
+    dba
+}
+
+#[test]
+fn ordinary_owner_dumps_and_restores_keys_smoke() {
+    let (cluster, mut shop, [retired, rotated, newest]) = with_keys();
+    let expected: Vec<String> = column(&mut shop, ROWS);
+    assert_eq!(expected.len(), 4);
+    for (index, (dumps, restores)) in [
+        (&["-Fc"][..], &[][..]),
+        (&["-Fc"], &["-1"]),
+        (&["-Fp"], &[]),
+        (&["-Fp", "--inserts"], &["-1"]),
+        (&["-Fc", "--data-only"], &[]),
+        (&["-Fd", "-j", "2"], &["-j", "2"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let archive = dump(&cluster, &format!("dump_{index}"), dumps);
+        let database = format!("restored_{index}");
+        let mut dba = restore(&cluster, &database, restores, &archive);
+        assert_eq!(column::<String>(&mut dba, ROWS), expected, "{dumps:?} {restores:?}");
+        let mut app = cluster.client_as(&database, "app");
+        assert_eq!(text(&mut app, "ord", 7), newest);
+        assert_eq!([decoded(&mut app, "ord", &rotated), decoded(&mut app, "ord", &newest)], [Some(7); 2]);
+        assert_eq!(decoded(&mut app, "inv", &retired), None);
+    }
+}
+
+/// A restore of the data only, into a database whose keys a session has used.
+#[test]
+fn session_notices_restored_keys() {
+    let (cluster, mut shop, [_, _, newest]) = with_keys();
+    let archive = dump(&cluster, "data_only", &["-Fc", "--data-only"]);
+    let mut app = cluster.client_as("shop", "app");
+    assert_eq!(text(&mut app, "ord", 7), newest);
+    execute(&mut shop, "SELECT public_id_drop('ord'), public_id_drop('inv')");
+    execute(&mut shop, "SELECT public_id_define('ord'), public_id_grant('ord', 'app')");
+    assert_ne!(text(&mut app, "ord", 7), newest);
+    execute(&mut shop, "DELETE FROM idgen.public_key");
+    run(as_keeper(&cluster, "pg_restore", "shop", &["--data-only", "--exit-on-error"]).arg(&archive));
+    assert_eq!(text(&mut app, "ord", 7), newest);
+}
+
+/// Only the owner of the database may copy secrets out and in. No ordinary role may change them.
+#[test]
+fn ordinary_owner_of_a_database_can_copy_but_not_change_keys() {
+    let (cluster, mut shop, _) = with_keys();
+    let mut keeper = cluster.client_as("shop", "keeper");
+    let mut app = cluster.client_as("shop", "app");
+    assert_eq!(value::<i64>(&mut keeper, "SELECT count(secret) FROM idgen.public_key"), 3);
+    for (privilege, keeper_may) in [
+        ("SELECT", true),
+        ("INSERT", true),
+        ("UPDATE", false),
+        ("DELETE", false),
+        ("TRUNCATE", false),
+        ("TRIGGER", false),
+    ] {
+        let may = format!("SELECT has_table_privilege('idgen.public_key', '{privilege}')");
+        assert_eq!([value::<bool>(&mut keeper, &may), value(&mut app, &may)], [keeper_may, false], "{privilege}");
+    }
+    // The page on public ids says so.
+    expect_error(&mut app, "SELECT secret FROM idgen.public_key", SqlState::INSUFFICIENT_PRIVILEGE.code());
+    execute(&mut shop, "GRANT pg_monitor TO app");
+    expect_error(&mut app, "SELECT secret FROM idgen.public_key", SqlState::INSUFFICIENT_PRIVILEGE.code());
+    execute(&mut shop, "GRANT pg_read_all_data TO app");
+    assert_eq!(value::<i64>(&mut app, "SELECT count(secret) FROM idgen.public_key"), 3);
+}
+
+/// A role that owns keys is dropped. The dump does not give them to a role that has its OID elsewhere.
+#[test]
+fn keys_of_a_dropped_role_are_restored_as_those_of_the_database_owner() {
+    let (cluster, mut shop, [_, rotated, newest]) = with_keys();
+    execute(&mut shop, "DROP ROLE maker; DROP ROLE app");
+    let archive = dump(&cluster, "dump", &["-Fc"]);
+    let mut dba = restore(&cluster, "restored", &[], &archive);
+    let roles = "SELECT DISTINCT concat_ws(' ', prefix, owner, users) FROM idgen.public_key ORDER BY 1";
+    assert_eq!(column::<String>(&mut dba, roles), ["inv pg_database_owner {-}", "ord pg_database_owner {}"]);
+    let mut keeper = cluster.client_as("restored", "keeper");
+    assert_eq!(text(&mut keeper, "ord", 7), newest);
+    assert_eq!(decoded(&mut keeper, "ord", &rotated), Some(7));
+    execute(&mut keeper, "SELECT public_id_rotate('ord')");
+    assert_ne!(text(&mut keeper, "ord", 7), newest);
+}
