@@ -9,6 +9,7 @@ use crate::harness::samples::Samples;
 use crate::harness::scale::Scale;
 use crate::harness::server::{self, Server, cpu_ns, seconds};
 use crate::harness::source::{Contender, EMPTY_LOOP, NOOP, SERIES, Source};
+use crate::public_ids;
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, value};
 use postgres::{Client, SimpleQueryMessage};
@@ -18,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub const PARTS: [Part; 7] = [
+pub const PARTS: [Part; 8] = [
     ("calls in a loop", loops),
     ("a leased worker id", leased),
     ("many clients", loads),
@@ -26,6 +27,7 @@ pub const PARTS: [Part; 7] = [
     ("inserts", insert),
     ("parallel plans", parallel),
     ("the high-water mark", mark),
+    ("public ids", public_ids::texts),
 ];
 
 const SNOWFLAKE: &str = "snowflake_next, `snowflake`";

@@ -17,6 +17,7 @@ mod leases;
 mod locking;
 mod locks;
 mod peers;
+mod public_ids;
 mod segments;
 mod workers;
 

@@ -31,6 +31,7 @@ pages! {
     locks_run_as_shown: "docs/locks.md",
     leases_run_as_shown: "docs/leases.md",
     worker_ids_run_as_shown: "docs/worker-ids.md",
+    public_ids_run_as_shown: "docs/public-ids.md",
     configuration_runs_as_shown: "docs/configuration.md",
     reference_runs_as_shown: "docs/reference.md",
     errors_run_as_shown: "docs/errors.md",

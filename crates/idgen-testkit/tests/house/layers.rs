@@ -18,8 +18,16 @@ const ROOMS: [(&str, &[&str]); 7] = [
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.
-const GROUND: [(&str, u8); 8] =
-    [("pg", 1), ("args", 2), ("error", 2), ("grants", 2), ("reset_time", 2), ("settings", 2), ("shmem", 2), ("text_cache", 2)];
+const GROUND: [(&str, u8); 8] = [
+    ("pg", 1),
+    ("args", 2),
+    ("error", 2),
+    ("grants", 2),
+    ("reset_time", 2),
+    ("settings", 2),
+    ("shmem", 2),
+    ("text_cache", 2),
+];
 const ROOM_LAYER: u8 = 3;
 const TOP_LAYER: u8 = 4;
 

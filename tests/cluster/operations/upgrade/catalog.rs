@@ -13,7 +13,8 @@ const OBJECTS: &str = "
                CASE d.classid WHEN 'pg_proc'::regclass THEN pg_get_functiondef(d.objid)
                               WHEN 'pg_class'::regclass THEN pg_get_viewdef(d.objid) END AS definition,
                concat(coalesce(p.proacl, c.relacl, n.nspacl), ' initially ',
-                      (SELECT i.initprivs FROM pg_init_privs i WHERE i.objoid = d.objid)) AS privileges,
+                      (SELECT string_agg(i.initprivs::text, ' ' ORDER BY i.objsubid)
+                       FROM pg_init_privs i WHERE i.objoid = d.objid)) AS privileges,
                obj_description(d.objid, (SELECT relname FROM pg_class k WHERE k.oid = d.classid)) AS comment
         FROM pg_depend d
         LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
