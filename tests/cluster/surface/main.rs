@@ -53,10 +53,11 @@ const ROLES: &str = "
     CREATE ROLE ordinary LOGIN;
     CREATE ROLE nobody;
     GRANT CREATE ON SCHEMA public TO ordinary;
-    GRANT EXECUTE ON FUNCTION segment_create, lease_define TO ordinary;";
+    GRANT EXECUTE ON FUNCTION segment_create, lease_define, public_id_define TO ordinary;";
 
 const OBJECTS: &str = "
     SELECT segment_create('kept'), segment_grant('kept', 'ordinary'), segment_create('live', step => 5);
+    SELECT public_id_define('kept'), public_id_grant('kept', 'ordinary'), public_id_define('live', 'long');
     SELECT lease_define('pool', 4), lease_define('pool 2', 4, first_slot => 10), lease_define('lease', 2);";
 
 fn start() -> Cluster {
@@ -108,8 +109,8 @@ fn run(seed: u64) {
     run.observer.finish(&cluster);
 }
 
-/// Their functions succeed only with a tag, a name or a token that exists.
-const ROOMS_WITH_STATE: [&str; 3] = ["segment", "lease", "worker"];
+/// Their functions succeed only with a tag, a name, a prefix or a token that exists.
+const ROOMS_WITH_STATE: [&str; 5] = ["segment", "lease", "worker", "public_id", "id_"];
 
 impl Run {
     /// A function that never succeeds is not tried beyond the check of its arguments.

@@ -77,6 +77,8 @@ impl Observer {
     fn restore(&mut self, known: &Known) {
         let missing = "NOT EXISTS (SELECT FROM idgen.segment WHERE tag = 'live')";
         execute(&mut self.client, &format!("SELECT segment_create('live', step => 5) WHERE {missing}"));
+        let missing = "NOT EXISTS (SELECT FROM idgen.public_key WHERE prefix = 'live')";
+        execute(&mut self.client, &format!("SELECT public_id_define('live', 'long') WHERE {missing}"));
         for (name, acquire) in [
             ("lease", "lease_try_acquire('lease', ttl => '10 min')"),
             ("pool", "worker_acquire('pool', ttl => '30 s')"),

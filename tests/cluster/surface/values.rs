@@ -16,13 +16,23 @@ pub struct Known {
     pub infinite_intervals: bool,
 }
 
-/// The segment whose values are checked. No call drops or alters it.
+/// The segment whose values are checked, and a prefix of public ids. No call drops or alters them.
 pub const KEPT: &str = "kept";
 /// A lock and a lease that another session holds.
 pub const BUSY: &str = "busy";
 
 /// The functions that may use the segment [`KEPT`].
 const DRAWS: [&str; 3] = ["segment_next", "segment_next_many", "segment_reserve"];
+/// The functions that change the keys of a prefix.
+const KEYS: [&str; 7] = [
+    "public_id_define",
+    "public_id_rotate",
+    "public_id_retire",
+    "public_id_drop",
+    "public_id_alter",
+    "public_id_grant",
+    "public_id_revoke",
+];
 const LAYOUTS: [&str; 9] = [
     "snowflake",
     "twitter",
@@ -167,6 +177,8 @@ impl<'a> Values<'a> {
         let names: &[&'static str] = match function.split('_').next() {
             Some("segment") if DRAWS.contains(&function) => &["live", "other", KEPT],
             Some("segment") => &["live", "other"],
+            Some("public") if KEYS.contains(&function) => &["live", "other"],
+            Some("public" | "id") => &["live", "other", KEPT, KEPT],
             Some("lease") => &["lease", "other", BUSY],
             Some("worker") => &["pool", "pool", "pool 2"],
             _ => &["live", "other", "pool", "lease", BUSY],
@@ -213,6 +225,7 @@ impl<'a> Values<'a> {
             "oid" => self.integer(false, &INTS),
             "regrole" => "'ordinary'".to_owned(),
             "regrole[]" => pick(self.rng, &["'{}'", "'{ordinary,-}'", "'{NULL}'"]).to_owned(),
+            "bytea" => pick(self.rng, &["''", "'\\x00'", "sha256('')"]).to_owned(),
             "name" => "'x'".to_owned(),
             "integer[]" => "'{}'".to_owned(),
             _ => panic!("no values for the type {type_name} of {argument}: add some"),
@@ -225,7 +238,10 @@ impl<'a> Values<'a> {
             "format" => pick(self.rng, &FORMATS),
             "role" => pick(self.rng, &ROLES),
             "owner" => pick(self.rng, &["ordinary", "postgres"]),
+            // Each number is the text of an id in the short form.
+            "text" if self.name == KEPT => pick(self.rng, &["kept_11111111111", "kept_2QuNpqi7rZN"]),
             "text" => pick(self.rng, &["1", "10", "3", "MTIz", "00000000001", "0000000000001"]),
+            "form" => pick(self.rng, &["short", "long"]),
             "to_pool" if self.name == "pool" => "pool 2",
             "to_pool" => "pool",
             _ => self.name,
