@@ -43,7 +43,9 @@ SQL
   wait_for "$old" "SELECT confirmed_flush_lsn >= '$end' FROM pg_replication_slots WHERE slot_name = 'app'"
 
   # 3. Segments continue above the old server's max_id. Leases keep their definitions, and lose their holders.
-  pg_dump -d "$old" --data-only -t idgen.segment -t idgen.lease_definition | sql "$new" -1 >/dev/null
+  # Public ids stay valid.
+  pg_dump -d "$old" --data-only -t idgen.segment -t idgen.lease_definition -t idgen.public_key |
+    sql "$new" -1 >/dev/null
 
   # 4. The new server replicates no longer.
   sql "$new" -c 'DROP SUBSCRIPTION app'

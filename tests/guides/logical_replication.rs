@@ -29,7 +29,7 @@ fn old_server() -> Cluster {
     execute(
         &mut shop,
         "SELECT segment_create('invoice', step => 20); SELECT segment_grant('invoice', 'app');
-         SELECT lease_define('job', slots => 3)",
+         SELECT lease_define('job', slots => 3); SELECT public_id_define('ord')",
     );
     for (table, ids) in TABLES {
         let columns = format!("id bigint {ids} PRIMARY KEY, at timestamptz DEFAULT now()");
@@ -139,8 +139,11 @@ fn switch_over_under_load_loses_no_row_and_repeats_no_id() {
         assert_eq!(refused.code().map(|code| code.code()), Some("28000"));
         let before = rows(&mut on_old);
         assert!(before == rows(&mut on_new), "the new server does not have the rows of the old one");
-        let lease = "SELECT concat_ws(' ', name, slots, ttl) FROM idgen.lease_definition";
-        assert_eq!(column::<String>(&mut on_new, lease), column::<String>(&mut on_old, lease));
+        for kept in
+            ["SELECT concat_ws(' ', name, slots, ttl) FROM idgen.lease_definition", "SELECT public_id('ord', 7)"]
+        {
+            assert_eq!(column::<String>(&mut on_new, kept), column::<String>(&mut on_old, kept));
+        }
         let highest = TABLES.map(|(table, _)| last(&ids(&mut on_old, &format!("SELECT id FROM {table} ORDER BY id"))));
 
         target.store(1, Ordering::Relaxed);
