@@ -35,6 +35,8 @@ COMMENT ON FUNCTION uuidv7_ceil(timestamptz) IS 'greatest UUID of version 7 of t
 COMMENT ON FUNCTION uuidv7_time(uuid) IS 'time in a UUID of version 7';
 -- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts stay
 -- in the world: a prefix has at most one key of the short form, ever.
+-- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts may
+-- still be in use: a prefix has at most one key of the short form, ever.
 CREATE TABLE idgen.public_key (
     prefix text NOT NULL
         CHECK ((prefix COLLATE pg_catalog."C") OPERATOR(pg_catalog.~) '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),

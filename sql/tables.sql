@@ -114,8 +114,8 @@ CREATE TABLE idgen.worker_history (
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);
 
--- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts stay
--- in the world: a prefix has at most one key of the short form, ever.
+-- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts may
+-- still be in use: a prefix has at most one key of the short form, ever.
 CREATE TABLE idgen.public_key (
     prefix text NOT NULL
         CHECK ((prefix COLLATE pg_catalog."C") OPERATOR(pg_catalog.~) '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),
