@@ -33,8 +33,6 @@ COMMENT ON FUNCTION uuidv7_next_many(int, boolean) IS 'count increasing UUIDs of
 COMMENT ON FUNCTION uuidv7_floor(timestamptz) IS 'least UUID of version 7 of the millisecond that contains a time';
 COMMENT ON FUNCTION uuidv7_ceil(timestamptz) IS 'greatest UUID of version 7 of the millisecond that contains a time';
 COMMENT ON FUNCTION uuidv7_time(uuid) IS 'time in a UUID of version 7';
--- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts stay
--- in the world: a prefix has at most one key of the short form, ever.
 -- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts may
 -- still be in use: a prefix has at most one key of the short form, ever.
 CREATE TABLE idgen.public_key (

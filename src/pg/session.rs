@@ -61,27 +61,26 @@ pub fn is_reload_pending() -> bool {
 
 /// Random bits that cannot be guessed.
 pub fn random_i64() -> i64 {
-    let [word] = random_words();
-    word as i64
-}
-
-/// Words of such bits.
-pub fn random_words<const N: usize>() -> [u64; N] {
-    let mut words = [0u64; N];
-    // SAFETY: the buffer has the length that is passed, and any bits are integers.
-    if !unsafe { pg_sys::pg_strong_random(words.as_mut_ptr().cast(), size_of_val(&words)) } {
-        Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
-    }
-    words
     i64::from_ne_bytes(random_bytes())
 }
 
 /// As [`random_i64`].
 pub fn random_bytes<const N: usize>() -> [u8; N] {
-    let mut bytes = [0u8; N];
+    let mut bytes = [0; N];
+    fill(&mut bytes);
+    bytes
+}
+
+/// As [`random_i64`].
+pub fn random_words<const N: usize>() -> [u64; N] {
+    let mut words = [[0; 8]; N];
+    fill(words.as_flattened_mut());
+    words.map(u64::from_ne_bytes)
+}
+
+fn fill(bytes: &mut [u8]) {
     // SAFETY: the buffer has the length that is passed.
     if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
         Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
     }
-    bytes
 }

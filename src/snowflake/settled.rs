@@ -39,10 +39,13 @@ fn settled(layout: &Layout) -> i64 {
     let node = node::CURRENT.require().get().unwrap_or_default();
     let space = layout.id_space(node).or_else(|_| layout.id_space(Node::default()));
     let space = space.expect("worker id 0 fits each layout");
-    // First the position, then the bounds, and those of prepared transactions last: a transaction keeps its own until that
-    // of the prepared one is there.
-    let before_next = GENERATORS.shared(|table| table.id_before_next(&space));
-    let open: Vec<i64> = bounds.iter().filter_map(DrawBound::get).collect();
-    let id = settled::settled(layout, before_next, open.into_iter().chain(prepared::bounds_ms()));
+    let before_next = || GENERATORS.shared(|table| table.id_before_next(&space));
+    let bounds_ms = || {
+        let mut open: Vec<i64> = bounds.iter().filter_map(DrawBound::get).collect();
+        // Last: a transaction keeps its own bound until that of the prepared one is there.
+        open.extend(prepared::bounds_ms());
+        open
+    };
+    let id = settled::settled(layout, before_next, bounds_ms);
     GENERATORS.exclusive(|table| table.settle(&space, id))
 }

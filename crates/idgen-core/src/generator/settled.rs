@@ -52,10 +52,13 @@ impl DrawBound {
     }
 }
 
-/// The greatest settled id. `before_next` is the greatest id below all later ones, read before the bounds of the open
+/// The greatest settled id. `before_next` reads the greatest id below all later ones, `bounds_ms` the bounds of the open
 /// transactions.
-pub fn settled(layout: &Layout, before_next: i64, bounds_ms: impl Iterator<Item = i64>) -> i64 {
-    bounds_ms.min().map_or(before_next, |bound_ms| before_next.min(layout.floor(bound_ms) - 1))
+pub fn settled(layout: &Layout, before_next: impl FnOnce() -> i64, bounds_ms: impl FnOnce() -> Vec<i64>) -> i64 {
+    // In this order: see above.
+    let before_next = before_next();
+    let earliest_ms = bounds_ms().into_iter().min();
+    earliest_ms.map_or(before_next, |bound_ms| before_next.min(layout.floor(bound_ms) - 1))
 }
 
 /// A prepared transaction, as the key of a lock that it holds. PostgreSQL keeps the locks of prepared transactions over
@@ -107,7 +110,9 @@ mod tests {
         let layout = Layout::parse("time:41 worker:10 sequence:12 epoch:2020-01-01").unwrap();
         let at = |ms: i64| ms - layout.epoch_ms();
         let before_next = at(layout.epoch_ms() + 9) << 22 | 5;
-        let settled = |bounds: &[i64]| settled(&layout, before_next, bounds.iter().map(|ms| ms + layout.epoch_ms()));
+        let settled = |bounds: &[i64]| {
+            settled(&layout, || before_next, || bounds.iter().map(|ms| ms + layout.epoch_ms()).collect())
+        };
         assert_eq!(settled(&[]), before_next);
         assert_eq!(settled(&[10, 20]), before_next);
         assert_eq!(settled(&[9, 7, 8]), (7 << 22) - 1);

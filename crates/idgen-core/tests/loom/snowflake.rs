@@ -283,8 +283,8 @@ fn settled_id_is_committed() {
             id
         });
         server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
-        let before_next = server.table.lock().unwrap().id_before_next(&space);
-        let settled = settled(&layout, before_next, transaction.0.get().into_iter());
+        let before_next = || server.table.lock().unwrap().id_before_next(&space);
+        let settled = settled(&layout, before_next, || transaction.0.get().into_iter().collect());
         let was_committed = transaction.1.load(Ordering::Relaxed);
         let id = writer.join().unwrap();
         assert!(id > settled || was_committed, "{id} is open, {settled} settled");

@@ -1,6 +1,6 @@
 //! An open transaction holds the settled ids back, however it has drawn, until it has ended.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, hint, ids, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, hint, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
@@ -107,6 +107,48 @@ fn transaction_holds_back_all_layouts_that_it_draws_from() {
         let settled: i64 = value(&mut other, &format!("SELECT snowflake_settled('{layout}')"));
         assert!(settled >= *id, "{settled} settled, {id} committed in {layout}");
     }
+}
+
+/// Ids of a busy layout are ahead of the clock, and those of another one are not. With two generators, the second layout
+/// gets the generator of the first one while the transaction is open.
+#[test]
+fn transaction_that_goes_on_in_another_layout_holds_that_back_too() {
+    let builder = Cluster::builder().conf("idgen.max_generators", "2").conf("idgen.max_drift", "10s");
+    let cluster = builder.start_with_extension();
+    let [mut open, mut other] = [cluster.client(), cluster.client()];
+    let busy = "time:41 tag:10=1 sequence:1 epoch:2020-01-01";
+    let idle = tagged(2);
+    execute(&mut open, &format!("SELECT count(id) FROM snowflake_next_many(16000, '{busy}') AS id"));
+    execute(&mut open, &format!("BEGIN; SELECT snowflake_next('{busy}')"));
+    let drawn: i64 = value(&mut open, &format!("SELECT snowflake_next('{idle}')"));
+    let later: i64 = value(&mut other, &format!("SELECT snowflake_next('{idle}')"));
+    let settled: i64 = value(&mut other, &format!("SELECT snowflake_settled('{idle}')"));
+    assert!(drawn < later && settled < drawn, "{settled} settled, {drawn} open");
+}
+
+/// The commit is durable, waits for a standby that is not there, and nobody sees the row yet.
+#[test]
+fn transaction_that_waits_for_a_standby_is_open() {
+    let cluster = Cluster::builder().start_with_extension();
+    let [mut open, mut other] = [cluster.client(), cluster.client()];
+    execute(&mut open, "CREATE TABLE t (id bigint DEFAULT snowflake_next())");
+    cluster.set_conf("synchronous_standby_names", "nobody");
+    cluster.reload();
+    let pid = backend_pid(&mut open);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| execute(&mut open, "INSERT INTO t DEFAULT VALUES"));
+        wait_for_event(&cluster, pid, "SyncRep");
+        let later = next(&mut other);
+        assert_eq!(ids(&mut other, "SELECT id FROM t"), []);
+        let held = settled(&mut other);
+        assert!(held < later);
+        cluster.set_conf("synchronous_standby_names", "");
+        cluster.reload();
+        waiter.join().unwrap();
+        let committed = ids(&mut other, "SELECT id FROM t")[0];
+        assert!(held < committed, "{held} was settled, {committed} was open");
+        assert_eq!(settled(&mut other), later);
+    });
 }
 
 /// A transaction that begins in the tick of the last id has a bound at the start of that tick.
