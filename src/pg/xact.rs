@@ -105,8 +105,13 @@ pub fn is_in_block() -> bool {
 
 /// True in a transaction block whose later statements see what its first one saw.
 pub fn has_one_snapshot() -> bool {
+    !is_read_committed() && is_in_block()
+}
+
+/// True if each statement sees what was committed before it.
+pub fn is_read_committed() -> bool {
     // SAFETY: reads this process's own state.
-    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 && is_in_block() }
+    unsafe { pg_sys::XactIsoLevel < pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 /// The failures that a commit must survive.

@@ -127,11 +127,14 @@ pub fn settled_in_one_snapshot() -> Report {
     .hint("Use READ COMMITTED, and read the rows in a later statement.")
 }
 
-pub fn prepared_without_bound(gid: &str, database: &str) -> Report {
+pub fn prepared_without_bound(xid: u32) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("prepared transaction \"{gid}\" may have drawn any id"),
+        format!("prepared transaction {xid} may have drawn any id"),
     )
     .detail("It was prepared by a server that had not preloaded idgen 0.12.0 or later.")
-    .hint(format!("Run COMMIT PREPARED or ROLLBACK PREPARED for it in database \"{database}\"."))
+    .hint(format!(
+        "Run SELECT gid, database FROM pg_prepared_xacts WHERE transaction = '{xid}', and in that database COMMIT PREPARED \
+         or ROLLBACK PREPARED with this gid."
+    ))
 }

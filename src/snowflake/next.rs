@@ -124,14 +124,16 @@ fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
 /// Issues within the careful bounds. Where they stop the issue, waits or moves the mark.
 #[cold]
 fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
+    // An error leaves no generator entered: the next draw may have an earlier time than this one would have had.
+    leave_generator();
     // A long statement gets here once in each `idgen.clock_window`.
     node::follow_settings();
     loop {
         let bounds = attached.clock.careful_bounds();
-        // Also if it was entered: within other bounds, or as the generator of another layout.
-        enter_generator(attached, &bounds);
+        lower_bound(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
+                PENDING.index.store(attached.index, Relaxed);
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
                 // A session may have attached long before the last year.
                 warn_of_end(&attached.layout, bounds.now_ms);
@@ -200,14 +202,18 @@ static PENDING: Pending = Pending {
     borrowed: AtomicU64::new(0),
 };
 
-/// Before the first draw of a transaction from a generator: no draw within these bounds has an earlier time than what others
-/// read from now on. Later draws from it have later ids.
+/// Before the first draw of a transaction from a generator. Later draws from it have later ids, if this one succeeds.
 #[inline(never)]
 fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
     leave_generator();
+    lower_bound(attached, bounds);
+    PENDING.index.store(attached.index, Relaxed);
+}
+
+/// Tells other processes how early an id within these bounds can be.
+fn lower_bound(attached: &AttachedGenerator, bounds: &Bounds) {
     let free = attached.generator.free_slot(attached.handle);
     draw_bound::lower_to(attached.space.earliest_ms(free, bounds));
-    PENDING.index.store(attached.index, Relaxed);
 }
 
 /// Flushes what is counted for the generator. The next draw enters it again.

@@ -18,27 +18,17 @@ pub fn keep(bound_ms: Option<i64>) {
     AdvisoryLock::new(BOUND, prepared.key(), Mode::Shared).acquire(Scope::Transaction);
 }
 
-static TRANSACTIONS: Query = Query::of_statistics(
-    "SELECT transaction::pg_catalog.text::pg_catalog.int8, gid, database::pg_catalog.text FROM pg_catalog.pg_prepared_xacts",
-);
+/// Not their names, which can be in the encoding of another database.
+static TRANSACTIONS: Query =
+    Query::of_statistics("SELECT transaction::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_prepared_xacts");
 
 static LOCKS: Query = Query::of_statistics(
     "SELECT classid::pg_catalog.int8, objid::pg_catalog.int8 FROM pg_catalog.pg_locks \
      WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND objsubid OPERATOR(pg_catalog.=) 28770",
 );
 
-struct Prepared {
-    xid: u32,
-    gid: String,
-    database: String,
-}
-
-fn transactions() -> Vec<Prepared> {
-    TRANSACTIONS.read_latest(&[], |row| Prepared {
-        xid: spi::value::<i64>(row, 1) as u32,
-        gid: spi::text(row, 2),
-        database: spi::text(row, 3),
-    })
+fn transactions() -> Vec<u32> {
+    TRANSACTIONS.read_latest(&[], |row| spi::value::<i64>(row, 1) as u32)
 }
 
 /// The bounds of all prepared transactions. Raises 55000 if one of them has none.
@@ -51,11 +41,11 @@ pub fn bounds_ms() -> Vec<i64> {
         let [xid, units] = [1, 2].map(|column| spi::value::<i64>(row, column));
         PreparedBound::of_key(xid << 32 | units)
     });
-    let has_lock = |prepared: &Prepared| locks.iter().any(|lock| lock.xid == prepared.xid);
-    if let Some(unknown) = before.iter().find(|prepared| !has_lock(prepared)) {
+    let has_lock = |xid: &u32| locks.iter().any(|lock| lock.xid == *xid);
+    if let Some(unknown) = before.iter().find(|xid| !has_lock(xid)) {
         // It may have ended before the locks were read. A lock ends after its transaction.
-        if let Some(prepared) = transactions().into_iter().find(|prepared| prepared.xid == unknown.xid) {
-            errors::prepared_without_bound(&prepared.gid, &prepared.database).raise();
+        if transactions().contains(unknown) {
+            errors::prepared_without_bound(*unknown).raise();
         }
     }
     locks.into_iter().filter_map(|lock| lock.bound_ms).collect()

@@ -9,11 +9,12 @@ use crate::pg::xact;
 use crate::{args, error};
 use idgen_core::generator::settled::{self, DrawBound};
 use idgen_core::layout::{Layout, Node};
+use idgen_core::snowflake::IdSpace;
 use pgrx::prelude::*;
 
 /// The greatest id of `idgen.layout` at or below which no transaction of this server can commit a row any more. Use it in
 /// a later statement than the one that returns it. -1 if no id is settled. Raises 55000 without preload, or while there is
-/// a prepared transaction whose ids are unknown; 25006 on a standby; 25001 in a transaction with one snapshot.
+/// a prepared transaction whose ids are unknown; 25006 on a standby; 25001 unless the transaction is READ COMMITTED.
 #[pg_extern(sql = "CREATE FUNCTION snowflake_settled() RETURNS bigint VOLATILE PARALLEL RESTRICTED \
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_settled() -> i64 {
@@ -30,16 +31,21 @@ fn snowflake_settled_in(layout: Option<Text>) -> i64 {
 fn settled(layout: &Layout) -> i64 {
     let bounds = BOUNDS.require();
     error::refuse_on_standby();
-    if xact::has_one_snapshot() {
+    // Not only in a block: the statements of a function share a snapshot too.
+    if !xact::is_read_committed() {
         errors::settled_in_one_snapshot().raise();
     }
     // Ids go on from the mark, which no transaction of an earlier start can have reached.
     clock::ensure_begun(None);
-    // The worker id does not matter where it has none or a wrong one: ids of another one begin in a later tick.
-    let node = node::CURRENT.require().get().unwrap_or_default();
-    let space = layout.id_space(node).or_else(|_| layout.id_space(Node::default()));
-    let space = space.expect("worker id 0 fits each layout");
-    let before_next = || GENERATORS.shared(|table| table.id_before_next(&space));
+    let mut space = None;
+    let before_next = || {
+        GENERATORS.shared(|table| {
+            // Under the lock, because worker ids change under it.
+            let current = current_space(layout);
+            space = Some(current);
+            table.id_before_next(&current)
+        })
+    };
     let bounds_ms = || {
         let mut open: Vec<i64> = bounds.iter().filter_map(DrawBound::get).collect();
         // Last: a transaction keeps its own bound until that of the prepared one is there.
@@ -47,5 +53,13 @@ fn settled(layout: &Layout) -> i64 {
         open
     };
     let id = settled::settled(layout, before_next, bounds_ms);
-    GENERATORS.exclusive(|table| table.settle(&space, id))
+    space.map_or(id, |space| GENERATORS.exclusive(|table| table.settle(&space, id)))
+}
+
+/// The space of the current worker id. Where it has none, or one that does not fit, nothing is issued in the layout, and
+/// what is later issued begins in a later tick: any worker id serves.
+fn current_space(layout: &Layout) -> IdSpace {
+    let node = node::CURRENT.require().get().unwrap_or_default();
+    let space = layout.id_space(node).or_else(|_| layout.id_space(Node::default()));
+    space.expect("worker id 0 fits each layout")
 }

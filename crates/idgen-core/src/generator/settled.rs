@@ -57,7 +57,8 @@ impl DrawBound {
 pub fn settled(layout: &Layout, before_next: impl FnOnce() -> i64, bounds_ms: impl FnOnce() -> Vec<i64>) -> i64 {
     // In this order: see above.
     let before_next = before_next();
-    let earliest_ms = bounds_ms().into_iter().min();
+    // A transaction past the end of the layout has drawn nothing in it.
+    let earliest_ms = bounds_ms().into_iter().filter(|bound_ms| *bound_ms < layout.ends_at_ms()).min();
     earliest_ms.map_or(before_next, |bound_ms| before_next.min(layout.floor(bound_ms) - 1))
 }
 
@@ -117,6 +118,7 @@ mod tests {
         assert_eq!(settled(&[10, 20]), before_next);
         assert_eq!(settled(&[9, 7, 8]), (7 << 22) - 1);
         assert_eq!(settled(&[-5]), -1);
+        assert_eq!(settled(&[1 << 41]), before_next);
     }
 
     proptest! {

@@ -209,12 +209,41 @@ fn settled_ids_need_a_primary_preload_and_read_committed() {
         assert!(hint(&error).contains("READ COMMITTED"), "{error:?}");
         execute(&mut client, "ROLLBACK");
     }
-    execute(&mut client, "SET default_transaction_isolation = 'repeatable read'");
-    assert_eq!(ids(&mut client, "SELECT snowflake_settled()").len(), 1);
     let standby = cluster.standby();
     let error = expect_error(&mut standby.client(), "SELECT snowflake_settled()", "25006");
     assert!(hint(&error).contains("primary"), "{error:?}");
     let bare = Cluster::builder().preload(false).start_with_extension();
     let error = expect_error(&mut bare.client(), "SELECT snowflake_settled('js53')", "55000");
     assert!(hint(&error).contains("shared_preload_libraries"), "{error:?}");
+}
+
+/// A draw that fails while the clock is ahead leaves no bound of that time behind.
+#[test]
+fn draw_after_a_failed_one_holds_settled_ids_back() {
+    let cluster = Cluster::builder().fake_clock().start_with_extension();
+    let [mut open, mut other] = [cluster.client(), cluster.client()];
+    // It ends within two days.
+    let spec = "SELECT format('time:32 worker:10 sequence:12 epoch:%s', current_date - 48)";
+    let layout: String = value(&mut other, spec);
+    let [next, settled] = ["next", "settled"].map(|name| format!("SELECT snowflake_{name}('{layout}')"));
+    // The session knows the generator before the transaction begins.
+    execute(&mut open, &next);
+    execute(&mut open, "BEGIN; SAVEPOINT s");
+    cluster.clock().set_offset_ms(3 * 86_400_000);
+    expect_error(&mut open, &next, "22003");
+    cluster.clock().set_offset_ms(0);
+    execute(&mut open, "ROLLBACK TO s");
+    let first: i64 = value(&mut open, &next);
+    let later: i64 = value(&mut other, &next);
+    let held: i64 = value(&mut other, &settled);
+    assert!(held < first && first < later, "{held} is settled, {first} is open");
+}
+
+/// All statements of a function share the snapshot of the statement that calls it, without a transaction block.
+#[test]
+fn settled_ids_need_read_committed_in_a_function_too() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SET default_transaction_isolation = 'repeatable read'");
+    expect_error(&mut client, "DO $$ BEGIN PERFORM snowflake_settled(); END $$", "25001");
 }
