@@ -6,7 +6,7 @@ use petgraph::graph::DiGraph;
 use std::collections::BTreeSet;
 
 /// The rooms of the extension, each with the rooms that it may import.
-const ROOMS: [(&str, &[&str]); 7] = [
+const ROOMS: [(&str, &[&str]); 8] = [
     ("clock", &[]),
     ("public_id", &[]),
     ("snowflake", &["clock"]),
