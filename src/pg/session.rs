@@ -34,8 +34,8 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
-/// The number of this process among those with a transaction; in a worker of a parallel query, that of its leader.
-pub fn leader_number() -> usize {
+/// The index of this process in PostgreSQL's array of processes; in a worker of a parallel query, that of its leader.
+pub fn leader_index() -> usize {
     // SAFETY: the array of all processes is fixed since the start, and the process is in it. A leader outlives its workers.
     unsafe {
         let leader = (*pg_sys::MyProc).lockGroupLeader;

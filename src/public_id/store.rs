@@ -159,22 +159,22 @@ static REMOVE_USERS: Query = Query::new(&PUBLIC_KEY, || {
 
 /// Makes another role the owner of all prefixes of these roles.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    refuse_rotations();
+    block_rotations();
     spi::as_read_committed(|| write(&REASSIGN, &[owners.to_vec().into(), heir.into()]));
 }
 
 /// Drops all prefixes of these roles, and revokes what was granted to them.
 pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    refuse_rotations();
+    block_rotations();
     spi::as_read_committed(|| {
         write(&DELETE_OWNED, &[owners.to_vec().into()]);
         write(&REMOVE_USERS, &[owners.to_vec().into()]);
     });
 }
 
-/// Waits for all other writers until the end of the transaction. A rotation that commits during a statement would add a
-/// row that the statement does not see, and that would keep the old owner.
-fn refuse_rotations() {
+/// Waits for all other writers, and blocks them until the transaction ends. A rotation that commits during a statement
+/// would add a row that the statement does not see, and that would keep the old owner.
+fn block_rotations() {
     PUBLIC_KEY.lock(pg_sys::ShareRowExclusiveLock);
 }
 

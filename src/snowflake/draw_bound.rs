@@ -15,7 +15,7 @@ pub static BOUNDS: Part<&'static [DrawBound]> = Part::new(c"idgen draw bounds", 
 /// The bound of this process, or of the leader if it is a worker of a parallel query: that one commits the rows. `None`
 /// in a process that runs no transactions.
 fn own_bound() -> Option<&'static DrawBound> {
-    BOUNDS.get()?.get(session::leader_number())
+    BOUNDS.get()?.get(session::leader_index())
 }
 
 /// Before a draw that can have this time.

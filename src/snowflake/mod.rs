@@ -1,5 +1,5 @@
-//! Snowflake ids. `next` issues them, `decode` reads them, `observe` moves past one,
-//! and `settled` says up to which one all are committed or never will be.
+//! Snowflake ids. `next` issues them, `decode` reads them, `observe` moves past one, and `settled` returns the one up to
+//! which no transaction can commit a row any more.
 
 use crate::pg::xact;
 use crate::shmem;

@@ -130,7 +130,7 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     node::follow_settings();
     loop {
         let bounds = attached.clock.careful_bounds();
-        lower_bound(attached, &bounds);
+        lower_draw_bound(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
                 PENDING.index.store(attached.index, Relaxed);
@@ -206,12 +206,12 @@ static PENDING: Pending = Pending {
 #[inline(never)]
 fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
     leave_generator();
-    lower_bound(attached, bounds);
+    lower_draw_bound(attached, bounds);
     PENDING.index.store(attached.index, Relaxed);
 }
 
 /// Tells other processes how early an id within these bounds can be.
-fn lower_bound(attached: &AttachedGenerator, bounds: &Bounds) {
+fn lower_draw_bound(attached: &AttachedGenerator, bounds: &Bounds) {
     let free = attached.generator.free_slot(attached.handle);
     draw_bound::lower_to(attached.space.earliest_ms(free, bounds));
 }

@@ -14,11 +14,11 @@ const BOUND: LockKind = LockKind::new(b"pb");
 /// 53200 if the lock table is full: the transaction is then rolled back.
 pub fn keep(bound_ms: Option<i64>) {
     let prepared = PreparedBound { xid: xact::id() as u32, bound_ms };
-    // Nobody else has a lock of this key.
+    // No other transaction has a lock of this key.
     AdvisoryLock::new(BOUND, prepared.key(), Mode::Shared).acquire(Scope::Transaction);
 }
 
-/// Not their names, which can be in the encoding of another database.
+/// By transaction id: a gid can be in the encoding of another database.
 static TRANSACTIONS: Query =
     Query::of_statistics("SELECT transaction::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_prepared_xacts");
 
