@@ -80,7 +80,7 @@ fn polling_consumers_read_each_row_once_although_they_are_killed() {
                     for number in 0..60 {
                         let end = if number % 5 == 4 { "ROLLBACK" } else { "COMMIT" };
                         let insert = format!("INSERT INTO event (body) SELECT '{writer}' FROM generate_series(1, 3)");
-                        // What the transaction does besides, for a random time.
+                        // The rest of the transaction's work, for a random time.
                         let wait = "SELECT pg_sleep(random() * 0.04)";
                         execute(&mut client, &format!("BEGIN; {insert}; {wait}; SAVEPOINT s; {insert}; {end}"));
                     }

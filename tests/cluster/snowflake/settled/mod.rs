@@ -3,3 +3,10 @@
 mod prepared;
 mod storm;
 mod transactions;
+
+use idgen_testkit::sql::value;
+use postgres::Client;
+
+fn settled(client: &mut Client) -> i64 {
+    value(client, "SELECT snowflake_settled()")
+}

@@ -4,12 +4,10 @@ use idgen_testkit::sql::{column, execute, expect_error, hint, value};
 use idgen_testkit::{Builder, Cluster, Stop};
 use postgres::Client;
 
+use super::settled;
+
 fn with_prepared() -> Builder {
     Cluster::builder().conf("max_prepared_transactions", "5")
-}
-
-fn settled(client: &mut Client) -> i64 {
-    value(client, "SELECT snowflake_settled()")
 }
 
 /// Prepares a transaction that has inserted a row, and returns the row's id.

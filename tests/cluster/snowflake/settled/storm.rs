@@ -66,7 +66,7 @@ impl Writer<'_> {
         let insert = format!("INSERT INTO event (writer) SELECT 1 FROM generate_series(1, {ROWS_OF_AN_INSERT})");
         self.execute(&format!("BEGIN; {insert}"))?;
         self.storm.inserted.fetch_add(ROWS_OF_AN_INSERT, Ordering::Relaxed);
-        // What the transaction does besides.
+        // The rest of the transaction's work.
         std::thread::sleep(Duration::from_micros(self.rng.u64(..20_000)));
         match ending {
             3 => self.execute("ROLLBACK"),
