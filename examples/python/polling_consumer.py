@@ -35,7 +35,8 @@ import sys
 
 import psycopg
 
-PAUSE = 1.0    # Seconds. A transaction that ends without an event announces nothing, and may have held events back.
+# Seconds. A rollback may free events without a notification, and poll() swallows those that arrive while it runs.
+PAUSE = 1.0
 
 
 def handle(db, consumer, event_id, body):
@@ -63,6 +64,7 @@ def run(conninfo, consumer):
     with psycopg.connect(conninfo, autocommit=True) as db:
         db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         db.execute("INSERT INTO event_position (consumer) VALUES (%s) ON CONFLICT DO NOTHING", [consumer])
+        db.add_notify_handler(lambda notify: None)    # Without one, psycopg 3.2 keeps all notifications.
         db.execute("LISTEN event")
         while True:
             if not poll(db, consumer):
