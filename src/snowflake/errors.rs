@@ -127,7 +127,7 @@ pub fn settled_in_one_snapshot() -> Report {
     .hint("Use READ COMMITTED, and read the rows in a later statement.")
 }
 
-pub fn prepared_without_bound(xid: u32) -> Report {
+pub fn prepared_without_lock(xid: u32) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("prepared transaction {xid} may have drawn any id"),

@@ -32,13 +32,13 @@ pub fn default() -> Layout {
 /// The generator of a call: of the layout in its argument, or of `idgen.layout`. Raises 22004 for NULL.
 pub fn of_call(site: &CallSite) -> AttachedGenerator {
     match site.has_text_arg() {
-        true => attached(&args::required(site.text(), "layout")),
-        false => attached(&settings::layout()),
+        true => attach_by_text(&args::required(site.text(), "layout")),
+        false => attach_by_text(&settings::layout()),
     }
 }
 
 /// The generator of a layout by its text.
-pub fn attached(text: &str) -> AttachedGenerator {
+pub fn attach_by_text(text: &str) -> AttachedGenerator {
     // Also for a known text: the settings may have changed since.
     node::follow_settings();
     let known = KNOWN.read(text, |known| known.attached).flatten();

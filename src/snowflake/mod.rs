@@ -6,7 +6,7 @@ use crate::shmem;
 
 mod attach;
 mod decode;
-mod draw_bound;
+mod earliest_draw;
 mod errors;
 mod layouts;
 mod next;
@@ -17,13 +17,13 @@ mod settled;
 pub mod stats;
 
 pub use attach::AttachedGenerator;
-pub use layouts::{attached, default as default_layout};
+pub use layouts::{attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&node::CURRENT, &next::COUNTERS, &draw_bound::BOUNDS]);
-    // In the postmaster, which all processes inherit it from: a bound is cleared after all other callbacks, and that of a
-    // leader also if only its workers have drawn.
+    shmem::register(&[&node::CURRENT, &next::COUNTERS, &earliest_draw::EARLIEST_DRAWS]);
+    // In the postmaster, from which all processes inherit it: it runs after all other callbacks, and in a leader also if
+    // only its workers have drawn.
     xact::on_xact_event(next::at_xact_event);
 }

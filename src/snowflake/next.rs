@@ -6,7 +6,7 @@
 //! as much as the id.
 
 use super::attach::{AttachedGenerator, attach, refuse_outside, warn_of_end};
-use super::{draw_bound, layouts, node};
+use super::{earliest_draw, layouts, node};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::srf;
@@ -112,7 +112,7 @@ impl IdSet {
 #[inline]
 fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     let bounds = attached.clock.quick_bounds();
-    if PENDING.index.load(Relaxed) != attached.index {
+    if ENTERED.load(Relaxed) != attached.index {
         enter_generator(attached, &bounds);
     }
     match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
@@ -130,10 +130,10 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     node::follow_settings();
     loop {
         let bounds = attached.clock.careful_bounds();
-        lower_draw_bound(attached, &bounds);
+        announce_draw(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
-                PENDING.index.store(attached.index, Relaxed);
+                ENTERED.store(attached.index, Relaxed);
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
                 // A session may have attached long before the last year.
                 warn_of_end(&attached.layout, bounds.now_ms);
@@ -181,21 +181,22 @@ impl GeneratorCounters {
 /// A long statement flushes after this many calls.
 const FLUSH_EVERY: u64 = 4096;
 
-/// The generator that the transaction draws from, and the counts of this process for it since the last flush. A process has
-/// one thread, so loads and stores suffice; the fields are atomics only because this is a static.
+/// The index of the generator that the transaction draws from: its first draw from it was announced, and has succeeded. Or
+/// `NO_GENERATOR`.
+static ENTERED: AtomicUsize = AtomicUsize::new(NO_GENERATOR);
+
+const NO_GENERATOR: usize = usize::MAX;
+
+/// Counts of this process for the entered generator since the last flush. A process has one thread, so loads and stores
+/// suffice; the fields are atomics only because this is a static.
 struct Pending {
-    /// `NO_GENERATOR` before the first draw of a transaction.
-    index: AtomicUsize,
     calls: AtomicU64,
     issued: AtomicU64,
     batches: AtomicU64,
     borrowed: AtomicU64,
 }
 
-const NO_GENERATOR: usize = usize::MAX;
-
 static PENDING: Pending = Pending {
-    index: AtomicUsize::new(NO_GENERATOR),
     calls: AtomicU64::new(0),
     issued: AtomicU64::new(0),
     batches: AtomicU64::new(0),
@@ -206,14 +207,14 @@ static PENDING: Pending = Pending {
 #[inline(never)]
 fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
     leave_generator();
-    lower_draw_bound(attached, bounds);
-    PENDING.index.store(attached.index, Relaxed);
+    announce_draw(attached, bounds);
+    ENTERED.store(attached.index, Relaxed);
 }
 
 /// Tells other processes how early an id within these bounds can be.
-fn lower_draw_bound(attached: &AttachedGenerator, bounds: &Bounds) {
+fn announce_draw(attached: &AttachedGenerator, bounds: &Bounds) {
     let free = attached.generator.free_slot(attached.handle);
-    draw_bound::lower_to(attached.space.earliest_ms(free, bounds));
+    earliest_draw::lower_to(attached.space.earliest_ms(free, bounds));
 }
 
 /// Flushes what is counted for the generator. The next draw enters it again.
@@ -221,13 +222,13 @@ pub fn leave_generator() {
     if PENDING.calls.load(Relaxed) > 0 {
         flush();
     }
-    PENDING.index.store(NO_GENERATOR, Relaxed);
+    ENTERED.store(NO_GENERATOR, Relaxed);
 }
 
 /// At each event of a transaction of this process.
 pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
     leave_generator();
-    draw_bound::at_xact_event(event);
+    earliest_draw::at_xact_event(event);
 }
 
 /// Counts a run that was issued from the generator that was entered last.
@@ -247,7 +248,7 @@ fn count(run: SlotRun, batch: bool) {
 /// the new space gets a few calls of the old one. A check at each id would cost more than that is worth.
 #[cold]
 pub fn flush() {
-    let Some(counters) = COUNTERS.get().and_then(|counters| counters.get(PENDING.index.load(Relaxed))) else {
+    let Some(counters) = COUNTERS.get().and_then(|counters| counters.get(ENTERED.load(Relaxed))) else {
         return;
     };
     counters.issued.fetch_add(PENDING.issued.swap(0, Relaxed), Relaxed);

@@ -1,13 +1,13 @@
 //! `snowflake_settled`: an id at or below which nothing can still be committed on this server. Consumers read up to it, so
 //! that they miss no row of a transaction that commits late.
 
-use super::draw_bound::BOUNDS;
+use super::earliest_draw::EARLIEST_DRAWS;
 use super::{errors, layouts, node, prepared};
 use crate::clock::{self, GENERATORS};
 use crate::pg::datum::Text;
 use crate::pg::xact;
 use crate::{args, error};
-use idgen_core::generator::settled::{self, DrawBound};
+use idgen_core::generator::settled::{self, EarliestDraw};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::IdSpace;
 use pgrx::prelude::*;
@@ -29,7 +29,7 @@ fn snowflake_settled_in(layout: Option<Text>) -> i64 {
 }
 
 fn settled(layout: &Layout) -> i64 {
-    let bounds = BOUNDS.require();
+    let draws = EARLIEST_DRAWS.require();
     error::refuse_on_standby();
     // Not only in a block: the statements of a function share a snapshot too.
     if !xact::is_read_committed() {
@@ -37,23 +37,21 @@ fn settled(layout: &Layout) -> i64 {
     }
     // Ids go on from the mark, which no transaction of an earlier start can have reached.
     clock::ensure_begun(None);
-    let mut space = None;
     let before_next = || {
+        // Under the lock, because worker ids change under it.
         GENERATORS.shared(|table| {
-            // Under the lock, because worker ids change under it.
-            let current = current_space(layout);
-            space = Some(current);
-            table.id_before_next(&current)
+            let space = current_space(layout);
+            (space, table.id_before_next(&space))
         })
     };
-    let bounds_ms = || {
-        let mut open: Vec<i64> = bounds.iter().filter_map(DrawBound::get).collect();
-        // Last: a transaction keeps its own bound until that of the prepared one is there.
-        open.extend(prepared::bounds_ms());
+    let open_ms = || {
+        let mut open: Vec<i64> = draws.iter().filter_map(EarliestDraw::get).collect();
+        // Last: a transaction clears its own time after it holds the lock of a prepared one.
+        open.extend(prepared::earliest_ms());
         open
     };
-    let id = settled::settled(layout, before_next, bounds_ms);
-    space.map_or(id, |space| GENERATORS.exclusive(|table| table.settle(&space, id)))
+    let (space, id) = settled::settled(layout, before_next, open_ms);
+    GENERATORS.exclusive(|table| table.settle(&space, id))
 }
 
 /// The space of the current worker id. Where it has none, or one that does not fit, nothing is issued in the layout, and

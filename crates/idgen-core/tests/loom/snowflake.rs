@@ -2,7 +2,7 @@
 
 use super::{assert_distinct, assert_rising, spawn};
 use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
-use idgen_core::generator::settled::{DrawBound, settled};
+use idgen_core::generator::settled::{EarliestDraw, settled};
 use idgen_core::generator::{Generator, GeneratorHandle, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue};
@@ -271,20 +271,20 @@ fn settled_id_is_committed() {
         let server = Server::new(2);
         let attached = server.attach(LAYOUT);
         let (space, layout) = layout(LAYOUT);
-        let transaction = Arc::new((DrawBound::new(), AtomicBool::new(false)));
+        let transaction = Arc::new((EarliestDraw::new(), AtomicBool::new(false)));
         let shared = Arc::new((server.clone(), transaction.clone()));
         let writer = spawn(&shared, move |(server, transaction)| {
-            let (bound, is_committed) = &**transaction;
+            let (earliest, is_committed) = &**transaction;
             let free = server.generators[attached.index].free_slot(attached.handle);
-            bound.lower_to(space.earliest_ms(free, &bounds(NOW_MS)));
+            earliest.lower_to(space.earliest_ms(free, &bounds(NOW_MS)));
             let id = server.draw(LAYOUT, attached, 1, NOW_MS).unwrap()[0];
             is_committed.store(true, Ordering::Relaxed);
-            bound.clear();
+            earliest.clear();
             id
         });
         server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
-        let before_next = || server.table.lock().unwrap().id_before_next(&space);
-        let settled = settled(&layout, before_next, || transaction.0.get().into_iter().collect());
+        let before_next = || (space, server.table.lock().unwrap().id_before_next(&space));
+        let (_, settled) = settled(&layout, before_next, || transaction.0.get().into_iter().collect());
         let was_committed = transaction.1.load(Ordering::Relaxed);
         let id = writer.join().unwrap();
         assert!(id > settled || was_committed, "{id} is open, {settled} settled");

@@ -70,9 +70,9 @@ fn failed_prepare_holds_nothing_back() {
     assert_eq!(settled(&mut client), id);
 }
 
-/// A server without idgen, or with an older one, wrote no bound.
+/// A server without idgen, or with an older one, holds no lock.
 #[test]
-fn prepared_transaction_without_a_bound_is_an_error_until_it_ends() {
+fn prepared_transaction_without_a_lock_is_an_error_until_it_ends() {
     let cluster = with_prepared().preload(false).start_with_extension();
     execute(&mut cluster.client(), "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'old one'");
     cluster.set_conf("shared_preload_libraries", "idgen");

@@ -148,7 +148,7 @@ fn transaction_that_waits_for_a_standby_is_open() {
     });
 }
 
-/// A transaction that begins in the tick of the last id has a bound at the start of that tick.
+/// A transaction that begins in the tick of the last id announces the start of that tick.
 #[test]
 fn settled_ids_never_fall() {
     let cluster = Cluster::builder().start_with_extension();
@@ -214,7 +214,7 @@ fn settled_ids_need_a_primary_preload_and_read_committed() {
     assert!(hint(&error).contains("shared_preload_libraries"), "{error:?}");
 }
 
-/// A draw that fails while the clock is ahead leaves no bound of that time behind.
+/// A draw that fails while the clock is ahead announces no time for later ones.
 #[test]
 fn draw_after_a_failed_one_holds_settled_ids_back() {
     let cluster = Cluster::builder().fake_clock().start_with_extension();
