@@ -43,12 +43,16 @@ CREATE TABLE idgen.public_key (
     secret bytea CHECK (pg_catalog.octet_length(secret) OPERATOR(pg_catalog.=) 32),
     owner regrole NOT NULL,
     -- 0, shown as "-", is PUBLIC.
-    users regrole[] NOT NULL DEFAULT '{}',
+    users regrole[] NOT NULL DEFAULT '{}'
+        CHECK (pg_catalog.array_position(users, NULL) IS NULL
+               AND coalesce(pg_catalog.array_ndims(users), 1) OPERATOR(pg_catalog.=) 1),
     created timestamptz NOT NULL DEFAULT pg_catalog.now(),
     retired timestamptz,
     PRIMARY KEY (prefix, version),
     CHECK ((secret IS NULL) OPERATOR(pg_catalog.=) (retired IS NOT NULL))
 );
+-- ANALYZE would keep secrets that are retired or dropped.
+ALTER TABLE idgen.public_key ALTER COLUMN secret SET STATISTICS 0;
 CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form OPERATOR(pg_catalog.=) 'short';
 -- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
 SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL

@@ -184,6 +184,21 @@ unsafe impl<'fcx> ArgAbi<'fcx> for Text<'fcx> {
     }
 }
 
+/// A `text` argument of which only ASCII counts; `None` if it has other characters. Nothing is converted, so bytes that the
+/// database's encoding lacks in UTF-8 are no error.
+pub struct AsciiText<'a>(pub Option<&'a str>);
+
+impl_sql_translatable!(AsciiText<'_>, "text");
+
+// SAFETY: the bytes of the argument, which live as long as the call.
+unsafe impl<'fcx> ArgAbi<'fcx> for AsciiText<'fcx> {
+    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+        // SAFETY: as for `Text`.
+        let bytes = unsafe { <&[u8]>::unbox_arg_unchecked(arg) };
+        Self(str::from_utf8(bytes).ok().filter(|text| text.is_ascii()))
+    }
+}
+
 // SAFETY: the text borrows from the array of which it is an element, or owns its characters.
 unsafe impl UnboxDatum for Text<'_> {
     type As<'src>

@@ -34,7 +34,9 @@ impl TableChanges {
         // SAFETY: the callbacks have the signatures of theirs, and live as long as the library, which is never unloaded.
         self.registered.call_once(|| unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(table_changed), this);
-            for cache in [pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM, pg_sys::SysCacheIdentifier::AUTHOID] {
+            use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
+            // The owner of the database is a member of pg_database_owner.
+            for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
                 pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), this);
             }
         });

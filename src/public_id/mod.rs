@@ -4,7 +4,7 @@
 //! A prefix has its keys in `idgen.public_key`. The functions are STABLE: a rotation changes what `public_id` returns. All
 //! are STRICT, so that they keep the NULL of an outer join.
 
-use crate::pg::datum::Text;
+use crate::pg::datum::{AsciiText, Text};
 use crate::pg::process_utility;
 use idgen_core::public_id::PublicIdError;
 use pgrx::prelude::*;
@@ -30,8 +30,9 @@ fn public_id_decode(prefix: Text, text: Text) -> i64 {
 
 /// As `public_id_decode`; NULL for a text that is none of this prefix.
 #[pg_extern(stable, strict, parallel_safe)]
-fn public_id_try_decode(prefix: Text, text: Text) -> Option<i64> {
-    decode(&prefix, &text).ok()
+fn public_id_try_decode(prefix: Text, text: AsciiText) -> Option<i64> {
+    // Also checks the prefix and the privilege if the text is none.
+    decode(&prefix, text.0.unwrap_or_default()).ok()
 }
 
 fn decode(prefix: &str, text: &str) -> Result<i64, PublicIdError> {

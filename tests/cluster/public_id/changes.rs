@@ -164,3 +164,43 @@ fn privileges_are_those_of_the_current_user_at_each_call() {
         expect_error(&mut stranger, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
     }
 }
+
+/// `pg_database_owner` has one member, whom no change of a role replaces.
+#[test]
+fn session_of_the_former_owner_of_the_database_loses_what_the_owner_has() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE ROLE boss LOGIN; CREATE ROLE heir");
+    cluster.execute("ALTER DATABASE postgres OWNER TO boss");
+    cluster.execute("SELECT public_id_define('ord'), public_id_alter('ord', 'pg_database_owner')");
+    cluster.execute("SELECT segment_create('ticket'), segment_alter('ticket', owner => 'pg_database_owner')");
+    let mut boss = cluster.client_as("postgres", "boss");
+    let uses = ["SELECT public_id('ord', 7)", "SELECT segment_next('ticket')"];
+    uses.iter().for_each(|sql| execute(&mut boss, sql));
+    cluster.execute("ALTER DATABASE postgres OWNER TO heir");
+    uses.iter().for_each(|sql| drop(expect_error(&mut boss, sql, SqlState::INSUFFICIENT_PRIVILEGE.code())));
+}
+
+/// ANALYZE of a table that has become empty keeps what it found before.
+#[test]
+fn statistics_keep_no_secret() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT public_id_define('one', 'long'); SELECT public_id_rotate('one')");
+    execute(&mut client, "ANALYZE idgen.public_key");
+    let sql = "SELECT attname::text FROM pg_stats WHERE tablename = 'public_key' AND attname IN ('form', 'secret')";
+    assert_eq!(column::<String>(&mut client, sql), ["form"]);
+}
+
+#[test]
+fn text_that_cannot_be_converted_is_no_public_id() {
+    let cluster = Cluster::builder().start_with_extension();
+    for (encoding, bytes) in [("EUC_JP", "\\xa9\\xa1"), ("SQL_ASCII", "\\xfe"), ("UTF8", "\\xc3\\xa4")] {
+        let database = encoding.to_lowercase();
+        let options = format!("ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0");
+        cluster.execute(&format!("CREATE DATABASE {database} {options}"));
+        let mut client = cluster.client_in(&database);
+        execute(&mut client, "CREATE EXTENSION idgen; SELECT public_id_define('ord')");
+        let sql = format!("SELECT public_id_try_decode('ord', E'ord_{bytes}') IS NULL");
+        assert!(value::<bool>(&mut client, &sql), "{encoding}");
+    }
+}
