@@ -25,8 +25,8 @@ fn uuidv7_next(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
            LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn uuidv7_next_of_node(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared. No argument selects the generator.
-    let (node, site) = unsafe { (node_arg(fcinfo, 0), CallSite::new(fcinfo, None)) };
-    site.with(generator, |attached| next_uuid(attached, node))
+    let (with_node, site) = unsafe { (node_arg(fcinfo, 0), CallSite::new(fcinfo, None)) };
+    site.with(generator, |attached| next_uuid(attached, with_node))
 }
 
 /// `count` increasing UUIDs. Raises 22004 for NULL, 22023 for a negative count, and what `uuidv7_next()` raises.
@@ -48,7 +48,7 @@ fn uuidv7_next_many_of_node(fcinfo: pg_sys::FunctionCallInfo) -> Option<Uuid> {
 }
 
 fn generator(_: &CallSite) -> AttachedGenerator {
-    snowflake::attached(LAYOUT)
+    snowflake::attach_by_text(LAYOUT)
 }
 
 /// The argument `node`. Raises 22004 for NULL.
@@ -62,31 +62,31 @@ unsafe fn node_arg(fcinfo: pg_sys::FunctionCallInfo, index: usize) -> bool {
 
 /// The hot path: no lock, no allocation but that of the result, and no foreign call but the clock.
 #[inline]
-fn next_uuid(attached: &mut AttachedGenerator, node: bool) -> Uuid {
+fn next_uuid(attached: &mut AttachedGenerator, with_node: bool) -> Uuid {
     // First: a failure of the random source takes no id.
     let random = random();
     let id = snowflake::next_id(attached);
-    of_id(id, random, attached, node)
+    of_id(id, random, attached, with_node)
 }
 
 /// A set that is being returned.
 struct UuidSet {
     ids: IdSet,
-    node: bool,
+    with_node: bool,
 }
 
 /// # Safety
 /// `fcinfo` is that of a running call whose first argument is a count.
-unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, node: impl FnOnce() -> bool) -> Option<Uuid> {
+unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, with_node: impl FnOnce() -> bool) -> Option<Uuid> {
     let begin = || {
         // SAFETY: by the above.
         let count = args::count(unsafe { pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 0) });
-        let node = node();
-        UuidSet { ids: IdSet::new(snowflake::attached(LAYOUT), count), node }
+        let with_node = with_node();
+        UuidSet { ids: IdSet::new(snowflake::attach_by_text(LAYOUT), count), with_node }
     };
     let next = |set: &mut UuidSet| {
         let id = set.ids.next()?;
-        Some(of_id(id, random(), &set.ids.attached, set.node))
+        Some(of_id(id, random(), &set.ids.attached, set.with_node))
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
     unsafe { srf::next_row(fcinfo, begin, next) }
@@ -94,8 +94,8 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, node: impl FnOnce() -> bool
 
 /// The UUID of an id that was just issued: the generator is attached under the worker id of that time.
 #[inline]
-fn of_id(id: i64, random: u64, attached: &AttachedGenerator, node: bool) -> Uuid {
-    let bits = if node { uuid::with_worker(attached.node.worker, random) } else { random };
+fn of_id(id: i64, random: u64, attached: &AttachedGenerator, with_node: bool) -> Uuid {
+    let bits = if with_node { uuid::with_worker(attached.node.worker, random) } else { random };
     Uuid(uuid::of_id(id, bits))
 }
 
