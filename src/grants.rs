@@ -1,9 +1,9 @@
-//! Rows that roles own and grant: the roles in arguments, and SQL on columns of roles. A column `owner` has the owner, and
-//! a column of type `regrole[]` the grantees, among which 0 is PUBLIC.
+//! Rows that roles own and grant: the roles in arguments, SQL on columns of roles, and changes of owners and grantees. A
+//! column `owner` has the owner, and a column of type `regrole[]` the grantees, among which 0 is PUBLIC.
 
 use crate::pg::datum::c_string;
 use crate::pg::ereport::Report;
-use crate::pg::spi;
+use crate::pg::spi::{self, ExtensionTable, Query};
 use pgrx::prelude::*;
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
@@ -42,10 +42,82 @@ pub fn owns_or_has(role: &str, grantees: &str) -> String {
     )
 }
 
-/// SQL for the grantees without those in the array of this parameter.
-pub fn without(roles: &str, grantees: &str) -> String {
+/// The names in the queries of a [`GrantedTable`].
+pub trait GrantedColumns {
+    /// With its schema.
+    const TABLE: &str;
+    /// The column that names what is owned. It may have several rows.
+    const KEY: &str;
+    const GRANTEES: &str;
+}
+
+/// A table of rows that roles own and grant, and the queries that change the roles.
+pub struct GrantedTable {
+    table: &'static ExtensionTable,
+    add_grantee: Query,
+    remove_grantee: Query,
+    reassign: Query,
+    delete_owned: Query,
+    remove_grantees: Query,
+}
+
+impl GrantedTable {
+    pub const fn new<C: GrantedColumns>(table: &'static ExtensionTable) -> Self {
+        Self {
+            table,
+            add_grantee: Query::new(table, set_grantee::<C, true>),
+            remove_grantee: Query::new(table, set_grantee::<C, false>),
+            reassign: Query::new(table, || {
+                format!("UPDATE {} SET owner = $2::pg_catalog.regrole WHERE {IS_OWNED}", C::TABLE)
+            }),
+            delete_owned: Query::new(table, || format!("DELETE FROM {} WHERE {IS_OWNED}", C::TABLE)),
+            remove_grantees: Query::new(table, remove_grantees::<C>),
+        }
+    }
+
+    /// Grants a role what the owner may grant, or revokes it; 0 is PUBLIC.
+    pub fn set_grantee(&self, key: &str, role: pg_sys::Oid, is_granted: bool) {
+        let query = if is_granted { &self.add_grantee } else { &self.remove_grantee };
+        // As a bigint: pgrx passes the OID 0 as NULL.
+        self.table.write(query, &[key.into(), i64::from(role.to_u32()).into()]);
+    }
+
+    /// Makes another role the owner of all rows of these roles.
+    pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
+        spi::as_read_committed(|| self.table.write(&self.reassign, &[owners.to_vec().into(), heir.into()]));
+    }
+
+    /// Deletes all rows of these roles, and revokes what was granted to them.
+    pub fn drop_owned(&self, owners: &[pg_sys::Oid]) {
+        spi::as_read_committed(|| {
+            self.table.write(&self.delete_owned, &[owners.to_vec().into()]);
+            self.table.write(&self.remove_grantees, &[owners.to_vec().into()]);
+        });
+    }
+}
+
+/// True if an owner is among the roles of the first parameter.
+const IS_OWNED: &str = "owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)";
+
+fn set_grantee<C: GrantedColumns, const ADDS: bool>() -> String {
+    let (table, key, grantees) = (C::TABLE, C::KEY, C::GRANTEES);
+    let (change, changes) = if ADDS {
+        ("array_append", "OPERATOR(pg_catalog.<>) ALL")
+    } else {
+        ("array_remove", "OPERATOR(pg_catalog.=) ANY")
+    };
     format!(
-        "ARRAY(SELECT granted.role FROM pg_catalog.unnest({grantees}) WITH ORDINALITY AS granted (role, place) \
-         WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ({roles}) ORDER BY granted.place)"
+        "UPDATE {table} SET {grantees} = pg_catalog.{change}({grantees}, $2::pg_catalog.oid::pg_catalog.regrole) \
+         WHERE {key} OPERATOR(pg_catalog.=) $1 AND $2::pg_catalog.oid {changes} ({grantees}::pg_catalog.oid[])"
+    )
+}
+
+fn remove_grantees<C: GrantedColumns>() -> String {
+    let (table, grantees) = (C::TABLE, C::GRANTEES);
+    format!(
+        "UPDATE {table} SET {grantees} = ARRAY( \
+             SELECT granted.role FROM pg_catalog.unnest({grantees}) WITH ORDINALITY AS granted (role, place) \
+             WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ($1) ORDER BY granted.place) \
+         WHERE {grantees}::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1"
     )
 }

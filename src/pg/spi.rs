@@ -6,6 +6,7 @@
 
 use super::datum::{self, Text};
 use super::ereport::Report;
+use super::xact;
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -35,6 +36,18 @@ impl ExtensionTable {
     /// A query on this table, and on others of the same owner.
     pub const fn query(&'static self, sql: &'static str) -> Query {
         Query { rights: Rights::OwnerOf(self), sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Changes the newest version of rows of the table. Returns how many rows the query returns.
+    pub fn write(&self, query: &Query, args: &[DatumWithOid]) -> usize {
+        self.refuse_during_recovery();
+        query.write_latest(args, |_| ()).len()
+    }
+
+    pub fn refuse_during_recovery(&self) {
+        let (extension, table) = (EXTENSION.to_string_lossy(), self.name.to_string_lossy());
+        let command = CString::new(format!("a write to {extension}.{table}"));
+        xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
 
     /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, any role that may

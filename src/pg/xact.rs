@@ -90,11 +90,16 @@ const TOP: pg_sys::SubTransactionId = 1;
 
 /// Raises 25006 during recovery and in a read-only transaction, under the name of a function that writes.
 pub fn require_read_write(function: &CStr) {
+    refuse_during_recovery(function);
     // SAFETY: a C string.
-    unsafe {
-        pg_sys::PreventCommandDuringRecovery(function.as_ptr());
-        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
-    }
+    unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
+}
+
+/// Raises 25006 during recovery, under the name of a command. Otherwise PostgreSQL's error would be about the
+/// transaction id.
+pub fn refuse_during_recovery(command: &CStr) {
+    // SAFETY: a C string.
+    unsafe { pg_sys::PreventCommandDuringRecovery(command.as_ptr()) };
 }
 
 /// True in a transaction block. Also inside of [`in_subtransaction`], which looks like a block.

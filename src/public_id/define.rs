@@ -100,7 +100,7 @@ fn public_id_revoke(prefix: Option<Text>, role: Option<Text>) {
 fn set_user(prefix: Option<Text>, role: Option<Text>, may_use: bool) {
     let (prefix, role) = (args::required(prefix.as_deref(), "prefix"), args::required(role.as_deref(), "role"));
     lock_owned(prefix);
-    store::set_user(prefix, grants::grantee(role), may_use);
+    store::OWNERS.set_grantee(prefix, grants::grantee(role), may_use);
 }
 
 /// Locks a prefix that the current user may alter, and returns its keys.

@@ -127,7 +127,7 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     lock_owned(tag);
-    store::set_drawer(tag, grants::grantee(role), may_draw);
+    store::OWNERS.set_grantee(tag, grants::grantee(role), may_draw);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.

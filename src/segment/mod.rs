@@ -100,7 +100,7 @@ pub fn init() {
     process_utility::follow_dropped_databases(state::end_rings_of);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
-        reassign: store::reassign,
-        drop: store::drop_owned,
+        reassign: |owners, heir| store::OWNERS.reassign(owners, heir),
+        drop: |owners| store::OWNERS.drop_owned(owners),
     });
 }

@@ -1,6 +1,6 @@
 //! The table `idgen.segment`: every query on its rows.
 
-use crate::grants;
+use crate::grants::{self, GrantedColumns, GrantedTable};
 use crate::pg::session::database;
 use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, unexpected, user, value};
 use crate::pg::xact;
@@ -14,6 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One row for each tag.
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
+
+/// The grantees may draw.
+pub static OWNERS: GrantedTable = GrantedTable::new::<Columns>(&SEGMENT);
+
+struct Columns;
+
+impl GrantedColumns for Columns {
+    const TABLE: &str = "idgen.segment";
+    const KEY: &str = "tag";
+    const GRANTEES: &str = "drawers";
+}
 
 /// The row of a tag, and what the current user may do with it.
 #[derive(Clone, Debug)]
@@ -65,7 +76,7 @@ pub fn find(tag: &str) -> Option<TagRow> {
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
-    refuse_during_recovery();
+    SEGMENT.refuse_during_recovery();
     spi::as_read_committed(|| LOCK.write_latest(&[tag.into(), user().into()], tag_row)).pop()
 }
 
@@ -150,12 +161,12 @@ static UPDATE: Query = Query::new(&SEGMENT, || {
 
 /// Creates a row. False if the tag exists.
 pub fn insert(tag: &str, owner: pg_sys::Oid, definition: &TagDefinition, target_duration: Interval) -> bool {
-    !write(&INSERT, &settings(tag, Some(owner), definition, Some(target_duration))).is_empty()
+    SEGMENT.write(&INSERT, &settings(tag, Some(owner), definition, Some(target_duration))) > 0
 }
 
 /// Updates all settings of a row that the transaction has locked.
 pub fn update(tag: &str, owner: Option<pg_sys::Oid>, definition: &TagDefinition, target_duration: Option<Interval>) {
-    write(&UPDATE, &settings(tag, owner, definition, target_duration));
+    SEGMENT.write(&UPDATE, &settings(tag, owner, definition, target_duration));
 }
 
 /// The arguments of [`INSERT`] and [`UPDATE`]. The duration is the caller's: a definition has only its microseconds,
@@ -178,67 +189,7 @@ static DELETE: Query =
     Query::new(&SEGMENT, || "DELETE FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1".to_owned());
 
 pub fn delete(tag: &str) {
-    write(&DELETE, &[tag.into()]);
-}
-
-static ADD_DRAWER: Query = Query::new(&SEGMENT, || {
-    "UPDATE idgen.segment SET drawers = pg_catalog.array_append(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
-     WHERE tag OPERATOR(pg_catalog.=) $1 \
-     AND $2::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL (drawers::pg_catalog.oid[])"
-        .to_owned()
-});
-static REMOVE_DRAWER: Query = Query::new(&SEGMENT, || {
-    "UPDATE idgen.segment SET drawers = pg_catalog.array_remove(drawers, $2::pg_catalog.oid::pg_catalog.regrole) \
-     WHERE tag OPERATOR(pg_catalog.=) $1 \
-     AND $2::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (drawers::pg_catalog.oid[])"
-        .to_owned()
-});
-
-/// Grants a role the privilege to draw, or revokes it; 0 is PUBLIC.
-pub fn set_drawer(tag: &str, role: pg_sys::Oid, may_draw: bool) {
-    let query = if may_draw { &ADD_DRAWER } else { &REMOVE_DRAWER };
-    // As a bigint: pgrx passes the OID 0 as NULL.
-    write(query, &[tag.into(), i64::from(role.to_u32()).into()]);
-}
-
-static REASSIGN: Query = Query::new(&SEGMENT, || {
-    "UPDATE idgen.segment SET owner = $2::pg_catalog.regrole \
-     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)"
-        .to_owned()
-});
-static DELETE_OWNED: Query = Query::new(&SEGMENT, || {
-    "DELETE FROM idgen.segment WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)".to_owned()
-});
-static REMOVE_DRAWERS: Query = Query::new(&SEGMENT, || {
-    format!(
-        "UPDATE idgen.segment SET drawers = {} WHERE drawers::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1",
-        grants::without("$1", "drawers")
-    )
-});
-
-/// Makes another role the owner of all segments of these roles.
-pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    spi::as_read_committed(|| write(&REASSIGN, &[owners.to_vec().into(), heir.into()]));
-}
-
-/// Drops all segments of these roles, and revokes what was granted to them.
-pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    spi::as_read_committed(|| {
-        write(&DELETE_OWNED, &[owners.to_vec().into()]);
-        write(&REMOVE_DRAWERS, &[owners.to_vec().into()]);
-    });
-}
-
-/// Changes the newest version of rows.
-fn write(query: &Query, args: &[DatumWithOid]) -> Vec<()> {
-    refuse_during_recovery();
-    query.write_latest(args, |_| ())
-}
-
-fn refuse_during_recovery() {
-    // Otherwise PostgreSQL's error would be about the transaction id.
-    // SAFETY: a C string literal.
-    unsafe { pg_sys::PreventCommandDuringRecovery(c"a write to idgen.segment".as_ptr()) };
+    SEGMENT.write(&DELETE, &[tag.into()]);
 }
 
 fn definition(row: &SpiHeapTupleData) -> TagDefinition {

@@ -41,8 +41,7 @@ static FIND: Query = LEASE.query("SELECT lease.slot, known.not_after, \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    // SAFETY: a C string.
-    unsafe { pg_sys::PreventCommandDuringRecovery(c"worker_confirm()".as_ptr()) };
+    xact::refuse_during_recovery(c"worker_confirm()");
     let read = |row: &SpiHeapTupleData| Confirmable {
         worker_id: value(row, 1),
         not_after: optional(row, 2),
