@@ -56,11 +56,10 @@ pub struct Prefix {
     pub may_alter: bool,
 }
 
-static STATES: Query = Query::new(&PUBLIC_KEY, || {
+static STATES: Query = PUBLIC_KEY.query(
     "SELECT version, form, retired IS NOT NULL, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
-     FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC"
-        .to_owned()
-});
+     FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC",
+);
 
 pub fn find(prefix: &str) -> Option<Prefix> {
     let rows = STATES.read_latest(&[prefix.into(), user().into()], |row| {
@@ -70,11 +69,10 @@ pub fn find(prefix: &str) -> Option<Prefix> {
     Some(Prefix { keys: rows.into_iter().map(|(key, _)| key).collect(), may_alter })
 }
 
-static LOCK: Query = Query::new(&PUBLIC_KEY, || {
+static LOCK: Query = PUBLIC_KEY.query(
     "SELECT version FROM idgen.public_key \
-     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1 FOR NO KEY UPDATE"
-        .to_owned()
-});
+     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1 FOR NO KEY UPDATE",
+);
 
 /// Locks a prefix against changes until the transaction ends. False if it does not exist.
 pub fn lock(prefix: &str) -> bool {
@@ -83,50 +81,45 @@ pub fn lock(prefix: &str) -> bool {
 }
 
 // The statement makes the secret: as a parameter, it could be logged.
-static INSERT: Query = Query::new(&PUBLIC_KEY, || {
+static INSERT: Query = PUBLIC_KEY.query(
     "INSERT INTO idgen.public_key (prefix, version, form, secret, owner) \
-     VALUES ($1, 1, $2, idgen.public_key_secret(), $3) ON CONFLICT (prefix, version) DO NOTHING RETURNING version"
-        .to_owned()
-});
+     VALUES ($1, 1, $2, idgen.public_key_secret(), $3) ON CONFLICT (prefix, version) DO NOTHING RETURNING version",
+);
 
 /// Creates a prefix. False if it exists.
 pub fn insert(prefix: &str, form: Form, owner: pg_sys::Oid) -> bool {
     PUBLIC_KEY.write(&INSERT, &[prefix.into(), form.name().into(), owner.into()]) > 0
 }
 
-static INSERT_NEXT: Query = Query::new(&PUBLIC_KEY, || {
+static INSERT_NEXT: Query = PUBLIC_KEY.query(
     "INSERT INTO idgen.public_key (prefix, version, form, secret, owner, users) \
      SELECT prefix, $2, $3, idgen.public_key_secret(), owner, users FROM idgen.public_key \
-     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1"
-        .to_owned()
-});
+     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1",
+);
 
 /// Adds a key to a prefix that the transaction has locked.
 pub fn insert_next(prefix: &str, version: i32, form: Form) {
     PUBLIC_KEY.write(&INSERT_NEXT, &[prefix.into(), version.into(), form.name().into()]);
 }
 
-static RETIRE: Query = Query::new(&PUBLIC_KEY, || {
+static RETIRE: Query = PUBLIC_KEY.query(
     "UPDATE idgen.public_key SET secret = NULL, retired = pg_catalog.now() \
-     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) $2"
-        .to_owned()
-});
+     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) $2",
+);
 
 /// Removes the secret of a key. The row stays, so that the version and the form are not used again.
 pub fn retire(prefix: &str, version: i32) {
     PUBLIC_KEY.write(&RETIRE, &[prefix.into(), version.into()]);
 }
 
-static DELETE: Query =
-    Query::new(&PUBLIC_KEY, || "DELETE FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1".to_owned());
+static DELETE: Query = PUBLIC_KEY.query("DELETE FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1");
 
 pub fn delete(prefix: &str) {
     PUBLIC_KEY.write(&DELETE, &[prefix.into()]);
 }
 
-static SET_OWNER: Query = Query::new(&PUBLIC_KEY, || {
-    "UPDATE idgen.public_key SET owner = $2::pg_catalog.regrole WHERE prefix OPERATOR(pg_catalog.=) $1".to_owned()
-});
+static SET_OWNER: Query = PUBLIC_KEY
+    .query("UPDATE idgen.public_key SET owner = $2::pg_catalog.regrole WHERE prefix OPERATOR(pg_catalog.=) $1");
 
 pub fn set_owner(prefix: &str, owner: pg_sys::Oid) {
     PUBLIC_KEY.write(&SET_OWNER, &[prefix.into(), owner.into()]);

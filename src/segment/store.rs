@@ -109,7 +109,7 @@ pub fn lock(creation: i64) -> LockedRow {
     as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(lock_or_find))
 }
 
-static CREATIONS: Query = Query::new(&SEGMENT, || "SELECT creation FROM idgen.segment".to_owned());
+static CREATIONS: Query = SEGMENT.query("SELECT creation FROM idgen.segment");
 
 /// The creation numbers of all tags.
 pub fn creations() -> Vec<i64> {
@@ -185,8 +185,7 @@ fn settings<'a>(
     args
 }
 
-static DELETE: Query =
-    Query::new(&SEGMENT, || "DELETE FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1".to_owned());
+static DELETE: Query = SEGMENT.query("DELETE FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1");
 
 pub fn delete(tag: &str) {
     SEGMENT.write(&DELETE, &[tag.into()]);
