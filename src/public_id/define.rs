@@ -36,8 +36,7 @@ fn public_id_rotate(prefix: Option<Text>, form: Option<Text>) -> i32 {
     let prefix = args::required(prefix.as_deref(), "prefix");
     let form = form.as_deref().map(named);
     let keys = lock_owned(prefix);
-    let (version, form) =
-        public_id::next_key(&keys, form).unwrap_or_else(|error| raise_rotation_error(error, prefix, 1));
+    let (version, form) = public_id::next_key(&keys, form).unwrap_or_else(|error| raise_rotation_error(error, prefix));
     store::insert_next(prefix, version, form);
     version
 }
@@ -50,16 +49,16 @@ fn public_id_retire(prefix: Option<Text>, version: Option<i32>) {
     let prefix = args::required(prefix.as_deref(), "prefix");
     let version = args::required(version, "version");
     let keys = lock_owned(prefix);
-    if public_id::retire(&keys, version).unwrap_or_else(|error| raise_rotation_error(error, prefix, version)) {
+    if public_id::retire(&keys, version).unwrap_or_else(|error| raise_rotation_error(error, prefix)) {
         store::retire(prefix, version);
     }
 }
 
-fn raise_rotation_error(error: RotationError, prefix: &str, version: i32) -> ! {
+fn raise_rotation_error(error: RotationError, prefix: &str) -> ! {
     match error {
         RotationError::SecondShortKey(short) => errors::second_short_key(prefix, short).raise(),
-        RotationError::Newest => errors::newest_key(prefix, version).raise(),
-        RotationError::UnknownVersion => errors::unknown_key(prefix, version).raise(),
+        RotationError::Newest(version) => errors::newest_key(prefix, version).raise(),
+        RotationError::UnknownVersion(version) => errors::unknown_key(prefix, version).raise(),
     }
 }
 

@@ -231,14 +231,14 @@ pub struct KeyState {
 pub enum RotationError {
     /// The key of this version has the short form. It counts even after its retirement: its texts are still in use.
     SecondShortKey(i32),
-    /// The newest key makes the texts.
-    Newest,
-    UnknownVersion,
+    /// The key of this version is the newest, which makes the texts.
+    Newest(i32),
+    UnknownVersion(i32),
 }
 
-/// The version and the form of the next key of a prefix. Without a form, that of the newest key.
+/// The version and the form of the next key of a prefix, which has at least one. Without a form, that of the newest key.
 pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), RotationError> {
-    let newest = newest(keys).ok_or(RotationError::UnknownVersion)?;
+    let newest = newest(keys).expect("a prefix has a key");
     let form = form.unwrap_or(newest.form);
     match keys.iter().find(|key| key.form == Form::Short) {
         Some(short) if form == Form::Short => Err(RotationError::SecondShortKey(short.version)),
@@ -248,8 +248,8 @@ pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), Ro
 
 /// True if the key is to be retired, false if it is already.
 pub fn retire(keys: &[KeyState], version: i32) -> Result<bool, RotationError> {
-    let key = keys.iter().find(|key| key.version == version).ok_or(RotationError::UnknownVersion)?;
-    if newest(keys) == Some(key) { Err(RotationError::Newest) } else { Ok(!key.is_retired) }
+    let key = keys.iter().find(|key| key.version == version).ok_or(RotationError::UnknownVersion(version))?;
+    if newest(keys) == Some(key) { Err(RotationError::Newest(version)) } else { Ok(!key.is_retired) }
 }
 
 fn newest(keys: &[KeyState]) -> Option<&KeyState> {

@@ -150,8 +150,8 @@ fn newest_key_is_never_retired() {
     let keys = [key(1, true), key(3, false), key(2, false)];
     assert_eq!(retire(&keys, 1), Ok(false));
     assert_eq!(retire(&keys, 2), Ok(true));
-    assert_eq!(retire(&keys, 3), Err(RotationError::Newest));
-    assert_eq!(retire(&keys, 4), Err(RotationError::UnknownVersion));
+    assert_eq!(retire(&keys, 3), Err(RotationError::Newest(3)));
+    assert_eq!(retire(&keys, 4), Err(RotationError::UnknownVersion(4)));
 }
 
 fn any_form() -> impl Strategy<Value = Form> {
