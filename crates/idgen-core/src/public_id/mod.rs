@@ -6,14 +6,14 @@
 //!
 //! The texts of a key never change: users store and print them.
 
-use aes::Aes256;
-use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
-use blowfish::Blowfish;
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use cipher::{Cipher, mask, open, seal, unmask};
 use std::fmt;
 
+pub use rotation::{KeyState, RotationError, next_key, retire};
+
 mod base58;
+mod cipher;
+mod rotation;
 
 /// The bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
@@ -58,67 +58,6 @@ impl Form {
             Self::Long => 22,
         }
     }
-}
-
-/// A key with its schedule, which takes longer to set up than thousands of texts to make.
-enum Cipher {
-    Short(Box<Blowfish>),
-    Long(Box<Aes256>),
-}
-
-impl Cipher {
-    fn new(prefix: &str, form: Form, secret: &[u8; SECRET_BYTES]) -> Self {
-        const ANY_LENGTH: &str = "the length is one that the algorithm accepts";
-        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(secret).expect(ANY_LENGTH);
-        mac.update(format!("idgen mask 1 {} {prefix}", form.name()).as_bytes());
-        let key = mac.finalize().into_bytes();
-        match form {
-            Form::Short => Self::Short(Box::new(KeyInit::new_from_slice(&key[..16]).expect(ANY_LENGTH))),
-            Form::Long => Self::Long(Box::new(KeyInit::new_from_slice(&key).expect(ANY_LENGTH))),
-        }
-    }
-
-    fn form(&self) -> Form {
-        match self {
-            Self::Short(_) => Form::Short,
-            Self::Long(_) => Form::Long,
-        }
-    }
-}
-
-/// Encrypts until the result has 63 bits. That is a permutation of the numbers of 63 bits.
-fn mask(cipher: &Blowfish, id: u64) -> u64 {
-    walk(id, |block| cipher.encrypt_block(block))
-}
-
-fn unmask(cipher: &Blowfish, masked: u64) -> u64 {
-    walk(masked, |block| cipher.decrypt_block(block))
-}
-
-fn walk(mut number: u64, step: impl Fn(&mut Block<Blowfish>)) -> u64 {
-    loop {
-        let mut block = number.to_be_bytes().into();
-        step(&mut block);
-        number = u64::from_be_bytes(block.into());
-        if i64::try_from(number).is_ok() {
-            return number;
-        }
-    }
-}
-
-fn seal(cipher: &Aes256, id: u64) -> u128 {
-    let mut block = (u128::from(id) << 64).to_be_bytes().into();
-    cipher.encrypt_block(&mut block);
-    u128::from_be_bytes(block.into())
-}
-
-/// The id in a block; `None` if another key made the block, or none.
-fn open(cipher: &Aes256, sealed: u128) -> Option<i64> {
-    let mut block = sealed.to_be_bytes().into();
-    cipher.decrypt_block(&mut block);
-    let opened = u128::from_be_bytes(block.into());
-    // One comparison of a word, so its time says nothing about the bits.
-    (opened as u64 == 0).then(|| i64::try_from((opened >> 64) as u64).ok()).flatten()
 }
 
 /// The keys of a prefix that are not retired.
@@ -216,44 +155,6 @@ impl fmt::Display for PublicIdError {
             Self::NotMade => write!(f, "No key of the prefix made it."),
         }
     }
-}
-
-/// A key of a prefix, as a rotation sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyState {
-    pub version: i32,
-    pub form: Form,
-    pub is_retired: bool,
-}
-
-/// A change of the keys that would let a text decode to an id that it was not made from, or leave no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RotationError {
-    /// The key of this version has the short form. It counts even after its retirement: its texts are still in use.
-    SecondShortKey(i32),
-    /// The key of this version is the newest, which makes the texts.
-    Newest(i32),
-    UnknownVersion(i32),
-}
-
-/// The version and the form of the next key of a prefix, which has at least one. Without a form, that of the newest key.
-pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), RotationError> {
-    let newest = newest(keys).expect("a prefix has a key");
-    let form = form.unwrap_or(newest.form);
-    match keys.iter().find(|key| key.form == Form::Short) {
-        Some(short) if form == Form::Short => Err(RotationError::SecondShortKey(short.version)),
-        _ => Ok((newest.version + 1, form)),
-    }
-}
-
-/// True if the key is to be retired, false if it is already.
-pub fn retire(keys: &[KeyState], version: i32) -> Result<bool, RotationError> {
-    let key = keys.iter().find(|key| key.version == version).ok_or(RotationError::UnknownVersion(version))?;
-    if newest(keys) == Some(key) { Err(RotationError::Newest(version)) } else { Ok(!key.is_retired) }
-}
-
-fn newest(keys: &[KeyState]) -> Option<&KeyState> {
-    keys.iter().max_by_key(|key| key.version)
 }
 
 #[cfg(test)]
