@@ -210,7 +210,8 @@ COMMENT ON COLUMN idgen.public_key.prefix IS 'what the texts begin with, before 
 COMMENT ON COLUMN idgen.public_key.version IS 'number of the key; the highest one makes texts';
 COMMENT ON COLUMN idgen.public_key.form IS 'short or long';
 COMMENT ON COLUMN idgen.public_key.secret IS '32 random bytes; NULL if the key is retired';
-COMMENT ON COLUMN idgen.public_key.owner IS 'role that may rotate, retire, drop, alter and grant';
+COMMENT ON COLUMN idgen.public_key.owner IS
+    'role that may use, rotate, retire, drop, alter and grant; the same for all keys of a prefix';
 COMMENT ON COLUMN idgen.public_key.users IS 'roles besides the owner that may make and decode texts; - is PUBLIC';
 COMMENT ON COLUMN idgen.public_key.created IS 'time of the definition or the rotation';
 COMMENT ON COLUMN idgen.public_key.retired IS 'time of the retirement; NULL if texts of the key decode';
