@@ -1,9 +1,11 @@
 \echo Use "ALTER EXTENSION idgen UPDATE TO '0.12.0'" to load this file. \quit
 
+-- The settled id.
 CREATE FUNCTION snowflake_settled() RETURNS bigint VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_settled_wrapper';
 COMMENT ON FUNCTION snowflake_settled() IS
     'greatest id of idgen.layout up to which no transaction of this server can commit a row any more; for use in a later statement';
+
 CREATE FUNCTION snowflake_settled(layout text) RETURNS bigint VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_settled_in_wrapper';
 COMMENT ON FUNCTION snowflake_settled(text) IS
@@ -11,19 +13,19 @@ COMMENT ON FUNCTION snowflake_settled(text) IS
 
 -- UUIDs of version 7.
 CREATE FUNCTION uuidv7_next() RETURNS uuid VOLATILE PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_wrapper';
 CREATE FUNCTION uuidv7_next(node boolean) RETURNS uuid VOLATILE PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_of_node_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_of_node_wrapper';
 CREATE FUNCTION uuidv7_next_many(count int) RETURNS SETOF uuid VOLATILE PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_many_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_many_wrapper';
 CREATE FUNCTION uuidv7_next_many(count int, node boolean) RETURNS SETOF uuid VOLATILE PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_many_of_node_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_next_many_of_node_wrapper';
 CREATE FUNCTION uuidv7_floor(ts timestamptz) RETURNS uuid IMMUTABLE STRICT PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_floor_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_floor_wrapper';
 CREATE FUNCTION uuidv7_ceil(ts timestamptz) RETURNS uuid IMMUTABLE STRICT PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_ceil_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_ceil_wrapper';
 CREATE FUNCTION uuidv7_time(id uuid) RETURNS timestamptz IMMUTABLE STRICT PARALLEL SAFE
-LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_time_wrapper';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'uuidv7_time_wrapper';
 
 COMMENT ON FUNCTION uuidv7_next() IS 'next UUID of version 7: greater than all that this server made before';
 COMMENT ON FUNCTION uuidv7_next(boolean) IS
@@ -33,6 +35,7 @@ COMMENT ON FUNCTION uuidv7_next_many(int, boolean) IS 'count increasing UUIDs of
 COMMENT ON FUNCTION uuidv7_floor(timestamptz) IS 'least UUID of version 7 of the millisecond that contains a time';
 COMMENT ON FUNCTION uuidv7_ceil(timestamptz) IS 'greatest UUID of version 7 of the millisecond that contains a time';
 COMMENT ON FUNCTION uuidv7_time(uuid) IS 'time in a UUID of version 7';
+
 -- Keys of public ids, one row for each key of a prefix. A retired key has no secret. Its row stays, because its texts may
 -- still be in use: a prefix has at most one key of the short form, ever.
 CREATE TABLE idgen.public_key (
@@ -54,6 +57,7 @@ CREATE TABLE idgen.public_key (
 -- ANALYZE would keep secrets that are retired or dropped.
 ALTER TABLE idgen.public_key ALTER COLUMN secret SET STATISTICS 0;
 CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form OPERATOR(pg_catalog.=) 'short';
+
 -- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
 SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL
     SELECT prefix, version, form, secret,
@@ -67,66 +71,38 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE 
            created, retired
     FROM idgen.public_key$condition$);
 
-CREATE FUNCTION "id_mask"(
-	"prefix" text,
-	"id" bigint
-) RETURNS bigint
-STRICT STABLE PARALLEL SAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'id_mask_wrapper';
-
-CREATE FUNCTION "id_unmask"(
-	"prefix" text,
-	"masked" bigint
-) RETURNS bigint
-STRICT STABLE PARALLEL SAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'id_unmask_wrapper';
-
-CREATE FUNCTION "public_id"(
-	"prefix" text,
-	"id" bigint
-) RETURNS TEXT
-STRICT STABLE PARALLEL SAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'public_id_wrapper';
-
-CREATE FUNCTION public_id_alter(prefix text, owner text) RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_alter_wrapper';
-
-CREATE FUNCTION "public_id_decode"(
-	"prefix" text,
-	"text" text
-) RETURNS bigint
-STRICT STABLE PARALLEL SAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'public_id_decode_wrapper';
-
-CREATE FUNCTION public_id_define(prefix text, form text DEFAULT 'short') RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_define_wrapper';
-
-CREATE FUNCTION public_id_drop(prefix text) RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_drop_wrapper';
-
-CREATE FUNCTION public_id_grant(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_grant_wrapper';
-
-CREATE FUNCTION public_id_retire(prefix text, version int) RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_retire_wrapper';
-
-CREATE FUNCTION public_id_revoke(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_revoke_wrapper';
-
-CREATE FUNCTION public_id_rotate(prefix text, form text DEFAULT NULL) RETURNS int VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_rotate_wrapper';
-
-CREATE FUNCTION "public_id_try_decode"(
-	"prefix" text,
-	"text" text
-) RETURNS bigint
-STRICT STABLE PARALLEL SAFE
-LANGUAGE c
-AS 'MODULE_PATHNAME', 'public_id_try_decode_wrapper';
-
-CREATE FUNCTION idgen.public_key_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', 'public_key_row_wrapper';
-
-CREATE FUNCTION idgen.public_key_secret() RETURNS bytea VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'public_key_secret_wrapper';
+-- Public ids.
+CREATE FUNCTION id_mask(prefix text, id bigint) RETURNS bigint STRICT STABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'id_mask_wrapper';
+CREATE FUNCTION id_unmask(prefix text, masked bigint) RETURNS bigint STRICT STABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'id_unmask_wrapper';
+CREATE FUNCTION public_id(prefix text, id bigint) RETURNS text STRICT STABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_wrapper';
+CREATE FUNCTION public_id_alter(prefix text, owner text) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_alter_wrapper';
+CREATE FUNCTION public_id_decode(prefix text, text text) RETURNS bigint STRICT STABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_decode_wrapper';
+CREATE FUNCTION public_id_define(prefix text, form text DEFAULT 'short') RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_define_wrapper';
+CREATE FUNCTION public_id_drop(prefix text) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_drop_wrapper';
+CREATE FUNCTION public_id_grant(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_grant_wrapper';
+CREATE FUNCTION public_id_retire(prefix text, version int) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_retire_wrapper';
+CREATE FUNCTION public_id_revoke(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_revoke_wrapper';
+CREATE FUNCTION public_id_rotate(prefix text, form text DEFAULT NULL) RETURNS int VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_rotate_wrapper';
+CREATE FUNCTION public_id_try_decode(prefix text, text text) RETURNS bigint STRICT STABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_id_try_decode_wrapper';
+CREATE FUNCTION idgen.public_key_row() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_key_row_wrapper';
+CREATE FUNCTION idgen.public_key_secret() RETURNS bytea VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'public_key_secret_wrapper';
 
 CREATE TRIGGER public_key_row AFTER INSERT OR UPDATE OR DELETE ON idgen.public_key
-FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
+    FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
 ALTER TABLE idgen.public_key ENABLE ALWAYS TRIGGER public_key_row;
 
 COMMENT ON TABLE idgen.public_key IS 'keys of public ids: one row for each key of a prefix';
