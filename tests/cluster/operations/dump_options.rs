@@ -1,37 +1,15 @@
 //! Options of pg_dump and pg_restore, used by an ordinary owner of a database: parallel jobs, one transaction, data only.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 
+use idgen_testkit::dump::{as_keeper, dump, file, restore, target};
 use idgen_testkit::lease::acquire;
 use idgen_testkit::segment::next;
-use idgen_testkit::sql::{column, execute, ids, in_new_database, value};
+use idgen_testkit::sql::{column, execute, ids, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-use crate::segment_dump::{ROWS, file, with_database_of_an_ordinary_role};
-
-fn as_keeper(cluster: &Cluster, program: &str, database: &str, options: &[&str]) -> Command {
-    let mut command = cluster.program(program);
-    command.env("PGUSER", "keeper").args(["-d", database]).args(options);
-    command
-}
-
-fn dump(cluster: &Cluster, options: &[&str], to: &Path) {
-    run(as_keeper(cluster, "pg_dump", "shop", options).args(["--no-comments", "-f"]).arg(to));
-}
-
-fn restore(cluster: &Cluster, database: &str, options: &[&str], from: &Path) {
-    run(as_keeper(cluster, "pg_restore", database, options).arg("--exit-on-error").arg(from));
-}
-
-/// A new database of the keeper, with the extension that a superuser has created.
-fn target(cluster: &Cluster, database: &str) -> Client {
-    let mut dba = in_new_database(cluster, database);
-    execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
-    dba
-}
+use crate::segment_dump::{ROWS, with_database_of_an_ordinary_role};
 
 /// The restored database has the rows of its origin, and its segment repeats no value in the table `drawn`.
 fn assert_restored(cluster: &Cluster, database: &str, shop: &mut Client) {
@@ -46,8 +24,7 @@ fn assert_restored(cluster: &Cluster, database: &str, shop: &mut Client) {
 #[test]
 fn ordinary_owner_dumps_and_restores_with_parallel_jobs_smoke() {
     let (cluster, mut shop) = with_database_of_an_ordinary_role();
-    let directory = file(&cluster, "dump");
-    dump(&cluster, &["-Fd", "-j", "2"], &directory);
+    let directory = dump(&cluster, "dump", &["-Fd", "-j", "2"]);
     target(&cluster, "parallel");
     restore(&cluster, "parallel", &["-j", "2"], &directory);
     assert_restored(&cluster, "parallel", &mut shop);
@@ -56,14 +33,12 @@ fn ordinary_owner_dumps_and_restores_with_parallel_jobs_smoke() {
 #[test]
 fn ordinary_owner_restores_in_one_transaction_smoke() {
     let (cluster, mut shop) = with_database_of_an_ordinary_role();
-    let [archive, script] = ["archive", "script"].map(|name| file(&cluster, name));
-    dump(&cluster, &["-Fc"], &archive);
-    dump(&cluster, &["-Fp"], &script);
+    let [archive, script] = [("archive", "-Fc"), ("script", "-Fp")].map(|(name, form)| dump(&cluster, name, &[form]));
     target(&cluster, "by_pg_restore");
     restore(&cluster, "by_pg_restore", &["-1"], &archive);
     assert_restored(&cluster, "by_pg_restore", &mut shop);
     target(&cluster, "by_psql");
-    run(as_keeper(&cluster, "psql", "by_psql", &["-1", "--set=ON_ERROR_STOP=1", "-f"]).arg(&script));
+    restore(&cluster, "by_psql", &["-1"], &script);
     assert_restored(&cluster, "by_psql", &mut shop);
 }
 
@@ -71,8 +46,7 @@ fn ordinary_owner_restores_in_one_transaction_smoke() {
 #[test]
 fn failed_restore_in_one_transaction_leaves_no_segment() {
     let (cluster, _shop) = with_database_of_an_ordinary_role();
-    let archive = file(&cluster, "archive");
-    dump(&cluster, &["-Fc"], &archive);
+    let archive = dump(&cluster, "archive", &["-Fc"]);
     let mut dba = target(&cluster, "failed");
     // The restore creates a table of this name after it has written the rows of idgen, or before: -1 undoes both.
     execute(&mut dba, "CREATE TABLE drawn ()");
@@ -96,9 +70,8 @@ fn ordinary_owner_restores_data_under_a_lease_guard() {
     let token = acquire(&mut keeper, "'writer'").token;
     let fenced = format!("BEGIN; SELECT lease_fence('writer', {token}); INSERT INTO guarded VALUES (1), (2); COMMIT");
     execute(&mut keeper, &fenced);
-    let [schema, data] = ["schema_only", "data_only"].map(|name| file(&cluster, name));
-    dump(&cluster, &["-Fc", "--schema-only"], &schema);
-    dump(&cluster, &["-Fc", "--data-only"], &data);
+    let schema = dump(&cluster, "schema_only", &["-Fc", "--schema-only"]);
+    let data = dump(&cluster, "data_only", &["-Fc", "--data-only"]);
     let mut dba = target(&cluster, "copied");
     restore(&cluster, "copied", &[], &schema);
     assert_eq!(column::<String>(&mut dba, ROWS), [""; 0], "--schema-only has no rows");

@@ -2,16 +2,12 @@
 //! to another role. Also a switchover by logical replication, which copies the segments by a dump.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
+use idgen_testkit::dump::{dump, file, restore, target};
 use idgen_testkit::segment::{create, next};
 use idgen_testkit::sql::{PATIENCE, column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
-
-pub fn file(cluster: &Cluster, name: &str) -> PathBuf {
-    cluster.data_dir().with_file_name(name)
-}
 
 /// A database of the role keeper, with a table that draws from the segment t, and a lease definition.
 pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
@@ -49,21 +45,10 @@ pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, owner, drawers) FROM id
 fn ordinary_owner_of_a_database_dumps_and_restores_it() {
     let (cluster, mut shop) = with_database_of_an_ordinary_role();
     for (index, options) in [&["-Fc"][..], &["-Fp"], &["-Fp", "--inserts"]].into_iter().enumerate() {
-        let (database, dump) = (format!("restored_{index}"), file(&cluster, &format!("dump_{index}")));
-        let as_keeper = |program: &str, database: &str| {
-            let mut command = cluster.program(program);
-            command.env("PGUSER", "keeper").args(["-d", database]);
-            command
-        };
-        run(as_keeper("pg_dump", "shop").arg("--no-comments").args(options).arg("-f").arg(&dump));
-
-        // A superuser creates the extension, and the owner of the database restores the dump.
-        let mut dba = in_new_database(&cluster, &database);
-        execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
-        match options[0] {
-            "-Fc" => run(as_keeper("pg_restore", &database).arg("--exit-on-error").arg(&dump)),
-            _ => run(as_keeper("psql", &database).arg("--set=ON_ERROR_STOP=1").arg("-f").arg(&dump)),
-        };
+        let dump = dump(&cluster, &format!("dump_{index}"), options);
+        let database = format!("restored_{index}");
+        let mut dba = target(&cluster, &database);
+        restore(&cluster, &database, &[], &dump);
         assert_eq!(column::<String>(&mut dba, ROWS), column::<String>(&mut shop, ROWS), "{options:?}");
         let mut seen: BTreeSet<i64> = column(&mut dba, "SELECT id FROM drawn").into_iter().collect();
         assert_eq!(seen.len(), 30);

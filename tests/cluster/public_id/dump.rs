@@ -1,18 +1,12 @@
 //! Dumps keep every text valid: also those by an ordinary owner of the database, with any options.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
+use idgen_testkit::Cluster;
+use idgen_testkit::dump::{dump, restore, target};
 use idgen_testkit::sql::{column, execute, expect_error, in_new_database, value};
-use idgen_testkit::{Cluster, run};
 use postgres::Client;
 use postgres::error::SqlState;
 
 use crate::{decoded, text};
-
-fn file(cluster: &Cluster, name: &str) -> PathBuf {
-    cluster.data_dir().with_file_name(name)
-}
 
 /// A database of the role keeper with keys of the role maker, which the role app may use: one in use, one rotated, and a
 /// retired one. And a text of each.
@@ -40,31 +34,6 @@ fn with_keys() -> (Cluster, Client, [String; 3]) {
 const ROWS: &str = "SELECT concat_ws(' ', prefix, version, form, secret, owner, users, created, retired)
                     FROM idgen.public_key ORDER BY prefix, version";
 
-fn as_keeper(cluster: &Cluster, program: &str, database: &str, options: &[&str]) -> Command {
-    let mut command = cluster.program(program);
-    command.env("PGUSER", "keeper").args(["-d", database]).args(options);
-    command
-}
-
-/// A dump by the owner of the database.
-fn dump(cluster: &Cluster, name: &str, options: &[&str]) -> PathBuf {
-    let file = file(cluster, name);
-    run(as_keeper(cluster, "pg_dump", "shop", options).args(["--no-comments", "-f"]).arg(&file));
-    file
-}
-
-/// Restores into a new database of the keeper, where a superuser has created the extension.
-fn restore(cluster: &Cluster, database: &str, options: &[&str], from: &Path) -> Client {
-    let mut dba = in_new_database(cluster, database);
-    execute(&mut dba, &format!("ALTER DATABASE {database} OWNER TO keeper"));
-    let is_script = std::fs::read(from).is_ok_and(|bytes| !bytes.starts_with(b"PGDMP"));
-    match is_script {
-        true => run(as_keeper(cluster, "psql", database, options).arg("--set=ON_ERROR_STOP=1").arg("-f").arg(from)),
-        false => run(as_keeper(cluster, "pg_restore", database, options).arg("--exit-on-error").arg(from)),
-    };
-    dba
-}
-
 #[test]
 fn ordinary_owner_dumps_and_restores_keys_smoke() {
     let (cluster, mut shop, [retired, rotated, newest]) = with_keys();
@@ -83,7 +52,8 @@ fn ordinary_owner_dumps_and_restores_keys_smoke() {
     {
         let archive = dump(&cluster, &format!("dump_{index}"), dumps);
         let database = format!("restored_{index}");
-        let mut dba = restore(&cluster, &database, restores, &archive);
+        let mut dba = target(&cluster, &database);
+        restore(&cluster, &database, restores, &archive);
         assert_eq!(column::<String>(&mut dba, ROWS), expected, "{dumps:?} {restores:?}");
         let mut app = cluster.client_as(&database, "app");
         assert_eq!(text(&mut app, "ord", 7), newest);
@@ -103,7 +73,7 @@ fn session_notices_restored_keys() {
     execute(&mut shop, "SELECT public_id_define('ord'), public_id_grant('ord', 'app')");
     assert_ne!(text(&mut app, "ord", 7), newest);
     execute(&mut shop, "DELETE FROM idgen.public_key");
-    run(as_keeper(&cluster, "pg_restore", "shop", &["--data-only", "--exit-on-error"]).arg(&archive));
+    restore(&cluster, "shop", &["--data-only"], &archive);
     assert_eq!(text(&mut app, "ord", 7), newest);
 }
 
@@ -139,7 +109,8 @@ fn keys_of_a_dropped_role_are_restored_as_those_of_the_database_owner() {
     let (cluster, mut shop, [_, rotated, newest]) = with_keys();
     execute(&mut shop, "DROP ROLE maker; DROP ROLE app");
     let archive = dump(&cluster, "dump", &["-Fc"]);
-    let mut dba = restore(&cluster, "restored", &[], &archive);
+    let mut dba = target(&cluster, "restored");
+    restore(&cluster, "restored", &[], &archive);
     let roles = "SELECT DISTINCT concat_ws(' ', prefix, owner, users) FROM idgen.public_key ORDER BY 1";
     assert_eq!(column::<String>(&mut dba, roles), ["inv pg_database_owner {-}", "ord pg_database_owner {}"]);
     let mut keeper = cluster.client_as("restored", "keeper");
