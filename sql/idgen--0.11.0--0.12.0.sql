@@ -41,7 +41,7 @@ COMMENT ON FUNCTION uuidv7_time(uuid) IS 'time in a UUID of version 7';
 CREATE TABLE idgen.public_key (
     prefix text NOT NULL
         CHECK ((prefix COLLATE pg_catalog."C") OPERATOR(pg_catalog.~) '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),
-    version int NOT NULL CHECK (version OPERATOR(pg_catalog.>=) 1),
+    version int NOT NULL CHECK (version OPERATOR(pg_catalog.>=) 1 AND version OPERATOR(pg_catalog.<=) 1000000000),
     form text NOT NULL CHECK (form OPERATOR(pg_catalog.=) ANY (ARRAY['short', 'long'])),
     secret bytea CHECK (pg_catalog.octet_length(secret) OPERATOR(pg_catalog.=) 32),
     owner regrole NOT NULL,

@@ -1,5 +1,8 @@
 //! The table `idgen.public_key`: every query on its rows. A prefix has a row for each key. All have one owner and the same
-//! grantees. The row of version 1 stays as long as the prefix: its lock guards the prefix.
+//! grantees. The oldest row stays as long as the prefix: its lock guards the prefix.
+//!
+//! The owner of the database can insert rows that differ. A right counts only if all rows grant it: otherwise a new row
+//! would take the prefix over.
 
 use crate::grants::{self, GrantedColumns, GrantedTable};
 use crate::pg::spi::{self, ExtensionTable, Query, optional, text, unexpected, user, value};
@@ -42,7 +45,7 @@ pub fn read_keys(prefix: &str) -> LiveKeys {
         let secret = value::<Vec<u8>>(row, 2).try_into().unwrap_or_else(|_| unexpected(SpiError::InvalidPosition));
         ((form(row, 1), secret), value::<bool>(row, 3))
     });
-    let may_use = rows.first().is_some_and(|(_, may_use)| *may_use);
+    let may_use = rows.iter().all(|(_, may_use)| *may_use);
     LiveKeys { live: rows.into_iter().map(|(key, _)| key).collect(), may_use }
 }
 
@@ -65,13 +68,14 @@ pub fn find(prefix: &str) -> Option<Prefix> {
     let rows = STATES.read_latest(&[prefix.into(), user().into()], |row| {
         (KeyState { version: value(row, 1), form: form(row, 2), is_retired: value(row, 3) }, value::<bool>(row, 4))
     });
-    let may_alter = rows.first()?.1;
-    Some(Prefix { keys: rows.into_iter().map(|(key, _)| key).collect(), may_alter })
+    let may_alter = rows.iter().all(|(_, may_alter)| *may_alter);
+    let keys: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
+    (!keys.is_empty()).then_some(Prefix { keys, may_alter })
 }
 
 static LOCK: Query = PUBLIC_KEY.query(
     "SELECT version FROM idgen.public_key \
-     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1 FOR NO KEY UPDATE",
+     WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version FOR NO KEY UPDATE",
 );
 
 /// Locks a prefix against changes until the transaction ends. False if it does not exist.
@@ -83,7 +87,9 @@ pub fn lock(prefix: &str) -> bool {
 // The statement makes the secret: as a parameter, it could be logged.
 static INSERT: Query = PUBLIC_KEY.query(
     "INSERT INTO idgen.public_key (prefix, version, form, secret, owner) \
-     VALUES ($1, 1, $2, idgen.public_key_secret(), $3) ON CONFLICT (prefix, version) DO NOTHING RETURNING version",
+     SELECT $1, 1, $2, idgen.public_key_secret(), $3 \
+     WHERE NOT EXISTS (SELECT FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1) \
+     ON CONFLICT (prefix, version) DO NOTHING RETURNING version",
 );
 
 /// Creates a prefix. False if it exists.
@@ -94,7 +100,7 @@ pub fn insert(prefix: &str, form: Form, owner: pg_sys::Oid) -> bool {
 static INSERT_NEXT: Query = PUBLIC_KEY.query(
     "INSERT INTO idgen.public_key (prefix, version, form, secret, owner, users) \
      SELECT prefix, $2, $3, idgen.public_key_secret(), owner, users FROM idgen.public_key \
-     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) 1",
+     WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version LIMIT 1",
 );
 
 /// Adds a key to a prefix that the transaction has locked.

@@ -204,3 +204,30 @@ fn text_that_cannot_be_converted_is_no_public_id() {
         assert!(value::<bool>(&mut client, &sql), "{encoding}");
     }
 }
+
+/// The owner of the database can write the table, and a superuser can delete the row of a retired key.
+#[test]
+fn prefix_with_rows_written_by_hand_has_its_owner_and_its_functions() {
+    let cluster = Cluster::builder().conf("statement_timeout", "60s").start_with_extension();
+    cluster.execute(
+        "CREATE ROLE boss LOGIN; CREATE ROLE maker LOGIN; GRANT EXECUTE ON FUNCTION public_id_define TO public",
+    );
+    cluster.execute("ALTER DATABASE postgres OWNER TO boss");
+    let [mut dba, mut boss, mut maker] = ["postgres", "boss", "maker"].map(|role| cluster.client_as("postgres", role));
+    execute(&mut maker, "SELECT public_id_define('mk', 'long')");
+    let columns = "idgen.public_key (prefix, version, form, secret, owner)";
+    execute(&mut boss, &format!("INSERT INTO {columns} VALUES ('mk', 2, 'long', sha256('x'), 'boss')"));
+    // Neither one has the prefix until a superuser has removed the row.
+    for client in [&mut boss, &mut maker] {
+        for sql in ["SELECT public_id('mk', 1)", "SELECT public_id_drop('mk')"] {
+            expect_error(client, sql, SqlState::INSUFFICIENT_PRIVILEGE.code());
+        }
+    }
+    execute(&mut dba, "DELETE FROM idgen.public_key WHERE version = 2");
+    execute(&mut maker, "SELECT public_id_rotate('mk'), public_id_retire('mk', 1)");
+    execute(&mut dba, "DELETE FROM idgen.public_key WHERE retired IS NOT NULL");
+    expect_error(&mut boss, "SELECT public_id_define('mk')", SqlState::DUPLICATE_OBJECT.code());
+    assert_eq!(value::<i32>(&mut maker, "SELECT public_id_rotate('mk')"), 3);
+    execute(&mut maker, "SELECT public_id_drop('mk')");
+    assert_eq!(value::<i64>(&mut dba, "SELECT count(*) FROM idgen.public_key"), 0);
+}
