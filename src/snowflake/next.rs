@@ -60,7 +60,7 @@ fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 #[inline]
 pub fn next_id(attached: &mut AttachedGenerator) -> i64 {
     let run = issue(attached, 1);
-    count(run, false);
+    count(attached.index, run, false);
     attached.space.id(run.first)
 }
 
@@ -98,7 +98,7 @@ impl IdSet {
                 return None;
             }
             self.run = issue(&mut self.attached, self.unreserved);
-            count(self.run, true);
+            count(self.attached.index, self.run, true);
             self.unreserved -= self.run.count;
         }
         let id = self.attached.space.id(self.run.first);
@@ -181,15 +181,10 @@ impl GeneratorCounters {
 /// A long statement flushes after this many calls.
 const FLUSH_EVERY: u64 = 4096;
 
-/// The index of the generator that the transaction draws from: its first draw from it was announced, and has succeeded. Or
-/// `NO_GENERATOR`.
-static ENTERED: AtomicUsize = AtomicUsize::new(NO_GENERATOR);
-
-const NO_GENERATOR: usize = usize::MAX;
-
-/// Counts of this process for the entered generator since the last flush. A process has one thread, so loads and stores
-/// suffice; the fields are atomics only because this is a static.
+/// Counts of this process for one generator since the last flush. A process has one thread, so loads and stores suffice;
+/// the fields are atomics only because this is a static.
 struct Pending {
+    index: AtomicUsize,
     calls: AtomicU64,
     issued: AtomicU64,
     batches: AtomicU64,
@@ -197,45 +192,19 @@ struct Pending {
 }
 
 static PENDING: Pending = Pending {
+    index: AtomicUsize::new(0),
     calls: AtomicU64::new(0),
     issued: AtomicU64::new(0),
     batches: AtomicU64::new(0),
     borrowed: AtomicU64::new(0),
 };
 
-/// Before the first draw of a transaction from a generator. Later draws from it have later ids, if this one succeeds.
-#[inline(never)]
-fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
-    leave_generator();
-    announce_draw(attached, bounds);
-    ENTERED.store(attached.index, Relaxed);
-}
-
-/// Tells other processes how early an id within these bounds can be.
-fn announce_draw(attached: &AttachedGenerator, bounds: &Bounds) {
-    let free = attached.generator.free_slot(attached.handle);
-    earliest_draw::lower_to(attached.space.earliest_ms(free, bounds));
-}
-
-/// Flushes what is counted for the generator. The next draw enters it again.
-pub fn leave_generator() {
-    if PENDING.calls.load(Relaxed) > 0 {
-        flush();
-    }
-    ENTERED.store(NO_GENERATOR, Relaxed);
-}
-
-/// At each event of a transaction of this process.
-pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
-    leave_generator();
-    earliest_draw::at_xact_event(event);
-}
-
-/// Counts a run that was issued from the generator that was entered last.
+/// Counts a run that was issued from the generator at `index`.
 #[inline]
-fn count(run: SlotRun, batch: bool) {
-    if PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
+fn count(index: usize, run: SlotRun, batch: bool) {
+    if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
         flush();
+        PENDING.index.store(index, Relaxed);
     }
     let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
     add(&PENDING.calls, 1);
@@ -248,11 +217,45 @@ fn count(run: SlotRun, batch: bool) {
 /// the new space gets a few calls of the old one. A check at each id would cost more than that is worth.
 #[cold]
 pub fn flush() {
-    let Some(counters) = COUNTERS.get().and_then(|counters| counters.get(ENTERED.load(Relaxed))) else {
+    let Some(counters) = COUNTERS.get() else {
         return;
     };
+    let counters = &counters[PENDING.index.load(Relaxed)];
     counters.issued.fetch_add(PENDING.issued.swap(0, Relaxed), Relaxed);
     counters.batches.fetch_add(PENDING.batches.swap(0, Relaxed), Relaxed);
     counters.borrowed.fetch_add(PENDING.borrowed.swap(0, Relaxed), Relaxed);
     PENDING.calls.store(0, Relaxed);
+}
+
+/// The index of the generator that the transaction draws from: its first draw from it was announced, and has succeeded. Or
+/// `NO_GENERATOR`.
+static ENTERED: AtomicUsize = AtomicUsize::new(NO_GENERATOR);
+
+const NO_GENERATOR: usize = usize::MAX;
+
+/// Before the first draw of a transaction from a generator. Later draws from it have later ids, if this one succeeds.
+#[inline(never)]
+fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
+    announce_draw(attached, bounds);
+    ENTERED.store(attached.index, Relaxed);
+}
+
+/// Tells other processes how early an id within these bounds can be.
+fn announce_draw(attached: &AttachedGenerator, bounds: &Bounds) {
+    let free = attached.generator.free_slot(attached.handle);
+    earliest_draw::lower_to(attached.space.earliest_ms(free, bounds));
+}
+
+/// The next draw enters its generator again.
+pub fn leave_generator() {
+    ENTERED.store(NO_GENERATOR, Relaxed);
+}
+
+/// At each event of a transaction of this process.
+pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
+    leave_generator();
+    if PENDING.calls.load(Relaxed) > 0 {
+        flush();
+    }
+    earliest_draw::at_xact_event(event);
 }
