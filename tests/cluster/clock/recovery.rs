@@ -270,7 +270,8 @@ fn restore(target: Target) {
     restored.set_conf("restore_command", &format!("cp {}/%f %p", archive.display()));
     restored.set_conf(name, &value_of_target);
     restored.set_conf("recovery_target_action", "promote");
-    set_clock(&restored, until_ms - 5 * SECOND_MS);
+    // By more than the recovery takes, on a slow disk too.
+    set_clock(&restored, until_ms - 60 * SECOND_MS);
     restored.start_again();
     let mut client = restored.client();
     restored.wait_for(PATIENCE, "the end of recovery", || value(&mut client, "SELECT NOT pg_is_in_recovery()"));
