@@ -43,6 +43,7 @@ pub mod grants;
 pub mod high_water;
 pub mod ids;
 pub mod lease;
+pub mod parallel;
 mod pg_upgrade;
 pub mod pooler;
 mod postmaster;

@@ -1,7 +1,8 @@
 //! The random bits of UUIDs: each process has its own, and a source that fails is an error.
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{execute, expect_error, row, value};
+use idgen_testkit::parallel::{run_in_workers, with_workers};
+use idgen_testkit::sql::{expect_error, row, value};
 use idgen_testkit::{Cluster, Stop, compile_shim};
 
 use crate::{WAYS, draw, random_bits, uuids};
@@ -10,21 +11,9 @@ use crate::{WAYS, draw, random_bits, uuids};
 fn no_session_or_parallel_worker_repeats_random_bits() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
-    execute(
-        &mut client,
-        "CREATE TABLE source AS SELECT n FROM generate_series(1, 20000) AS n;
-         ANALYZE source;
-         SET max_parallel_workers_per_gather = 4;
-         SET parallel_leader_participation = off;
-         SET parallel_setup_cost = 0;
-         SET parallel_tuple_cost = 0;
-         SET min_parallel_table_scan_size = 0;",
-    );
+    with_workers(&mut client, "source", 20_000);
     let own = draw(&mut client, WAYS[0], 1000);
-    let plan = "EXPLAIN (ANALYZE, COSTS off) CREATE TABLE drawn AS SELECT uuidv7_next() AS id FROM source";
-    let plan: Vec<String> = client.query(plan, &[]).unwrap().iter().map(|row| row.get(0)).collect();
-    let workers = plan.iter().find_map(|line| line.split_once("Workers Launched: ")).map(|(_, count)| count);
-    assert!(workers.is_some_and(|count| count != "0"), "{plan:#?}");
+    run_in_workers(&mut client, "CREATE TABLE drawn AS SELECT uuidv7_next() AS id FROM source");
     let of_workers = uuids(&row(&mut client, "SELECT array_agg(uuid_send(id)) FROM drawn"));
     let others: Vec<u128> = (0..8).flat_map(|_| draw(&mut cluster.client(), WAYS[1], 1000)).collect();
     let all = assert_distinct([own, of_workers, others].concat());

@@ -1,6 +1,7 @@
 //! An open transaction holds the settled ids back, however it has drawn, until it has ended.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, hint, ids, value, wait_for_event};
+use idgen_testkit::parallel::{run_in_workers, with_workers};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, hint, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
@@ -66,17 +67,10 @@ fn open_transaction_holds_settled_ids_back_until_it_ends() {
 fn draws_of_parallel_workers_hold_back_until_their_leader_ends() {
     let cluster = Cluster::builder().start_with_extension();
     let mut open = cluster.client();
-    execute(
-        &mut open,
-        "CREATE TABLE big AS SELECT n FROM generate_series(1, 20000) AS n; ANALYZE big;
-         SET max_parallel_workers_per_gather = 4; SET parallel_leader_participation = off;
-         SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
-    );
+    with_workers(&mut open, "big", 20_000);
     assert_holds_back(&cluster, &mut open, "COMMIT", |open| {
         execute(open, "BEGIN");
-        let plan = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) SELECT min(snowflake_next()) FROM big";
-        let plan = column::<String>(open, plan).join("\n");
-        assert!(plan.contains("Workers Launched: ") && !plan.contains("Workers Launched: 0"), "{plan}");
+        run_in_workers(open, "SELECT min(snowflake_next()) FROM big");
         value(open, "SELECT min(snowflake_next()) FROM big")
     });
 }
@@ -208,6 +202,7 @@ fn settled_ids_need_a_primary_preload_and_read_committed() {
     }
     let standby = cluster.standby();
     let error = expect_error(&mut standby.client(), "SELECT snowflake_settled()", "25006");
+    assert_eq!(error.message(), "cannot tell which ids are settled during recovery");
     assert!(hint(&error).contains("primary"), "{error:?}");
     let bare = Cluster::builder().preload(false).start_with_extension();
     let error = expect_error(&mut bare.client(), "SELECT snowflake_settled('js53')", "55000");
