@@ -10,10 +10,12 @@ pub fn not_preloaded() -> Report {
         .hint("Set shared_preload_libraries = 'idgen' and restart the server. Separate several libraries by commas.")
 }
 
-/// Raises 25006 during recovery. One check a session suffices: a server does not return to recovery.
-pub fn refuse_on_standby() {
+/// Raises 25006 during recovery: a server that issues no ids cannot do this. One check a session suffices: a server does
+/// not return to recovery.
+pub fn refuse_on_standby(action: &str) {
     if recovery::is_in_progress() {
-        Report::new(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION, "cannot generate ids during recovery")
+        let message = format!("cannot {action} during recovery");
+        Report::new(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION, message)
             .detail("This server is a standby. Only its primary issues ids.")
             .hint("Connect to the primary, or promote this server.")
             .raise();

@@ -75,7 +75,7 @@ pub fn of_call(site: &CallSite) -> AttachedSegment {
 /// Reads the row of a tag, and remembers the result. Raises 42704 if there is no such tag, 42501 if the user may not
 /// draw from it, 55000 without preload or if this transaction changed it, 25006 on a standby.
 pub fn look_up(tag: &str) -> AttachedSegment {
-    error::refuse_on_standby();
+    error::refuse_on_standby("generate ids");
     shmem::require();
     let changes = CHANGES.follow();
     let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());

@@ -19,7 +19,7 @@ pub struct AttachedGenerator {
     pub handle: GeneratorHandle,
     pub space: IdSpace,
     pub layout: Layout,
-    /// This server's while the handle is current.
+    /// The worker id and datacenter id of the ids, until the tenancy of the handle ends.
     pub node: Node,
     pub index: usize,
 }
@@ -28,7 +28,7 @@ pub struct AttachedGenerator {
 /// worker id and time.
 pub fn attach(layout: Layout) -> AttachedGenerator {
     let clock = clock::STATE.require();
-    error::refuse_on_standby();
+    error::refuse_on_standby("generate ids");
     // A generator that the transaction has drawn from may be given to this layout.
     next::leave_generator();
     let attached = loop {

@@ -31,7 +31,7 @@ fn snowflake_observe_in(id: i64, layout: Text, force: bool) -> TimestampWithTime
 
 fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     clock::STATE.require();
-    error::refuse_on_standby();
+    error::refuse_on_standby("observe an id");
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
     let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());

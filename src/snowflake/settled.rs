@@ -30,7 +30,7 @@ fn snowflake_settled_in(layout: Option<Text>) -> i64 {
 
 fn settled(layout: &Layout) -> i64 {
     let draws = EARLIEST_DRAWS.require();
-    error::refuse_on_standby();
+    error::refuse_on_standby("tell which ids are settled");
     // Not only in a block: the statements of a function share a snapshot too.
     if !xact::is_read_committed() {
         errors::settled_in_one_snapshot().raise();
