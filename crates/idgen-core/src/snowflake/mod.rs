@@ -2,7 +2,7 @@
 //!
 //! The ids of a space form one sequence of *slots*, `tick << sequence_bits | sequence`: every id is one slot, and later
 //! slots have later ids. The whole state is one number, the first free slot. Issuing n ids advances it by at least n.
-//! This module computes the next state. `generator` stores it atomically.
+//! [`IdSpace::next`] computes the next state. `generator::Generator` keeps the state in one atomic word.
 
 /// A bit field of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
