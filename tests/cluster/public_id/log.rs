@@ -22,8 +22,8 @@ fn no_setting_logs_a_secret_smoke() {
     let mut client = cluster.client();
     let missing = client.batch_execute("LOAD 'auto_explain'").err();
     if let Some(error) = &missing {
-        let major = value::<String>(&mut client, "SHOW server_version_num");
-        assert!(major.as_str() > "16" && error.code() == Some(&SqlState::UNDEFINED_FILE), "{error}");
+        let version = value::<String>(&mut client, "SHOW server_version_num");
+        assert!(version.as_str() > "16" && error.code() == Some(&SqlState::UNDEFINED_FILE), "{error}");
     } else {
         execute(
             &mut client,
@@ -40,6 +40,7 @@ fn no_setting_logs_a_secret_smoke() {
     let logged: Vec<u8> = (112..144).collect();
     execute(&mut client, &format!("SELECT '\\x{}'::bytea", hex(&logged)));
     let log = cluster.log().split_whitespace().collect::<Vec<_>>().join(" ");
+    // auto_explain logs the statements in the functions.
     for statement in ["INSERT INTO idgen.public_key", "SELECT form, secret"] {
         assert!(missing.is_some() || log.contains(statement), "{statement}");
     }

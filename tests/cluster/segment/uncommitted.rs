@@ -175,7 +175,7 @@ fn draws_run_in_parallel_plans_smoke() {
 /// A function that is wrongly declared PARALLEL SAFE.
 #[test]
 fn parallel_worker_cannot_draw_from_an_uncommitted_tag() {
-    let cluster = Cluster::builder().conf("parallel_leader_participation", "off").start_with_extension();
+    let cluster = Cluster::builder().start_with_extension();
     let mut client = cluster.client();
     with_workers(&mut client, "big", 10_000);
     execute(
