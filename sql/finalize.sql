@@ -124,10 +124,13 @@ COMMENT ON VIEW idgen.locks IS 'named locks that are held or waited for in this 
 COMMENT ON FUNCTION idgen.lock_get_names() IS 'names of locks, for the view idgen.locks';
 COMMENT ON FUNCTION idgen.lock_get_holds() IS 'scope and depth of each hold, for the view idgen.locks';
 
-COMMENT ON FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean) IS
+COMMENT ON FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean, boolean) IS
     'acquires a lease and returns its fencing token; waits up to lock_timeout';
-COMMENT ON FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean) IS
+COMMENT ON FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean, boolean) IS
     'acquires a lease if a slot becomes free within the timeout; otherwise returns no row';
+COMMENT ON FUNCTION idgen.lease_definition_changed() IS 'trigger of idgen.lease_definition';
+COMMENT ON TRIGGER lease_definition_changed ON idgen.lease_definition IS 'announces changes to all sessions';
+COMMENT ON FUNCTION idgen.lease_lock_row(tid, boolean) IS 'locks the row of a slot that a grant has found free';
 COMMENT ON FUNCTION lease_renew(text, bigint, interval) IS
     'extends a lease from now on; returns its new end, or NULL if it is bound to a session';
 COMMENT ON FUNCTION lease_renew_many(text[], bigint[], interval) IS
@@ -138,8 +141,8 @@ COMMENT ON FUNCTION lease_fence(text, bigint) IS
     'lets the transaction commit only if the token is current; delays take-overs until it ends';
 COMMENT ON FUNCTION lease_guard() IS
     'BEFORE trigger: refuses writes of transactions that have not fenced by the lease in its argument';
-COMMENT ON FUNCTION lease_define(text, int, interval, interval, int) IS
-    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, and its first slot';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, int, boolean) IS
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms';
 COMMENT ON FUNCTION lease_drop(text) IS 'drops a lease that is not held';
 COMMENT ON FUNCTION lease_revoke(text, int) IS 'ends the term in a slot of a lease; false if the slot is free';
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
@@ -149,6 +152,7 @@ COMMENT ON COLUMN idgen.lease_definition.ttl IS 'length of a term unless its hol
 COMMENT ON COLUMN idgen.lease_definition.lock_delay IS 'how long a slot stays unavailable after its holder vanished';
 COMMENT ON COLUMN idgen.lease_definition.owner IS 'role that defined it; its members may change it';
 COMMENT ON COLUMN idgen.lease_definition.first_slot IS 'lowest slot; of a pool, the lowest worker id';
+COMMENT ON COLUMN idgen.lease_definition.notify IS 'NOTIFY idgen_lease tells of each term';
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';
 COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot';
@@ -169,7 +173,8 @@ COMMENT ON COLUMN idgen.lease.session_key IS
     'key of the advisory lock that the session holds; random, because pg_locks is public';
 COMMENT ON SEQUENCE idgen.lease_token IS 'fencing tokens';
 COMMENT ON VIEW idgen.leases IS 'slots of leases, and their holders';
-COMMENT ON FUNCTION idgen.lease_get_states() IS 'states of the slots, for the view idgen.leases';
+COMMENT ON FUNCTION idgen.lease_get_state(text, int, bigint, bigint, boolean, text, bigint, bigint, interval) IS
+    'state of a slot, for the view idgen.leases';
 COMMENT ON VIEW idgen.stat_lease IS 'counters of leases, over all databases';
 COMMENT ON FUNCTION idgen.stat_get_lease() IS 'counters for the view idgen.stat_lease';
 
@@ -193,6 +198,8 @@ COMMENT ON COLUMN idgen.worker_number.number IS 'the worker id: a slot of the le
 COMMENT ON COLUMN idgen.worker_number.not_before IS 'start of the id times of the last holder';
 COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of that holder has this time or a later one';
 COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease of that holder';
+COMMENT ON COLUMN idgen.worker_number.owner IS 'name that the holder gave itself';
+COMMENT ON COLUMN idgen.worker_number.released IS 'released by worker_release()';
 COMMENT ON FUNCTION worker_begin_history(timestamptz) IS
     'lets a copy of the coordinator grant worker ids; returns the time from which it grants them without a wait';
 COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
@@ -251,7 +258,8 @@ REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- The table of leases has tokens, so it is not readable: the view hides them. A superuser grants the definition of leases.
 -- The role that defines a name owns it.
 GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_worker, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
-REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION idgen.lease_lock_row(tid, boolean), idgen.lease_definition_changed() FROM PUBLIC;
 -- The caller declares that the origin of a copy grants no more worker ids. Grant it to administrators only.
 REVOKE EXECUTE ON FUNCTION worker_begin_history(timestamptz) FROM PUBLIC;
 -- For a dump and its restore by the owner of the database. Existing rows change through functions only.
@@ -263,7 +271,7 @@ GRANT SELECT ON idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idge
     idgen.leases, idgen.workers, idgen.lease_definition TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idgen.status(), idgen.stat_get_snowflake(), idgen.stat_get_clock(), idgen.stat_get_segment(),
     idgen.stat_get_lease(), idgen.stat_get_worker(), idgen.stat_get_reset_time(), idgen.lock_get_names(), idgen.lock_get_holds(),
-    idgen.lease_get_states() TO pg_monitor;
+    idgen.lease_get_state(text, int, bigint, bigint, boolean, text, bigint, bigint, interval) TO pg_monitor;
 -- The creator owns the prefix. The secrets are for dumps by the owner of the database only; every role may see the rest.
 REVOKE EXECUTE ON FUNCTION public_id_define(text, text) FROM PUBLIC;
 -- For the trigger and the statements of idgen.public_key only.

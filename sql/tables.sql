@@ -52,12 +52,13 @@ CREATE TABLE idgen.lease_definition (
     lock_delay interval NOT NULL CHECK (lock_delay OPERATOR(pg_catalog.>=) '0 seconds'),
     owner regrole NOT NULL,
     first_slot int NOT NULL DEFAULT 0 CHECK (first_slot OPERATOR(pg_catalog.>=) 0),
+    notify boolean NOT NULL DEFAULT false,
     CHECK (first_slot OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) slots))
 );
 SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
     SELECT name, slots, ttl, lock_delay,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
-                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot, notify
     FROM idgen.lease_definition$condition$);
 
 -- Fencing tokens. A dump contains neither the sequence nor the terms: the server that restores it has no holders.
@@ -82,8 +83,9 @@ CREATE TABLE idgen.lease (
     session bigint,
     session_key bigint,
     PRIMARY KEY (name, slot),
-    -- A new token changes a key, so it waits for fences, which hold FOR KEY SHARE. A renewal does not.
-    UNIQUE (name, token)
+    -- A new token changes a key, so it waits for fences, which hold FOR KEY SHARE. A renewal does not. The token is first:
+    -- where most leases have one slot, the planner takes any index that begins with the name, even to find one slot of many.
+    UNIQUE (token, name)
 ) WITH (fillfactor = 50); -- free space on each page, so that renewals are HOT updates
 
 -- The id times of the last holder of each worker id (column number). The rows outlive leases, pools and a dump: the next
@@ -94,8 +96,15 @@ CREATE TABLE idgen.worker_number (
     not_before timestamptz NOT NULL,
     not_after timestamptz NOT NULL,
     token bigint NOT NULL,
+    owner text,
+    released boolean NOT NULL DEFAULT false,
     PRIMARY KEY (pool, number)
 ) WITH (fillfactor = 50);
+-- To find free worker ids without reading a pool. They are here because an index on the end of a term in idgen.lease would
+-- cost every lease an entry for each renewal and each release. An owner can be longer than an index allows.
+CREATE INDEX worker_number_released ON idgen.worker_number (pool, not_after) WHERE released;
+CREATE INDEX worker_number_unreleased ON idgen.worker_number (pool, not_after) WHERE NOT released;
+CREATE INDEX worker_number_owner ON idgen.worker_number (pool, pg_catalog.hashtext(owner), token) WHERE owner IS NOT NULL;
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');
 
 -- The server, timeline, database and data directory that grant worker ids from this database, to detect that another one

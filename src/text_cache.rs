@@ -3,8 +3,8 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// More texts than a session uses. A session that exceeds it forgets them all.
-const MAX: usize = 256;
+/// More texts than a session uses: some megabytes. A session that exceeds it forgets them all.
+const MAX: usize = 16_384;
 
 pub struct TextCache<T>(Mutex<Option<HashMap<String, T>>>);
 

@@ -1,7 +1,8 @@
 """Elects one leader among any number of processes, by a lease. Observers see which one leads.
 
-Needs psycopg 3 and Linux. The lease `scheduler` needs no definition. TTL is in seconds, at least 0.3:
+Needs psycopg 3 and Linux. Define the lease once, so that PostgreSQL notifies observers. TTL is in seconds, at least 0.3:
 
+    psql -c "SELECT lease_define('scheduler', notify => true)"
     python3 leader.py 'host=db1 dbname=shop user=app' stand scheduler 10.0.0.7:8080 30
     python3 leader.py 'host=db1 dbname=shop user=app' watch scheduler
 
@@ -16,6 +17,8 @@ lease_revoke(), and after a failover to a standby that has not received the last
 """
 
 import contextlib
+import json
+import select
 import signal
 import sys
 import threading
@@ -109,21 +112,60 @@ class Candidate:
             return None
 
 
-def watch(conninfo, name, every=1):
-    """Yields the address of each new leader, and None when there is none.
+class Observer:
+    """Follows the leader. Sends a query only when the leader may have changed, and once in about a TTL.
 
-    It can be outdated when you read it. So the leader that you ask must ask leads() before it acts.
+    Needs a connection of its own: PgBouncer in transaction mode has no LISTEN, and a standby has none either.
     """
-    last = ""
-    with connect(conninfo, 10) as db:
+
+    def __init__(self, conninfo, name):
+        self.conninfo, self.name = conninfo, name
+        self.payloads = []
+
+    def leaders(self):
+        """Yields the address of each new leader, and None when there is none.
+
+        It can be outdated when you read it. So the leader that you ask must ask leads() before it acts.
+        """
+        last = ""
         while True:
-            row = db.execute(
-                "SELECT data->>'address' FROM idgen.leases WHERE name = %s AND state = 'held'", [name]).fetchone()
-            address = row and row[0]
-            if address != last:
-                yield address
-            last = address
-            time.sleep(every)
+            try:
+                with connect(self.conninfo, 10) as db:
+                    # Notifications that arrive with the answer to a query.
+                    db.add_notify_handler(lambda note: self.payloads.append(note.payload))
+                    # First listen, then read: otherwise a change between the two is missed. After a reconnection, too.
+                    db.execute("LISTEN idgen_lease")
+                    while True:
+                        self.payloads.clear()
+                        address, left = self.read(db)
+                        if address != last:
+                            yield address
+                        last = address
+                        self.wait(db, left)
+            except psycopg.Error as error:
+                print(error, file=sys.stderr)
+                time.sleep(0.5)
+
+    def read(self, db):
+        """Returns the address of the leader and the seconds until its time is over, or None for each."""
+        row = db.execute(
+            """SELECT data->>'address', extract(epoch FROM expires_at - clock_timestamp())::float8
+               FROM idgen.leases WHERE name = %s AND state = 'held'""", [self.name]).fetchone()
+        return row or (None, None)
+
+    def wait(self, db, left):
+        """Waits for a notification about the lease, or until the time of its leader is over.
+
+        A renewal sends no notification, and a leader that vanishes sends none until another one leads.
+        """
+        end = None if left is None else clock() + left
+        while not any(json.loads(payload)["name"] == self.name for payload in self.payloads):
+            self.payloads.clear()
+            if not select.select([db.fileno()], [], [], end and max(0, end - clock()))[0]:
+                return
+            db.pgconn.consume_input()
+            while note := db.pgconn.notifies():
+                self.payloads.append(note.extra.decode())
 
 
 def stand(conninfo, name, address, ttl):
@@ -144,5 +186,5 @@ if __name__ == "__main__":
     if action == "stand":
         stand(conninfo, *arguments)
     else:
-        for address in watch(conninfo, *arguments):
+        for address in Observer(conninfo, *arguments).leaders():
             print(f"{address} leads" if address else "no leader", flush=True)

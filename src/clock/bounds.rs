@@ -3,7 +3,7 @@
 //! One reading serves for about a microsecond, counted by the processor's own counter, which is cheaper to read. An issue
 //! tolerates a time that old: a process can be interrupted between reading the clock and taking its id anyway.
 
-use super::state::{State, read as read_clocks};
+use super::state::{GENERATORS, State, read as read_clocks};
 use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::clock::Reading;
@@ -32,7 +32,11 @@ impl State {
     }
 
     /// The limit of ids: the wall clock and the drift. Ids that are further ahead go on from there, as fast as time passes.
+    /// If it is due, finds out where they are.
     fn limit_ms(&self, reading: Reading) -> i64 {
+        if self.effective.claim_lowering(reading) {
+            GENERATORS.shared(|table| table.lower_clock(&self.effective, reading));
+        }
         (reading.wall_ms() + settings::max_drift_ms()).max(self.effective.now_ms(reading))
     }
 }
@@ -59,7 +63,9 @@ fn read(state: &State, count: Option<u64>) {
         state.sample();
     }
     NOW_MS.store(now_ms, Relaxed);
-    LIMIT_MS.store(now_ms + settings::max_drift_ms(), Relaxed);
+    let is_ahead = state.effective.was_ahead();
+    let limit_ms = if is_ahead { state.limit_ms(read_clocks()) } else { now_ms + settings::max_drift_ms() };
+    LIMIT_MS.store(limit_ms, Relaxed);
     READ_AT.store(count.unwrap_or_default(), Relaxed);
 }
 

@@ -70,8 +70,7 @@ impl State {
         }
     }
 
-    /// Samples both clocks, and logs when the wall clock has stepped back, or far forward. While ids are ahead of it, also
-    /// determines how far.
+    /// Samples both clocks, and logs when the wall clock has stepped back, or far forward.
     #[cold]
     pub(super) fn sample(&self) {
         match self.effective.sample(read_together) {
@@ -88,10 +87,6 @@ impl State {
                 );
             }
             None => {}
-        }
-        let reading = read();
-        if self.effective.is_ahead(reading) {
-            GENERATORS.exclusive(|table| table.lower_clock(&self.effective, reading));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! lease_define, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::queue::{Precedence, Queue, all_definitions_lock, definition_lock};
-use super::store::definitions;
+use super::store::definitions::{self, NewColumns};
 use super::store::{self, LeaseState};
-use super::{acquire, errors, pending};
+use super::{acquire, errors, notify, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -14,30 +14,32 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 /// Defines a lease, or changes its definition: how many slots it has, the ttl of terms, how long a slot stays
-/// unavailable after its holder vanished or was revoked, and its first slot. Running terms keep their end. Waits for
-/// transactions that have acquired the lease. Raises 42501 if the caller may not act as the definer, or as the role of a
+/// unavailable after its holder vanished or was revoked, its first slot, and whether NOTIFY tells of its terms. Running
+/// terms keep their end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as the definer, or as the role of a
 /// holder of an undefined lease.
 #[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
-           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0) RETURNS void \
+           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0, notify boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_define_range(
+fn lease_define_watched(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
     first_slot: Option<i32>,
+    notify: Option<bool>,
 ) {
     let first_slot = args::required(first_slot, "first_slot");
-    define(name, slots, ttl, lock_delay, Some(first_slot));
+    let notify = args::required(notify, "notify");
+    define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify });
 }
 
-/// `first_slot` is `None` with the SQL of 0.7, whose slots begin at 0.
+/// `columns` are those that the SQL of the caller has.
 pub fn define(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
+    columns: NewColumns,
 ) {
     let name = args::stored_name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
@@ -46,7 +48,7 @@ pub fn define(
     if !(1..=MAX_SLOTS).contains(&slots) {
         errors::slots_out_of_range(slots).raise();
     }
-    if let Some(first_slot) = first_slot.filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
+    if let Some(first_slot) = columns.first_slot().filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
         errors::first_slot_out_of_range(first_slot, slots).raise();
     }
     acquire::checked_ttl_us(Some(ttl));
@@ -62,7 +64,7 @@ pub fn define(
     // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
     refuse_foreign_holder(name);
-    if !definitions::define(name, slots, ttl, lock_delay, first_slot) {
+    if !definitions::define(name, slots, ttl, lock_delay, columns) {
         errors::not_definer(name).raise();
     }
     // There may be more slots now.
@@ -93,6 +95,7 @@ fn drop_lease(name: &str) {
     let terms = lock_slots(name);
     let lease = LeaseState { terms, ..LeaseState::read(name) };
     require_unheld(name, &lease);
+    lease.terms.iter().for_each(|term| notify::expired(name, term.slot));
     if !definitions::drop_all(name) {
         errors::unknown(name).raise();
     }
@@ -151,6 +154,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let revoked = store::revoke(name, slot);
     if let Some(token) = revoked {
         pending::released(token);
+        notify::revoked(name, slot);
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);

@@ -117,11 +117,41 @@ pub fn guard_usage(detail: &str) -> Report {
     )
 }
 
-pub fn not_fenced(name: &str, table: &str) -> Report {
+pub fn lock_row_usage() -> Report {
+    Report::new(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED, "idgen.lease_lock_row() must be called by idgen itself")
+        .hint("Do not call it. To acquire a lease, use lease_acquire().")
+}
+
+pub fn definition_trigger_only() -> Report {
+    Report::new(
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+        "idgen.lease_definition_changed() must be called by the trigger of idgen.lease_definition",
+    )
+    .hint("Do not call it, and do not create a trigger with it.")
+}
+
+pub fn cannot_share(name: &str, slots: i32) -> Report {
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("cannot share lease \"{name}\" with {slots} slots"))
+        .detail("Only a lease with one slot can be shared.")
+        .hint("Omit shared, or define another lease with one slot.")
+}
+
+pub fn mode_differs(name: &str, is_shared: bool) -> Report {
+    let (mode, argument) = if is_shared { ("shared", "true") } else { ("exclusive", "false") };
+    Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("the term of lease \"{name}\" is {mode}"))
+        .detail("A term keeps its mode.")
+        .hint(format!("With this token, use shared => {argument}. For the other mode, release the lease first."))
+}
+
+pub fn not_fenced(name: &str, table: &str, has_shared_fence: bool) -> Report {
     Report::new(
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("table \"{table}\" can be written only under lease \"{name}\""),
     )
-    .detail("This transaction did not call lease_fence(), or has rolled back the fence or released the lease.")
+    .detail(if has_shared_fence {
+        "This transaction has fenced by a shared term, and the guard of this table accepts exclusive ones only."
+    } else {
+        "This transaction did not call lease_fence(), or has rolled back the fence or released the lease."
+    })
     .hint(format!("In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name)))
 }

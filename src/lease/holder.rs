@@ -4,10 +4,11 @@ use super::acquire::checked_ttl_us;
 use super::stats::{self, COUNTERS};
 use super::store::Granted;
 use super::store::terms::{self, Renewed};
-use super::{errors, pending, queue, session_lock};
+use super::{errors, known_definition, notify, pending, queue, session_lock};
 use crate::args;
 use crate::pg::datum::{Composite, Text, form_rows};
 use crate::pg::{system_clock, xact};
+use idgen_core::lease::FIRST_SHARED;
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::prelude::*;
@@ -80,14 +81,12 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
     if !pending::has_locked(token) {
         queue::yield_to_take_over(name, cached_slot_of(name, token));
     }
-    if !terms::fence(name, token) {
-        raise_stale(name, token);
-    }
+    let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
     if xact::has_one_snapshot() && !terms::is_in_snapshot(name, token) {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }
-    pending::fenced(name, token);
+    pending::fenced(name, token, slot >= FIRST_SHARED);
     // A take-over may wait for the end of this transaction.
     pending::wake_at_end(name);
     COUNTERS.add(1, |counters| &counters.fences);
@@ -98,8 +97,12 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 }
 
 /// Acquires the term of a token once more.
-pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool) -> Granted {
+pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> Granted {
     let granted = terms::deepen(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
+    let is_shared = granted.slot >= FIRST_SHARED;
+    if is_shared != shared {
+        errors::mode_differs(name, is_shared).raise();
+    }
     let session_key = renewed_binding(name, token, granted.session_key);
     if bind_session && !session_key.is_some_and(|key| session_lock::lock(key).is_held()) {
         errors::bound_too_late(name).raise();
@@ -130,13 +133,20 @@ fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i
 
 /// Releases the term of a token once. True if the slot is free now.
 pub fn release(name: &str, token: i64) -> bool {
-    let depth = terms::release(name, token).unwrap_or_else(|| raise_stale(name, token));
+    let is_first = xact::log_position() == 0;
+    let is_defined = known_definition::of(name).is_some_and(|known| known.definition.is_some());
+    let watched = notify::about_to_release(name, token);
+    let depth = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
     if depth > 0 {
         pending::locked(token);
         return false;
     }
     pending::released(token);
+    watched.into_iter().for_each(|term| notify::released(name, term));
     pending::wake_at_end(name);
+    if is_first {
+        pending::need_not_be_durable();
+    }
     COUNTERS.add(1, |counters| &counters.releases);
     true
 }

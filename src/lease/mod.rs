@@ -9,27 +9,36 @@ use crate::pg::process_utility;
 use crate::shmem;
 
 mod acquire;
+mod attempt;
+mod bound;
+mod candidates;
 mod define;
 mod errors;
 mod guard;
 mod holder;
+mod known_definition;
+mod notify;
 pub mod pending;
 mod queue;
 mod session_lock;
 pub mod stats;
 mod store;
+mod sweep;
 
-pub use acquire::{AcquireRequest, SlotPreference, acquire, checked_ttl_us};
+pub use acquire::{acquire, checked_ttl_us};
+pub use attempt::{AcquireRequest, SlotPreference};
+pub use candidates::{Candidates, Unused};
 pub use define::{define, lock_definition, lock_slots, require_definer};
 pub use holder::{raise_stale, release, renew};
 pub use queue::Queue;
-pub use store::definitions::{Holder, idle_holders, rename};
+pub use store::definitions::{Holder, NewColumns, idle_holders, rename};
+pub use store::slots::defined;
 pub use store::terms::slot_of;
 pub use store::{Granted, LEASE, LeaseState, NewHolder, lock_slot_waiting, next_token};
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&session_lock::ENDED, &stats::COUNTERS, &queue::CONDITIONS]);
+    shmem::register(&[&session_lock::ENDED, &stats::COUNTERS, &queue::CONDITIONS, &sweep::SWEEPS]);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || LEASE.find().is_some(),
         reassign: store::definitions::reassign,

@@ -32,6 +32,8 @@ static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenLease");
 /// Held by the head of the queue of a lease. The view `idgen.leases` has this kind as a number.
 const QUEUE: LockKind = LockKind::new(b"lq");
 const DEFINITION: LockKind = LockKind::new(b"ld");
+/// Held shared by a transaction that has begun a shared term, until it ends.
+const SHARED_GRANT: LockKind = LockKind::new(b"lg");
 /// The key is 0.
 const ALL_DEFINITIONS: LockKind = LockKind::new(b"lD");
 /// Held shared by a fence before it locks the row, exclusively by a take-over that waits for that row.
@@ -40,10 +42,11 @@ const FENCE: LockKind = LockKind::new(b"lf");
 /// The queue of acquirers of a lease, an advisory lock. Only its holder, the head, reads the rows. So acquirers are
 /// served in order, and a grant costs the same however many wait.
 pub struct Queue {
+    key: i64,
     lock: AdvisoryLock,
     condition: Option<&'static ConditionVariable>,
-    /// This transaction holds the definition's lock exclusively. No other transaction is granted a slot until it ends,
-    /// and the head of the queue may be waiting for it.
+    /// The head of the queue may be waiting for this transaction, and it needs no turn. It holds the definition's lock
+    /// exclusively, so no other transaction is granted a slot until it ends. Or it has begun a shared term and wants another.
     is_bypassed: bool,
 }
 
@@ -55,11 +58,24 @@ pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
 
 impl Queue {
     pub fn of(name: &str) -> Self {
+        let key = NameHash::of(name).key;
         Self {
-            lock: AdvisoryLock::new(QUEUE, NameHash::of(name).key, Mode::Exclusive),
+            key,
+            lock: AdvisoryLock::new(QUEUE, key, Mode::Exclusive),
             condition: condition(name),
             is_bypassed: definition_lock(name, Mode::Exclusive).is_held(),
         }
+    }
+
+    /// The queue of an acquirer that wants a shared term.
+    pub fn of_shared(name: &str) -> Self {
+        let queue = Self::of(name);
+        let is_bypassed = queue.is_bypassed || queue.shared_grant_lock(Mode::Shared).is_held();
+        Self { is_bypassed, ..queue }
+    }
+
+    fn shared_grant_lock(&self, mode: Mode) -> AdvisoryLock {
+        AdvisoryLock::new(SHARED_GRANT, self.key, mode)
     }
 
     /// Waits to become the head of the queue. The end of the transaction leaves the queue. False if the limit has passed.
@@ -71,6 +87,22 @@ impl Queue {
         if !self.is_bypassed {
             self.lock.release(Scope::Transaction);
         }
+    }
+
+    /// Lets acquirers of slots wait until this transaction has ended: until then, they do not see the shared term that it
+    /// has begun.
+    pub fn announce_shared_grant(&self) {
+        self.shared_grant_lock(Mode::Shared).acquire(Scope::Transaction);
+    }
+
+    /// Waits for transactions that have begun shared terms. False if the limit has passed.
+    pub fn wait_for_shared_grants(&self, limit: Limit) -> bool {
+        let lock = self.shared_grant_lock(Mode::Exclusive);
+        let is_acquired = acquire_for_transaction(&lock, limit);
+        if is_acquired {
+            lock.release(Scope::Transaction);
+        }
+        is_acquired
     }
 
     pub fn is_bypassed(&self) -> bool {

@@ -6,7 +6,6 @@ use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked};
 use idgen_core::lease::{EndedSessions, Session};
 use parking_lot::Mutex;
-use pgrx::prelude::*;
 use std::sync::LazyLock;
 
 /// When sessions were first seen to have ended.
@@ -17,13 +16,7 @@ const SESSION: LockKind = LockKind::new(b"ls");
 
 /// The columns `session` and `session_key` for a term that is bound to this session.
 pub fn new_binding() -> (i64, i64) {
-    (server_start(), session::random_i64())
-}
-
-/// Tells the sessions of this start of the server from those of an earlier one.
-fn server_start() -> i64 {
-    // SAFETY: set when the postmaster starts, and inherited.
-    unsafe { pg_sys::PgStartTime }
+    (session::server_start_us(), session::random_i64())
 }
 
 /// The lock that the session holds.
@@ -47,7 +40,7 @@ pub fn is_alive(key: i64) -> bool {
 
 /// The state of a session. Its end is remembered if the slot has a lock delay and the caller wants the slot.
 pub fn state((server, key): (i64, i64), lock_delay_us: Option<i64>) -> Session {
-    if server != server_start() {
+    if server != session::server_start_us() {
         Session::EndedWithServer
     } else if is_alive(key) {
         Session::Lives

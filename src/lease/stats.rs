@@ -2,19 +2,21 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{LeaseState, definitions};
-use crate::pg::datum::{Composite, Text, form_rows};
+use super::store::{self, LeaseState, definitions, slots};
+use crate::args;
+use crate::pg::datum::{Composite, Text, form_row, form_rows};
 use crate::pg::{system_clock, timestamp};
 use crate::shmem::Part;
-use idgen_core::lease::{Availability, LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{Availability, Now, Session, Term};
 use idgen_core::lock::NameHash;
+use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 extension_sql_file!(
     "views.sql",
     name = "lease_views",
-    requires = [lease_get_states, stat_get_lease, stat_get_reset_time]
+    requires = [lease_get_state, stat_get_lease, stat_get_reset_time]
 );
 
 pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
@@ -64,8 +66,8 @@ pub fn reset() {
 }
 
 /// The column `state`.
-fn state(term: &Term, definition: &LeaseDefinition, now: Now) -> &'static str {
-    match term.availability(definition.lock_delay_us, now) {
+fn state(term: &Term, lock_delay_us: i64, now: Now) -> &'static str {
+    match term.availability(lock_delay_us, now) {
         _ if term.is_held(now) => "held",
         Availability::Since(_) if term.depth > 0 => "expired",
         Availability::Since(_) => "free",
@@ -73,46 +75,82 @@ fn state(term: &Term, definition: &LeaseDefinition, now: Now) -> &'static str {
     }
 }
 
-/// The states of all slots, one row each.
+/// The state of a slot, given its row and the definition's lock delay. Reads no table, so that a query for one name of
+/// the view reads the rows of that name.
 #[pg_extern(
-    sql = "CREATE FUNCTION idgen.lease_get_states(OUT name text, OUT slot int, OUT state text, OUT expires_at timestamptz, \
-           OUT bound boolean, OUT key bigint) RETURNS SETOF record \
+    sql = "CREATE FUNCTION idgen.lease_get_state(name text, depth int, ends_us bigint, ttl_us bigint, revoked boolean, \
+           clock text, session bigint, session_key bigint, lock_delay interval, OUT state text, \
+           OUT expires_at timestamptz, OUT bound boolean, OUT key bigint) \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
-fn lease_get_states(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
-    let rows = definitions::names().into_iter().flat_map(|name| {
-        let lease = LeaseState::read(&name);
-        let (now, definition) = (lease.now(), lease.definition);
-        lease.terms.into_iter().map(move |term| {
-            let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
-            [
-                Text::from(&*name).into_datum(),
-                term.slot.into_datum(),
-                state(&term, &definition, now).into_datum(),
-                ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
-                (term.session == Session::Lives).into_datum(),
-                NameHash::of(&name).key.into_datum(),
-            ]
-        })
-    });
+#[allow(clippy::too_many_arguments, reason = "columns of a row")]
+fn lease_get_state(
+    name: Option<Text>,
+    depth: Option<i32>,
+    ends_us: Option<i64>,
+    ttl_us: Option<i64>,
+    revoked: Option<bool>,
+    clock: Option<Text>,
+    session: Option<i64>,
+    session_key: Option<i64>,
+    lock_delay: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Composite {
+    let name = args::name(name.as_deref(), "name");
+    let stored = slots::StoredTerm {
+        depth: args::required(depth, "depth"),
+        ends_us: args::required(ends_us, "ends_us"),
+        ttl_us: args::required(ttl_us, "ttl_us"),
+        revoked: args::required(revoked, "revoked"),
+        clock: args::required(clock.as_deref(), "clock"),
+        session: session.zip(session_key),
+    };
+    let lock_delay_us = lock_delay.map_or(0, |delay| i64::try_from(delay.as_micros()).unwrap_or(i64::MAX));
+    let term = stored.term();
+    let now = store::now_for(std::slice::from_ref(&term));
+    let [state, expires_at, bound] = state_columns(&term, lock_delay_us, now);
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, rows) }
+    unsafe { form_row(fcinfo, [state, expires_at, bound, NameHash::of(name).key.into_datum()]) }
+}
+
+/// The columns state, expires_at and bound.
+fn state_columns(term: &Term, lock_delay_us: i64, now: Now) -> [Option<pg_sys::Datum>; 3] {
+    let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
+    [
+        state(term, lock_delay_us, now).into_datum(),
+        ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
+        (term.session == Session::Lives).into_datum(),
+    ]
+}
+
+/// The states of all slots, as the view of 0.12 joins them.
+pub fn all_states() -> impl Iterator<Item = [Option<pg_sys::Datum>; 6]> {
+    definitions::names().into_iter().flat_map(|name| {
+        let lease = LeaseState::read(&name);
+        let (now, lock_delay_us) = (lease.now(), lease.definition.lock_delay_us);
+        lease.terms.into_iter().map(move |term| {
+            let [state, expires_at, bound] = state_columns(&term, lock_delay_us, now);
+            let (key, slot) = (NameHash::of(&name).key.into_datum(), term.slot.into_datum());
+            [Text::from(&*name).into_datum(), slot, state, expires_at, bound, key]
+        })
+    })
 }
 
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
 pub fn states_text(name: &str) -> String {
-    const MOST: usize = 5;
-    let lease = LeaseState::read(name);
-    let now = lease.now();
-    let holders = definitions::holders(name);
+    const MOST: i64 = 5;
+    let lock_delay_us = slots::defined(name).map_or(0, |defined| defined.definition.lock_delay_us);
+    let terms = slots::first_terms(name, MOST);
+    let now = store::now_for(&terms);
+    let holders = definitions::holders(name, MOST);
     let sentence = |term: &Term| {
-        let state = state(term, &lease.definition, now);
+        let state = state(term, lock_delay_us, now);
         let holder = holders.iter().find(|holder| holder.slot == term.slot).filter(|_| term.depth > 0);
         match holder {
             Some(holder) => format!("Slot {} is {state} by {}.", term.slot, holder.text),
             None => format!("Slot {} is {state}.", term.slot),
         }
     };
-    let sentences: Vec<String> = lease.terms.iter().take(MOST).map(sentence).collect();
+    let sentences: Vec<String> = terms.iter().map(sentence).collect();
     if sentences.is_empty() { "It has no holder.".to_owned() } else { sentences.join(" ") }
 }

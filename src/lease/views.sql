@@ -9,13 +9,19 @@ SELECT lease.name, lease.slot, now.state,
        CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.acquired_at END AS acquired_at,
        now.expires_at,
        pg_catalog.make_interval(secs => lease.ttl_us OPERATOR(pg_catalog./) 1000000.0) AS ttl,
-       now.bound, defined.slots,
-       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks AS lock
-        WHERE lock.locktype OPERATOR(pg_catalog.=) 'advisory' AND lock.objsubid OPERATOR(pg_catalog.=) 27761
-          AND ((lock.classid::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) lock.objid::bigint) OPERATOR(pg_catalog.=) now.key
-          AND lock.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
-                                                    WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) AS queue
-FROM idgen.lease JOIN idgen.lease_get_states() AS now USING (name, slot) LEFT JOIN idgen.lease_definition AS defined USING (name);
+       now.bound, defined.slots, COALESCE(waiting.sessions, 0) AS queue,
+       CASE WHEN lease.slot OPERATOR(pg_catalog.<) 65536 THEN 'exclusive' ELSE 'shared' END AS mode
+FROM idgen.lease
+LEFT JOIN idgen.lease_definition AS defined USING (name)
+CROSS JOIN LATERAL idgen.lease_get_state(lease.name, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, lease.clock,
+                                         lease.session, lease.session_key, defined.lock_delay) AS now
+LEFT JOIN (SELECT (lock.classid::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) lock.objid::bigint AS key,
+                  pg_catalog.count(*) AS sessions
+           FROM pg_catalog.pg_locks AS lock
+           WHERE lock.locktype OPERATOR(pg_catalog.=) 'advisory' AND lock.objsubid OPERATOR(pg_catalog.=) 27761
+             AND lock.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                                       WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+           GROUP BY 1) AS waiting ON waiting.key OPERATOR(pg_catalog.=) now.key;
 
 CREATE VIEW idgen.stat_lease AS
 SELECT grants, take_overs, renewals, releases, fences, refused, probes, wait_time, idgen.stat_get_reset_time() AS stats_reset

@@ -6,7 +6,9 @@
 
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::{session::database, system_clock, xact};
+use crate::settings;
 use crate::shmem::Part;
+use idgen_core::lock::registry;
 use pgrx::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
@@ -87,6 +89,13 @@ impl Backend {
         (pid != 0 && self.database.load(Relaxed) == database()).then_some(pid)
     }
 
+    /// For the process of the entry.
+    fn end_wait(&self) {
+        if self.waiting.swap(0, Relaxed) != 0 {
+            end_use(self.waiting_key.load(Relaxed));
+        }
+    }
+
     pub fn holds(&self) -> impl Iterator<Item = &Hold> {
         self.holds.iter().filter(|hold| hold.is_held())
     }
@@ -104,9 +113,21 @@ impl Hold {
         self.session.load(Relaxed) > 0 || self.transaction.load(Relaxed) > 0
     }
 
+    /// Changes the depth in a scope, and counts the use of the key. For the process of the entry.
+    fn set_depth(&self, scope: Scope, depth: u32) {
+        let was_held = self.is_held();
+        // Release: the other fields were written before.
+        self.depth(scope).store(depth, Release);
+        match (was_held, self.is_held()) {
+            (false, true) => begin_use(self.key()),
+            (true, false) => end_use(self.key()),
+            _ => {}
+        }
+    }
+
     fn clear(&self) {
-        self.session.store(0, Relaxed);
-        self.transaction.store(0, Relaxed);
+        self.set_depth(Scope::Session, 0);
+        self.set_depth(Scope::Transaction, 0);
     }
 
     pub fn key(&self) -> i64 {
@@ -174,7 +195,7 @@ fn claim(backends: &'static [Backend]) -> Option<usize> {
 /// The transaction's locks that were acquired under open savepoints: rolling back a savepoint releases its locks.
 static IN_SAVEPOINTS: xact::SubxactList<(i64, Mode)> = xact::SubxactList::of_savepoints(|(key, mode)| {
     if let Some(hold) = claimed().and_then(|backend| backend.find(key, mode)) {
-        hold.transaction.store(hold.transaction.load(Relaxed).saturating_sub(1), Relaxed);
+        hold.set_depth(Scope::Transaction, hold.transaction.load(Relaxed).saturating_sub(1));
     }
 });
 
@@ -190,17 +211,16 @@ pub fn acquired(key: i64, mode: Mode, scope: Scope, acquired: Acquired) -> bool 
     }
     let known = backend.find(key, mode);
     if let Some(hold) = known.filter(|_| acquired == Acquired::Again) {
-        let depth = hold.depth(scope);
-        depth.store(depth.load(Relaxed) + 1, Relaxed);
+        hold.set_depth(scope, hold.depth(scope).load(Relaxed) + 1);
         return false;
     }
     // A known hold is out of date here: PostgreSQL released that lock by itself.
     if let Some(hold) = known.or_else(|| backend.free()) {
+        hold.clear();
         hold.key.store(key, Relaxed);
         hold.shared.store(u8::from(mode == Mode::Shared), Relaxed);
         hold.since_ms.store(system_clock::coarse_wall_ms(), Relaxed);
-        hold.clear();
-        hold.depth(scope).store(1, Release);
+        hold.set_depth(scope, 1);
     }
     true
 }
@@ -209,7 +229,7 @@ pub fn acquired(key: i64, mode: Mode, scope: Scope, acquired: Acquired) -> bool 
 #[inline]
 pub fn released(key: i64, mode: Mode) {
     if let Some(hold) = claimed().and_then(|backend| backend.find(key, mode)) {
-        hold.session.store(hold.session.load(Relaxed).saturating_sub(1), Relaxed);
+        hold.set_depth(Scope::Session, hold.session.load(Relaxed).saturating_sub(1));
     }
 }
 
@@ -224,6 +244,7 @@ impl LockWait {
             let scope = if scope == Scope::Transaction { TRANSACTION } else { 0 };
             backend.waiting_key.store(key, Relaxed);
             backend.waiting.store(1 | mode | scope, Release);
+            begin_use(key);
         }
         Self(backend)
     }
@@ -232,24 +253,38 @@ impl LockWait {
 impl Drop for LockWait {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
-            backend.waiting.store(0, Relaxed);
+            backend.end_wait();
         }
     }
 }
 
-/// True if a process of the database holds the lock or waits for it.
-pub fn is_in_use(database: u32, key: i64) -> bool {
-    BACKENDS.require().iter().any(|backend| {
-        let is_there = backend.pid.load(Relaxed) != 0 && backend.database.load(Relaxed) == database;
-        let waits = || backend.waiting.load(Relaxed) != 0 && backend.waiting_key.load(Relaxed) == key;
-        is_there && (waits() || backend.holds().any(|hold| hold.key() == key))
-    })
+/// How many holds and waits there are, by database and key. Keys share a counter, so a count of 0 is certain, and another one is
+/// not. A search of all processes would cost more with each session.
+pub static USES: Part<&'static [AtomicU32]> =
+    Part::new(c"idgen lock uses", |block| block.array(4 * settings::max_lock_names().max(256), AtomicU32::default));
+
+fn uses(database: u32, key: i64) -> &'static AtomicU32 {
+    let uses = USES.require();
+    &uses[registry::home(uses.len(), database, key)]
+}
+
+fn begin_use(key: i64) {
+    uses(database(), key).fetch_add(1, Relaxed);
+}
+
+fn end_use(key: i64) {
+    uses(database(), key).fetch_sub(1, Relaxed);
+}
+
+/// False only if no process of the database holds the lock or waits for it.
+pub fn may_be_in_use(database: u32, key: i64) -> bool {
+    uses(database, key).load(Relaxed) > 0
 }
 
 fn before_exit(_code: i32) {
     if let Some(backend) = claimed() {
         backend.holds.iter().for_each(Hold::clear);
-        backend.waiting.store(0, Relaxed);
+        backend.end_wait();
         backend.pid.store(0, Release);
         CLAIMED.store(0, Relaxed);
     }
@@ -260,6 +295,6 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
     if let (XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE, Some(backend)) = (event, claimed()) {
         IN_SAVEPOINTS.take();
         backend.remove_unheld();
-        backend.holds.iter().for_each(|hold| hold.transaction.store(0, Relaxed));
+        backend.holds.iter().for_each(|hold| hold.set_depth(Scope::Transaction, 0));
     }
 }

@@ -176,5 +176,5 @@ fn mode(shared: Option<bool>) -> Mode {
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&holds::BACKENDS, &registry::NAMES, &registry::NAME_TEXTS]);
+    shmem::register(&[&holds::BACKENDS, &holds::USES, &registry::NAMES, &registry::NAME_TEXTS]);
 }

@@ -82,7 +82,7 @@ fn register_new(names: &[NameSlot], entry: NameEntry, name: &dyn Fn() -> String)
     let mut other = NameText::new();
     let collides = NAME_TEXTS.exclusive(|texts| {
         let at = |index: usize| names[index].entry();
-        let is_in_use = |entry: &NameEntry| holds::is_in_use(entry.database, entry.hash.key);
+        let is_in_use = |entry: &NameEntry| holds::may_be_in_use(entry.database, entry.hash.key);
         match registry::look_up(names.len(), entry, at, is_in_use) {
             Lookup::Take(index) => {
                 texts[index].set(&name);

@@ -57,9 +57,9 @@ pub fn accept() {
     unsafe { pg_sys::AcceptInvalidationMessages() };
 }
 
-/// Tells all processes that a row of this table has changed, when the transaction commits.
+/// Tells all processes that a row of this table has changed, when the transaction commits; this one, after the next write.
 pub fn announce(table: pg_sys::Oid) {
-    // SAFETY: the table exists: the caller is its trigger.
+    // SAFETY: the table exists: the caller is its trigger, or has found it.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
 }
 

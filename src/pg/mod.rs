@@ -11,6 +11,7 @@ pub mod ereport;
 pub mod invalidation;
 pub mod latch;
 pub mod libpq;
+pub mod notify;
 pub mod process_utility;
 pub mod recovery;
 pub mod security_label;

@@ -1,6 +1,7 @@
 //! Facts about this process, its session and its server.
 
 use super::ereport::Report;
+use super::timestamp;
 use pgrx::prelude::*;
 
 /// The database of this process.
@@ -83,4 +84,11 @@ fn fill(bytes: &mut [u8]) {
     if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
         Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
     }
+}
+
+/// When the postmaster started, in microseconds since 1970. Tells this start of the server from earlier ones, and from
+/// other servers.
+pub fn server_start_us() -> i64 {
+    // SAFETY: set when the postmaster starts, and inherited.
+    timestamp::since_1970_us(unsafe { pg_sys::PgStartTime })
 }

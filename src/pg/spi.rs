@@ -64,6 +64,12 @@ impl ExtensionTable {
         (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
     }
 
+    /// False also without the table. The SQL of an earlier release may lack the column.
+    pub fn has_column(&self, column: &CStr) -> bool {
+        // SAFETY: a C string; looks into the system's caches.
+        self.find().is_some_and(|table| unsafe { pg_sys::get_attnum(table, column.as_ptr()) } > 0)
+    }
+
     /// Reads `pg_depend`, which has no cache: once for each table and process. A query on a table of another owner that
     /// got the same OID would run with no more than that owner's rights.
     fn is_of_extension(&self, table: pg_sys::Oid) -> bool {

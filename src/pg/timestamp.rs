@@ -49,7 +49,11 @@ pub fn from_us_or_infinity(us: i64) -> TimestampWithTimeZone {
 /// Microseconds since 1970 on the wall clock, as `clock_timestamp()` reads it.
 pub fn now_us() -> i64 {
     // SAFETY: reads the clock.
-    let us = unsafe { pg_sys::GetCurrentTimestamp() };
+    since_1970_us(unsafe { pg_sys::GetCurrentTimestamp() })
+}
+
+/// Of a time as PostgreSQL stores it.
+pub fn since_1970_us(us: pg_sys::TimestampTz) -> i64 {
     us + POSTGRES_EPOCH_MS * 1000
 }
 

@@ -85,6 +85,28 @@ pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     result.expect("the read has returned")
 }
 
+/// Releases the locks that the work has taken, unless it returns a value. Cheaper than a subtransaction, and undoes nothing
+/// else: work that returns `None` must have changed and locked no row.
+pub fn keeping_locks_of_success<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+    // SAFETY: in a transaction. Locks belong to the resource owner that is current when they are taken. An error leaves
+    // this one to the owner above, which the end of the (sub)transaction releases with all below it. The work has ended
+    // its queries, so that nothing but locks is left.
+    unsafe {
+        let above = pg_sys::CurrentResourceOwner;
+        let own = pg_sys::ResourceOwnerCreate(above, c"idgen".as_ptr());
+        pg_sys::CurrentResourceOwner = own;
+        let result = work();
+        pg_sys::CurrentResourceOwner = above;
+        use pg_sys::ResourceReleasePhase::*;
+        for phase in [RESOURCE_RELEASE_BEFORE_LOCKS, RESOURCE_RELEASE_LOCKS, RESOURCE_RELEASE_AFTER_LOCKS] {
+            // As at the end of a subtransaction: a success hands the locks to the owner above.
+            pg_sys::ResourceOwnerRelease(own, phase, result.is_some(), false);
+        }
+        pg_sys::ResourceOwnerDelete(own);
+        result
+    }
+}
+
 /// The transaction itself, among its subtransactions: a macro of PostgreSQL.
 const TOP: pg_sys::SubTransactionId = 1;
 
@@ -119,6 +141,17 @@ pub fn is_read_committed() -> bool {
     unsafe { pg_sys::XactIsoLevel < pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
+/// How much of the transaction's changes the log has: 0 if nothing. Any later change makes it greater.
+pub fn log_position() -> u64 {
+    // SAFETY: a variable of this process, which PostgreSQL sets to 0 at the end of a transaction.
+    unsafe { pg_sys::XactLastRecEnd }
+}
+
+/// Lets the commit return before the disk has it. A crash right after it can lose the whole transaction.
+pub fn commit_asynchronously() {
+    set_local_synchronous_commit(c"off");
+}
+
 /// The failures that a commit must survive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
@@ -140,19 +173,23 @@ pub fn require_durability(durability: Durability) {
         Durability::Crash | Durability::Failover => level >= SYNCHRONOUS_COMMIT_REMOTE_FLUSH,
     };
     if !is_durable {
-        let (name, value) = (c"synchronous_commit".as_ptr(), c"on".as_ptr());
-        let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
-        // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
-        unsafe {
-            pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
-        };
+        set_local_synchronous_commit(c"on");
     }
+}
+
+fn set_local_synchronous_commit(value: &CStr) {
+    let (name, value) = (c"synchronous_commit".as_ptr(), value.as_ptr());
+    let (context, source) = (pg_sys::GucContext::PGC_USERSET, pg_sys::GucSource::PGC_S_SESSION);
+    // SAFETY: C strings. Sets a variable of this process, as SET LOCAL does.
+    unsafe {
+        pg_sys::set_config_option(name, value, context, source, pg_sys::GucAction::GUC_ACTION_LOCAL, true, 0, false)
+    };
 }
 
 /// Effects of the running transaction, each with the subtransaction that it belongs to.
 pub struct SubxactList<T: 'static> {
     effects: Mutex<Vec<(pg_sys::SubTransactionId, T)>>,
-    /// Runs for each effect of a subtransaction that is rolled back.
+    /// Runs for each effect of a subtransaction that is rolled back, the newest first.
     undo: fn(T),
     /// False if effects that no savepoint can undo are not listed.
     keeps_top: bool,
@@ -183,15 +220,6 @@ impl<T: Send> SubxactList<T> {
         }
     }
 
-    /// True if there is such an effect. Tests the newest first.
-    pub fn any(&self, mut is_match: impl FnMut(&T) -> bool) -> bool {
-        self.effects.lock().iter().rev().any(|(_, effect)| is_match(effect))
-    }
-
-    pub fn count(&self, is_match: impl Fn(&T) -> bool) -> usize {
-        self.effects.lock().iter().filter(|(_, effect)| is_match(effect)).count()
-    }
-
     /// Empties the list, at the end of the transaction.
     pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.effects.lock()).into_iter().map(|(_, effect)| effect).collect()
@@ -212,7 +240,7 @@ impl<T: Send> SubxactList<T> {
             pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
                 let undone = effects.split_off(first);
                 drop(effects);
-                undone.into_iter().for_each(|(_, effect)| (self.undo)(effect));
+                undone.into_iter().rev().for_each(|(_, effect)| (self.undo)(effect));
             }
             _ => {}
         }

@@ -3,18 +3,17 @@
 use super::checks::{finite_us, require_own_transaction};
 use super::errors;
 use super::history::{self, HistoryBounds};
+use super::preference::WorkerPreference;
 use super::store::{HeldWorkerId, used_until_us};
 use crate::args;
-use crate::lease::{self, AcquireRequest, Granted, LEASE, LeaseState, NewHolder, SlotPreference, pending};
+use crate::lease::{self, AcquireRequest, Granted, NewHolder, pending};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::{Composite, form_row, text_arg};
-use crate::pg::spi::{Query, value};
 use crate::pg::timestamp;
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
-use std::collections::HashSet;
 use std::time::Duration;
 
 /// The arguments after the pool.
@@ -59,7 +58,7 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let ttl_us = lease_ttl_us.unwrap_or(bounds.ttl_us).min(bounds.ttl_us);
     let rectangle = Rectangle::grant(used_until_us(pool, granted.slot), reached_us, ttl_us, &bounds)
         .unwrap_or_else(|not_before_us| errors::begins_too_far(pool, granted.slot, not_before_us, &bounds).raise());
-    holder.save(rectangle);
+    holder.begin(rectangle, request.owner.as_deref());
     announce_wait(&holder, rectangle, reached_us);
     let columns = [
         granted.slot.into_datum(),
@@ -111,6 +110,7 @@ fn acquire_slot(
         name: pool,
         ttl_us: lease_ttl_us,
         holder: NewHolder { owner, data: None, bind_session: lease_ttl_us.is_none() },
+        shared: false,
         only_if_free: true,
         preference: Some(&WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) }),
         has_one_snapshot: false,
@@ -119,7 +119,7 @@ fn acquire_slot(
     // Callers of 0.7, which do not pass `reached`, do not call worker_confirm().
     let granted = if request.reached_us.is_some() { pending::confirmed_apart(take) } else { take() };
     let Some(granted) = granted else {
-        let slots = LeaseState::read(pool).definition.slots;
+        let slots = lease::defined(pool).map_or(0, |defined| defined.definition.slots);
         errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()
     };
     // Read again: during the wait the pool may have been moved, dropped or changed, and the history interrupted.
@@ -137,68 +137,5 @@ fn announce_wait(holder: &HeldWorkerId, rectangle: Rectangle, reached_us: i64) {
 
 /// The ttl of a pool. Raises 42704 if it is not defined.
 fn pool_ttl_us(pool: &str) -> i64 {
-    let lease = LeaseState::read(pool);
-    if lease.definer.is_none() {
-        errors::unknown_pool(pool).raise();
-    }
-    lease.definition.ttl_us
+    lease::defined(pool).unwrap_or_else(|| errors::unknown_pool(pool).raise()).definition.ttl_us
 }
-
-/// The worker ids of a pool that a new holder prefers, by the rectangles of their last holders.
-struct WorkerPreference<'a> {
-    pool: &'a str,
-    owner: Option<&'a str>,
-    /// The worker id that the caller asks for.
-    wanted: Option<i32>,
-}
-
-impl SlotPreference for WorkerPreference<'_> {
-    /// The wanted worker id, then the last one of the owner: each only if its rectangle is over.
-    fn first(&self) -> Vec<i32> {
-        let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
-        let candidates = self.wanted.into_iter().chain(last_of_owner());
-        candidates.filter(|worker_id| !is_ahead(self.pool, *worker_id)).collect()
-    }
-
-    fn last(&self) -> Vec<i32> {
-        AHEAD.read_latest(&[self.pool.into()], |row| value(row, 1))
-    }
-
-    fn ended(&self) -> HashSet<i32> {
-        OVER.read_latest(&[self.pool.into()], |row| value(row, 1)).into_iter().collect()
-    }
-}
-
-static LAST_OF_OWNER: Query = LEASE.query(
-    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
-     ORDER BY acquired_at DESC LIMIT 1",
-);
-
-/// The last worker id of an owner, unless another owner has had it since.
-fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
-    LAST_OF_OWNER.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
-}
-
-static IS_AHEAD: Query = LEASE.query(
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 \
-     AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
-);
-
-/// True if the rectangle of a worker id ends in the future, so that its next holder has to wait.
-fn is_ahead(pool: &str, worker_id: i32) -> bool {
-    !IS_AHEAD.read_latest(&[pool.into(), worker_id.into()], |_| ()).is_empty()
-}
-
-/// Worker ids whose next holder has to wait, the shortest wait first.
-static AHEAD: Query = LEASE.query(
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
-     ORDER BY not_after",
-);
-
-/// Worker ids whose rectangles are over: their holders can issue nothing more.
-static OVER: Query = LEASE.query(
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()",
-);

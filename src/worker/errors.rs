@@ -187,6 +187,12 @@ pub fn granted_from_both(worker_id: i32, from: &str, to: &str) -> Report {
     .hint(format!("Define a new pool with the same slots, and move \"{from}\" to it."))
 }
 
+pub fn shared(pool: &str, slot: i32) -> Report {
+    Report::new(ERRCODE_OBJECT_IN_USE, format!("cannot move worker pool \"{pool}\": a shared term of it is held"))
+        .detail(format!("It has the number {slot}."))
+        .hint(format!("Wait until it is released, or run SELECT lease_revoke({}, {slot});", quoted(pool)))
+}
+
 pub fn held(pool: &str, worker_id: i32) -> Report {
     Report::new(ERRCODE_OBJECT_IN_USE, format!("worker id {worker_id} of pool \"{pool}\" is held"))
         .detail("Its holder has not released it, and may issue ids under it.")

@@ -11,7 +11,7 @@ use pgrx::prelude::*;
 
 /// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
 /// Tokens stay valid under the new name. For the definer of both pools. Raises 22023 for two equal names, 42501 for
-/// another role, 42704 for an unknown pool, and 55006 if both pools have granted a worker id.
+/// another role, 42704 for an unknown pool, and 55006 if both pools have granted a worker id or a shared term is held.
 #[pg_extern(sql = "CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
@@ -33,6 +33,12 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     // Renewals wait for the rows, and then find no lease under the old name.
     let moved = spi::as_read_committed(|| {
         lease::lock_slots(from);
+        let pool = LeaseState::read(from);
+        let now = pool.now();
+        // It would exclude the holders of the other pool.
+        if let Some(term) = pool.terms.iter().find(|term| term.is_shared() && term.is_held(now)) {
+            errors::shared(from, term.slot).raise();
+        }
         if let Some(worker_id) = store::granted_from_both(from, to) {
             errors::granted_from_both(worker_id, from, to).raise();
         }

@@ -19,6 +19,7 @@ mod history;
 mod keeper;
 mod lease_file;
 mod manage;
+mod preference;
 mod renew;
 mod server;
 mod state;

@@ -4,7 +4,7 @@ use super::checks::{finite_us, require_own_transaction};
 use super::history;
 use super::store::HeldWorkerId;
 use crate::args;
-use crate::lease::{self, Granted, LeaseState, pending};
+use crate::lease::{self, Granted, pending};
 use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::{timestamp, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
@@ -35,7 +35,7 @@ fn worker_renew_compared(
     let held = holder.rectangle();
     holder.require_end(held, last_us);
     let rectangle = held.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds);
-    holder.save(rectangle);
+    holder.extend(rectangle);
     // SAFETY: the call's own fcinfo.
     unsafe { result(fcinfo, &renewed, rectangle) }
 }
@@ -58,14 +58,17 @@ fn worker_renew(
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let reached_us = split.map_or(bounds.now_us, |(_, reached_us)| reached_us);
     let rectangle = holder.rectangle().renewed(reached_us, renewed.ttl_us.min(bounds.ttl_us), &bounds);
-    holder.save(rectangle);
+    holder.extend(rectangle);
     // SAFETY: the call's own fcinfo.
     unsafe { result(fcinfo, &renewed, rectangle) }
 }
 
 fn checked_bounds(pool: &str, token: i64) -> PoolBounds {
     require_own_transaction(c"worker_renew()");
-    history::for_holder(pool, token).of_pool(LeaseState::read(pool).definition.ttl_us)
+    let history = history::for_holder(pool, token);
+    // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
+    let defined = lease::defined(pool).unwrap_or_else(|| lease::raise_stale(pool, token));
+    history.of_pool(defined.definition.ttl_us)
 }
 
 /// # Safety
@@ -102,17 +105,16 @@ pub fn release(
     xact::require_read_write(c"worker_release()");
     let slot = lease::slot_of(pool, token);
     let is_free = lease::release(pool, token);
-    let last_time = last_time.filter(|_| is_free);
-    if let Some(worker_id) = slot.filter(|_| last_time.is_some() || last_not_after.is_some()) {
+    if let Some(worker_id) = slot {
         // The row of the lease is locked, so no renewal is running.
         let holder = HeldWorkerId { pool, worker_id, token };
-        let held = holder.rectangle();
-        if let Some(last_not_after) = last_not_after {
+        let last_us = last_time.filter(|_| is_free).map(timestamp::to_us);
+        let held = (last_us.is_some() || last_not_after.is_some()).then(|| holder.rectangle());
+        if let Some((held, last_not_after)) = held.zip(last_not_after) {
             holder.require_end(held, timestamp::to_us(last_not_after));
         }
-        if let Some(last_time) = last_time {
-            let not_after_us = held.used_until_us(Some(timestamp::to_us(last_time)));
-            holder.save(Rectangle { not_after_us, ..held });
+        if is_free {
+            holder.end(held.filter(|_| last_us.is_some()).map(|held| held.used_until_us(last_us)));
         }
     }
     is_free

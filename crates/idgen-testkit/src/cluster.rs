@@ -14,7 +14,7 @@ use crate::builder::Builder;
 use crate::clock::FakeClock;
 use crate::connect::PORT;
 use crate::postmaster::{Postmaster, Stop, wait_for_death};
-use crate::procfs::poll;
+use crate::procfs::{Process, children, poll};
 use crate::settings::Settings;
 
 /// The limit for a start with recovery, for a stop, and for a restart after a crash.
@@ -168,6 +168,13 @@ impl Cluster {
     /// The clock of a cluster built with [`Builder::fake_clock`].
     pub fn clock(&self) -> &FakeClock {
         self.clock.as_ref().expect("this cluster was built without fake_clock()")
+    }
+
+    /// CPU time of the postmaster and of all its processes, including those that ended.
+    pub fn cpu_time(&self) -> Duration {
+        let postmaster = Pid::from_raw(self.pid_of_postmaster());
+        let processes = children(postmaster).into_iter().chain([postmaster]);
+        processes.filter_map(Process::cpu_time).sum()
     }
 
     pub fn pid_of_postmaster(&self) -> i32 {

@@ -34,6 +34,10 @@ pub fn record(coordinator: &Cluster) {
                  until_us bigint);
              CREATE FUNCTION public.record_grant() RETURNS trigger SECURITY DEFINER SET search_path = pg_catalog LANGUAGE plpgsql AS $$
              BEGIN
+                 -- Neither a grant nor a renewal.
+                 IF TG_OP = 'UPDATE' AND NEW.token = OLD.token AND NEW.not_after = OLD.not_after THEN
+                     RETURN NULL;
+                 END IF;
                  INSERT INTO public.recorded (worker_id, token, owner, from_us, until_us)
                  SELECT NEW.number, NEW.token, owner, {from}, {until}
                  FROM idgen.lease WHERE name = NEW.pool AND slot = NEW.number AND token = NEW.token;

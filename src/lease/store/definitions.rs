@@ -1,13 +1,41 @@
 //! The rows of `idgen.lease_definition`, names of leases, and texts about holders.
 
-use super::LEASE;
-use crate::pg::spi::{self, Query, text, user, value};
+use super::{LEASE, micros};
+use crate::pg::datum::Text;
+use crate::pg::spi::{self, Query, optional, text, user, value};
+use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
 
-static DEFINE: Query = Query::new(&LEASE, || define_text(", first_slot", ", $6", ", first_slot = excluded.first_slot"));
-/// With the SQL of 0.7, which has no column first_slot.
+/// The columns that the SQL of older releases lacks, with their values.
+#[derive(Clone, Copy)]
+pub enum NewColumns {
+    /// The SQL of 0.6 to 0.7, whose slots begin at 0.
+    None,
+    /// The SQL of 0.8 to 0.12.
+    FirstSlot(i32),
+    Notify {
+        first_slot: i32,
+        notify: bool,
+    },
+}
+
+impl NewColumns {
+    pub fn first_slot(self) -> Option<i32> {
+        match self {
+            NewColumns::None => None,
+            NewColumns::FirstSlot(first_slot) | NewColumns::Notify { first_slot, .. } => Some(first_slot),
+        }
+    }
+}
+
 static DEFINE_FROM_0: Query = Query::new(&LEASE, || define_text("", "", ""));
+static DEFINE_RANGE: Query =
+    Query::new(&LEASE, || define_text(", first_slot", ", $6", ", first_slot = excluded.first_slot"));
+static DEFINE: Query = Query::new(&LEASE, || {
+    define_text(", first_slot, notify", ", $6, $7", ", first_slot = excluded.first_slot, notify = excluded.notify")
+});
 
 fn define_text(column: &str, value: &str, change: &str) -> String {
     format!(
@@ -20,11 +48,40 @@ fn define_text(column: &str, value: &str, change: &str) -> String {
 }
 
 /// Defines a lease, or changes its definition and keeps its definer. False if the caller may not act as the definer.
-pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: Option<i32>) -> bool {
-    let query = if first_slot.is_some() { &DEFINE } else { &DEFINE_FROM_0 };
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, columns: NewColumns) -> bool {
     let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
-    args.extend(first_slot.map(DatumWithOid::from));
+    args.extend(columns.first_slot().map(DatumWithOid::from));
+    let query = match columns {
+        NewColumns::None => &DEFINE_FROM_0,
+        NewColumns::FirstSlot(_) => &DEFINE_RANGE,
+        NewColumns::Notify { notify, .. } => {
+            args.push(notify.into());
+            &DEFINE
+        }
+    };
     !query.write_latest(&args, |_| ()).is_empty()
+}
+
+static FIND: Query = Query::new(&LEASE, || {
+    format!(
+        "SELECT first_slot, slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",
+        micros("ttl"),
+        micros("lock_delay")
+    )
+});
+
+/// The definition of a lease, whatever the transaction's snapshot shows, and if observers are notified.
+pub fn find(name: &str) -> Option<(LeaseDefinition, bool)> {
+    let read = |row: &SpiHeapTupleData| {
+        let definition = LeaseDefinition {
+            first_slot: value(row, 1),
+            slots: value(row, 2),
+            ttl_us: value(row, 3),
+            lock_delay_us: value(row, 4),
+        };
+        (definition, value(row, 5))
+    };
+    FIND.read_latest(&[name.into()], read).pop()
 }
 
 static RENAME: Query =
@@ -44,6 +101,28 @@ static DROP_DEFINITION: Query =
 pub fn drop_all(name: &str) -> bool {
     let rows = DROP_ROWS.write_latest(&[name.into()], |_| ()).len();
     rows + DROP_DEFINITION.write_latest(&[name.into()], |_| ()).len() > 0
+}
+
+static DEPTH_AND_OWNER: Query = LEASE.query(
+    "SELECT depth, owner FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2",
+);
+
+/// The depth of a slot, and the owner of its current or last term.
+pub fn depth_and_owner(name: &str, slot: i32) -> Option<(i32, Option<String>)> {
+    DEPTH_AND_OWNER.read_latest(&[name.into(), slot.into()], number_and_owner).pop()
+}
+
+static SLOT_AND_OWNER: Query = LEASE.query(
+    "SELECT slot, owner FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2",
+);
+
+/// The slot of a token, and its owner.
+pub fn slot_and_owner(name: &str, token: i64) -> Option<(i32, Option<String>)> {
+    SLOT_AND_OWNER.read_latest(&[name.into(), token.into()], number_and_owner).pop()
+}
+
+fn number_and_owner(row: &SpiHeapTupleData) -> (i32, Option<String>) {
+    (value(row, 1), optional::<Text>(row, 2).map(String::from))
 }
 
 static REASSIGN: Query = LEASE.query(
@@ -84,10 +163,11 @@ const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
                       pg_catalog.date_trunc('second', acquired_at)) \
                       FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
 
-static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot"));
+static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot LIMIT $2"));
 
-pub fn holders(name: &str) -> Vec<Holder> {
-    HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
+/// The last holders of the lowest slots.
+pub fn holders(name: &str, count: i64) -> Vec<Holder> {
+    HOLDERS.read_latest(&[name.into(), count.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }
 
 static FOREIGN_HOLDERS: Query = LEASE.query("SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \

@@ -7,22 +7,33 @@ use crate::pg::datum::Text;
 use crate::pg::spi::{ExtensionTable, Query, optional, value};
 use crate::pg::{recovery, spi, system_clock};
 use crate::settings;
-use idgen_core::lease::{LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+pub mod abandoned;
+pub mod at_once;
+pub mod bound;
 pub mod definitions;
+pub mod slots;
 pub mod terms;
 pub mod versions;
 
 /// Slots and their terms. Queries on the other tables of leases use the rights of its owner, too.
 pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
 
+pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_definition");
+
 /// The clock of leases, CLOCK_BOOTTIME, as rows name it.
 fn clock() -> &'static str {
     system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise())
+}
+
+/// What applies to a lease that is not defined.
+pub fn undefined() -> LeaseDefinition {
+    LeaseDefinition { first_slot: 0, slots: 1, ttl_us: settings::lease_ttl_us(), lock_delay_us: 0 }
 }
 
 /// The definition of a lease, and its terms.
@@ -85,7 +96,7 @@ static READ: Query = Query::new(&LEASE, || {
          FROM (SELECT $1, 0) AS asked (name, first_slot) \
          LEFT JOIN LATERAL (SELECT slots, ttl, lock_delay, owner, first_slot FROM idgen.lease_definition AS stored \
                             WHERE stored.name OPERATOR(pg_catalog.=) asked.name) AS defined ON true \
-         LEFT JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) asked.name",
+         LEFT JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) asked.name AND lease.slot OPERATOR(pg_catalog.<) $3",
         micros("defined.ttl"),
         micros("defined.lock_delay")
     )
@@ -94,16 +105,22 @@ static READ: Query = Query::new(&LEASE, || {
 impl LeaseState {
     /// The committed state, whatever the transaction's snapshot shows.
     pub fn read(name: &str) -> Self {
-        Self::read_rows(name, false)
+        Self::read_rows(name, i32::MAX, false)
     }
 
     /// For a caller that wants a slot: the lock delay of an ended session begins when it is first seen here.
     pub fn read_to_acquire(name: &str) -> Self {
-        Self::read_rows(name, true)
+        Self::read_rows(name, i32::MAX, true)
     }
 
-    fn read_rows(name: &str, wants_slot: bool) -> Self {
-        let rows = READ.read_latest(&[name.into(), clock().into()], |row| {
+    /// The same without shared terms, for a caller that wants one.
+    pub fn read_to_share(name: &str) -> Self {
+        Self::read_rows(name, FIRST_SHARED, true)
+    }
+
+    /// Reads the rows of slots below a bound.
+    fn read_rows(name: &str, below: i32, wants_slot: bool) -> Self {
+        let rows = READ.read_latest(&[name.into(), clock().into(), below.into()], |row| {
             let definition: Option<LeaseDefinition> = optional(row, 10).map(|slots| LeaseDefinition {
                 first_slot: value(row, 13),
                 slots,
@@ -116,24 +133,23 @@ impl LeaseState {
         let (definition, definer) =
             rows.first().map(|(definition, definer, _)| (*definition, *definer)).unwrap_or_default();
         Self {
-            definition: definition.unwrap_or_else(|| LeaseDefinition {
-                first_slot: 0,
-                slots: 1,
-                ttl_us: settings::lease_ttl_us(),
-                lock_delay_us: 0,
-            }),
+            definition: definition.unwrap_or_else(undefined),
             definer,
             terms: rows.into_iter().filter_map(|(_, _, term)| term).collect(),
         }
     }
 
-    /// The time to compare these terms with. Looks up when this server began to write only if a term depends on it.
     pub fn now(&self) -> Now {
-        let now_us = system_clock::boot_us();
-        let needs_began = |term: &Term| !term.by_this_clock || term.session == Session::EndedWithServer;
-        let began_us = self.terms.iter().any(needs_began).then(recovery::began_to_write_us).flatten();
-        Now { now_us, began_us: began_us.unwrap_or(now_us) }
+        now_for(&self.terms)
     }
+}
+
+/// The time to compare these terms with. Looks up when this server began to write only if a term depends on it.
+pub fn now_for(terms: &[Term]) -> Now {
+    let now_us = system_clock::boot_us();
+    let needs_began = |term: &Term| !term.by_this_clock || term.session == Session::EndedWithServer;
+    let began_us = terms.iter().any(needs_began).then(recovery::began_to_write_us).flatten();
+    Now { now_us, began_us: began_us.unwrap_or(now_us) }
 }
 
 fn term(row: &SpiHeapTupleData, lock_delay_us: Option<i64>) -> Term {
@@ -263,12 +279,18 @@ static RAISE_TOKENS: Query = LEASE.query(
 /// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
 /// set the sequence back below tokens that other processes have drawn since.
 fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
-    static IS_RAISED: AtomicBool = AtomicBool::new(false);
-    if !IS_RAISED.load(Relaxed) {
+    if !has_raised_tokens() {
         with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_latest(&[], |_| ()));
-        IS_RAISED.store(true, Relaxed);
+        HAS_RAISED_TOKENS.store(true, Relaxed);
     }
     with_token_lock(Mode::Shared, work)
+}
+
+static HAS_RAISED_TOKENS: AtomicBool = AtomicBool::new(false);
+
+/// True if this process has raised the sequence. The transaction that raises it keeps a lock on it until its end.
+pub fn has_raised_tokens() -> bool {
+    HAS_RAISED_TOKENS.load(Relaxed)
 }
 
 /// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0.
@@ -300,6 +322,14 @@ static END: Query = LEASE.query(
 pub fn end(name: &str, slot: i32) {
     let now_us = system_clock::boot_us();
     END.write_latest(&[name.into(), slot.into(), now_us.into(), clock().into()], |_| ());
+}
+
+static REMOVE: Query =
+    LEASE.query("DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2");
+
+/// Removes a row that is locked, and whose term is over.
+pub fn remove(name: &str, slot: i32) {
+    REMOVE.write_latest(&[name.into(), slot.into()], |_| ());
 }
 
 static REVOKE: Query = LEASE.query(

@@ -3,7 +3,7 @@
 use super::{GRANTED, Granted, LEASE, clock, granted};
 use crate::pg::spi::{Query, optional, text, user, value};
 use crate::pg::system_clock;
-use pgrx::datum::DatumWithOid;
+use idgen_core::lease::FIRST_SHARED;
 
 /// The term of a token, if the caller may act as the holder's role.
 const HELD_TERM: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPERATOR(pg_catalog.=) $2 \
@@ -89,60 +89,47 @@ pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
 static REMOVE: Query = Query::new(&LEASE, || {
     format!(
         "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {HELD_TERM} \
-         AND lease.depth OPERATOR(pg_catalog.=) 1 \
-         AND NOT EXISTS (SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name) \
+         AND lease.depth OPERATOR(pg_catalog.=) 1 AND (lease.slot OPERATOR(pg_catalog.>=) {FIRST_SHARED} OR NOT EXISTS ( \
+             SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name)) \
          FOR UPDATE SKIP LOCKED) RETURNING slot"
     )
 });
-static RELEASE: Query = Query::new(&LEASE, || {
+static RELEASE: Query = Query::new(&LEASE, || release_text(""));
+static RELEASE_SLOT: Query =
+    Query::new(&LEASE, || release_text(&format!("AND lease.slot OPERATOR(pg_catalog.<) {FIRST_SHARED}")));
+
+fn release_text(condition: &str) -> String {
     format!(
         "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
          ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
          clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
          session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, \
          session_key = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session_key END, revoked = false \
-         WHERE {HELD_TERM} RETURNING depth"
+         WHERE {HELD_TERM} {condition} RETURNING depth"
     )
-});
+}
 
 /// Releases a term once, and returns the depth that is left. `None` if the token has no term. The token stays in the
-/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined lease is
-/// deleted unless a transaction has fenced, so that leases of one job each do not accumulate.
-pub fn release(name: &str, token: i64) -> Option<i32> {
-    let term: [DatumWithOid; 3] = [name.into(), token.into(), user().into()];
-    if !REMOVE.write_latest(&term, |_| ()).is_empty() {
-        return Some(0);
-    }
-    let (now_us, clock) = (system_clock::boot_us(), clock());
-    let [name, token, user] = term;
-    RELEASE.write_latest(&[name, token, user, now_us.into(), clock.into()], |row| value(row, 1)).pop()
+/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined lease, and that
+/// of a shared term, is deleted unless a transaction has fenced, so that such rows do not accumulate.
+pub fn release(name: &str, token: i64, is_defined: bool) -> Option<i32> {
+    let (user, now_us, clock) = (user(), system_clock::boot_us(), clock());
+    let update = |query: &Query| {
+        let args = [name.into(), token.into(), user.into(), now_us.into(), clock.into()];
+        query.write_latest(&args, |row| value(row, 1)).pop()
+    };
+    let remove = || REMOVE.write_latest(&[name.into(), token.into(), user.into()], |_| 0).pop();
+    let released = if is_defined { update(&RELEASE_SLOT) } else { None };
+    released.or_else(remove).or_else(|| update(&RELEASE))
 }
 
 static FENCE: Query =
     Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {HELD_TERM} FOR KEY SHARE"));
 
-/// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. False if the
-/// token has no term.
-pub fn fence(name: &str, token: i64) -> bool {
-    !FENCE.write_latest(&[name.into(), token.into(), user().into()], |_| ()).is_empty()
-}
-
-static IS_CURRENT: Query = LEASE.query(
-    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2 \
-     AND depth OPERATOR(pg_catalog.>) 0",
-);
-
-/// True if the token has a term, of any role.
-pub fn is_current(name: &str, token: i64) -> bool {
-    !IS_CURRENT.read_latest(&[name.into(), token.into()], |_| ()).is_empty()
-}
-
-static NAME_OF: Query = LEASE
-    .query("SELECT name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) $1 AND depth OPERATOR(pg_catalog.>) 0");
-
-/// The current lease of a token. Reads the whole table: the index has tokens after leases.
-pub fn name_of(token: i64) -> Option<String> {
-    NAME_OF.read_latest(&[token.into()], |row| text(row, 1)).pop()
+/// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. Returns the slot;
+/// `None` if the token has no term.
+pub fn fence(name: &str, token: i64) -> Option<i32> {
+    FENCE.write_latest(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
 }
 
 static SLOT_OF: Query = LEASE

@@ -2,19 +2,32 @@
 
 use super::LEASE;
 use crate::pg::datum::Text;
+use idgen_core::lease::FIRST_SHARED;
 use pgrx::prelude::*;
 
+/// Rows of a lease.
+pub enum Rows {
+    OfSlot(i32),
+    OfSlots,
+    Shared,
+}
+
 /// True if a committed transaction that the transaction's own snapshot does not show has inserted, changed or deleted
-/// the row of a slot. VACUUM keeps the dead versions as long as that snapshot exists.
-pub fn has_changed_since_snapshot(name: &str, slot: i32) -> bool {
+/// one of the rows. VACUUM keeps the dead versions as long as that snapshot exists.
+pub fn have_changed_since_snapshot(name: &str, rows: Rows) -> bool {
+    let (strategy, compare, slot) = match rows {
+        Rows::OfSlot(slot) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT4EQ, slot),
+        Rows::OfSlots => (pg_sys::BTLessStrategyNumber, pg_sys::F_INT4LT, FIRST_SHARED),
+        Rows::Shared => (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT4GE, FIRST_SHARED),
+    };
     let table = LEASE.lock(pg_sys::AccessShareLock);
     // SAFETY: the table is locked, and is a heap with a primary key of name and slot. `keys` outlives the scan, and
     // their types and collation are those of the columns. The scan returns tuples of pinned pages, which the next call
     // releases; no reference to them is kept. A transaction with one snapshot keeps it until its end.
     unsafe {
         let mut keys = [
-            key(1, pg_sys::F_TEXTEQ, pg_sys::DEFAULT_COLLATION_OID, Text::from(name).into_datum()),
-            key(2, pg_sys::F_INT4EQ, pg_sys::InvalidOid, slot.into_datum()),
+            key(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, Text::from(name).into_datum()),
+            key(2, strategy, compare, slot.into_datum()),
         ];
         let own = pg_sys::GetTransactionSnapshot();
         let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
@@ -39,12 +52,12 @@ pub fn has_changed_since_snapshot(name: &str, slot: i32) -> bool {
 
 /// # Safety
 /// The value is of the type that the function compares.
-unsafe fn key(column: i16, equal: u32, collation: pg_sys::Oid, value: Option<pg_sys::Datum>) -> pg_sys::ScanKeyData {
+unsafe fn key(column: i16, strategy: u32, compare: u32, value: Option<pg_sys::Datum>) -> pg_sys::ScanKeyData {
     let mut key = pg_sys::ScanKeyData::default();
     let value = value.unwrap_or(pg_sys::Datum::null());
-    let (strategy, any) = (pg_sys::BTEqualStrategyNumber as u16, pg_sys::InvalidOid);
-    // SAFETY: fills in the key, which is a local.
-    unsafe { pg_sys::ScanKeyEntryInitialize(&mut key, 0, column, strategy, any, collation, equal.into(), value) };
+    let (strategy, any, collation) = (strategy as u16, pg_sys::InvalidOid, pg_sys::DEFAULT_COLLATION_OID);
+    // SAFETY: fills in the key, which is a local. Integers have no collation, and ignore it.
+    unsafe { pg_sys::ScanKeyEntryInitialize(&mut key, 0, column, strategy, any, collation, compare.into(), value) };
     key
 }
 

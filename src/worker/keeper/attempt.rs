@@ -4,7 +4,7 @@
 //! and a standby that is promoted may not.
 
 use super::coordinator::{COORDINATOR_WAIT, Coordinator, is_loss};
-use super::run::{Keeper, is_interrupted, is_stop_requested};
+use super::run::{Keeper, is_interrupted, is_stop_requested, jitter};
 use crate::clock;
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::system_clock;
@@ -16,29 +16,51 @@ use idgen_core::worker::memory::RememberedLease;
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 impl Keeper {
-    /// Uses a new connection each time. An open connection would have to be watched, and would delay a stop of the
-    /// coordinator, which may be this server.
-    pub fn attempt(&mut self) -> Result<(), Error> {
+    /// Returns the pause until the next attempt. Keeps the connection, if the coordinator has room: a new one costs the
+    /// coordinator several times the CPU time of a renewal.
+    pub fn attempt(&mut self) -> Result<Duration, Error> {
         let reached_ms = self.reached_ms();
         remember_pool()?;
+        let mut coordinator = self.connect()?;
+        let is_renewed = self.lease_from(&mut coordinator, reached_ms)?;
+        // After a common start or a common outage, servers spread their renewals.
+        let pause = match is_renewed && self.failures == 0 {
+            true => self.pace.renew_after(jitter()),
+            false => self.pace.first_renewal_after(jitter()),
+        };
+        self.coordinator = Some(coordinator).filter(|coordinator| coordinator.stays_for(pause));
+        Ok(pause)
+    }
+
+    /// The connection of the last attempt, if it is usable, or a new one.
+    fn connect(&mut self) -> Result<Coordinator, Error> {
         let timeout = Timeout { duration: self.pace.patience(), event: &COORDINATOR_WAIT, is_interrupted };
         let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
-        let mut coordinator = Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout)?;
-        self.end_abandoned(&mut coordinator)?;
+        let kept = self.coordinator.take().and_then(|mut kept| kept.is_usable(pool, timeout).then_some(kept));
+        match kept {
+            Some(coordinator) => Ok(coordinator),
+            None => Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout),
+        }
+    }
+
+    /// Renews or acquires, and confirms. True if it has renewed.
+    fn lease_from(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<bool, Error> {
+        self.end_abandoned(coordinator)?;
         // Another coordinator than the one that granted the lease does not know it.
         let is_renewed = match newest_lease().filter(|lease| lease.coordinator == coordinator.identity) {
-            Some(lease) => self.renew(&mut coordinator, lease, reached_ms)?,
+            Some(lease) => self.renew(coordinator, lease, reached_ms)?,
             None => false,
         };
         if !is_renewed {
-            self.acquire(&mut coordinator, reached_ms)?;
+            self.acquire(coordinator, reached_ms)?;
         }
-        self.confirm(&mut coordinator, reached_ms)?;
+        self.confirm(coordinator, reached_ms)?;
         let host = coordinator.connection.host();
         SERVER_LEASE.exclusive(|lease| lease.coordinator.set(&host));
-        Ok(())
+        Ok(is_renewed)
     }
 
     /// The latest time of this server's ids, clock and requests, in milliseconds since 1970. The lease lasts from

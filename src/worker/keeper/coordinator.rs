@@ -2,6 +2,7 @@
 
 use super::run::is_stop_requested;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Resolver, Timeout};
+use crate::pg::session;
 use crate::pg::wait_event::WaitEvent;
 use crate::settings::Pool;
 use crate::worker::state::WorkerLease;
@@ -9,12 +10,16 @@ use idgen_core::worker::Rectangle;
 use idgen_core::worker::memory::CoordinatorId;
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection to the coordinator's database, which has identified itself.
 pub struct Coordinator {
     pub connection: Connection,
+    /// The connection string that it was opened with.
+    conninfo: CString,
     timeout: Timeout,
+    /// It may be used again until then; `None` if it has to be closed after this attempt.
+    usable_until: Option<Instant>,
     pub identity: CoordinatorId,
     /// The quoted schema of idgen's functions.
     schema: String,
@@ -22,14 +27,27 @@ pub struct Coordinator {
 
 /// Identifies the database, and sets up the session. `statement_timeout` ends a statement after the keeper has stopped
 /// waiting. Commits wait for the disk only: nothing would end a wait for a standby, and `worker_confirm()` waits for
-/// that.
+/// that. An idle session of the keeper is not ended. The last two columns: whether there is room for a connection that
+/// stays, and when the server has started. There is room if fewer than half of the connections are in use, and neither
+/// role nor database has a limit of its own.
 const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false), pg_catalog.set_config('synchronous_commit', 'local', false), \
-    pg_catalog.set_config('default_transaction_isolation', 'read committed', false) \
+    pg_catalog.set_config('default_transaction_isolation', 'read committed', false), \
+    pg_catalog.set_config('idle_session_timeout', '0', false), \
+    (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_get_activity(NULL) AS session \
+     WHERE session.usesysid IS NOT NULL) OPERATOR(pg_catalog.*) 2 \
+     OPERATOR(pg_catalog.<) pg_catalog.current_setting('max_connections')::pg_catalog.int8 \
+     AND database.datconnlimit OPERATOR(pg_catalog.<) 0 AND role.rolconnlimit OPERATOR(pg_catalog.<) 0, \
+    (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 \
     FROM pg_catalog.pg_control_system() AS control \
     JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
+    JOIN pg_catalog.pg_roles AS role ON role.rolname OPERATOR(pg_catalog.=) SESSION_USER \
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
     LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) extension.extnamespace";
+
+/// How long a connection is used. Then the keeper resolves the coordinator's name again, and asks again for room. The
+/// network may cut a connection that is idle for longer.
+const LONGEST_USE: Duration = Duration::from_mins(5);
 
 /// The ttl of the pool $1.
 const TTL: &str = "(SELECT ttl FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1)";
@@ -73,7 +91,26 @@ impl Coordinator {
             return Err(Error::new(format!("{}: the database does not have the extension idgen", connection.host())));
         };
         let identity = CoordinatorId { system_identifier: parse(&row, 0)?, database: parse(&row, 1)? };
-        Ok(Self { identity, connection, timeout, schema })
+        // A server that stops smartly waits for its clients, this process among them.
+        let is_this_server = parse::<i64>(&row, 8)? == session::server_start_us();
+        let has_room = row.get(7).cloned().flatten().as_deref() == Some("t");
+        let usable_until = (has_room && !is_this_server).then(|| Instant::now() + LONGEST_USE);
+        let conninfo = pool.coordinator.clone();
+        Ok(Self { connection, conninfo, timeout, usable_until, identity, schema })
+    }
+
+    /// True if the connection can be used again after a pause.
+    pub fn stays_for(&self, pause: Duration) -> bool {
+        self.usable_until.is_some_and(|until| Instant::now() + pause < until)
+    }
+
+    /// True if it leads to the pool's coordinator, with the same timeout, and the coordinator answers. So one that has
+    /// been restarted, or is silent, is noticed before a request whose answer would be lost.
+    pub fn is_usable(&mut self, pool: &Pool, timeout: Timeout) -> bool {
+        self.conninfo == pool.coordinator
+            && self.timeout.duration == timeout.duration
+            && self.stays_for(Duration::ZERO)
+            && self.connection.query(c"SELECT", &[], timeout.with_duration(timeout.duration / 2)).is_ok()
     }
 
     /// Acquires a worker id for the ttl of the pool, and returns that ttl. The lease lasts from the time that the

@@ -1,5 +1,6 @@
 //! The keeper's main loop: signals, settings, requests of sessions, and when to renew.
 
+use super::coordinator::Coordinator;
 use crate::clock;
 use crate::pg::libpq::{Error, Resolver};
 use crate::pg::wait_event::WaitEvent;
@@ -25,6 +26,8 @@ pub struct Keeper {
     pub abandoned: Option<RememberedLease>,
     /// The worker id to ask for without a lease: the last one.
     pub last_worker_id: Option<u32>,
+    /// The connection of the last attempt, if it stays open.
+    pub coordinator: Option<Coordinator>,
     pub resolver: Resolver,
     /// The index of the address to try first.
     pub first_address: usize,
@@ -55,6 +58,7 @@ impl Keeper {
             former: None,
             last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
             abandoned,
+            coordinator: None,
             resolver: Resolver::default(),
             first_address: 0,
             failures: 0,
@@ -119,6 +123,7 @@ impl Keeper {
         if pool == self.pool && !must_leave {
             return;
         }
+        self.coordinator = None;
         match &pool {
             Some(_) => self.change_pool(),
             None => self.leave_pool(),
@@ -157,7 +162,7 @@ impl Keeper {
     /// Makes one attempt, and reports its outcome. Returns the pause before the next attempt.
     fn attempt_and_report(&mut self) -> Duration {
         let pause = match self.attempt() {
-            Ok(()) => {
+            Ok(pause) => {
                 (self.failures, self.needed_ms) = (0, NO_REQUEST);
                 let failing_since_ms = SERVER_LEASE.exclusive(|lease| {
                     lease.last_error.clear();
@@ -166,7 +171,7 @@ impl Keeper {
                 if failing_since_ms.is_some() {
                     log!("the coordinator of worker pool \"{}\" answers again", self.pool_name());
                 }
-                self.pace.renew_after(jitter())
+                pause
             }
             // Not a failure: this process has ended the attempt.
             Err(_) if is_interrupted() => Duration::ZERO,
@@ -235,7 +240,7 @@ fn sleep_until_woken() {
 }
 
 /// Random in [0, 1).
-fn jitter() -> f64 {
+pub fn jitter() -> f64 {
     (session::random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
 }
 

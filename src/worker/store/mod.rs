@@ -6,6 +6,7 @@ use crate::pg::spi::{ExtensionTable, Query, text, value};
 use crate::pg::timestamp;
 use crate::worker::errors;
 use idgen_core::worker::Rectangle;
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
@@ -51,11 +52,34 @@ impl HeldWorkerId<'_> {
         last.unwrap_or_else(|| errors::bare_lease(self.pool, self.worker_id).raise()).0
     }
 
-    pub fn save(&self, rectangle: Rectangle) {
+    /// Inserts or replaces the row of the worker id, for a new holder.
+    pub fn begin(&self, rectangle: Rectangle, owner: Option<&str>) {
+        let mut args = Vec::from(self.row(rectangle));
+        if has_releases() {
+            args.push(owner.into());
+            BEGIN.write_latest(&args, |_| ());
+        } else {
+            BEGIN_FROM_0_12.write_latest(&args, |_| ());
+        }
+    }
+
+    /// Moves the end of the rectangle.
+    pub fn extend(&self, rectangle: Rectangle) {
+        EXTEND.write_latest(&self.row(rectangle), |_| ());
+    }
+
+    /// Records that the worker id was released, and the end of its rectangle if the holder reports an earlier one. The row
+    /// of a bare lease is that of an earlier holder, and stays.
+    pub fn end(&self, used_until_us: Option<i64>) {
+        let query = if has_releases() { &END } else { &END_FROM_0_12 };
+        let used_until = used_until_us.map(timestamp::from_us_or_infinity);
+        query.write_latest(&[self.pool.into(), self.worker_id.into(), self.token.into(), used_until.into()], |_| ());
+    }
+
+    fn row(&self, rectangle: Rectangle) -> [DatumWithOid<'_>; 5] {
         let [not_before, not_after] =
             [rectangle.not_before_us, rectangle.not_after_us].map(timestamp::from_us_or_infinity);
-        let Self { pool, worker_id, token } = *self;
-        SAVE.write_latest(&[pool.into(), worker_id.into(), token.into(), not_before.into(), not_after.into()], |_| ());
+        [self.pool.into(), self.worker_id.into(), self.token.into(), not_before.into(), not_after.into()]
     }
 
     /// Raises 55000 unless the rectangle ends where the caller was last told: another process has the token and renewed
@@ -67,11 +91,37 @@ impl HeldWorkerId<'_> {
     }
 }
 
-static SAVE: Query = WORKER_NUMBER.query(
-    "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after) VALUES ($1, $2, $3, $4, $5) \
-     ON CONFLICT (pool, number) DO UPDATE \
-     SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after",
+/// False with the SQL of 0.12, which has no columns owner and released.
+pub fn has_releases() -> bool {
+    WORKER_NUMBER.has_column(c"released")
+}
+
+static BEGIN: Query =
+    Query::new(&WORKER_NUMBER, || begin_text(", owner, released", ", $6, false", ", owner = $6, released = false"));
+static BEGIN_FROM_0_12: Query = Query::new(&WORKER_NUMBER, || begin_text("", "", ""));
+
+fn begin_text(columns: &str, values: &str, changes: &str) -> String {
+    format!(
+        "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after{columns}) \
+         VALUES ($1, $2, $3, $4, $5{values}) ON CONFLICT (pool, number) DO UPDATE \
+         SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after{changes}"
+    )
+}
+
+static EXTEND: Query = WORKER_NUMBER.query(
+    "UPDATE idgen.worker_number SET not_before = $4, not_after = $5 \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
 );
+
+static END: Query = Query::new(&WORKER_NUMBER, || end_text(", released = true"));
+static END_FROM_0_12: Query = Query::new(&WORKER_NUMBER, || end_text(""));
+
+fn end_text(change: &str) -> String {
+    format!(
+        "UPDATE idgen.worker_number SET not_after = COALESCE($4, not_after){change} \
+         WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3"
+    )
+}
 
 static CORRECT: Query = LEASE.query(
     "UPDATE idgen.worker_number AS known \

@@ -30,6 +30,7 @@ pages! {
     segments_run_as_shown: "docs/segments.md",
     locks_run_as_shown: "docs/locks.md",
     leases_run_as_shown: "docs/leases.md",
+    shared_leases_run_as_shown: "docs/shared-leases.md",
     worker_ids_run_as_shown: "docs/worker-ids.md",
     public_ids_run_as_shown: "docs/public-ids.md",
     configuration_runs_as_shown: "docs/configuration.md",

@@ -144,6 +144,7 @@ fn fence_lasts_as_long_as_its_subtransaction() {
         ("$fence; SAVEPOINT s; $fence; ROLLBACK TO s", true),
         ("$fence; SAVEPOINT s; $release; ROLLBACK TO s", true),
         ("$fence; SAVEPOINT s; $release; RELEASE s", false),
+        ("SAVEPOINT s; $fence; $release; ROLLBACK TO s", false),
         ("SAVEPOINT s; $fence; ROLLBACK TO s; $fence", true),
         ("DO $$ BEGIN $perform; RAISE 'x'; EXCEPTION WHEN raise_exception THEN NULL; END $$", false),
         ("DO $$ BEGIN $perform; EXCEPTION WHEN raise_exception THEN NULL; END $$", true),

@@ -1,6 +1,7 @@
 //! Leases on real servers: holders that pause, disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
 //! other clocks, and all kinds of transactions; the examples that use leases.
 
+mod abandoned;
 mod cost;
 mod definition;
 mod examples;
@@ -8,7 +9,9 @@ mod extension;
 mod fairness;
 mod fence;
 mod guard;
+mod linear;
 mod lowered_slots;
+mod notify;
 mod overtaking;
 mod paused;
 mod pooler;
@@ -19,9 +22,11 @@ mod semaphore;
 mod session;
 mod session_ends;
 mod several_slots;
+mod shared;
 mod snapshots;
 mod terms;
 mod unpreloaded;
+mod view_plans;
 mod waits;
 mod wake;
 mod worker_move;
@@ -30,6 +35,7 @@ use idgen_testkit::sql::{PATIENCE, column, value};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
 use postgres::Client;
+use std::hash::{BuildHasher, RandomState};
 
 /// A server with a statement timeout, so that no test hangs, and without fsync: these tests do not crash the machine.
 fn builder() -> Builder {
@@ -113,4 +119,8 @@ fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
         paused.is_some()
     });
     paused.expect("waited for")
+}
+
+fn random(limit: u64) -> usize {
+    (RandomState::new().hash_one(()) % limit) as usize
 }

@@ -1,7 +1,6 @@
 //! Paused holders: client processes count in a table under a lease and are stopped at random moments for longer than their
 //! term. With fences no count is lost. Without them, the control, some are.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, Paused, pause, rounds};
 use postgres::Client;
 
-use crate::{builder, counter};
+use crate::{builder, counter, random};
 
 const CLIENTS: usize = 6;
 
@@ -123,10 +122,6 @@ fn count(cluster: &Cluster, how: &str, counts: usize, take_overs: i64) -> Outcom
     let counter: i64 = value(&mut observer, "SELECT n FROM counter");
     let refused = outcomes.refused.load(Ordering::Relaxed);
     Outcome { counted: outcomes.counted(), refused, counter: counter as usize, take_overs: seen }
-}
-
-fn random(limit: u64) -> usize {
-    (RandomState::new().hash_one(()) % limit) as usize
 }
 
 #[test]

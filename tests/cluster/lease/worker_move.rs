@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{backend_pid, execute, expect_error, row, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, row, value};
 use idgen_testkit::{Cluster, grants, rounds};
 use postgres::Client;
 use postgres::error::SqlState;
@@ -194,6 +194,33 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// The renewal has read that there is no such pool, and then finds the term that was moved to it.
+#[test]
+fn renewal_that_begins_before_a_move_does_not_shorten_the_term() {
+    let cluster = pools();
+    let [mut mover, mut holder] = [cluster.client(), cluster.client()];
+    let (_, token) = acquire_worker(&mut holder, "a");
+    execute(&mut mover, "SELECT lease_drop('b')");
+    // Others may read, and wait before they write.
+    execute(&mut mover, "BEGIN; LOCK TABLE idgen.lease IN SHARE MODE");
+    define(&mut mover, "b");
+    execute(&mut mover, "SELECT worker_move('a', 'b')");
+    let pid = backend_pid(&mut holder);
+    std::thread::scope(|scope| {
+        let renewing = scope.spawn(|| expect_error(&mut holder, &renewal("b", token), "55000"));
+        // It fails at once, or waits for the table.
+        let waits = format!("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {pid}");
+        let mut observer = cluster.client();
+        cluster.wait_for(PATIENCE, "the renewal to end or to wait", || {
+            renewing.is_finished() || value::<Option<bool>>(&mut observer, &waits) == Some(true)
+        });
+        execute(&mut mover, "COMMIT");
+        renewing.join().unwrap();
+    });
+    let lasts = format!("SELECT expires_at > clock_timestamp() + '1 min' FROM idgen.leases WHERE token = {token}");
+    assert!(value::<bool>(&mut mover, &lasts), "{lasts}");
 }
 
 #[test]

@@ -15,11 +15,18 @@ fn builder() -> Builder {
 const LOCK: &str =
     "BEGIN; LOCK TABLE idgen.leases, idgen.stat_segment, idgen.lease, idgen.lease_definition, idgen.segment";
 
-/// The segment of each extension begins where no other one comes to, because segments begin at their start again.
+/// The first value of the segment of an extension. Segments of a new extension begin at their start again, so this one is
+/// above all values that the extension before it can draw, however long that lasts.
+fn first_value(round: usize) -> i64 {
+    round as i64 * 1_000_000_000_000
+}
+
+/// A deadlock with each session that acquires the lease would be certain if this defined the lease too: `lease_define` and
+/// the sessions lock its name, and the sessions then wait for the tables.
 fn recreate(round: usize) -> String {
     format!(
-        "DROP EXTENSION IF EXISTS idgen; CREATE EXTENSION idgen;
-         SELECT segment_create('t', start => {round}0000000, step => 20), lease_define('job', 2)"
+        "DROP EXTENSION IF EXISTS idgen; CREATE EXTENSION idgen; SELECT segment_create('t', start => {}, step => 20)",
+        first_value(round)
     )
 }
 
@@ -52,6 +59,9 @@ fn first_id(message: &SimpleQueryMessage) -> Option<i64> {
     row.get(0)?.parse().ok()
 }
 
+/// With a definition, the row of the lease stays when it is released.
+const DEFINE: &str = "SELECT lease_define('job', 2)";
+
 /// Statements that the sessions repeat during the drops. The test collects the ids in their first columns.
 const WORK: [&str; 8] = [
     "SELECT snowflake_next_many(20)",
@@ -68,6 +78,7 @@ const WORK: [&str; 8] = [
 fn drops_of_the_extension_under_load_break_nothing_smoke() {
     let cluster = builder().conf("idgen.segment_timeout", "1s").start();
     cluster.execute(&recreate(1));
+    cluster.execute(DEFINE);
     let is_over = AtomicBool::new(false);
     let succeeded = [const { AtomicUsize::new(0) }; WORK.len()];
     let mut seen: Vec<i64> = std::thread::scope(|scope| {
@@ -91,6 +102,7 @@ fn drops_of_the_extension_under_load_break_nothing_smoke() {
         while round < rounds(4, 200) {
             let before = succeeded.each_ref().map(|count| count.load(Relaxed));
             if attempt(&mut dropper, &format!("{LOCK}; {}; COMMIT", recreate(round))).is_some() {
+                execute(&mut dropper, DEFINE);
                 round += 1;
                 // Each kind of work succeeds under each extension.
                 cluster.wait_for(PATIENCE, "all sessions to work", || {
@@ -163,9 +175,8 @@ fn cursors_that_are_open_over_a_drop_repeat_nothing() {
     execute(&mut client, "ROLLBACK TO s");
     execute(&mut dba, &recreate(2));
     fetch(&mut client);
-    // Values of the new extension.
     let numbers = ids(&mut client, "FETCH 10 FROM single");
-    assert_eq!((numbers[0], numbers.len()), (20_000_000, 10));
+    assert_eq!((numbers[0], numbers.len()), (first_value(2), 10));
     execute(&mut client, "COMMIT");
     seen.extend(ids(&mut client, "SELECT snowflake_next_many(50)"));
     assert_eq!(assert_distinct(seen).len(), 110);

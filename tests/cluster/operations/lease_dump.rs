@@ -17,7 +17,7 @@ fn restored_database_has_the_lease_definitions_and_no_terms() {
         "CREATE ROLE definer;
          GRANT EXECUTE ON FUNCTION lease_define TO definer;
          SET ROLE definer;
-         SELECT lease_define('a', slots => 3, ttl => '5 min', lock_delay => '7 s', first_slot => 100);
+         SELECT lease_define('a', slots => 3, ttl => '5 min', lock_delay => '7 s', first_slot => 100, notify => true);
          RESET ROLE;
          CREATE TABLE guarded (n int);
          CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('a')",
@@ -36,7 +36,7 @@ fn restored_database_has_the_lease_definitions_and_no_terms() {
     let definition = "SELECT definition::text FROM idgen.lease_definition AS definition";
     let defined: String = value(&mut client, definition);
     assert_eq!(value::<String>(&mut restored, definition), defined);
-    assert!(defined.contains("(a,3,00:05:00,00:00:07,definer,100)"), "{defined}");
+    assert!(defined.contains("(a,3,00:05:00,00:00:07,definer,100,t)"), "{defined}");
     assert_eq!(value::<i64>(&mut restored, "SELECT count(*) FROM idgen.lease"), 0);
     assert_eq!(value::<i32>(&mut restored, "SELECT n FROM guarded"), 1);
     // Databases are independent, also under the same names.

@@ -118,7 +118,9 @@ impl Run {
         for function in functions {
             let succeeded = self.succeeded.contains_key(&function.signature);
             let needs_state = ROOMS_WITH_STATE.iter().any(|room| function.signature.starts_with(room));
-            assert!(succeeded != function.is_trigger || needs_state, "{} never succeeded", function.signature);
+            // Only queries of idgen may call it.
+            let is_refused = function.is_trigger || function.signature == "idgen.lease_lock_row(tid,boolean)";
+            assert!(succeeded != is_refused || needs_state, "{} never succeeded", function.signature);
         }
         for room in ROOMS_WITH_STATE {
             let calls: usize = self.succeeded.iter().filter(|(name, _)| name.starts_with(room)).map(|(_, n)| n).sum();

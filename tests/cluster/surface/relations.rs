@@ -32,6 +32,9 @@ pub const SETUP: &str = "
     CREATE TRIGGER t BEFORE INSERT OR UPDATE ON guarded_by_nothing FOR EACH ROW EXECUTE FUNCTION lease_guard();
     CREATE TABLE segment_like (version int, body text);
     CREATE TRIGGER t BEFORE INSERT OR UPDATE ON segment_like FOR EACH ROW EXECUTE FUNCTION idgen.segment_row();
+    CREATE TABLE definition_like (version int, body text);
+    CREATE TRIGGER t AFTER INSERT OR UPDATE ON definition_like FOR EACH ROW
+        EXECUTE FUNCTION idgen.lease_definition_changed();
     GRANT ALL ON ALL TABLES IN SCHEMA public TO ordinary;
     INSERT INTO versioned VALUES (1, 'x');
     INSERT INTO big VALUES (1, 'x');

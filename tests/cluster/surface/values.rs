@@ -227,6 +227,7 @@ impl<'a> Values<'a> {
             "regrole[]" => pick(self.rng, &["'{}'", "'{ordinary,-}'", "'{NULL}'"]).to_owned(),
             "bytea" => pick(self.rng, &["''", "'\\x00'", "sha256('')"]).to_owned(),
             "name" => "'x'".to_owned(),
+            "tid" => pick(self.rng, &["'(0,1)'", "'(4294967295,65535)'"]).to_owned(),
             "integer[]" => "'{}'".to_owned(),
             _ => panic!("no values for the type {type_name} of {argument}: add some"),
         }

@@ -7,6 +7,7 @@ mod claims;
 mod clients;
 mod history;
 mod keeper;
+mod large_pool;
 mod pool;
 mod rectangle;
 

@@ -54,6 +54,15 @@ SELECT lease_define('x', 1, '1 s', '-1 s');
 \echo :SQLSTATE
 SELECT lease_define('x', 1, '1 s', '25 h');
 SELECT lease_define('x', 1, '1 s', NULL);
+SELECT lease_define('x', notify => NULL);
+\echo :SQLSTATE
+
+-- watched by NOTIFY only if the last definition says so
+SELECT lease_define('watched'), lease_define('watched', notify => true);
+SELECT slots, notify FROM idgen.lease_definition WHERE name = 'watched';
+SELECT lease_define('watched', 2);
+SELECT slots, notify FROM idgen.lease_definition WHERE name = 'watched';
+SELECT lease_drop('watched');
 
 -- it belongs to its definer: another role can hold it, and nothing else
 RESET ROLE;

@@ -59,7 +59,7 @@ SELECT worker_id FROM worker_acquire('ids', 'x', '10 min');
 SELECT lease_define('bare', 2);
 SELECT slot, lease_release('bare', token)
 FROM (VALUES ('pod-1'), ('pod-2')) AS o (owner), lease_acquire('bare', owner => o.owner);
-SELECT worker_id FROM worker_acquire('bare', 'pod-2', '10 min');
+SELECT worker_id FROM worker_acquire('bare', 'pod-2', '10 min', prefer => 1);
 SELECT lease_revoke('bare', 1);
 SELECT lease_drop('bare');
 

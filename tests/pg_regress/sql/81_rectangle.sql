@@ -53,9 +53,9 @@ SELECT worker_id FROM worker_acquire('q', 'c', '1 min', prefer => 8);
 SELECT worker_id FROM worker_acquire('q', 'd', '1 min', prefer => -1);
 SELECT worker_release('q', :t5);
 SELECT worker_id FROM worker_acquire('q', 'e', '1 min', prefer => 5);
-SELECT token AS t6 FROM worker_acquire('q', 'f', '1 min', prefer => 6) \gset
-SELECT worker_release('q', :t6, clock_timestamp());
-SELECT worker_id FROM worker_acquire('q', 'g', '1 min', prefer => 6);
+SELECT token AS t3 FROM worker_acquire('q', 'f', '1 min', prefer => 3) \gset
+SELECT worker_release('q', :t3, clock_timestamp());
+SELECT worker_id FROM worker_acquire('q', 'g', '1 min', prefer => 3);
 
 -- no result that a rollback could take back
 \set VERBOSITY terse

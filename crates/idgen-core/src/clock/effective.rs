@@ -7,6 +7,10 @@ use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 /// issue.
 pub(super) const SAMPLE_EVERY_MS: i64 = 10;
 
+/// While ids are ahead, the effective clock is lowered this long after the last time at the latest. Twice the time after
+/// which one process does, so that others have to only if that one is late.
+pub(super) const LOWER_WITHIN_MS: i64 = 2 * SAMPLE_EVERY_MS;
+
 /// Smaller differences come from reading two clocks one after the other, or from the kernel slewing the clock.
 const STEP_NS: i64 = 1_000_000;
 
@@ -32,6 +36,9 @@ pub struct ForwardSteps {
 /// The wall clock has made no step far forward, or has taken it back.
 const NO_STEP: i64 = i64::MAX;
 
+/// The effective clock was not lowered since the wall clock has raised it.
+const NOT_LOWERED: i64 = i64::MIN;
+
 /// The state of the clocks. In shared memory, in cache lines of its own: see `Generator`.
 #[repr(C, align(128))]
 pub struct EffectiveClock {
@@ -41,6 +48,10 @@ pub struct EffectiveClock {
     sampled_ms: AtomicI64,
     /// The effective clock minus boot time. Raised by the wall clock and by a floor, lowered as ids fall back.
     offset_ns: AtomicI64,
+    /// Boot time at which ids were read to lower the effective clock, or `NOT_LOWERED`.
+    lowered_ns: AtomicI64,
+    /// Boot time at which a process took it on itself to do that.
+    claimed_ns: AtomicI64,
     /// The wall clock minus boot time at the last sample, to detect the next step.
     last_offset_ns: AtomicI64,
     steps: AtomicU64,
@@ -56,6 +67,8 @@ impl EffectiveClock {
             sampling: AtomicBool::new(false),
             sampled_ms: AtomicI64::new(reading.wall_ms()),
             offset_ns: AtomicI64::new(reading.offset_ns()),
+            lowered_ns: AtomicI64::new(NOT_LOWERED),
+            claimed_ns: AtomicI64::new(NOT_LOWERED),
             last_offset_ns: AtomicI64::new(reading.offset_ns()),
             steps: AtomicU64::new(0),
             largest_step_ns: AtomicI64::new(0),
@@ -84,7 +97,10 @@ impl EffectiveClock {
 
     fn note(&self, reading: Reading) -> Option<ClockStep> {
         let offset_ns = reading.offset_ns();
-        self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);
+        if self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed) < offset_ns {
+            // If the wall clock goes back, it leaves the effective clock here, and ids may be anywhere before.
+            self.lowered_ns.store(NOT_LOWERED, Ordering::Relaxed);
+        }
         self.sampled_ms.store(reading.wall_ms(), Ordering::Relaxed);
         let step_ns = offset_ns - self.last_offset_ns.swap(offset_ns, Ordering::Relaxed);
         self.note_forward(offset_ns, step_ns);
@@ -133,22 +149,49 @@ impl EffectiveClock {
         self.offset_ns.load(Ordering::Relaxed) - reading.offset_ns() >= STEP_NS
     }
 
+    /// The same by the last sample, for the hot path, which does not read the boot time.
+    #[inline]
+    pub fn was_ahead(&self) -> bool {
+        self.offset_ns.load(Ordering::Relaxed) - self.last_offset_ns.load(Ordering::Relaxed) >= STEP_NS
+    }
+
+    /// True if the caller has to lower the effective clock before it issues by it, because ids may have fallen back since
+    /// that was last done. One process at a time, and any process if that one is late: a burst then gets ids no further
+    /// ahead than they were, but for `LOWER_WITHIN_MS`.
+    pub fn claim_lowering(&self, reading: Reading) -> bool {
+        let is_past = |from_ns: i64, ms| reading.boot_ns.saturating_sub(from_ns) > ms * NS_PER_MS;
+        // Acquire: a process that finds the clock lowered sees where to.
+        let lowered_ns = self.lowered_ns.load(Ordering::Acquire);
+        if !is_past(lowered_ns, SAMPLE_EVERY_MS) || !self.is_ahead(reading) {
+            return false;
+        }
+        let claimed_ns = self.claimed_ns.load(Ordering::Relaxed);
+        let claim = || {
+            let claimed = (claimed_ns, reading.boot_ns);
+            self.claimed_ns.compare_exchange(claimed.0, claimed.1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        is_past(lowered_ns, LOWER_WITHIN_MS) || (is_past(claimed_ns, SAMPLE_EVERY_MS) && claim())
+    }
+
     /// Lowers the effective clock to where the next ids are (`next_ms`, the latest of any layout), but not below the
-    /// wall clock: a lead that ids have lost does not return. For the holder of the generators' lock, under which
-    /// `next_ms` was read and floors are raised: see `GeneratorTable::lower_clock`.
+    /// wall clock: a lead that ids have lost does not return. For a holder of the generators' lock, under which `next_ms`
+    /// was read and floors are raised: see `GeneratorTable::lower_clock`. Several processes may do this at the same time:
+    /// the clocks are read before the ids, so ids that are issued afterwards need not wait for a slow process.
     pub(crate) fn lower(&self, next_ms: i64, reading: Reading) {
         let offset_ns = self.offset_ns.load(Ordering::Relaxed);
         // Room for ids that other backends issue between two samples, so that they need not wait.
         let next_ns = next_ms.saturating_add(SAMPLE_EVERY_MS).saturating_mul(NS_PER_MS);
         let needed_ns = next_ns.saturating_sub(reading.boot_ns).max(reading.offset_ns());
-        if needed_ns < offset_ns {
-            // A failure means that a sample has raised the offset to the wall clock's. The next sample lowers it.
-            let _ = self.offset_ns.compare_exchange(offset_ns, needed_ns, Ordering::Relaxed, Ordering::Relaxed);
+        let lower = || self.offset_ns.compare_exchange(offset_ns, needed_ns, Ordering::Relaxed, Ordering::Relaxed);
+        // A failure means that a sample has raised the offset to the wall clock's, or another process has lowered it. If
+        // ids are still ahead, the next draw lowers it.
+        if needed_ns >= offset_ns || lower().is_ok() {
+            self.lowered_ns.fetch_max(reading.boot_ns, Ordering::Release);
         }
     }
 
     /// Raises the effective clock to a floor, so that ids that begin there need not wait. (A floor less than a
-    /// millisecond ahead is waited for.) For the holder of the generators' lock: see `lower`.
+    /// millisecond ahead is waited for.) For the exclusive holder of the generators' lock: see `lower`.
     pub(crate) fn raise(&self, floor_ms: i64, reading: Reading) {
         let offset_ns = floor_ms.saturating_mul(NS_PER_MS).saturating_sub(reading.boot_ns);
         self.offset_ns.fetch_max(offset_ns, Ordering::Relaxed);

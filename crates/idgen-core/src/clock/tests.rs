@@ -1,4 +1,4 @@
-use super::effective::SAMPLE_EVERY_MS;
+use super::effective::{LOWER_WITHIN_MS, SAMPLE_EVERY_MS};
 use super::mark::UNKNOWN;
 use super::record::{FILE, Record};
 use super::start::Evidence;
@@ -62,6 +62,37 @@ fn effective_clock_comes_back_as_far_as_ids_do() {
     clock.lower(i64::MIN, back(1000));
     assert_eq!(clock.now_ms(back(1000)), NOW_MS - 59_000);
     assert!(!clock.is_ahead(back(1000)));
+}
+
+#[test]
+fn one_process_lowers_the_clock_and_any_if_that_one_is_late() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let ahead = |boot_ms| reading(NOW_MS - 60_000 + boot_ms, boot_ms);
+    assert!(!clock.claim_lowering(reading(NOW_MS + 100, 100)), "ids are not ahead");
+    assert!(clock.claim_lowering(ahead(100)) && clock.claim_lowering(ahead(100)), "the clock was never lowered");
+    clock.lower(NOW_MS, ahead(100));
+    assert!(!clock.claim_lowering(ahead(100 + SAMPLE_EVERY_MS)));
+    let due_ms = 101 + SAMPLE_EVERY_MS;
+    assert!(clock.claim_lowering(ahead(due_ms)));
+    assert!(!clock.claim_lowering(ahead(due_ms)), "another process does");
+    let late_ms = 101 + LOWER_WITHIN_MS;
+    assert!(clock.claim_lowering(ahead(late_ms)) && clock.claim_lowering(ahead(late_ms)), "that one is late");
+    // Two processes lower it, one of them by older readings: the later time counts.
+    clock.lower(NOW_MS, ahead(late_ms));
+    clock.lower(NOW_MS, ahead(due_ms));
+    assert!(!clock.claim_lowering(ahead(late_ms + SAMPLE_EVERY_MS)));
+}
+
+#[test]
+fn clock_that_was_raised_by_a_wrong_wall_clock_is_lowered_at_once() {
+    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    clock.raise(NOW_MS + 60_000, reading(NOW_MS, 0));
+    clock.lower(NOW_MS + 60_000, reading(NOW_MS, 0));
+    assert!(!clock.claim_lowering(reading(NOW_MS + 1, 1)));
+    clock.sample(|| Some(reading(NOW_MS + 3_600_000, 2)));
+    assert!(!clock.was_ahead());
+    clock.sample(|| Some(reading(NOW_MS + 3, 3)));
+    assert!(clock.was_ahead() && clock.claim_lowering(reading(NOW_MS + 3, 3)));
 }
 
 #[test]

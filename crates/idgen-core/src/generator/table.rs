@@ -42,6 +42,8 @@ const FLOORS: usize = 1024;
 pub struct GeneratorTable<'a> {
     pub generators: &'a [Generator],
     pub tenants: &'a mut [Option<GeneratorTenant>],
+    /// Entries from here on have no tenant. Before it only the reserved one can be without.
+    occupied: usize,
     /// By hash of the space: spaces that left the table issued nothing at or after this time (milliseconds since 1970).
     /// A new tenancy begins at its floor, so a space that returns repeats no id. A space that left ahead of the clock
     /// pushes ahead only spaces that share its floor, and no further than it was itself.
@@ -51,7 +53,7 @@ pub struct GeneratorTable<'a> {
 impl<'a> GeneratorTable<'a> {
     /// Without floors: raise one before the first attachment. `tenants` has one entry for each generator.
     pub fn new(generators: &'a [Generator], tenants: &'a mut [Option<GeneratorTenant>]) -> Self {
-        Self { generators, tenants, floors_ms: [i64::MIN; FLOORS] }
+        Self { generators, tenants, occupied: 0, floors_ms: [i64::MIN; FLOORS] }
     }
 
     /// Finds the generator of a space. A space that has none gets a free generator, or the one that has been idle
@@ -67,6 +69,7 @@ impl<'a> GeneratorTable<'a> {
         }
         let index = if default == Some(space) { RESERVED } else { self.free_or_most_idle() };
         self.evict(index);
+        self.occupied = self.occupied.max(index + 1);
         let first_slot = space.first_slot_from(self.start_ms(&space));
         let handle = self.generators[index].begin(first_slot);
         self.tenants[index] =
@@ -80,7 +83,7 @@ impl<'a> GeneratorTable<'a> {
         for floor in self.floors_ms.iter_mut() {
             *floor = floor_ms.max(*floor);
         }
-        for (generator, tenant) in self.generators.iter().zip(self.tenants.iter_mut()) {
+        for (generator, tenant) in self.generators.iter().zip(&mut self.tenants[..self.occupied]) {
             let Some(tenant) = tenant else {
                 continue;
             };
@@ -93,8 +96,9 @@ impl<'a> GeneratorTable<'a> {
         effective.raise(floor_ms, reading);
     }
 
-    /// Lowers the effective clock to where the next ids are. Under the same lock as `raise_floor`: otherwise a floor
-    /// raised in between would be lost, and ids would wait until the wall clock gets there.
+    /// Lowers the effective clock to where the next ids are. Under the lock, which `raise_floor` holds exclusively:
+    /// otherwise a floor raised in between would be lost, and ids would wait until the wall clock gets there. The clocks
+    /// are read before.
     pub fn lower_clock(&self, effective: &EffectiveClock, reading: Reading) {
         effective.lower(self.next_ms(), reading);
     }
@@ -102,7 +106,8 @@ impl<'a> GeneratorTable<'a> {
     /// Ends every tenancy and makes ids begin at this time or later, because the worker id or its lease has changed. A
     /// backend that remembers a tenancy issues nothing by it, even if the new lease ends later.
     pub fn restart_at(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
-        (0..self.tenants.len()).for_each(|index| self.evict(index));
+        (0..self.occupied).for_each(|index| self.evict(index));
+        self.occupied = 0;
         self.raise_floor(floor_ms, effective, reading);
     }
 
@@ -113,8 +118,12 @@ impl<'a> GeneratorTable<'a> {
 
     /// Every tenant with the index of its generator and its first free slot.
     pub fn in_use(&self) -> impl Iterator<Item = (usize, &GeneratorTenant, u64)> {
-        let tenants = self.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, tenant.as_ref()?)));
-        tenants.map(|(index, tenant)| (index, tenant, self.generators[index].free_slot(tenant.handle)))
+        self.occupied().map(|(index, tenant)| (index, tenant, self.generators[index].free_slot(tenant.handle)))
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = (usize, &GeneratorTenant)> {
+        let tenants = self.tenants[..self.occupied].iter().enumerate();
+        tenants.filter_map(|(index, tenant)| Some((index, tenant.as_ref()?)))
     }
 
     /// The time of the latest id of any tenant, or the floor if that is later.
@@ -159,11 +168,8 @@ impl<'a> GeneratorTable<'a> {
     }
 
     fn find(&self, space: &IdSpace) -> Option<Attachment<GeneratorHandle>> {
-        let at = |(index, tenant): (usize, &Option<GeneratorTenant>)| {
-            let tenant = tenant.as_ref().filter(|tenant| tenant.space == *space)?;
-            Some(Attachment { index, handle: tenant.handle, is_new: false })
-        };
-        self.tenants.iter().enumerate().find_map(at)
+        let (index, tenant) = self.occupied().find(|(_, tenant)| tenant.space == *space)?;
+        Some(Attachment { index, handle: tenant.handle, is_new: false })
     }
 
     /// The start of a new space: its floor, or the end of all ids of its layout that this server issued under another
@@ -181,9 +187,9 @@ impl<'a> GeneratorTable<'a> {
 
     /// Never the reserved one.
     fn free_or_most_idle(&self) -> usize {
-        let mut others = self.tenants.iter().enumerate().skip(RESERVED + 1);
-        if let Some((index, _)) = others.find(|(_, tenant)| tenant.is_none()) {
-            return index;
+        let free = self.occupied.max(RESERVED + 1);
+        if free < self.tenants.len() {
+            return free;
         }
         let others = self.unused_by_tenant().filter(|(index, _)| *index != RESERVED);
         let most_idle = others.min_by_key(|(_, unused_ms)| *unused_ms);

@@ -257,6 +257,36 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Scans visit a part of the table, and miss no tenant. A table whose tenancies ended gives its places away again.
+    #[test]
+    fn scans_find_every_tenant(steps in prop::collection::vec((0usize..8, 0i64..9, 0usize..20), 1..60)) {
+        let mut server = Server::new(5);
+        server.default = Some(server.space(&tagged(0)).0);
+        let mut now_ms = NOW_MS;
+        for (tag, step, action) in steps {
+            now_ms += step;
+            match action {
+                0 => server.table.restart_at(now_ms, &server.effective, READING),
+                1 => server.raise_floor(now_ms),
+                _ => {
+                    let attached = server.attach(&tagged(tag));
+                    prop_assert_eq!(server.attach(&tagged(tag)).index, attached.index);
+                    server.draw(&tagged(tag), attached, now_ms);
+                }
+            }
+            let table = &server.table;
+            let tenants = table.tenants.iter().enumerate().filter_map(|(index, tenant)| tenant.map(|_| index));
+            prop_assert_eq!(table.in_use().map(|(index, ..)| index).collect::<Vec<_>>(), tenants.collect::<Vec<_>>());
+            let free = |(index, tenant): (usize, &Option<GeneratorTenant>)| {
+                tenant.map(|tenant| tenant.space.time_ms(table.generators[index].free_slot(tenant.handle)))
+            };
+            let latest_ms = table.tenants.iter().enumerate().filter_map(free).max();
+            prop_assert!(latest_ms.is_none_or(|latest_ms| table.next_ms() >= latest_ms));
+        }
+    }
+}
+
 /// W1: no id is issued under an old worker id, and the new one begins after the old one's ids, at its floor.
 #[test]
 fn restart_ends_every_tenancy_and_begins_at_the_floor_and_after_every_id() {

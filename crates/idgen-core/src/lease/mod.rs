@@ -4,8 +4,18 @@
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
+pub mod candidates;
+mod effects;
+
+pub use effects::{Effect, Effects};
+
 /// The most slots a lease can have: the number of worker ids in the widest preset.
 pub const MAX_SLOTS: i32 = 65_536;
+
+/// The first number for shared terms. Each has a number of its own, above those of slots.
+pub const FIRST_SHARED: i32 = MAX_SLOTS;
+/// How long the row of an undefined lease is kept after its term: a day.
+pub const ABANDONED_AFTER_US: i64 = 86_400_000_000;
 
 /// The definition of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +86,11 @@ pub enum Availability {
 }
 
 impl Term {
+    /// A shared term lets other shared ones be, and excludes all others.
+    pub fn is_shared(&self) -> bool {
+        self.slot >= FIRST_SHARED
+    }
+
     /// The term of a holder that has ended, as known from another source than the clock. A term by this clock keeps its
     /// end: the holder may renew it until then.
     pub fn of_ended_holder(self) -> Self {
@@ -107,6 +122,19 @@ impl Term {
         if from_us <= now.now_us { Availability::Since(from_us) } else { Availability::From(from_us) }
     }
 
+    /// True if the term of an undefined lease, or its release, is so long ago that its row can be deleted. A bound term
+    /// whose session has ended lasts its ttl after the last renewal: a holder without its session may renew it.
+    pub fn is_abandoned(&self, now: Now) -> bool {
+        let from_the_beginning = now.began_us.saturating_add(self.ttl_us);
+        let ended_us = match self.session {
+            Session::Lives => return false,
+            Session::EndedWithServer if self.by_this_clock => self.ends_us.max(from_the_beginning),
+            _ if self.by_this_clock => self.ends_us,
+            _ => from_the_beginning,
+        };
+        ended_us.saturating_add(ABANDONED_AFTER_US) <= now.now_us
+    }
+
     /// True if the holder still holds the slot. False during the lock delay.
     pub fn is_held(&self, now: Now) -> bool {
         self.depth > 0 && self.held_until_us(now).is_none_or(|until_us| now.now_us < until_us)
@@ -133,6 +161,9 @@ pub enum Choice {
 /// late as possible.
 pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], now: Now) -> Choice {
     let delay_us = definition.lock_delay_us;
+    if let Some(until_us) = all_over_at(terms.iter().filter(|term| term.is_shared()), delay_us, now) {
+        return Choice::Wait { until_us };
+    }
     let mut free: Vec<(i64, i32)> = Vec::new();
     let mut taken = 0;
     let mut until_us = None;
@@ -168,9 +199,37 @@ pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], n
     Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
 }
 
+/// When none of these terms counts any more, unless something changes: `None` if that is now, `Some(None)` if the time is
+/// not known.
+fn all_over_at<'a>(terms: impl Iterator<Item = &'a Term>, lock_delay_us: i64, now: Now) -> Option<Option<i64>> {
+    let ends = terms.filter_map(|term| match term.availability(lock_delay_us, now) {
+        Availability::Since(_) => None,
+        Availability::From(from_us) => Some(Some(from_us)),
+        Availability::WithSession => Some(None),
+    });
+    ends.reduce(|one, other| Some(one?.max(other?)))
+}
+
+/// The action of a caller at the head of the queue that wants a shared term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedChoice {
+    /// Begin a term, after these terms have ended, which exclude it.
+    Begin { ends: Vec<i32> },
+    /// As in [`Choice`].
+    Wait { until_us: Option<i64> },
+}
+
+/// Decides on a shared term, given the rows of slots; other shared terms do not matter.
+pub fn choose_shared(slots: &[Term], definition: &LeaseDefinition, now: Now) -> SharedChoice {
+    match all_over_at(slots.iter(), definition.lock_delay_us, now) {
+        Some(until_us) => SharedChoice::Wait { until_us },
+        None => SharedChoice::Begin { ends: slots.iter().map(|term| term.slot).collect() },
+    }
+}
+
 /// The slots whose expired terms must end before `slot` is granted, in ascending order.
 ///
-/// The holder of an expired term may renew it until the term is taken over. So expired terms count as holders, and the
+/// That includes all shared terms: those that were released too, since their holders may have fenced. The holder of an expired term may renew it until the term is taken over. So expired terms count as holders, and the
 /// grant takes over as many as needed to leave no more holders than slots: first those outside the current range, then
 /// those that expired first.
 pub fn to_end_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now) -> Vec<i32> {
@@ -178,17 +237,15 @@ pub fn to_end_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, no
         Availability::Since(since_us) => Some(since_us),
         Availability::From(_) | Availability::WithSession => None,
     };
-    let others = || terms.iter().filter(|term| term.slot != slot);
+    let shared = terms.iter().filter(|term| term.is_shared()).map(|term| term.slot);
+    let others = || terms.iter().filter(|term| term.slot != slot && !term.is_shared());
     let holders = others().filter(|term| term.depth > 0 || since(term).is_none()).count();
     let surplus = (holders + 1).saturating_sub(definition.slots as usize);
-    if surplus == 0 {
-        return Vec::new();
-    }
     let expired = others().filter(|term| term.depth > 0).filter_map(|term| Some((since(term)?, term.slot)));
     let mut expired: Vec<(bool, i64, i32)> =
         expired.map(|(since_us, slot)| (definition.has(slot), since_us, slot)).collect();
     expired.sort_unstable();
-    let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).collect();
+    let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).chain(shared).collect();
     slots.sort_unstable();
     slots
 }

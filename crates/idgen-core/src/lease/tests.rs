@@ -1,6 +1,9 @@
 use super::*;
 use proptest::prelude::*;
 
+mod candidates;
+mod effects;
+mod shared;
 mod world;
 
 const MS: i64 = 1000;
@@ -231,6 +234,28 @@ fn term_of_an_ended_holder_is_over_unless_this_clock_wrote_it() {
     let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
     let until_us = Some(now.began_us + 20 * MS);
     assert_eq!(choose(&[foreign.of_ended_holder()], &delayed, &[], now), Choice::Wait { until_us });
+}
+
+#[test]
+fn row_is_abandoned_a_day_after_its_term() {
+    const DAY: i64 = ABANDONED_AFTER_US;
+    let now = Now { now_us: 10 * DAY, began_us: 5 * DAY };
+    let long_ago = held(0, now.now_us - DAY);
+    assert!(long_ago.is_abandoned(now));
+    assert!(!held(0, now.now_us - DAY + 1).is_abandoned(now));
+    assert!(Term { depth: 0, ..long_ago }.is_abandoned(now));
+    let bound = |session| Term { session, ..long_ago };
+    assert!(!bound(Session::Lives).is_abandoned(now));
+    assert!(bound(Session::Ended { since_us: now.now_us }).is_abandoned(now));
+    assert!(!Term { session: Session::Ended { since_us: 0 }, ..held(0, now.now_us) }.is_abandoned(now));
+    // By another clock, from when this server began, whatever its end says.
+    for session in [Session::None, Session::EndedWithServer] {
+        let foreign = Term { by_this_clock: false, session, ..held(0, 0) };
+        let began = |began_us| Now { began_us, ..now };
+        assert!(foreign.is_abandoned(began(now.now_us - DAY - foreign.ttl_us)));
+        assert!(!foreign.is_abandoned(began(now.now_us - DAY - foreign.ttl_us + 1)));
+    }
+    assert!(!bound(Session::EndedWithServer).is_abandoned(Now { began_us: now.now_us - DAY, ..now }));
 }
 
 #[test]

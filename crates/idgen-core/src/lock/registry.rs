@@ -24,18 +24,26 @@ pub enum Lookup {
     Full,
 }
 
+/// The index of a lock in a table of this size.
+#[inline]
+pub fn home(size: usize, database: u32, key: i64) -> usize {
+    // A key is a hash already. The database, multiplied into the upper bits, keeps equal names of many databases apart.
+    let hash = (key as u64 >> 32) as u32 ^ database.wrapping_mul(0x9E37_79B9);
+    // Scaling is cheaper than a remainder.
+    ((u64::from(hash) * size as u64) >> 32) as usize
+}
+
 /// The indexes of the entries that may hold a key, in a table of this size.
 pub fn candidates(size: usize, database: u32, key: i64) -> impl Iterator<Item = usize> {
-    // A key is a hash already; the database keeps equal names of many databases apart. Scaling the upper half to the
-    // size is cheaper than a remainder.
-    let first = ((((key as u64 >> 32) ^ u64::from(database)) * size as u64) >> 32) as usize;
+    let first = home(size, database, key);
     (0..WAYS.min(size)).map(move |way| {
         let index = first + way;
         if index < size { index } else { index - size }
     })
 }
 
-/// Looks up a name. `at` returns the entry at an index; `in_use` is true if a session holds or waits for its lock.
+/// Looks up a name. `at` returns the entry at an index; `in_use` is false only if no session holds its lock or waits for
+/// it.
 pub fn look_up(
     size: usize,
     wanted: NameEntry,

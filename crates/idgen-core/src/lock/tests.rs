@@ -1,4 +1,4 @@
-use super::registry::{Lookup, NameEntry, WAYS, candidates, look_up};
+use super::registry::{Lookup, NameEntry, WAYS, candidates, home, look_up};
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -21,6 +21,16 @@ fn keys_of_known_names_never_change() {
 fn keys_of_a_million_names_differ() {
     let keys: HashSet<i64> = (0..1_000_000).map(|n| NameHash::of(&format!("order:{n}")).key).collect();
     assert_eq!(keys.len(), 1_000_000);
+}
+
+/// PostgreSQL numbers databases nearly in a row.
+#[test]
+fn equal_names_of_many_databases_have_different_homes() {
+    let key = NameHash::of("nightly-report").key;
+    for size in [64, 4096, 16_384] {
+        let homes: HashSet<usize> = (16_384..16_384 + 48).map(|database| home(size, database, key)).collect();
+        assert!(homes.len() > 40, "{} of 48 in a table of {size}", homes.len());
+    }
 }
 
 #[test]

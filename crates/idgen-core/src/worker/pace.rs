@@ -18,10 +18,16 @@ const SOON: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Pace {
-    /// From one renewal to the next: a third of the ttl, 10 % more or less, so that servers that started together drift
+    /// From one renewal to the next: a third of the ttl, 10 % more or less, so that servers that renew together drift
     /// apart. `jitter` is random in [0, 1), here and below.
     pub fn renew_after(self, jitter: f64) -> Duration {
         (self.ttl / RENEWALS).mul_f64(0.9 + 0.2 * within_one(jitter))
+    }
+
+    /// From a grant, or the end of an outage, to the next renewal: random within a third of the ttl. So the renewals of
+    /// servers that began together are spread evenly from then on.
+    pub fn first_renewal_after(self, jitter: f64) -> Duration {
+        (self.ttl / RENEWALS).mul_f64(within_one(jitter))
     }
 
     /// From the end of a failed try to the next one. Short at first, because the lease may still be saved. Then longer,
@@ -55,7 +61,8 @@ mod tests {
     #[test]
     fn lease_has_time_to_try_a_silent_host_and_the_next_one() {
         let pace = pace(30_000);
-        assert!(pace.renew_after(1.0) + pace.patience() * 2 + pace.retry_after(1, 1.0) < pace.ttl);
+        // Half of the patience is for the connection of the attempt before.
+        assert!(pace.renew_after(1.0) + pace.patience() * 5 / 2 + pace.retry_after(1, 1.0) < pace.ttl);
     }
 
     #[test]
@@ -88,6 +95,14 @@ mod tests {
             let pace = pace(ttl_ms);
             prop_assert!(pace.renew_after(jitter) * 5 < pace.ttl * 2);
             prop_assert!(pace.retry_after(failures, jitter) <= pace.ttl / 6);
+        }
+
+        #[test]
+        fn first_renewals_are_spread_over_the_first_third(ttl_ms in 100u64..86_400_000, jitter in 0.0..1.0f64) {
+            let (pace, third) = (pace(ttl_ms), Duration::from_millis(ttl_ms) / 3);
+            prop_assert!(pace.first_renewal_after(jitter) <= third);
+            let half = pace.first_renewal_after(0.5);
+            prop_assert_eq!(jitter < 0.5, pace.first_renewal_after(jitter) < half);
         }
 
         #[test]

@@ -8,7 +8,7 @@ use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue};
 use idgen_core::tenancy::{Attachment, Ended};
 use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use loom::sync::{Arc, Mutex};
+use loom::sync::{Arc, RwLock};
 
 /// 2026-01-01.
 const NOW_MS: i64 = 1_767_225_600_000;
@@ -29,29 +29,31 @@ type Attached = Attachment<GeneratorHandle>;
 
 struct Server {
     generators: &'static [Generator],
-    table: Mutex<GeneratorTable<'static>>,
+    table: RwLock<GeneratorTable<'static>>,
 }
 
 impl Server {
     /// Leaks the generators: a table in shared memory lives as long as the server.
     fn new(size: usize) -> Arc<Self> {
         let generators: &'static [Generator] = (0..size).map(|_| Generator::new()).collect::<Vec<_>>().leak();
-        Arc::new(Self { generators, table: Mutex::new(GeneratorTable::new(generators, vec![None; size].leak())) })
+        Arc::new(Self { generators, table: RwLock::new(GeneratorTable::new(generators, vec![None; size].leak())) })
     }
 
     fn attach(&self, text: &str) -> Attached {
         let (space, layout) = layout(text);
-        self.table.lock().unwrap().attach(space, (layout, Node::default()), None)
+        self.table.write().unwrap().attach(space, (layout, Node::default()), None)
     }
 
-    fn lower_clock(&self, effective: &EffectiveClock, reading: Reading) {
-        if effective.is_ahead(reading) {
-            self.table.lock().unwrap().lower_clock(effective, reading);
+    /// The limit of ids without a drift.
+    fn limit_ms(&self, effective: &EffectiveClock, reading: Reading) -> i64 {
+        if effective.claim_lowering(reading) {
+            self.table.read().unwrap().lower_clock(effective, reading);
         }
+        effective.now_ms(reading)
     }
 
     fn raise_floor(&self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
-        self.table.lock().unwrap().raise_floor(floor_ms, effective, reading);
+        self.table.write().unwrap().raise_floor(floor_ms, effective, reading);
     }
 
     fn issue(&self, text: &str, attached: Attached, want: u64, bounds: &Bounds) -> Result<Issue, Ended> {
@@ -224,7 +226,7 @@ fn issue_against_a_change_of_worker_id() {
             }
         });
         {
-            let mut table = server.table.lock().unwrap();
+            let mut table = server.table.write().unwrap();
             let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
             table.restart_at(NEW_FIRST_MS, &EffectiveClock::new(reading), reading);
             mark.set_lease_end(NOW_MS + 10);
@@ -251,8 +253,8 @@ fn lowering_the_clock_against_observe() {
         let server = Server::new(2);
         let attached = server.attach(LAYOUT);
         let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
-        let sampled = effective.clone();
-        let sampler = spawn(&server, move |server| server.lower_clock(&sampled, reading));
+        let lowered = effective.clone();
+        let sampler = spawn(&server, move |server| server.limit_ms(&lowered, reading));
         let bounds = Bounds { limit_ms: AHEAD_MS, ..bounds(NOW_MS) };
         let issuer = spawn(&server, move |server| server.issue(LAYOUT, attached, 1, &bounds).unwrap());
         server.raise_floor(OBSERVED_MS, &effective, reading);
@@ -260,6 +262,31 @@ fn lowering_the_clock_against_observe() {
         issuer.join().unwrap();
         let now_ms = effective.now_ms(reading);
         assert!(now_ms >= OBSERVED_MS, "ids at the floor wait for {} ms", OBSERVED_MS - now_ms);
+    });
+}
+
+/// S3: a lost lead does not return. The effective clock is far ahead of the ids, and several backends draw at once. Each
+/// lowers it first, or finds it lowered.
+#[test]
+fn bursts_at_once_after_a_pause() {
+    const AHEAD_MS: i64 = NOW_MS + 7_200_000;
+    /// Room for ids between two samples.
+    const ROOM_MS: i64 = 10;
+    let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
+    loom::model(move || {
+        let server = Server::new(2);
+        let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
+        server.raise_floor(NOW_MS, &effective, reading);
+        let attached = server.attach(LAYOUT);
+        let burst = move |server: &Server, effective: &EffectiveClock| {
+            let limit_ms = server.limit_ms(effective, reading);
+            assert!(limit_ms <= NOW_MS + ROOM_MS, "{} ms ahead of the ids", limit_ms - NOW_MS);
+            server.issue(LAYOUT, attached, 100, &Bounds { limit_ms, ..bounds(NOW_MS) }).unwrap();
+        };
+        let shared = effective.clone();
+        let other = spawn(&server, move |server| burst(server, &shared));
+        burst(&server, &effective);
+        other.join().unwrap();
     });
 }
 
@@ -283,7 +310,7 @@ fn settled_id_is_committed() {
             id
         });
         server.draw(LAYOUT, attached, 1, NOW_MS).unwrap();
-        let before_next = || (space, server.table.lock().unwrap().id_before_next(&space));
+        let before_next = || (space, server.table.read().unwrap().id_before_next(&space));
         let (_, settled) = settled(&layout, before_next, || transaction.0.get().into_iter().collect());
         let was_committed = transaction.1.load(Ordering::Relaxed);
         let id = writer.join().unwrap();

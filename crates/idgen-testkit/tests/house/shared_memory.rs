@@ -9,8 +9,10 @@ const PARTS: &str = "
  0  idgen earliest draws      src/snowflake/earliest_draw.rs
  0  idgen lease conditions    src/lease/queue.rs
  0  idgen lease counters      src/lease/stats.rs
+ 0  idgen lease sweeps        src/lease/sweep.rs
  0  idgen lock holders        src/lock/holds.rs
  0  idgen lock names          src/lock/registry.rs
+ 0  idgen lock uses           src/lock/holds.rs
  0  idgen reset time          src/reset_time.rs
  0  idgen segment rings       src/segment/state.rs
  0  idgen segment slots       src/segment/state.rs

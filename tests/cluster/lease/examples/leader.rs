@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use idgen_testkit::sql::{PATIENCE, column, execute};
+use idgen_testkit::sql::{PATIENCE, column, execute, value};
 use idgen_testkit::{Cluster, Example, Proxy, rounds};
 use postgres::Client;
 
@@ -149,24 +149,95 @@ fn leader_that_is_paused_during_a_renewal_does_not_count_from_the_answer() {
     assert_one_leader_at_a_time(&cluster, vec![paused, next]);
 }
 
+const OBSERVER: &str = "pg_stat_activity WHERE query LIKE 'SELECT data->>%'";
+
+fn start_to_stand(cluster: &Cluster, address: &str, ttl: &str) -> Example {
+    start(cluster, "leader.py", &["stand", "scheduler", address, ttl])
+}
+
+/// An observer of the lease, and what it must have printed.
+struct Observed<'a> {
+    cluster: &'a Cluster,
+    observer: Example,
+    seen: Vec<String>,
+}
+
+impl<'a> Observed<'a> {
+    fn start(cluster: &'a Cluster) -> Self {
+        cluster.execute("SELECT lease_define('scheduler', notify => true), lease_define('other', notify => true)");
+        let observer = start(cluster, "leader.py", &["watch", "scheduler"]);
+        Self { cluster, observer, seen: Vec::new() }
+    }
+
+    fn sees(&mut self, line: &str) {
+        self.seen.push(line.to_owned());
+        self.cluster.wait_for(PATIENCE, line, || self.observer.lines() == self.seen);
+    }
+
+    /// The last statement of the observer's session, with its time.
+    fn last_query(&self) -> String {
+        value(&mut self.cluster.client(), &format!("SELECT query_start || ' ' || pid FROM {OBSERVER}"))
+    }
+
+    /// For longer than an observer would wait that polls each second, and not about another lease.
+    fn asks_nothing(&self) {
+        let mut client = self.cluster.client();
+        let last = self.last_query();
+        execute(&mut client, "SELECT lease_release('other', token) FROM lease_acquire('other')");
+        let idle = format!("SELECT clock_timestamp() > state_change + interval '3 s' FROM {OBSERVER}");
+        self.cluster.wait_for(PATIENCE, "three seconds without a query of the observer", || value(&mut client, &idle));
+        assert_eq!(self.last_query(), last);
+    }
+}
+
 #[test]
-fn observers_see_each_leader_and_a_resigning_one_is_followed_at_once() {
+fn observer_sees_each_leader_and_asks_nothing_in_between() {
     let cluster = builder().start_with_extension();
-    let stand = |address: &str, ttl: &str| start(&cluster, "leader.py", &["stand", "scheduler", address, ttl]);
-    let observer = start(&cluster, "leader.py", &["watch", "scheduler"]);
-    let mut seen: Vec<String> = Vec::new();
-    let mut sees = |line: &str| {
-        seen.push(line.to_owned());
-        cluster.wait_for(PATIENCE, line, || observer.lines() == seen);
-    };
-    sees("no leader");
-    let mut killed = stand("a:1", "0.5");
-    sees("a:1 leads");
+    let mut observed = Observed::start(&cluster);
+    observed.sees("no leader");
+    observed.asks_nothing();
+    // It expires, and nothing is notified.
+    let mut killed = start_to_stand(&cluster, "a:1", "0.5");
+    observed.sees("a:1 leads");
     killed.kill();
-    sees("no leader");
-    let mut resigning = stand("b:2", "300");
-    sees("b:2 leads");
-    let next = stand("c:3", "300");
+    observed.sees("no leader");
+    let mut revoked = start_to_stand(&cluster, "b:2", "300");
+    observed.sees("b:2 leads");
+    observed.asks_nothing();
+    revoked.kill();
+    cluster.execute("SELECT lease_revoke('scheduler')");
+    observed.sees("no leader");
+
+    let mut resigning = start_to_stand(&cluster, "c:3", "300");
+    observed.sees("c:3 leads");
+    terminate(&resigning);
+    let (status, errors) = resigning.wait(&cluster);
+    assert!(status.success(), "{errors}");
+    observed.sees("no leader");
+}
+
+#[test]
+fn observer_sees_the_leader_that_began_while_it_was_disconnected() {
+    let cluster = builder().start_with_extension();
+    let mut observed = Observed::start(&cluster);
+    observed.sees("no leader");
+    // It begins to listen after the grant.
+    execute(
+        &mut cluster.client(),
+        &format!(
+            "BEGIN; SELECT lease_acquire('scheduler', '1 day', data => '{{\"address\": \"x:9\"}}');
+             SELECT pg_terminate_backend(pid, 60000) FROM {OBSERVER}; COMMIT"
+        ),
+    );
+    observed.sees("x:9 leads");
+}
+
+#[test]
+fn resigning_leader_is_followed_at_once() {
+    let cluster = builder().start_with_extension();
+    let mut resigning = start_to_stand(&cluster, "b:2", "300");
+    cluster.wait_for(PATIENCE, "a leader", || leads(&resigning));
+    let next = start_to_stand(&cluster, "c:3", "300");
     wait_for_one(
         &cluster,
         "a candidate to wait",
@@ -177,7 +248,7 @@ fn observers_see_each_leader_and_a_resigning_one_is_followed_at_once() {
     let (status, errors) = resigning.wait(&cluster);
     assert!(status.success(), "{errors}");
     // The ttl of the one before is not over.
-    sees("c:3 leads");
+    cluster.wait_for(PATIENCE, "the next leader", || leads(&next));
     let tokens: Vec<i64> = column(&mut cluster.client(), "SELECT token FROM idgen.leases");
     assert_eq!(next.lines(), [format!("leads under token {}", tokens[0])]);
 }

@@ -2,7 +2,8 @@
 //! release.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{column, execute, row, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, row, value};
+use postgres::fallible_iterator::FallibleIterator;
 
 use super::{current, install, releases};
 
@@ -40,6 +41,34 @@ fn ownership_commands_work_with_the_sql_of_every_release() {
         execute(&mut client, "DROP OWNED BY boss");
         assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_extension WHERE extname = 'idgen'"), 0);
     }
+}
+
+/// The SQL of 0.12 has five arguments, and nothing to watch.
+#[test]
+fn lease_of_the_sql_of_0_12_is_watched_only_after_its_upgrade() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.12.0'");
+    let (mut listener, mut client) = (cluster.client(), cluster.client());
+    execute(&mut listener, "LISTEN idgen_lease");
+    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 100)");
+    let term = "SELECT slot FROM (SELECT slot, lease_release('p', token) FROM lease_acquire('p')) AS term";
+    assert_eq!(value::<i32>(&mut client, term), 100);
+    execute(&mut client, "SELECT lease_acquire('p'), lease_revoke('p', 101), lease_define('q'), lease_drop('q')");
+    execute(&mut listener, "NOTIFY idgen_lease, 'update'");
+    cluster.execute("ALTER EXTENSION idgen UPDATE");
+    let kept = "SELECT concat_ws(' ', slots, ttl, lock_delay, first_slot, notify) FROM idgen.lease_definition";
+    assert_eq!(value::<String>(&mut client, kept), "4 01:00:00 00:00:01 100 f");
+    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 100, notify => true)");
+    assert_eq!(value::<i32>(&mut client, term), 102);
+    execute(&mut listener, "NOTIFY idgen_lease, 'end'");
+
+    let mut notifications = listener.notifications();
+    let mut payloads = notifications.timeout_iter(PATIENCE);
+    let mut next = || payloads.next().expect("a connection").expect("a notification").payload().to_owned();
+    assert_eq!(next(), "update");
+    assert_eq!(next(), r#"{"name": "p", "slot": 102, "event": "granted", "owner": null}"#);
+    assert_eq!(next(), r#"{"name": "p", "slot": 102, "event": "released", "owner": null}"#);
+    assert_eq!(next(), "end");
 }
 
 /// Holders continue, also within a session.

@@ -94,3 +94,42 @@ fn keepers_of_0_7_continue_over_the_upgrade_of_their_coordinator() {
     execute(&mut client, &format!("SELECT worker_renew('servers', {token}, ({told}))"));
     execute(&mut client, &format!("SELECT worker_confirm('servers', {token}), worker_release('servers', {token})"));
 }
+
+/// The SQL of 0.12 does not say which worker ids were released. The upgrade takes it from the leases.
+#[test]
+fn pool_of_0_12_grants_before_and_after_the_upgrade_of_its_sql() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.12.0'; SELECT lease_define('p', 4, '1 hour')");
+    let mut client = cluster.client();
+    let acquire = |client: &mut postgres::Client, owner: &str| -> (i32, i64) {
+        let row = row(client, &format!("SELECT worker_id, token FROM worker_acquire('p', '{owner}', '1 hour')"));
+        (row.get(0), row.get(1))
+    };
+    let grants = ["a", "b", "c"].map(|owner| acquire(&mut client, owner));
+    assert_eq!(grants.map(|(worker_id, _)| worker_id), [0, 1, 2]);
+    let release = |client: &mut postgres::Client, token: i64| {
+        assert!(value::<bool>(client, &format!("SELECT worker_release('p', {token}, now())")));
+    };
+    let renew = format!("SELECT worker_renew('p', {}, not_after) FROM idgen.workers WHERE worker_id = 2", grants[2].1);
+    execute(&mut client, &renew);
+    release(&mut client, grants[0].1);
+    release(&mut client, grants[1].1);
+    let (worker_id, token) = acquire(&mut client, "b");
+    assert_eq!(worker_id, 1, "the owner's last one");
+    assert_eq!(
+        value::<String>(&mut client, "SELECT string_agg(state, ' ' ORDER BY slot) FROM idgen.leases"),
+        "free held held"
+    );
+
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+
+    let known =
+        "SELECT string_agg(concat_ws(' ', number, owner, released), ', ' ORDER BY number) FROM idgen.worker_number";
+    assert_eq!(value::<String>(&mut client, known), "0 a t, 1 b f, 2 c f");
+    execute(&mut client, &renew);
+    release(&mut client, token);
+    assert_eq!(acquire(&mut client, "a").0, 0);
+    assert_eq!(acquire(&mut client, "b").0, 1);
+    assert_eq!(acquire(&mut client, "d").0, 3);
+    assert_eq!(value::<String>(&mut client, known), "0 a f, 1 b f, 2 c f, 3 d f");
+}

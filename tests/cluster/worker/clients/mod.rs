@@ -98,7 +98,7 @@ impl Site {
         let us = |time: &str| format!("(extract(epoch FROM {time}) * 1000000)::bigint");
         let sql = format!(
             "SELECT number, {}, {} FROM idgen.worker_number JOIN idgen.lease ON (name, slot) = (pool, number)
-             WHERE owner = '{owner}'",
+             WHERE lease.owner = '{owner}'",
             us("not_before"),
             us("not_after")
         );

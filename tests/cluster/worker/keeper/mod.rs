@@ -2,6 +2,7 @@
 //! is issued twice or outside the rectangles that the coordinator granted.
 
 mod confirm;
+mod connection;
 mod cut;
 mod faults;
 mod fleet;

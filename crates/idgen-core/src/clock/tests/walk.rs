@@ -18,8 +18,6 @@ struct Server {
     mark: Mark,
     turn: u64,
     free: u64,
-    /// Boot time of the last sample.
-    sampled_ms: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -27,7 +25,11 @@ enum Event {
     Pass(i64),
     Step(i64),
     Draw(u64),
-    Crash { while_writing: bool },
+    /// A process that takes it on itself to lower the clock, and does not get to it.
+    StalledProcess,
+    Crash {
+        while_writing: bool,
+    },
     CleanRestart,
 }
 
@@ -46,7 +48,7 @@ impl Host {
         clock.raise(floor_ms, self.read());
         let turn = found.map_or(0, |found| found.record.turn);
         let free = self.space.first_slot_from(floor_ms);
-        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free, sampled_ms: self.boot_ms });
+        self.server = Some(Server { clock, mark: Mark::unknown(), turn, free });
     }
 
     fn write(&mut self, mark_ms: i64) {
@@ -65,20 +67,18 @@ impl Host {
             let next_ms = self.space.time_ms(server.free);
             if server.clock.is_stale(now.wall_ms()) {
                 server.clock.sample(|| Some(now));
-                server.sampled_ms = self.boot_ms;
-                if server.clock.is_ahead(now) {
-                    server.clock.lower(next_ms, now);
-                }
+            }
+            if server.clock.claim_lowering(now) {
+                server.clock.lower(next_ms, now);
             }
             let limit_ms = (now.wall_ms() + DRIFT_MS).max(server.clock.now_ms(now));
             let bounds = Bounds { now_ms: now.wall_ms(), limit_ms, ceiling_ms: server.mark.mark_ms() };
             match self.space.next(server.free, want, &bounds) {
                 Issue::Issued(run) => {
                     let last = run.first + run.count - 1;
-                    // S3: no further ahead of the wall clock than the drift, or than ids are already and the time since
-                    // the last sample.
-                    let since_ms = self.boot_ms - server.sampled_ms;
-                    let most_ms = next_ms.max(now.wall_ms() + DRIFT_MS) + SAMPLE_EVERY_MS + since_ms;
+                    // S3: no further ahead of the wall clock than the drift, or than ids are already and the time
+                    // that may pass until the clock is lowered.
+                    let most_ms = next_ms.max(now.wall_ms() + DRIFT_MS) + SAMPLE_EVERY_MS + LOWER_WITHIN_MS;
                     assert!(self.space.time_ms(last) <= most_ms, "S3");
                     server.free = last + 1;
                     return Some((run.first, last));
@@ -103,6 +103,9 @@ impl Host {
             }
             Event::Step(ms) => self.wall_ms += ms,
             Event::Draw(want) => return self.issue(want),
+            Event::StalledProcess => {
+                self.server.as_ref().unwrap().clock.claim_lowering(self.read());
+            }
             Event::Crash { while_writing } => {
                 let server = self.server.take().unwrap();
                 if let (true, Some(bytes)) = (while_writing, self.disk.as_mut()) {
@@ -139,6 +142,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (0i64..10_000).prop_map(Event::Pass),
         2 => prop_oneof![-20i64..20, -5_000i64..5_000, -4_000_000i64..4_000_000].prop_map(Event::Step),
         12 => prop_oneof![3 => Just(1u64), 1 => 1u64..20_000].prop_map(Event::Draw),
+        3 => Just(Event::StalledProcess),
         1 => any::<bool>().prop_map(|while_writing| Event::Crash { while_writing }),
         1 => Just(Event::CleanRestart),
     ]

@@ -9,6 +9,9 @@ enum Event {
         bound: bool,
         preferred: i32,
     },
+    AcquireShared {
+        bound: bool,
+    },
     Renew(usize),
     Release(usize),
     Revoke(usize),
@@ -27,6 +30,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let holder = || 0usize..6;
     let event = prop_oneof![
         4 => (any::<bool>(), 0..8i32).prop_map(|(bound, preferred)| Event::Acquire { bound, preferred }),
+        3 => any::<bool>().prop_map(|bound| Event::AcquireShared { bound }),
         2 => holder().prop_map(Event::Renew),
         2 => holder().prop_map(Event::Release),
         1 => holder().prop_map(Event::Revoke),
@@ -43,6 +47,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Debug)]
 struct Holder {
     token: i64,
+    is_shared: bool,
     /// The end of the lease that the holder knows; `None` while the session of a bound one lives.
     until: Option<i64>,
 }
@@ -74,15 +79,18 @@ impl World {
         self.terms.iter_mut().find(|term| term.token == token && term.depth > 0).map(|term| (term, index))
     }
 
-    /// The number of holders whose lease has not ended, as far as they know.
-    fn unexpired(&self) -> usize {
-        self.holders.iter().filter(|holder| holder.until.is_none_or(|until| self.time < until)).count()
+    /// The holders whose lease has not ended, as far as they know: how many of a slot, and how many of a shared term.
+    fn unexpired(&self) -> (usize, usize) {
+        let unexpired = self.holders.iter().filter(|holder| holder.until.is_none_or(|until| self.time < until));
+        let (shared, of_slots): (Vec<_>, Vec<_>) = unexpired.partition(|holder| holder.is_shared);
+        (of_slots.len(), shared.len())
     }
 
     fn happen(&mut self, event: Event) {
         let now = self.now();
         match event {
             Event::Acquire { bound, preferred } => self.acquire(bound, preferred),
+            Event::AcquireShared { bound } => self.acquire_shared(bound),
             Event::Renew(holder) => {
                 let until = self.time + Self::TTL;
                 if let Some((term, index)) = self.term(holder) {
@@ -113,12 +121,13 @@ impl World {
             Event::Failover(clock_us) => self.fail_over(clock_us),
             Event::Define { first_slot, slots, lock_delay_us } => {
                 self.definition = LeaseDefinition { first_slot, slots, lock_delay_us, ..self.definition };
-                self.may_hold = self.holders.len().max(slots as usize);
+                self.may_hold = self.of_slots().max(slots as usize);
             }
         }
         // L2.
-        let (unexpired, slots) = (self.unexpired(), self.definition.slots);
+        let ((unexpired, shared), slots) = (self.unexpired(), self.definition.slots);
         assert!(unexpired <= self.may_hold, "{unexpired} holders of {slots} slots: {:?}", self.holders);
+        assert!(unexpired == 0 || shared == 0, "{unexpired} holders beside {shared} shared ones: {:?}", self.holders);
         // An expired term stays exclusive, and may be renewed and fenced, until it is taken over.
         let is_term = |holder: &Holder| self.terms.iter().any(|term| term.token == holder.token && term.depth > 0);
         assert!(self.holders.iter().all(is_term), "{:?}", self.holders);
@@ -159,20 +168,50 @@ impl World {
             let token = term.token;
             self.holders.retain(|holder| holder.token != token);
         }
-        if let Some(index) = self.terms.iter().position(|term| term.slot == slot) {
-            let last = self.terms.swap_remove(index);
-            assert!(!last.is_held(now), "a running term is not taken over");
-            self.holders.retain(|holder| holder.token != last.token);
+        if self.terms.iter().any(|term| term.slot == slot) {
+            self.remove(slot);
         }
-        self.next_token += 1;
-        let session = if bound { Session::Lives } else { Session::None };
-        let (token, ends_us) = (self.next_token, now.now_us + Self::TTL);
-        self.terms.push(Term { token, session, ttl_us: Self::TTL, ..held(slot, ends_us) });
-        let until = (!bound).then_some(self.time + Self::TTL);
-        self.holders.push(Holder { token, until });
+        self.begin(slot, bound);
         self.may_hold = self.definition.slots as usize;
         let (holders, slots) = (self.holders.len(), self.may_hold);
         assert!(holders <= slots, "{holders} holders of {slots} slots may renew or fence: {:?}", self.holders);
+    }
+
+    fn begin(&mut self, slot: i32, bound: bool) {
+        self.next_token += 1;
+        let session = if bound { Session::Lives } else { Session::None };
+        let (token, ends_us) = (self.next_token, self.now().now_us + Self::TTL);
+        self.terms.push(Term { token, session, ttl_us: Self::TTL, ..held(slot, ends_us) });
+        let until = (!bound).then_some(self.time + Self::TTL);
+        self.holders.push(Holder { token, is_shared: slot >= FIRST_SHARED, until });
+    }
+
+    fn acquire_shared(&mut self, bound: bool) {
+        let now = self.now();
+        let slots: Vec<Term> = self.terms.iter().copied().filter(|term| !term.is_shared()).collect();
+        match choose_shared(&slots, &self.definition, now) {
+            SharedChoice::Begin { ends } => ends.into_iter().for_each(|slot| self.remove(slot)),
+            SharedChoice::Wait { until_us } => {
+                assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
+                return;
+            }
+        }
+        self.begin(FIRST_SHARED + self.next_token as i32, bound);
+        let shared = self.holders.iter().filter(|holder| holder.is_shared).count();
+        assert_eq!(shared, self.holders.len(), "others may renew or fence: {:?}", self.holders);
+    }
+
+    /// Removes the row of a term that is over.
+    fn remove(&mut self, slot: i32) {
+        let now = self.now();
+        let index = self.terms.iter().position(|term| term.slot == slot).expect("an existing row");
+        let last = self.terms.swap_remove(index);
+        assert!(!last.is_held(now), "a running term is not taken over");
+        self.holders.retain(|holder| holder.token != last.token);
+    }
+
+    fn of_slots(&self) -> usize {
+        self.holders.iter().filter(|holder| !holder.is_shared).count()
     }
 }
 

@@ -1,0 +1,62 @@
+//! Definitions of leases, as this process remembers them. PostgreSQL's cache invalidations tell it of changes.
+
+use super::errors;
+use super::store::{LEASE_DEFINITION, definitions};
+use crate::pg::invalidation::{self, TableChanges};
+use crate::pg::trigger::{self, TriggerRow};
+use crate::text_cache::TextCache;
+use idgen_core::lease::LeaseDefinition;
+use pgrx::prelude::*;
+
+static CHANGES: TableChanges = TableChanges::of(&LEASE_DEFINITION);
+static KNOWN: TextCache<KnownDefinition> = TextCache::new();
+
+/// What is known of a name.
+#[derive(Clone, Copy)]
+pub struct KnownDefinition {
+    /// `None` if the name is not defined.
+    pub definition: Option<LeaseDefinition>,
+    /// True if observers are notified of its terms.
+    pub notify: bool,
+    changes: u64,
+}
+
+/// The definition of a lease. It is current if the caller holds the lock of the definition; otherwise it may have changed
+/// just now. `None` with the SQL of 0.12, whose table announces no changes.
+pub fn of(name: &str) -> Option<KnownDefinition> {
+    invalidation::accept();
+    let known = KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten();
+    known.or_else(|| look_up(name))
+}
+
+fn look_up(name: &str) -> Option<KnownDefinition> {
+    let changes = CHANGES.follow();
+    if !LEASE_DEFINITION.has_column(c"notify") {
+        return None;
+    }
+    let (definition, notify) = definitions::find(name).unzip();
+    let known = KnownDefinition { definition, notify: notify == Some(true), changes };
+    KNOWN.insert(name, known);
+    Some(known)
+}
+
+// Always: also for rows that a restore or a subscription writes.
+extension_sql!(
+    r#"CREATE TRIGGER lease_definition_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.lease_definition
+FOR EACH ROW EXECUTE FUNCTION idgen.lease_definition_changed();
+ALTER TABLE idgen.lease_definition ENABLE ALWAYS TRIGGER lease_definition_changed;"#,
+    name = "lease_definition_changed_trigger",
+    requires = [lease_definition_changed]
+);
+
+/// Runs after each row is written. A subscription writes rows without running triggers of statements.
+#[pg_extern(
+    sql = "CREATE FUNCTION idgen.lease_definition_changed() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = table.filter(|table| LEASE_DEFINITION.find() == Some(*table));
+    invalidation::announce(table.unwrap_or_else(|| errors::definition_trigger_only().raise()));
+    TriggerRow::from(None)
+}

@@ -1,0 +1,136 @@
+//! Grants by one statement each, for the usual cases: slot 0 of a lease that has no other, and a shared term beside others.
+//! They read no other rows, and need no subtransaction. [`super::super::attempt`] decides all other cases.
+
+use super::{GRANTED, Granted, LEASE, NewHolder, clock, granted, with_tokens};
+use crate::lease::{errors, session_lock};
+use crate::pg::spi::{self, Query};
+use crate::pg::{session, system_clock};
+use idgen_core::lease::FIRST_SHARED;
+use pgrx::datum::DatumWithOid;
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The arguments of all three: name, owner, role, data, ttl, end, clock, session, key of the session. One has another.
+fn begin(query: &Query, name: &str, holder: NewHolder, ttl_us: i64, more: Option<DatumWithOid>) -> Option<Granted> {
+    // SAFETY: a jsonb of the running call.
+    let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
+    let session = holder.bind_session.then(session_lock::new_binding).unzip();
+    let mut args = vec![
+        name.into(),
+        holder.owner.into(),
+        spi::user().into(),
+        data,
+        ttl_us.into(),
+        system_clock::boot_us().saturating_add(ttl_us).into(),
+        clock().into(),
+        session.0.into(),
+        session.1.into(),
+    ];
+    args.extend(more);
+    with_tokens(|| query.write_latest(&args, granted).pop())
+}
+
+const NEXT_TOKEN: &str = "pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass)";
+
+static TAKE: Query = Query::new(&LEASE, || {
+    // CASE locks the row only if all other conditions hold. The planner could test conditions in another order.
+    format!(
+        "UPDATE idgen.lease SET token = {NEXT_TOKEN}, depth = 1, owner = $2, role = $3::pg_catalog.regrole, data = $4, \
+             acquired_at = pg_catalog.clock_timestamp(), ttl_us = $5, ends_us = $6, clock = $7, revoked = false, \
+             session = $8, session_key = $9 \
+         WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0 \
+           AND CASE WHEN name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0 \
+                     AND clock OPERATOR(pg_catalog.=) $7 AND session IS NULL \
+                     AND (ends_us OPERATOR(pg_catalog.<=) $10 OR (depth OPERATOR(pg_catalog.=) 0 AND NOT revoked)) \
+                     AND NOT EXISTS (SELECT FROM idgen.lease AS other \
+                                     WHERE other.name OPERATOR(pg_catalog.=) $1 AND other.slot OPERATOR(pg_catalog.>) 0) \
+               THEN idgen.lease_lock_row(ctid, depth OPERATOR(pg_catalog.>) 0 OR revoked) ELSE false END \
+         RETURNING {GRANTED}"
+    )
+});
+
+/// Begins a term in slot 0, if that is free or its term is over, and tells whether its last holder had not released it.
+/// `None` also for a term of another clock or of a session, and beside other rows, such as those of shared terms.
+pub fn take(name: &str, holder: NewHolder, ttl_us: i64, lock_delay_us: i64) -> Option<(Granted, bool)> {
+    TAKES.store(true, Relaxed);
+    let _taking = Taking;
+    // A term that ended by then, or was revoked by then, is past its lock delay.
+    let ended_by_us = system_clock::boot_us().saturating_sub(lock_delay_us);
+    let granted = begin(&TAKE, name, holder, ttl_us, Some(ended_by_us.into()))?;
+    Some((granted, IS_TAKE_OVER.load(Relaxed)))
+}
+
+/// Inserts the row of a slot or a shared term, unless it exists.
+fn insert_text(slot: &str, condition: &str) -> String {
+    format!(
+        "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
+             session, session_key) \
+         SELECT $1, {slot}, next.token, 1, $2, $3::pg_catalog.regrole, $4, pg_catalog.clock_timestamp(), $5, $6, $7, false, \
+             $8, $9 \
+         FROM (SELECT {NEXT_TOKEN} AS token WHERE NOT EXISTS ( \
+                   SELECT FROM idgen.lease AS other WHERE other.name OPERATOR(pg_catalog.=) $1 {condition}) \
+               OFFSET 0) AS next \
+         ON CONFLICT (name, slot) DO NOTHING RETURNING {GRANTED}"
+    )
+}
+
+static INSERT_FIRST: Query = Query::new(&LEASE, || insert_text("0", ""));
+
+/// Inserts slot 0 with a term, if the lease has no row at all.
+pub fn insert_first(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
+    begin(&INSERT_FIRST, name, holder, ttl_us, None)
+}
+
+static INSERT_SHARED: Query =
+    Query::new(&LEASE, || insert_text("$10", &format!("AND other.slot OPERATOR(pg_catalog.<) {FIRST_SHARED}")));
+
+/// Inserts a shared term, if no slot has a row: its holder, or the last one, may still write.
+///
+/// Transactions that begin shared terms at the same time do not see each other's rows. So each term has a random number;
+/// one that is taken is drawn again. All users can read it in `idgen.leases`, so it must not tell the token.
+pub fn insert_shared(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
+    let number = FIRST_SHARED + (session::random_i64() as u32 % (i32::MAX - FIRST_SHARED) as u32) as i32;
+    begin(&INSERT_SHARED, name, holder, ttl_us, Some(number.into()))
+}
+
+/// True while [`take`] runs: [`lease_lock_row`] trusts the version that it gets.
+static TAKES: AtomicBool = AtomicBool::new(false);
+/// What the query of [`take`] has found: it cannot return what it replaces.
+static IS_TAKE_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Ends it, also after an error.
+struct Taking;
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        TAKES.store(false, Relaxed);
+    }
+}
+
+/// Locks this version of a row against fences and all writers. False if another transaction has locked or replaced it.
+///
+/// FOR UPDATE SKIP LOCKED would follow a row that was replaced, lock its new version, and then find that the version does
+/// not qualify. A caller that goes on to wait would keep that lock, and the holder could neither renew nor release.
+#[pg_extern(sql = "CREATE FUNCTION idgen.lease_lock_row(version tid, is_take_over boolean) RETURNS boolean \
+           STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lease_lock_row(version: pg_sys::ItemPointerData, is_take_over: bool) -> bool {
+    if !TAKES.load(Relaxed) {
+        errors::lock_row_usage().raise();
+    }
+    IS_TAKE_OVER.store(is_take_over, Relaxed);
+    let table = LEASE.lock(pg_sys::RowShareLock);
+    // SAFETY: the table is locked, and is a heap. The version is one that a scan of it has found: only that query calls this
+    // function. The tuple is a local, and not read after its buffer is released.
+    unsafe {
+        let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        let mut tuple = pg_sys::HeapTupleData { t_self: version, t_tableOid: table, ..Default::default() };
+        let (mut buffer, mut failure) = (0, pg_sys::TM_FailureData::default());
+        let (mode, policy) = (pg_sys::LockTupleMode::LockTupleExclusive, pg_sys::LockWaitPolicy::LockWaitSkip);
+        let command = pg_sys::GetCurrentCommandId(true);
+        let result =
+            pg_sys::heap_lock_tuple(relation, &mut tuple, command, mode, policy, false, &mut buffer, &mut failure);
+        pg_sys::ReleaseBuffer(buffer);
+        pg_sys::table_close(relation, pg_sys::NoLock as i32);
+        result == pg_sys::TM_Result::TM_Ok
+    }
+}

@@ -1,0 +1,196 @@
+//! Shared terms of leases: many readers or one writer, in the order of the queue.
+
+mod ends;
+mod fences;
+mod snapshots;
+mod storm;
+mod transactions;
+
+use idgen_testkit::lease::{Grant, acquire, take_if_free, try_acquire};
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
+use idgen_testkit::{Cluster, pause};
+use postgres::Client;
+
+use crate::{boot_us, builder, release, renew, states, wait_until_head, wait_until_queued};
+
+const FIRST_SHARED: i32 = 65_536;
+
+/// Acquires a shared term for a day.
+fn read(client: &mut Client, name: &str) -> Grant {
+    let grant = acquire(client, &format!("'{name}', '1 day', shared => true"));
+    assert!(grant.slot >= FIRST_SHARED, "{grant:?}");
+    grant
+}
+
+/// Acquires a shared term for a day if that needs no wait.
+fn read_if_free(client: &mut Client, name: &str) -> Option<Grant> {
+    try_acquire(client, &format!("'{name}', ttl => '1 day', shared => true"))
+}
+
+/// Waits for an exclusive term of a day.
+fn write(client: &mut Client, name: &str) -> i64 {
+    acquire(client, &format!("'{name}', '1 day'")).token
+}
+
+/// Makes a term expire now. Its holder may still renew it.
+fn expire(client: &mut Client, token: i64) {
+    let now_us = boot_us();
+    execute(client, &format!("UPDATE idgen.lease SET ends_us = {now_us} WHERE token = {token}"));
+}
+
+fn fence(client: &mut Client, name: &str, token: i64) {
+    execute(client, &format!("BEGIN; SELECT lease_fence('{name}', {token})"));
+}
+
+/// A server, with one lease that is defined and one that is not.
+fn start() -> Cluster {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('defined')");
+    cluster
+}
+
+const NAMES: [&str; 2] = ["defined", "undefined"];
+
+#[test]
+fn many_readers_hold_at_once_and_no_writer_beside_them_smoke() {
+    let cluster = start();
+    for name in NAMES {
+        let mut clients: Vec<Client> = (0..8).map(|_| cluster.client()).collect();
+        let mut other = cluster.client();
+        // After an exclusive term too, which leaves a row of its slot.
+        for _ in 0..2 {
+            let grants: Vec<Grant> = clients.iter_mut().map(|client| read(client, name)).collect();
+            assert!(grants.is_sorted_by(|a, b| a.token < b.token && a.slot != b.slot), "{grants:?}");
+            assert_eq!(states(&mut other, name).len(), 8);
+            for (client, grant) in clients.iter_mut().zip(&grants) {
+                assert_eq!(take_if_free(&mut other, name), None);
+                assert!(release(client, name, grant.token));
+            }
+            let written = take_if_free(&mut other, name).expect("no reader is left");
+            assert!(written > grants[7].token);
+            assert_eq!(states(&mut other, name), ["0 held"]);
+            assert_eq!(read_if_free(&mut clients[0], name), None);
+            release(&mut other, name, written);
+        }
+    }
+}
+
+#[test]
+fn waiting_writer_goes_before_later_readers() {
+    let cluster = start();
+    for name in NAMES {
+        let [mut reader, mut later, mut writer, mut other] = [(); 4].map(|()| cluster.client());
+        let (later_pid, writer_pid) = (backend_pid(&mut later), backend_pid(&mut writer));
+        let first = read(&mut reader, name).token;
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| write(&mut writer, name));
+            wait_until_head(&cluster, writer_pid);
+            let reading = scope.spawn(|| read(&mut later, name).token);
+            wait_until_queued(&cluster, later_pid);
+            // Neither does one that does not wait overtake, and the term is still shared.
+            assert_eq!(read_if_free(&mut other, name), None);
+            assert_eq!(states(&mut other, name).len(), 1);
+            renew(&mut reader, name, first);
+            release(&mut reader, name, first);
+            let written = writing.join().unwrap();
+            wait_until_head(&cluster, later_pid);
+            assert_eq!(states(&mut other, name), ["0 held"]);
+            release(&mut other, name, written);
+            let read = reading.join().unwrap();
+            assert!(first < written && written < read, "{first} {written} {read}");
+            release(&mut other, name, read);
+        });
+    }
+}
+
+/// What the holder of one token does changes no other term.
+#[test]
+fn each_reader_holds_a_term_of_its_own() {
+    let cluster = start();
+    for name in NAMES {
+        let [mut client, mut other] = [cluster.client(), cluster.client()];
+        let grants: Vec<Grant> = (0..5).map(|_| read(&mut client, name)).collect();
+        let ends = |client: &mut Client| -> Vec<i64> {
+            column(client, &format!("SELECT ends_us FROM idgen.lease WHERE name = '{name}' ORDER BY token"))
+        };
+        let before = ends(&mut client);
+        execute(&mut other, &format!("SELECT lease_renew('{name}', {}, '2 hours')", grants[0].token));
+        let after = ends(&mut client);
+        assert!(after[0] < before[0] && after[1..] == before[1..], "{before:?} {after:?}");
+        release(&mut other, name, grants[1].token);
+        expire(&mut other, grants[2].token);
+        assert!(value::<bool>(&mut other, &format!("SELECT lease_revoke('{name}', {})", grants[3].slot)));
+        let sql = format!("SELECT state FROM idgen.leases WHERE name = '{name}' ORDER BY acquired_at NULLS LAST");
+        assert_eq!(column::<String>(&mut other, &sql), ["held", "expired", "held", "free"]);
+        for (lost, code) in [(grants[1], "55000"), (grants[3], "55000")] {
+            for call in ["lease_renew", "lease_release", "lease_fence"] {
+                expect_error(&mut client, &format!("SELECT {call}('{name}', {})", lost.token), code);
+            }
+        }
+        // The expired one is still that of its holder.
+        renew(&mut client, name, grants[2].token);
+        assert_eq!(take_if_free(&mut other, name), None);
+        for grant in [grants[0], grants[2], grants[4]] {
+            assert!(release(&mut client, name, grant.token));
+        }
+        assert!(take_if_free(&mut other, name).is_some(), "{:?}", states(&mut other, name));
+    }
+}
+
+/// Readers must end first: then there are as many slots as defined.
+#[test]
+fn several_slots_are_granted_once_all_readers_have_ended() {
+    let cluster = builder().start_with_extension();
+    let [mut reader, mut other, mut third] = [(); 3].map(|()| cluster.client());
+    let grants = [read(&mut reader, "a"), read(&mut reader, "a")];
+    execute(&mut other, "SELECT lease_define('a', 2)");
+    for grant in grants {
+        assert_eq!(take_if_free(&mut other, "a"), None);
+        expect_error(&mut other, "SELECT lease_acquire('a', shared => true)", "22023");
+        renew(&mut reader, "a", grant.token);
+        assert!(release(&mut reader, "a", grant.token));
+    }
+    assert!(take_if_free(&mut other, "a").is_some() && take_if_free(&mut reader, "a").is_some());
+    assert_eq!(states(&mut other, "a"), ["0 held", "1 held"]);
+    // A call that can only fail does not wait behind others.
+    let mut waiter = cluster.client();
+    let pid = backend_pid(&mut waiter);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| expect_error(&mut waiter, "SELECT lease_acquire('a')", "57014"));
+        wait_until_head(&cluster, pid);
+        execute(&mut third, "SET lock_timeout = '10 s'");
+        expect_error(&mut third, "SELECT lease_acquire('a', shared => true)", "22023");
+        cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
+        waiting.join().expect("the wait was canceled");
+    });
+    // And back: all slots must be free.
+    execute(&mut other, "SELECT lease_define('a')");
+    let tokens: Vec<i64> = column(&mut other, "SELECT token FROM idgen.leases WHERE name = 'a'");
+    for token in tokens {
+        assert_eq!(read_if_free(&mut third, "a"), None);
+        release(&mut other, "a", token);
+    }
+    assert!(read_if_free(&mut third, "a").is_some());
+}
+
+#[test]
+fn paused_reader_that_has_expired_lets_a_writer_in_and_cannot_fence() {
+    let cluster = start();
+    for name in NAMES {
+        let [mut reader, mut writer] = [cluster.client(), cluster.client()];
+        let pid = backend_pid(&mut reader);
+        let token = acquire(&mut reader, &format!("'{name}', '200 ms', shared => true")).token;
+        let paused = pause(pid);
+        let written = write(&mut writer, name);
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| {
+                expect_error(&mut reader, &format!("BEGIN; SELECT lease_fence('{name}', {token})"), "55000");
+                execute(&mut reader, "ROLLBACK");
+                expect_error(&mut reader, &format!("SELECT lease_renew('{name}', {token})"), "55000");
+            });
+            paused.resume();
+            late.join().unwrap();
+        });
+        release(&mut writer, name, written);
+    }
+}
