@@ -150,7 +150,7 @@ demo-stop: ## stop and remove the demo server
 	@scripts/demo.sh stop
 
 # Other load on the machine distorts the absolute figures, and the ratios less.
-bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leases or workers; BENCH=--quick
+bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leases, workers or growth; BENCH=--quick
 	@echo "==> benchmarks of the core"
 	@$(CARGO) bench -p idgen-core -- $(filter --quick,$(BENCH))
 	@echo "==> benchmarks on a server"
@@ -159,8 +159,8 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 	@$(CARGO) run --release -p idgen-bench -- $(BENCH) --out target/bench \
 	  --noop "$(NOOP)$$($(PG_CONFIG) --pkglibdir)/idgen_bench_noop.so"
 
-chart: rust ## draw the chart of the README from the report of `make bench BENCH="ids segments"`
-	@$(CARGO) run -q -p idgen-bench --bin chart -- target/bench/report.json docs/images
+chart: rust ## draw the charts and write the tables of docs/performance.md from the report of `make bench`
+	@$(CARGO) run -q -p idgen-bench --bin chart -- target/bench/report.json docs
 
 soak: test-guides ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"

@@ -8,6 +8,7 @@ pub mod report;
 pub mod samples;
 pub mod scale;
 pub mod server;
+pub mod session;
 pub mod source;
 
 use report::Section;

@@ -9,7 +9,7 @@ use crate::harness::samples::Samples;
 use crate::harness::scale::Scale;
 use crate::harness::server::{self, Server, cpu_ns, seconds};
 use crate::harness::source::{Contender, EMPTY_LOOP, NOOP, SERIES, Source};
-use crate::public_ids;
+use crate::{copies, lead, public_ids};
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, value};
 use postgres::{Client, SimpleQueryMessage};
@@ -19,12 +19,14 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub const PARTS: [Part; 8] = [
+pub const PARTS: [Part; 10] = [
     ("calls in a loop", loops),
     ("a leased worker id", leased),
     ("many clients", loads),
+    ("ids ahead of the clock", lead::ahead),
     ("the ceiling of the default layout", ceiling),
     ("inserts", insert),
+    ("COPY", copies::copies),
     ("parallel plans", parallel),
     ("the high-water mark", mark),
     ("public ids", public_ids::texts),

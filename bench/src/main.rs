@@ -1,6 +1,6 @@
 //! Compares idgen with its alternatives on throw-away servers. The results are a report; a missed target is no failure.
 //!
-//! A subject ([`ids`], [`segments`], [`locks`], [`leases`], [`workers`]) is a list of parts. Each part compares some
+//! A subject ([`ids`], [`segments`], [`locks`], [`leases`], [`workers`], [`growth`]) is a list of parts. Each part compares some
 //! contenders, and adds figures and tables to a section of the report. [`harness`] has what all subjects share,
 //! [`generators`] and [`locking`] what two of them share, and [`peers`] the alternatives to idgen.
 
@@ -10,9 +10,12 @@ use harness::scale::Scale;
 use harness::server::Server;
 use std::path::PathBuf;
 
+mod copies;
 mod generators;
+mod growth;
 mod harness;
 mod ids;
+mod lead;
 mod leases;
 mod locking;
 mod locks;
@@ -44,6 +47,7 @@ enum Subject {
     Locks,
     Leases,
     Workers,
+    Growth,
 }
 
 impl Subject {
@@ -54,6 +58,7 @@ impl Subject {
             Subject::Locks => harness::measure("locks", &locks::PARTS, server, scale),
             Subject::Leases => harness::measure("leases", &leases::PARTS, server, scale),
             Subject::Workers => harness::measure("workers", &workers::PARTS, server, scale),
+            Subject::Growth => harness::measure("growth", &growth::PARTS, server, scale),
         }
     }
 }
@@ -62,16 +67,17 @@ fn main() {
     let options = Options::parse();
     let subjects = if options.subjects.is_empty() { Subject::value_variants() } else { &options.subjects };
     let scale = if options.quick { Scale::quick() } else { Scale::full() };
-    let server = Server::start(&options.noop);
+    let server = Server::start(options.noop.clone());
     peers::sql::create(&server);
-    let report = Report {
-        command: command(&options),
-        machine: server.machine(),
-        sections: subjects.iter().map(|subject| subject.measure(&server, &scale)).collect(),
-    };
+    let mut report = Report { command: command(&options), machine: server.machine(), sections: Vec::new() };
     // A quick run does not overwrite a real report.
     let name = if options.quick { "quick" } else { "report" };
-    println!("{}", report.write(&options.out, name));
+    for subject in subjects {
+        report.sections.push(subject.measure(&server, &scale));
+        // After each subject: a later one that fails does not lose it.
+        report.write(&options.out, name);
+    }
+    println!("{}", report.markdown());
 }
 
 /// The command that makes such a report.

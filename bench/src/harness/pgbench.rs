@@ -103,10 +103,12 @@ fn wait(child: Child) -> Summary {
 fn parse_summary(text: &str) -> Option<Summary> {
     let number = |line: &str| -> Option<f64> { line.split_whitespace().next()?.parse().ok() };
     let after = |start: &str| text.lines().find_map(|line| number(line.strip_prefix(start)?));
+    let transactions = after("number of transactions actually processed: ")?;
     let statements = text.lines().skip_while(|line| !line.starts_with("statement latencies")).skip(1);
     Some(Summary {
-        rate: after("tps = ")?,
-        transactions: after("number of transactions actually processed: ")?,
+        // pgbench reports no rate if a busy machine has not completed one transaction.
+        rate: if transactions == 0.0 { 0.0 } else { after("tps = ")? },
+        transactions,
         statements_ms: statements.filter_map(number).collect(),
     })
 }
@@ -168,6 +170,8 @@ mod tests {
                     \u{20}        1.500           0  SELECT 1\n         1.000           0  SELECT 2;\n";
         let expected = Summary { rate: 3119.5, transactions: 3120.0, statements_ms: vec![1.5, 1.0] };
         assert_eq!(parse_summary(text), Some(expected));
+        let none = Summary { rate: 0.0, transactions: 0.0, statements_ms: Vec::new() };
+        assert_eq!(parse_summary("number of transactions actually processed: 0\n"), Some(none));
         assert_eq!(parse_summary(""), None);
     }
 

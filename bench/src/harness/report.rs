@@ -46,17 +46,15 @@ pub struct Row {
 }
 
 impl Report {
-    /// Writes both forms and returns the Markdown.
-    pub fn write(&self, dir: &Path, name: &str) -> String {
-        let markdown = self.markdown();
+    /// Writes both forms.
+    pub fn write(&self, dir: &Path, name: &str) {
         let json = serde_json::to_string_pretty(self).expect("a report is valid JSON");
         std::fs::create_dir_all(dir).expect("cannot create the directory of the report");
         std::fs::write(dir.join(name).with_extension("json"), json).expect("cannot write the report");
-        std::fs::write(dir.join(name).with_extension("md"), &markdown).expect("cannot write the report");
-        markdown
+        std::fs::write(dir.join(name).with_extension("md"), self.markdown()).expect("cannot write the report");
     }
 
-    fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let mut text = format!("`{}`\n\n{}\n", self.command, self.machine);
         for section in &self.sections {
             section.render(&mut text).expect("writing to a string does not fail");

@@ -13,6 +13,8 @@ pub struct Scale {
     pub seconds: u32,
     /// The numbers of clients that draw ids.
     pub clients: &'static [u32],
+    /// The numbers of clients that acquire leases, each its own.
+    pub lease_clients: &'static [u32],
     /// How many pauses are measured.
     pub pauses: usize,
     /// How long a segment adapts to a load before it is measured.
@@ -25,6 +27,15 @@ pub struct Scale {
     pub fleet: Duration,
     /// How many latency histograms are taken of each load.
     pub histograms: usize,
+    /// The sizes that costs are measured against: slots of pools, names of leases, tags, names of locks, and units of
+    /// work in a transaction.
+    pub pools: &'static [u32],
+    pub names: &'static [u32],
+    pub tags: &'static [u32],
+    pub lock_names: &'static [u32],
+    pub units: &'static [u32],
+    /// Sessions that hold a lock each while others are measured.
+    pub idle_sessions: u32,
 }
 
 impl Scale {
@@ -36,12 +47,19 @@ impl Scale {
             rows: 1_000_000,
             seconds: 1,
             clients: &[1, 2, 4, 8, 64],
+            lease_clients: &[1, 8, 64],
             pauses: 6,
             warm_up: Duration::from_secs(4),
             long: Duration::from_secs(10),
             ranges: Duration::from_secs(5),
             fleet: Duration::from_secs(30),
             histograms: 9,
+            pools: &[64, 1024, 16_384, 65_536],
+            names: &[100, 10_000, 100_000],
+            tags: &[10, 100, 1000, 10_000],
+            lock_names: &[100, 10_000, 1_000_000],
+            units: &[10, 100, 1000],
+            idle_sessions: 500,
         }
     }
 
@@ -53,12 +71,19 @@ impl Scale {
             rows: 10_000,
             seconds: 1,
             clients: &[2],
+            lease_clients: &[8],
             pauses: 1,
             warm_up: Duration::from_secs(1),
             long: Duration::from_secs(4),
             ranges: Duration::from_secs(2),
             fleet: Duration::from_secs(2),
             histograms: 1,
+            pools: &[64, 1024],
+            names: &[100, 1000],
+            tags: &[10, 100],
+            lock_names: &[1_000_000],
+            units: &[10, 100],
+            idle_sessions: 50,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Sized for this load, without background activity that would disturb a measurement.
@@ -28,20 +28,31 @@ pub fn builder() -> Builder {
 
 pub struct Server {
     pub cluster: Cluster,
+    /// The library of `noop()`.
+    noop: PathBuf,
 }
 
 impl Server {
     /// Starts a server with the installed idgen and with `noop()` from the library at `noop`.
-    pub fn start(noop: &Path) -> Self {
-        let cluster = builder().start_with_extension();
+    pub fn start(noop: PathBuf) -> Self {
+        Self::start_with(builder(), noop)
+    }
+
+    /// Starts another server, with a setting of its own.
+    pub fn start_another(&self, name: &str, value: &str) -> Self {
+        Self::start_with(builder().conf(name, value), self.noop.clone())
+    }
+
+    fn start_with(builder: Builder, noop: PathBuf) -> Self {
+        let cluster = builder.start_with_extension();
         // The server may run as a user that cannot read the build directory.
         let library = cluster.data_dir().join("idgen_bench_noop.so");
-        std::fs::copy(noop, &library).unwrap_or_else(|error| panic!("{}: {error}", noop.display()));
+        std::fs::copy(&noop, &library).unwrap_or_else(|error| panic!("{}: {error}", noop.display()));
         cluster.execute(&format!(
             "CREATE FUNCTION noop() RETURNS bigint VOLATILE PARALLEL SAFE LANGUAGE c AS '{}', 'noop_wrapper'",
             library.display()
         ));
-        Self { cluster }
+        Self { cluster, noop }
     }
 
     pub fn client(&self) -> Client {

@@ -13,7 +13,9 @@ pub fn create(server: &Server) {
          CREATE SEQUENCE seq_1000 CACHE 1000;
          CREATE TABLE counter (n bigint NOT NULL);
          INSERT INTO counter VALUES (0);
-         CREATE TABLE lock_row (name int PRIMARY KEY, token int)",
+         CREATE TABLE lock_row (name int PRIMARY KEY, token int);
+         CREATE TABLE hand_made_lease (name text PRIMARY KEY, token bigint NOT NULL, expires_at timestamptz NOT NULL) \
+         WITH (fillfactor = 50)",
     );
     server.cluster.execute(PLPGSQL_NEXT);
 }
@@ -50,3 +52,11 @@ pub const COUNTER: Contender = (
 /// A lock as a row: no lock that writes a row for each grant is faster.
 pub const LOCK_ROW: &str = "INSERT INTO lock_row VALUES (:client_id, 1) RETURNING token \\gset\n\
                             DELETE FROM lock_row WHERE name = :client_id AND token = :token";
+
+/// A lease in a table of one's own: one statement to acquire, and a release that does not wait for its sync. It has no
+/// queue, no fence and no renewal, and trusts the clock.
+pub const HAND_MADE_LEASE: &str = "INSERT INTO hand_made_lease AS lease VALUES ('bench:' || :client_id::text, 1, clock_timestamp() + '30 s') \
+     ON CONFLICT (name) DO UPDATE SET token = lease.token + 1, expires_at = excluded.expires_at \
+     WHERE lease.expires_at <= clock_timestamp() RETURNING token \\gset\n\
+     UPDATE hand_made_lease SET expires_at = '-infinity' WHERE name = 'bench:' || :client_id::text AND token = :token \
+     RETURNING set_config('synchronous_commit', 'off', true)";
