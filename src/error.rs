@@ -21,3 +21,8 @@ pub fn refuse_on_standby(action: &str) {
             .raise();
     }
 }
+
+pub fn directory_unreadable(error: &std::io::Error) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
+        .detail("The file status distinguishes this data directory from a copy.")
+}

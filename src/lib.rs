@@ -8,6 +8,7 @@ use pgrx::prelude::*;
 mod admin;
 mod args;
 mod clock;
+mod coordinator;
 mod error;
 mod grants;
 mod lease;

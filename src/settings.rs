@@ -303,7 +303,12 @@ pub struct Pool {
 
 /// `None` if the worker id is a setting.
 pub fn worker_pool() -> Option<Pool> {
-    has_worker_pool().then(|| Pool { name: pool_name(), coordinator: COORDINATOR.get().unwrap_or_default() })
+    has_worker_pool().then(|| Pool { name: pool_name(), coordinator: coordinator() })
+}
+
+/// The text of `idgen.coordinator`, a connection string; empty if it is not set.
+pub fn coordinator() -> CString {
+    COORDINATOR.get().unwrap_or_default()
 }
 
 /// The text of `idgen.worker_pool`.

@@ -65,6 +65,11 @@ pub fn random_i64() -> i64 {
     i64::from_ne_bytes(random_bytes())
 }
 
+/// Random in [0, 1).
+pub fn random_fraction() -> f64 {
+    (random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// As [`random_i64`].
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

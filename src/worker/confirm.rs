@@ -7,14 +7,11 @@ use super::{errors, history};
 use crate::args;
 use crate::lease::{self, LEASE};
 use crate::pg::datum::Text;
-use crate::pg::latch;
-use crate::pg::session;
 use crate::pg::spi::{Query, optional, value};
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::{spi, xact};
+use crate::pg::{spi, sync_rep, xact};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-use std::time::Duration;
 
 /// The rectangle of a token.
 struct Confirmable {
@@ -60,47 +57,9 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     if found.is_uncommitted {
         errors::confirmed_too_early(pool, found.worker_id).raise();
     }
-    // SAFETY: not in recovery. The rectangle that was read is committed, and so flushed: its commits are durable.
-    wait_for_standbys(unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) });
+    // The rectangle that was read is committed, and so flushed: its commits are durable.
+    sync_rep::wait_for_flushed(&STANDBY_WAIT);
     not_after
 }
 
-/// Waits until the synchronous standbys have flushed WAL up to this position. Can be canceled.
-fn wait_for_standbys(until: pg_sys::XLogRecPtr) {
-    while has_synchronous_standbys() && flushed_by_standbys() < until {
-        check_for_interrupts!();
-        latch::wait(Some(READ_EVERY), &STANDBY_WAIT);
-        // A session reloads its settings between statements only. Like the wait of a commit, this wait ends when no
-        // standby is synchronous any more.
-        if session::is_reload_pending() {
-            session::reload_configuration();
-        }
-    }
-}
-
-/// About the time that a standby takes to answer. PostgreSQL wakes only processes in its queue of commits.
-const READ_EVERY: Duration = Duration::from_millis(2);
-
 static STANDBY_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerConfirm");
-
-fn has_synchronous_standbys() -> bool {
-    // SAFETY: settings of this process; the text is null or a C string.
-    unsafe {
-        let names = pg_sys::SyncRepStandbyNames;
-        pg_sys::max_wal_senders > 0 && !names.is_null() && *names != 0
-    }
-}
-
-/// The index of `SyncRepLock` among PostgreSQL's own LWLocks, the same in versions 15 to 18.
-const SYNC_REP_LOCK: usize = 32;
-
-fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
-    // SAFETY: shared memory that exists as long as the server; the lock guards it.
-    unsafe {
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(SYNC_REP_LOCK)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
-        let flushed = (*pg_sys::WalSndCtl).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize];
-        pg_sys::LWLockRelease(lock);
-        flushed
-    }
-}

@@ -133,11 +133,6 @@ pub fn copy_of_the_coordinator() -> Report {
         )
 }
 
-pub fn directory_unreadable(error: &std::io::Error) -> Report {
-    Report::new(ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
-        .detail("The file status distinguishes this data directory from a copy.")
-}
-
 pub fn not_finite(name: &str) -> Report {
     infinite(ERRCODE_DATETIME_FIELD_OVERFLOW, name)
 }

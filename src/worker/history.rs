@@ -4,6 +4,7 @@ use super::checks::finite_us;
 use super::errors;
 use super::store::history::{WORKER_HISTORY, has_restored_rectangles, longest_ttl_us, read, write};
 use super::store::label::{self, Label};
+use crate::error;
 use crate::lease::{self, pending};
 use crate::pg::{data_directory, recovery, session, timestamp, xact};
 use crate::settings;
@@ -138,7 +139,7 @@ fn identity() -> Identity {
         system_identifier: recovery::system_identifier() as i64,
         timeline: recovery::timeline() as i32,
         database: session::database(),
-        directory: data_directory::fingerprint().unwrap_or_else(|e| errors::directory_unreadable(&e).raise()),
+        directory: data_directory::fingerprint().unwrap_or_else(|e| error::directory_unreadable(&e).raise()),
     }
 }
 

@@ -4,8 +4,8 @@ use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::latch;
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
+use idgen_core::coordinator::CoordinatorId;
 use idgen_core::worker::Rectangle;
-use idgen_core::worker::memory::CoordinatorId;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 

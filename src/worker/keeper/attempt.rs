@@ -3,11 +3,13 @@
 //! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
 //! and a standby that is promoted may not.
 
-use super::coordinator::{COORDINATOR_WAIT, Coordinator, is_loss};
-use super::run::{Keeper, is_interrupted, is_stop_requested, jitter};
+use super::APPLICATION;
+use super::requests::is_loss;
+use super::run::{Keeper, is_interrupted, is_stop_requested};
 use crate::clock;
+use crate::coordinator::{self, COORDINATOR_WAIT, Coordinator};
 use crate::pg::libpq::{Error, Timeout};
-use crate::pg::system_clock;
+use crate::pg::{session, system_clock};
 use crate::settings;
 use crate::snowflake::node;
 use crate::worker::lease_file::{self, LeaseFile};
@@ -28,8 +30,8 @@ impl Keeper {
         let is_renewed = self.lease_from(&mut coordinator, reached_ms)?;
         // After a common start or a common outage, servers spread their renewals.
         let pause = match is_renewed && self.failures == 0 {
-            true => self.pace.renew_after(jitter()),
-            false => self.pace.first_renewal_after(jitter()),
+            true => self.pace.renew_after(session::random_fraction()),
+            false => self.pace.first_renewal_after(session::random_fraction()),
         };
         self.coordinator = Some(coordinator).filter(|coordinator| coordinator.stays_for(pause));
         Ok(pause)
@@ -39,10 +41,13 @@ impl Keeper {
     fn connect(&mut self) -> Result<Coordinator, Error> {
         let timeout = Timeout { duration: self.pace.patience(), event: &COORDINATOR_WAIT, is_interrupted };
         let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
-        let kept = self.coordinator.take().and_then(|mut kept| kept.is_usable(pool, timeout).then_some(kept));
+        let kept =
+            self.coordinator.take().and_then(|mut kept| kept.is_usable(&pool.coordinator, timeout).then_some(kept));
         match kept {
             Some(coordinator) => Ok(coordinator),
-            None => Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout),
+            None => {
+                Coordinator::connect(&pool.coordinator, APPLICATION, &mut self.resolver, self.first_address, timeout)
+            }
         }
     }
 
@@ -58,7 +63,7 @@ impl Keeper {
             self.acquire(coordinator, reached_ms)?;
         }
         self.confirm(coordinator, reached_ms)?;
-        let host = coordinator.connection.host();
+        let host = coordinator.host();
         SERVER_LEASE.exclusive(|lease| lease.coordinator.set(&host));
         Ok(is_renewed)
     }
@@ -137,7 +142,9 @@ impl Keeper {
 
     fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Error> {
         let pool = self.pool_name().to_owned();
-        let (lease, ttl) = coordinator.acquire(&pool, &owner(), reached_ms, self.preferred())?;
+        // The owner, from which the coordinator grants its last worker id again.
+        let owner = coordinator::name_of_this_server();
+        let (lease, ttl) = coordinator.acquire(&pool, &owner, reached_ms, self.preferred())?;
         self.pace = Pace { ttl };
         SERVER_LEASE.exclusive(|state| state.pending = Some(lease));
         // Before the lease is used: a server that starts again ends it.
@@ -237,12 +244,4 @@ fn unwritten(error: std::io::Error) -> Error {
 fn unconfirmed(error: Error) -> Error {
     let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", error.message);
     Error { message, ..error }
-}
-
-/// The owner of this server's leases, from which the coordinator grants its last worker id again.
-fn owner() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let directory = std::env::current_dir().unwrap_or_default();
-    // SAFETY: set when the server starts.
-    format!("{}:{}{}", host.trim(), unsafe { pg_sys::PostPortNumber }, directory.display())
 }

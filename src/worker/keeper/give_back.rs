@@ -1,8 +1,9 @@
 //! Giving worker ids back to the coordinator.
 
-use super::coordinator::{COORDINATOR_WAIT, Coordinator};
+use super::APPLICATION;
 use super::run::{FIRST_PACE, Keeper};
 use crate::clock;
+use crate::coordinator::{COORDINATOR_WAIT, Coordinator};
 use crate::pg::libpq::{Error, Timeout};
 use crate::settings::Pool;
 use crate::snowflake::node;
@@ -51,7 +52,8 @@ impl Keeper {
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timeout { duration: left.min(LONGEST / 2), event: &COORDINATOR_WAIT, is_interrupted };
-            let connected = Coordinator::connect(pool, &mut self.resolver, self.first_address, timeout);
+            let (conninfo, first) = (&pool.coordinator, self.first_address);
+            let connected = Coordinator::connect(conninfo, APPLICATION, &mut self.resolver, first, timeout);
             outcome = connected.and_then(|mut coordinator| match lease.coordinator == coordinator.identity {
                 true => coordinator.release(&pool.name, lease, last_us),
                 false => Err(Error::new("another coordinator has granted it")),

@@ -10,12 +10,16 @@ use crate::pg::bgworker::Worker;
 use crate::pg::{session, xact};
 use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::time::Duration;
 
 mod attempt;
-mod coordinator;
 mod give_back;
+mod requests;
 mod run;
+
+/// The name of its sessions at the coordinator.
+const APPLICATION: &CStr = c"idgen keeper";
 
 const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
 

@@ -1,7 +1,7 @@
 //! The keeper's main loop: signals, settings, requests of sessions, and when to renew.
 
-use super::coordinator::Coordinator;
 use crate::clock;
+use crate::coordinator::{self, Coordinator};
 use crate::pg::libpq::{Error, Resolver};
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::{bgworker, data_directory, latch, session, system_clock};
@@ -13,11 +13,13 @@ use crate::worker::{errors, server};
 use idgen_core::worker::memory::RememberedLease;
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub struct Keeper {
+    /// `idgen.coordinator` as its followers know it; `None` before the first look.
+    noticed: Option<CString>,
     /// The configured pool; `None` if there is none.
     pub pool: Option<Pool>,
     /// The pool of the current lease, if the configuration has changed since it was granted.
@@ -54,6 +56,7 @@ impl Keeper {
         let is_leased = lease.newest().is_some();
         let abandoned = if is_leased { None } else { remembered_lease() };
         Self {
+            noticed: None,
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
             last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
@@ -116,6 +119,7 @@ impl Keeper {
     /// Applies the current settings.
     fn follow_settings(&mut self) {
         server::follow_settings();
+        coordinator::notice(&mut self.noticed, settings::coordinator());
         let pool = settings::worker_pool();
         STATE.require().has_pool.store(pool.is_some(), Relaxed);
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
@@ -178,7 +182,7 @@ impl Keeper {
             Err(error) => {
                 self.first_address += 1;
                 self.report(&error);
-                let pause = self.pace.retry_after(self.failures, jitter());
+                let pause = self.pace.retry_after(self.failures, session::random_fraction());
                 self.failures += 1;
                 pause
             }
@@ -237,11 +241,6 @@ fn sleep_until_woken() {
     }
     latch::wait(None, &MAIN_WAIT);
     check_for_interrupts!();
-}
-
-/// Random in [0, 1).
-pub fn jitter() -> f64 {
-    (session::random_i64() as u64 >> 11) as f64 / (1u64 << 53) as f64
 }
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);

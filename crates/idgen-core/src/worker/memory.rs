@@ -1,15 +1,8 @@
 //! The memory of a server for its worker id, kept over restarts: the text of one small file.
 
+use crate::coordinator::CoordinatorId;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-
-/// Identifies a coordinator's database among all servers: a token means nothing to another one, or names another lease
-/// there. Copies of a database have the same id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoordinatorId {
-    pub system_identifier: u64,
-    pub database: u32,
-}
 
 /// A lease of a worker id that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
