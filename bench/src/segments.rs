@@ -24,6 +24,7 @@ pub const PARTS: [Part; 5] = [
 ];
 
 const NEXT: &str = "segment_next";
+const ATTACHED: &str = "segment_next, attached";
 /// The tag that all parts but [`edges`] draw from. [`loops`] creates it.
 const TAG: &str = "bench";
 const EDGES_TAG: &str = "edges";
@@ -34,6 +35,7 @@ fn generators() -> Generators {
         max_of_noop: 1.3,
         functions: vec![
             (NEXT, Source::Expression("segment_next('bench')")),
+            (ATTACHED, Source::Expression("segment_next('attached')")),
             ("segment_next_many", Source::SetReturning("segment_next_many('bench', $n)")),
         ],
         others: vec![COUNTER],
@@ -42,10 +44,28 @@ fn generators() -> Generators {
 
 fn loops(server: &Server, scale: &Scale, section: &mut Section) {
     create(&mut server.client(), TAG);
+    attach(server);
     let note =
         "WAL includes that of the refill worker. A loop in PL/pgSQL updates the counter row and commits each id.";
     let loops = generators().loops(server, scale, note, section);
     section.at_most(0.1, format!("{NEXT} (WAL bytes per id in a loop)"), loops.wal(NEXT).clone());
+    section.at_most(1.1, format!("{ATTACHED} / {NEXT} (CPU time in a loop)"), loops.cpu(ATTACHED) / loops.cpu(NEXT));
+}
+
+/// Attaches the tag `attached` to that of another database of the server. Its stock lasts longer than the loops.
+fn attach(server: &Server) {
+    execute(&mut server.client(), "CREATE DATABASE coordinator");
+    execute(
+        &mut server.cluster.client_in("coordinator"),
+        "CREATE EXTENSION idgen; SELECT segment_create('attached', step => 10000000)",
+    );
+    server.set("idgen.coordinator", &server.cluster.connect_string("coordinator", "postgres"));
+    let mut client = server.client();
+    execute(
+        &mut client,
+        "SELECT segment_attach('attached', '1 minute'), segment_alter('attached', min_step => 10000000)",
+    );
+    execute(&mut client, "SELECT segment_next('attached')");
 }
 
 fn loads(server: &Server, scale: &Scale, section: &mut Section) {
