@@ -79,6 +79,19 @@ COMMENT ON COLUMN idgen.segment.version IS
 COMMENT ON COLUMN idgen.segment.created_in IS 'id of the transaction that created the row; set by a trigger';
 COMMENT ON COLUMN idgen.segment.changed_in IS
     'id of the transaction that last changed the row, refills excluded; set by a trigger';
+COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is attached';
+COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
+COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
+COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and directory under which it last granted values';
+COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
+COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
+COMMENT ON COLUMN idgen.segment_server.server IS 'number of the attached server';
+COMMENT ON COLUMN idgen.segment_server.name IS 'name of the attached server: its host name, port and data directory';
+COMMENT ON COLUMN idgen.segment_server.max_id IS 'highest value that the server has received';
+COMMENT ON COLUMN idgen.segment_server.history IS 'history of the coordinator at the last report: see idgen.segment.history';
+COMMENT ON COLUMN idgen.segment_server.reported_at IS 'time of the last report';
+COMMENT ON COLUMN idgen.segment_server.first_id IS 'first value of the newest grants, those that no other grant separates; NULL if none can be given back';
+COMMENT ON COLUMN idgen.segment_server.last_id IS 'last value of the newest grants';
 COMMENT ON FUNCTION idgen.segment_row() IS
     'trigger of idgen.segment: sets creation, version and transaction ids, and announces changes to all sessions';
 COMMENT ON TRIGGER segment_row ON idgen.segment IS
@@ -94,9 +107,21 @@ COMMENT ON FUNCTION segment_alter(text, bigint, bigint, bigint, bigint, interval
 COMMENT ON FUNCTION segment_drop(text) IS 'drops a segment';
 COMMENT ON FUNCTION segment_grant(text, text) IS 'lets a role, or public, draw from a segment';
 COMMENT ON FUNCTION segment_revoke(text, text) IS 'revokes what segment_grant granted';
+COMMENT ON FUNCTION segment_attach(text, interval) IS
+    'lets a segment draw from that of the same name at the coordinator, with values for the reserve fetched ahead';
+COMMENT ON FUNCTION segment_detach(text) IS 'ends the attachment of a segment to the coordinator';
+COMMENT ON FUNCTION segment_request(text, bigint, text, bigint, bigint) IS
+    'at a coordinator: reports what an attached server has received, and grants it values';
+COMMENT ON FUNCTION segment_confirm() IS 'at a coordinator: waits until the synchronous standbys have all grants';
+COMMENT ON FUNCTION segment_return(text, bigint, bigint, bigint) IS
+    'at a coordinator: a server gives back unused values; true if they can be granted again';
+COMMENT ON FUNCTION segment_leave(text, bigint, bigint) IS 'at a coordinator: a server is no longer attached';
+COMMENT ON FUNCTION segment_resume(text, bigint) IS
+    'at a coordinator: grants values again from above max_id on, although attached servers have not reported';
 COMMENT ON VIEW idgen.stat_segment IS
     'segments with values in shared memory: their ranges, refills and waits; shows those that the user may draw from';
 COMMENT ON FUNCTION idgen.stat_get_segment() IS 'rows of the view idgen.stat_segment';
+COMMENT ON FUNCTION idgen.stat_get_segment_supply() IS 'columns of attached segments of the view idgen.stat_segment';
 
 COMMENT ON FUNCTION lock_key(text) IS 'key of a lock''s name: the first 8 bytes of its SHA-256, big-endian';
 COMMENT ON FUNCTION lock_acquire(text, boolean) IS
@@ -253,6 +278,7 @@ REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe(bigint, text, boolean) FROM PUBLIC;
 -- A superuser grants the creation of segments. The creator owns the segment.
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION segment_attach(text, interval) FROM PUBLIC;
 -- For the trigger of idgen.segment only, which needs no privilege.
 REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- The table of leases has tokens, so it is not readable: the view hides them. A superuser grants the definition of leases.
@@ -279,3 +305,7 @@ REVOKE EXECUTE ON FUNCTION idgen.public_key_row(), idgen.public_key_secret() FRO
 REVOKE ALL ON idgen.public_key FROM PUBLIC;
 GRANT SELECT (prefix, version, form, owner, users, created, retired) ON idgen.public_key TO PUBLIC;
 GRANT SELECT, INSERT ON idgen.public_key TO pg_database_owner;
+-- For a dump and its restore, as above. The names of the servers are for administrators.
+GRANT SELECT, INSERT ON idgen.segment_server TO pg_database_owner;
+GRANT SELECT ON idgen.segment_server TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idgen.stat_get_segment_supply() TO pg_monitor;

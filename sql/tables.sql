@@ -22,9 +22,14 @@ CREATE TABLE idgen.segment (
     version bigint NOT NULL,
     created_in bigint NOT NULL,
     changed_in bigint NOT NULL,
+    server bigint,
+    reserve interval CHECK (reserve OPERATOR(pg_catalog.>=) '2 seconds' AND reserve OPERATOR(pg_catalog.<=) '365 days'),
+    source text,
+    history text,
     CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
     CHECK (residue OPERATOR(pg_catalog.<) stride),
-    CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound)
+    CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound),
+    CHECK (server IS NOT NULL OR reserve IS NULL)
 ) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
 -- A dump names roles. The row of a dropped role has its OID, which can be another role's where the dump is restored. So the dump
 -- gives its segments to the owner of the database, and omits its grants. Nor does it name the transactions: a restore that
@@ -39,8 +44,23 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
                                WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
-           creation, version, 0, 0
+           creation, version, 0, 0, server, reserve, source, history
     FROM idgen.segment$condition$);
+
+-- At a coordinator: the servers that are attached to a tag. The trigger of idgen.segment deletes them with their tag. A foreign
+-- key would add triggers that only a superuser may disable in a restore.
+CREATE TABLE idgen.segment_server (
+    tag text NOT NULL,
+    server bigint NOT NULL,
+    name text NOT NULL,
+    max_id bigint NOT NULL,
+    history text NOT NULL,
+    reported_at timestamptz NOT NULL,
+    first_id bigint,
+    last_id bigint,
+    PRIMARY KEY (tag, server)
+) WITH (fillfactor = 50); -- as for idgen.segment
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment_server', '');
 
 -- Definitions of leases.
 CREATE TABLE idgen.lease_definition (

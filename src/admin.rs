@@ -53,6 +53,7 @@ fn status() -> JsonB {
             entry("idgen.layout", check_default_layout()),
             entry("clock", check_clock()),
             entry("mark", check_mark()),
+            entry("segments", check_segments()),
         ],
     }))
 }
@@ -227,4 +228,16 @@ fn check_mark() -> Check {
         || "no id was issued since the server started".to_owned(),
         |mark_ms| format!("ids are durably promised up to {}", time_text(mark_ms)),
     ))
+}
+
+/// Fails if the coordinator grants no values of an attached segment.
+fn check_segments() -> Check {
+    let (count, errors) = if shmem::is_preloaded() { segment::stats::attached() } else { (0, Vec::new()) };
+    match (count, errors.first()) {
+        (0, _) => Ok("no attached segment is in use".to_owned()),
+        (_, None) => Ok(format!("the coordinator answers for all attached segments in use: {count}")),
+        (_, Some(error)) => {
+            Err(format!("{} of {count} attached segments in use live on their stock: {error}", errors.len()))
+        }
+    }
 }

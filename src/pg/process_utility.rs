@@ -20,7 +20,14 @@ pub struct OwnedRows {
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
 
-static DATABASE_FOLLOWERS: Mutex<Vec<fn(u32)>> = Mutex::new(Vec::new());
+/// Called with the OID of a database.
+#[derive(Clone, Copy)]
+struct DatabaseFollower {
+    before_drop: fn(u32),
+    after_drop: fn(u32),
+}
+
+static DATABASE_FOLLOWERS: Mutex<Vec<DatabaseFollower>> = Mutex::new(Vec::new());
 
 /// The hook that another library installed before.
 static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
@@ -46,11 +53,12 @@ pub fn follow_owners_of(rows: OwnedRows) {
     OWNED_ROWS.lock().push(rows);
 }
 
-/// While the postmaster preloads libraries. The function gets the OID of each database that is dropped. No session of that
-/// database is left then, and none begins.
-pub fn follow_dropped_databases(follower: fn(u32)) {
+/// While the postmaster preloads libraries. The functions get the OID of each database that is dropped. The first one is
+/// called before PostgreSQL checks privileges and refuses to drop a database in use; the command may fail after it. When
+/// the second one is called, no session of the database is left, and none begins.
+pub fn follow_dropped_databases(before_drop: fn(u32), after_drop: fn(u32)) {
     install();
-    DATABASE_FOLLOWERS.lock().push(follower);
+    DATABASE_FOLLOWERS.lock().push(DatabaseFollower { before_drop, after_drop });
 }
 
 fn install() {
@@ -80,6 +88,9 @@ unsafe extern "C-unwind" fn process_utility(
         let command = (*statement).utilityStmt;
         let tag = (*command).type_;
         let database = if tag == pg_sys::NodeTag::T_DropdbStmt { database_of(command) } else { pg_sys::InvalidOid };
+        if database != pg_sys::InvalidOid {
+            prepare_drop(database);
+        }
         run(statement, query, is_read_only_tree, context, params, environment, receiver, completion);
         if matches!(tag, pg_sys::NodeTag::T_ReassignOwnedStmt | pg_sys::NodeTag::T_DropOwnedStmt) {
             follow(command);
@@ -99,9 +110,15 @@ unsafe extern "C-unwind" fn database_of(command: *mut pg_sys::Node) -> pg_sys::O
 }
 
 #[pg_guard]
+unsafe extern "C-unwind" fn prepare_drop(database: pg_sys::Oid) {
+    let followers = DATABASE_FOLLOWERS.lock().clone();
+    followers.into_iter().for_each(|follower| (follower.before_drop)(database.to_u32()));
+}
+
+#[pg_guard]
 unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid) {
     let followers = DATABASE_FOLLOWERS.lock().clone();
-    followers.into_iter().for_each(|follower| follower(database.to_u32()));
+    followers.into_iter().for_each(|follower| (follower.after_drop)(database.to_u32()));
 }
 
 /// # Safety

@@ -4,7 +4,7 @@
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
 //! commits, also by COMMIT PREPARED. The next draw then reads the row again.
 
-use super::state::{SEGMENTS, attach_ring, ring, ring_states};
+use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_states};
 use super::store::{self, TagRow};
 use super::{demand, errors, uncommitted};
 use crate::args;
@@ -82,13 +82,14 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     if !row.may_draw {
         errors::may_not_draw(tag, &spi::user_name()).raise();
     }
-    let source = if row.created_here {
+    // The coordinator's values are fetched for committed rows only.
+    let source = if row.created_here && !row.link.is_attached() {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
         uncommitted::adopt(row.key.creation, row.definition.allocation());
         ValueSource::Uncommitted
-    } else if row.changed_here {
+    } else if row.created_here || row.changed_here {
         errors::changed_here(tag).raise()
     } else {
         let Attachment { index, handle, .. } = attach_row(&row);
@@ -103,7 +104,8 @@ fn attach_row(row: &TagRow) -> Attachment<RingHandle> {
     let needs_ring = SEGMENTS.exclusive(|segments| segments.table.find(row.key).is_none() && segments.table.is_full());
     // Outside of the lock: this reads catalogs and other rows.
     let gone = if needs_ring { gone() } else { Vec::new() };
-    attach_ring(row.key, row.version, row.definition.stride, &gone)
+    let TagRow { key, version, .. } = *row;
+    attach_ring(RingRow { key, version, stride: row.definition.stride, is_attached: row.link.is_attached() }, &gone)
 }
 
 /// Tags in the table whose row or database no longer exists.

@@ -1,8 +1,8 @@
 //! Creating, altering, dropping and granting segments. Users have no privileges on the table: these functions check
 //! theirs.
 
-use super::errors;
 use super::store::{self, TagRow};
+use super::{errors, fleet};
 use crate::pg::datum::{Text, stored_len};
 use crate::pg::spi;
 use crate::{args, grants};
@@ -33,11 +33,7 @@ fn segment_create(
     residue: Option<i64>,
     upper_bound: Option<i64>,
 ) {
-    let tag = args::required(tag.as_deref(), "tag");
-    let bytes = stored_len(tag);
-    if !(1..=MAX_TAG_BYTES).contains(&bytes) {
-        errors::tag_length(tag, bytes).raise();
-    }
+    let tag = require_tag(tag.as_deref());
     let step = args::required(step, "step");
     let target_duration = args::required(target_duration, "target_duration");
     let definition = TagDefinition {
@@ -57,8 +53,19 @@ fn segment_create(
     }
 }
 
+/// A tag that can be stored. Raises 22004 for NULL, 22023 for another length.
+pub fn require_tag(tag: Option<&str>) -> &str {
+    let tag = args::required(tag, "tag");
+    let bytes = stored_len(tag);
+    if !(1..=MAX_TAG_BYTES).contains(&bytes) {
+        errors::tag_length(tag, bytes).raise();
+    }
+    tag
+}
+
 /// Alters a segment; NULL keeps a setting. Raises 42704 if there is no such segment, 42501 unless the caller is a
-/// member of its owner and of the new one, 22023 for a value out of range or a `max_id` below the current one.
+/// member of its owner and of the new one, 22023 for a value out of range or a `max_id` below the current one, 55000 for the
+/// numbers of a segment that is attached: the coordinator has them.
 #[pg_extern(sql = "CREATE FUNCTION segment_alter(tag text, max_id bigint DEFAULT NULL, step bigint DEFAULT NULL, \
            min_step bigint DEFAULT NULL, max_step bigint DEFAULT NULL, target_duration interval DEFAULT NULL, \
            stride bigint DEFAULT NULL, residue bigint DEFAULT NULL, upper_bound bigint DEFAULT NULL, \
@@ -78,7 +85,17 @@ fn segment_alter(
     owner: Option<Text>,
 ) {
     let tag = args::required(tag.as_deref(), "tag");
-    let now = lock_owned(tag).definition;
+    let row = lock_owned(tag);
+    let is_given = [
+        ("max_id", max_id.is_some()),
+        ("stride", stride.is_some()),
+        ("residue", residue.is_some()),
+        ("upper_bound", upper_bound.is_some()),
+    ];
+    if let Some((setting, _)) = is_given.into_iter().find(|(_, is_given)| *is_given && row.link.is_attached()) {
+        fleet::errors::set_at_the_coordinator(tag, setting).raise();
+    }
+    let now = row.definition;
     if let Some(lower) = max_id.filter(|max_id| *max_id < now.max_id) {
         errors::lowered(tag, now.max_id, lower).raise();
     }
@@ -131,7 +148,7 @@ fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.
-fn lock_owned(tag: &str) -> TagRow {
+pub fn lock_owned(tag: &str) -> TagRow {
     loop {
         // A role that is not the owner neither waits for the lock nor holds it.
         require_owner(tag, &store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));

@@ -1,4 +1,5 @@
-//! Demand for refills: requests by sessions, and the start of the refill worker.
+//! Demand for values: requests by sessions, and the start of the worker that serves a ring. The refill worker takes
+//! values from rows of this database, the supply worker from a coordinator.
 
 use super::errors;
 use super::state::{SEGMENTS, Segments, ring_state, ring_states};
@@ -7,30 +8,42 @@ use crate::pg::ereport::Report;
 use crate::pg::latch;
 use crate::pg::{session, system_clock};
 use idgen_core::segment::RingTenant;
-use idgen_core::segment::refillers::Call;
+use idgen_core::segment::refillers::{Call, Duty};
 use std::sync::atomic::Ordering::Relaxed;
 
-const WORKER: Worker = Worker { name: "idgen refill", function: "idgen_refill", connects: true };
+const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill", connects: true };
 
-/// Requests a refill of a ring that runs low. A failure is ignored: values are left, and the ring that runs dry reports
+pub const SUPPLY: Worker = Worker { name: "idgen supply", function: "idgen_supply", connects: true };
+
+/// Requests values for a ring that runs low. A failure is ignored: values are left, and the ring that runs dry reports
 /// it.
 #[cold]
 pub fn prefetch(index: usize) {
-    ring_state(index).demand.fetch_max(1, Relaxed);
-    let _ = summon();
+    let state = ring_state(index);
+    // The supply worker reads for itself how many values are left. Its demand is that of waiting sessions only.
+    if !state.is_attached.load(Relaxed) {
+        state.demand.fetch_max(1, Relaxed);
+    }
+    let _ = summon(index);
 }
 
-/// Wakes the refill worker of this database, or starts one. Call it after storing the demand.
-pub fn summon() -> Result<(), Report> {
-    let database = session::database();
-    let call = SEGMENTS.exclusive(|segments| segments.refillers.call(database, system_clock::boot_us()));
+/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand.
+pub fn summon(index: usize) -> Result<(), Report> {
+    let is_attached = ring_state(index).is_attached.load(Relaxed);
+    summon_for(Duty { database: session::database(), is_attached })
+}
+
+/// Wakes the worker of a duty, or starts one.
+pub fn summon_for(duty: Duty) -> Result<(), Report> {
+    let call = SEGMENTS.exclusive(|segments| segments.refillers.call(duty, system_clock::boot_us()));
     match call {
-        // SAFETY: the refill worker has stored the address.
+        // SAFETY: the worker has stored the address.
         Call::Wake { latch } => unsafe { latch::set_at(latch) },
         Call::Start => {
-            if !WORKER.start_for_database(database) {
-                SEGMENTS.exclusive(|segments| segments.refillers.give_up(database));
-                return Err(errors::no_worker());
+            let worker = if duty.is_attached { SUPPLY } else { REFILL };
+            if !worker.start_for_database(duty.database) {
+                SEGMENTS.exclusive(|segments| segments.refillers.give_up(duty));
+                return Err(errors::no_worker(duty.is_attached));
             }
         }
         Call::Wait => {}
@@ -38,20 +51,25 @@ pub fn summon() -> Result<(), Report> {
     Ok(())
 }
 
-/// The rings of a database with demand.
-pub fn wanted(database: u32) -> Vec<(usize, RingTenant)> {
+/// The rings of a duty with demand.
+pub fn wanted(duty: Duty) -> Vec<(usize, RingTenant)> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(ring_states().len());
-    SEGMENTS.exclusive(|segments| found.extend(with_demand(segments, database)));
+    SEGMENTS.exclusive(|segments| found.extend(with_demand(segments, duty)));
     found
 }
 
-/// The rings of a database with demand. For the holder of the segments lock.
-pub fn with_demand<'a>(segments: &'a Segments, database: u32) -> impl Iterator<Item = (usize, RingTenant)> + 'a {
+/// The rings of a duty with demand. For the holder of the segments lock.
+pub fn with_demand(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
+    rings_of(segments, duty).filter(|(index, _)| ring_state(*index).demand.load(Relaxed) > 0)
+}
+
+/// The rings of a duty. For the holder of the segments lock.
+pub fn rings_of(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
     let states = ring_states();
-    let of_database = move |(index, tenant): (usize, &Option<RingTenant>)| {
-        let tenant = tenant.filter(|tenant| tenant.key.database == database)?;
-        (states[index].demand.load(Relaxed) > 0).then_some((index, tenant))
+    let of_duty = move |(index, tenant): (usize, &Option<RingTenant>)| {
+        let tenant = tenant.filter(|tenant| tenant.key.database == duty.database)?;
+        (states[index].is_attached.load(Relaxed) == duty.is_attached).then_some((index, tenant))
     };
-    segments.table.tenants.iter().enumerate().filter_map(of_database)
+    segments.table.tenants.iter().enumerate().filter_map(of_duty)
 }

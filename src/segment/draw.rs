@@ -3,19 +3,22 @@
 use super::attach::{self, AttachedSegment, ValueSource};
 use super::demand;
 use super::state::{LastError, SEGMENTS, ring_state};
-use super::{errors, store, uncommitted};
+use super::{errors, fleet, store, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event::WaitEvent;
+use crate::pg::xact;
 use crate::settings;
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
+use parking_lot::Mutex;
 use std::borrow::Cow;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Once;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// A waiter makes sure after this time that a refill worker runs. One that ends wakes its waiters; one that never began
+/// A waiter makes sure after this time that the worker runs that serves its ring. One that ends wakes its waiters; one that never began
 /// does not.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
@@ -82,8 +85,11 @@ impl Drawing<'_> {
     }
 
     fn exhausted(&self) -> ! {
-        let bound = store::find(&self.tag()).map_or(i64::MAX, |row| row.definition.upper_bound);
-        errors::exhausted(&self.tag(), bound).raise()
+        let tag = self.tag();
+        match store::find(&tag) {
+            Some(row) if row.is_detached() => fleet::errors::detached(&tag).raise(),
+            row => errors::exhausted(&tag, row.map_or(i64::MAX, |row| row.definition.upper_bound)).raise(),
+        }
     }
 
     fn tag(&self) -> Cow<'_, str> {
@@ -98,11 +104,34 @@ struct RefillWait {
     want: u64,
     /// The number of refills at the last request. A refill that brings too few values needs another request.
     requested_at: Option<u64>,
+    /// The caller has drawn again since this process prepared to sleep.
+    has_looked: bool,
+}
+
+/// The ring that this process waits for, and the values that it has counted in `RingState::lacking`.
+static LACKING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
+
+/// Counts what this process lacks, until [`look`].
+fn lack(index: usize, want: u64) {
+    static REGISTERED: Once = Once::new();
+    // A process that is terminated drops nothing.
+    REGISTERED.call_once(|| xact::before_exit(|_| look()));
+    *LACKING.lock() = Some((index, want));
+    ring_state(index).lacking.fetch_add(want, Relaxed);
+}
+
+/// This process looks at the ring now, or waits no more.
+fn look() {
+    if let Some((index, want)) = LACKING.lock().take() {
+        // Release: a supply worker that sees the draw after this sees that it lacks nothing.
+        ring_state(index).lacking.fetch_sub(want, Release);
+    }
 }
 
 /// Withdraws the values of a request that is still open. A refill stays requested.
 impl Drop for RefillWait {
     fn drop(&mut self) {
+        look();
         let state = ring_state(self.index);
         if self.requested_at == Some(state.refills.load(Relaxed)) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
@@ -118,13 +147,16 @@ impl RefillWait {
         // Counted before the wait, so that a cancelled wait counts.
         state.waits.fetch_add(1, Relaxed);
         state.refilled.prepare_to_sleep();
-        Self { index, began: Instant::now(), want, requested_at: None }
+        Self { index, began: Instant::now(), want, requested_at: None, has_looked: false }
     }
 
-    /// Requests a refill, or sleeps if that is done. The caller then draws again: the ring may have been refilled
-    /// before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this or an
-    /// earlier one.
+    /// Requests a refill and sleeps. The caller then draws again. The first time it does that at once: the ring may have
+    /// been refilled before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this
+    /// or an earlier one.
     fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            return;
+        }
         let state = ring_state(self.index);
         let refills = state.refills.load(Relaxed);
         let is_requested = self.requested_at == Some(refills);
@@ -136,14 +168,23 @@ impl RefillWait {
         if waited.is_some_and(|waited| waited >= timeout) {
             self.time_out(drawing);
         }
+        lack(self.index, self.want);
         if !is_requested {
             self.requested_at = Some(refills);
             state.demand.fetch_add(self.want, Relaxed);
-        } else if state.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT) {
-            return;
+            self.summon();
         }
-        // After the first request, or if the worker may be gone.
-        demand::summon().unwrap_or_else(|failure| {
+        let is_signalled = state.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT);
+        // Before the caller draws: the supply worker must not ask for a value that this session takes now.
+        look();
+        if !is_signalled {
+            // The worker may be gone.
+            self.summon();
+        }
+    }
+
+    fn summon(&self) {
+        demand::summon(self.index).unwrap_or_else(|failure| {
             ConditionVariable::cancel_sleep();
             failure.raise()
         });
@@ -153,7 +194,8 @@ impl RefillWait {
         ConditionVariable::cancel_sleep();
         let mut last = LastError::default();
         SEGMENTS.exclusive(|segments| last = segments.errors[self.index]);
-        errors::timed_out(&drawing.tag(), last.text()).raise()
+        let is_attached = ring_state(self.index).is_attached.load(Relaxed);
+        errors::timed_out(&drawing.tag(), last.text(), is_attached).raise()
     }
 
     fn end(self) {

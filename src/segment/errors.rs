@@ -4,6 +4,7 @@ use crate::pg::ereport::{Report, quoted};
 use crate::pg::session;
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinitionError};
 use pgrx::prelude::*;
+use std::ops::RangeInclusive;
 
 pub fn unknown(tag: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("segment \"{tag}\" does not exist"))
@@ -50,9 +51,12 @@ pub fn lowered(tag: &str, now: i64, lower: i64) -> Report {
     .hint("To start again from a lower value, drop the segment and create it again.")
 }
 
-pub fn count_out_of_range(count: i64, most: i64) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid count \"{count}\""))
-        .detail(format!("It must be 1 to {most}."))
+pub fn count_out_of_range(count: i64, range: RangeInclusive<i64>) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid count \"{count}\"")).detail(format!(
+        "It must be {} to {}.",
+        range.start(),
+        range.end()
+    ))
 }
 
 pub fn exhausted(tag: &str, upper_bound: i64) -> Report {
@@ -85,8 +89,11 @@ pub fn in_parallel_worker(tag: &str) -> Report {
     .hint("Mark the function that calls segment_next as PARALLEL RESTRICTED, as segment_next is.")
 }
 
-pub fn timed_out(tag: &str, reason: Option<String>) -> Report {
-    let silence = "The refill worker has reported no error: it may be waiting for a disk or a synchronous standby.";
+pub fn timed_out(tag: &str, reason: Option<String>, is_attached: bool) -> Report {
+    let silence = match is_attached {
+        true => "The supply worker has reported no error: it may be waiting for the coordinator or a disk.",
+        false => "The refill worker has reported no error: it may be waiting for a disk or a synchronous standby.",
+    };
     Report::new(
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
         format!("no values of segment \"{tag}\" within idgen.segment_timeout"),
@@ -95,8 +102,12 @@ pub fn timed_out(tag: &str, reason: Option<String>) -> Report {
     .hint("Remove the cause, then repeat the call.")
 }
 
-pub fn no_worker() -> Report {
-    let report = Report::new(PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "could not start the refill worker");
+pub fn no_worker(is_attached: bool) -> Report {
+    let message = match is_attached {
+        true => "could not start the supply worker",
+        false => "could not start the refill worker",
+    };
+    let report = Report::new(PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, message);
     if session::is_single_user() {
         report.detail("Single-user mode has no background workers.").hint("Start the server, then repeat the call.")
     } else {

@@ -1,11 +1,11 @@
 //! Segment ids: the SQL functions that draw them. A segment has a row in `idgen.segment`, under its tag, and a ring of
 //! values in shared memory.
 
-use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::datum::{Composite, form_row};
 use crate::pg::{process_utility, srf};
 use crate::shmem;
+use crate::{args, coordinator};
 use attach::AttachedSegment;
 use idgen_core::segment::ValueRun;
 use idgen_core::segment::tag::MAX_STEP;
@@ -16,6 +16,7 @@ mod define;
 mod demand;
 mod draw;
 mod errors;
+mod fleet;
 mod refill;
 mod refill_worker;
 mod state;
@@ -23,6 +24,7 @@ pub mod stats;
 mod store;
 mod trigger;
 mod uncommitted;
+mod worker_process;
 
 /// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
 /// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,
@@ -45,8 +47,9 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, count) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<i64>(fcinfo, 1)) };
     let count = args::required(count, "count");
-    if !(1..=MAX_STEP).contains(&count) {
-        errors::count_out_of_range(count, MAX_STEP).raise();
+    let counts = 1..=MAX_STEP;
+    if !counts.contains(&count) {
+        errors::count_out_of_range(count, counts).raise();
     }
     let run = site.with(attach::of_call, |attached| draw::block(attached, &site, count as u64));
     // SAFETY: three columns, all bigint, as declared.
@@ -97,7 +100,8 @@ impl ValueSet {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
-    process_utility::follow_dropped_databases(state::end_rings_of);
+    process_utility::follow_dropped_databases(fleet::supply_worker::leave_database, state::end_rings_of);
+    coordinator::follow(fleet::launcher::start);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
         reassign: |owners, heir| store::OWNERS.reassign(owners, heir),

@@ -1,8 +1,10 @@
 //! One refill, by the refill worker: takes values from a row, commits durably, and installs them in the ring.
 //!
-//! Only the refill worker does that. Its transaction commits before the values are in the ring.
+//! Only the refill worker does that; the supply worker, which takes values from a coordinator, uses parts of it. A
+//! transaction commits before the values are in the ring.
 
-use super::state::{SEGMENTS, attach_ring, ring, ring_state};
+use super::fleet;
+use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_state};
 use super::store::{self, LockedRow};
 use crate::pg::system_clock;
 use crate::pg::xact::{self, Durability};
@@ -25,14 +27,22 @@ pub static CANCELLED: AtomicBool = AtomicBool::new(false);
 
 /// Refills one ring, and wakes its waiters. False if it failed.
 pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
-    *RUNNING.lock() = Some((index, demand));
-    let failure = refill(index, tenant, demand).err();
-    if let Some(reason) = &failure {
-        report(index, tenant, demand, reason);
+    let failure = while_running(index, demand, || refill(index, tenant, demand)).err();
+    if let Some(reason) = &failure
+        && keep_error(index, tenant, demand, reason)
+    {
+        log!("could not refill a segment: {reason}");
     }
-    *RUNNING.lock() = None;
     ring_state(index).refilled.broadcast();
     failure.is_none()
+}
+
+/// Works for a ring. If the process exits before the end, the demand is restored.
+pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> R {
+    *RUNNING.lock() = Some((index, demand));
+    let result = work();
+    *RUNNING.lock() = None;
+    result
 }
 
 /// Restores the demand of a refill that did not end, because the worker exits.
@@ -44,29 +54,31 @@ pub fn restore_demand() {
 
 fn refill(index: usize, tenant: RingTenant, demand: u64) -> Result<(), String> {
     match in_transaction(|| take(index, tenant, demand))? {
-        Taken::Range(Grant { range, .. }) if was_cancelled() => {
-            return Err(format!(
-                "The wait for the synchronous standby was canceled, so the values {} to {} are skipped.",
-                range.first,
-                range.last()
-            ));
-        }
+        Taken::Range(Grant { range, .. }) if was_cancelled() => return Err(skipped(&range)),
         Taken::Range(grant) => install(tenant.key, grant),
         Taken::Exhausted { version } => exhaust(index, tenant.key, version),
         Taken::NoRoom => {}
+        Taken::Refused(reason) => return Err(reason),
         Taken::Gone => evict(index, tenant),
-        Taken::Busy => {
-            let reason = "A transaction that has not ended holds a lock on the segment's row in idgen.segment.";
-            return Err(reason.to_owned());
-        }
+        Taken::Busy => return Err(BUSY.to_owned()),
     }
     Ok(())
 }
 
-/// Keeps the error for waiters and the view, and restores the demand. The first error in a row is logged. Does nothing
-/// if the ring has become another tag's.
-fn report(index: usize, tenant: RingTenant, demand: u64, reason: &str) {
-    let is_new = SEGMENTS.exclusive(|segments| {
+pub const BUSY: &str = "A transaction that has not ended holds a lock on the segment's row in idgen.segment.";
+
+pub fn skipped(range: &ValueRun) -> String {
+    format!(
+        "The wait for the synchronous standby was canceled, so the values {} to {} are skipped.",
+        range.first,
+        range.last()
+    )
+}
+
+/// Keeps the error for waiters and the view, and restores the demand. True for the first error in a row. Does nothing if
+/// the ring has become another tag's.
+pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
+    SEGMENTS.exclusive(|segments| {
         if !segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
             return false;
         }
@@ -75,10 +87,7 @@ fn report(index: usize, tenant: RingTenant, demand: u64, reason: &str) {
         error.set(reason);
         ring_state(index).demand.fetch_max(demand, Relaxed);
         is_new
-    });
-    if is_new {
-        log!("could not refill a segment: {reason}");
-    }
+    })
 }
 
 /// The values that a transaction has taken from a row.
@@ -91,15 +100,20 @@ enum Taken {
     NoRoom,
     /// Another transaction has locked the row.
     Busy,
-    /// There is no such row or table, or the row is older than the ring.
+    /// Servers that are attached to the tag may have received these values.
+    Refused(String),
+    /// There is no such row or table, or the row is older than the ring, or its values come from a coordinator.
     Gone,
 }
 
 /// Values for the ring, once the transaction has committed.
-struct Grant {
-    range: ValueRun,
-    version: i64,
-    began: Instant,
+pub struct Grant {
+    pub range: ValueRun,
+    pub version: i64,
+    pub is_attached: bool,
+    /// The ring requests values when this many are left; never if `None`.
+    pub low_water: Option<u64>,
+    pub began: Instant,
 }
 
 /// Takes values from the row, in the running transaction.
@@ -112,8 +126,8 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         return Taken::NoRoom;
     }
     xact::require_durability(Durability::Failover);
-    let (version, definition) = match store::lock(tenant.key.creation) {
-        LockedRow::Found { version, definition } => (version, definition),
+    let (tag, version, definition, link) = match store::lock(tenant.key.creation) {
+        LockedRow::Found { tag, version, definition, link } => (tag, version, definition, link),
         LockedRow::Busy => return Taken::Busy,
         LockedRow::Gone => return Taken::Gone,
     };
@@ -121,6 +135,14 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     if version < tenant.version {
         return Taken::Gone;
     }
+    // Whatever the ring says: other servers draw from the values above `max_id`. Sessions attach again, by this row.
+    if link.is_attached() {
+        return Taken::Gone;
+    }
+    let allocation = match fleet::grant::own_allocation(&tag, tenant.key.creation, &definition, &link) {
+        Ok(allocation) => allocation,
+        Err(reason) => return Taken::Refused(reason),
+    };
     let step = match tenant.refilled_us {
         Some(refilled_us) if version == tenant.version => {
             let lifetime = Duration::from_micros((system_clock::boot_us() - refilled_us).max(0) as u64);
@@ -130,31 +152,32 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         // No range was used up yet.
         _ => definition.step,
     };
-    let Some(range) = definition.allocation().next(demand.max(step as u64)) else {
+    let Some(range) = allocation.next(demand.max(step as u64)) else {
         return Taken::Exhausted { version };
     };
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
-    Taken::Range(Grant { range, version, began })
+    let low_water = Some(settings::segment_low_water(range.count));
+    Taken::Range(Grant { range, version, is_attached: false, low_water, began })
 }
 
 /// True if a cancel, a stop or the end of the postmaster may have ended the wait for the synchronous standby early.
-fn was_cancelled() -> bool {
+pub fn was_cancelled() -> bool {
     // SAFETY: reads a variable of this process.
     CANCELLED.load(Relaxed) || unsafe { pg_sys::ProcDiePending } != 0
 }
 
 /// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
 /// from the next value on.
-fn install(key: TagKey, grant: Grant) {
-    let Grant { range, version, began } = grant;
-    let index = attach_ring(key, version, range.stride, &[]).index;
+pub fn install(key: TagKey, grant: Grant) {
+    let Grant { range, version, is_attached, low_water, began } = grant;
+    let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }, &[]).index;
     let state = ring_state(index);
     SEGMENTS.exclusive(|segments| {
         let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;
         let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
             return;
         };
-        ring(index).install(tenant.handle, range.first, range.count, settings::segment_low_water(range.count));
+        ring(index).install(tenant.handle, range.first, range.count, low_water);
         tenant.refilled_us = Some(system_clock::boot_us());
         segments.errors[index].clear();
     });
@@ -165,7 +188,7 @@ fn install(key: TagKey, grant: Grant) {
 
 /// The row of this version has no more values. This concerns sessions that attached by this version or a lower one.
 /// Those that attached by a higher one have yet to request values.
-fn exhaust(index: usize, key: TagKey, version: i64) {
+pub fn exhaust(index: usize, key: TagKey, version: i64) {
     SEGMENTS.exclusive(|segments| {
         let is_concerned = |tenant: &RingTenant| tenant.key == key && tenant.version <= version;
         if segments.table.tenants[index].as_ref().is_some_and(is_concerned) {
@@ -175,7 +198,7 @@ fn exhaust(index: usize, key: TagKey, version: i64) {
 }
 
 /// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
-fn evict(index: usize, tenant: RingTenant) {
+pub fn evict(index: usize, tenant: RingTenant) {
     SEGMENTS.exclusive(|segments| {
         if segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
             segments.table.evict(index);
@@ -184,7 +207,7 @@ fn evict(index: usize, tenant: RingTenant) {
 }
 
 /// Works in a transaction and commits it. An error rolls it back; its message is returned.
-fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     CANCELLED.store(false, Relaxed);
     let work = AssertUnwindSafe(work);
     PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
@@ -194,7 +217,6 @@ fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
                 | CaughtError::ErrorReport(report)
                 | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
             };
-            store::IS_ALLOCATION.store(false, Relaxed);
             // SAFETY: as PostgreSQL's own main loops do after an error.
             unsafe {
                 pg_sys::AbortCurrentTransaction();

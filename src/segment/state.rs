@@ -8,7 +8,7 @@ use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// Draws take no lock.
 pub static RINGS: Part<&'static [Ring]> =
@@ -18,10 +18,10 @@ pub static RINGS: Part<&'static [Ring]> =
 pub static RING_STATES: Part<&'static [RingState]> =
     Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), RingState::new));
 
-/// The tag of each ring, and the refill workers.
+/// The tag of each ring, and the workers that serve them.
 pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |block| {
     let count = settings::max_segments();
-    // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each refill worker is one of these.
+    // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each of these workers is one of them.
     let worker_count = unsafe { pg_sys::max_worker_processes } as usize;
     Segments {
         table: RingTable { rings: RINGS.get().map_or(&[][..], |rings| rings), tenants: block.array(count, || None) },
@@ -48,12 +48,28 @@ impl Segments {
     }
 }
 
+/// A row, as its ring follows it.
+#[derive(Clone, Copy)]
+pub struct RingRow {
+    pub key: TagKey,
+    pub version: i64,
+    pub stride: i64,
+    /// Its values come from a coordinator. Attaching and detaching it changes the version.
+    pub is_attached: bool,
+}
+
 /// Finds the ring of a row of this version, or begins its tenancy in one. `gone` lists tags whose rings can be taken.
-pub fn attach_ring(key: TagKey, version: i64, stride: i64, gone: &[TagKey]) -> Attachment<RingHandle> {
+pub fn attach_ring(row: RingRow, gone: &[TagKey]) -> Attachment<RingHandle> {
+    let RingRow { key, version, stride, is_attached } = row;
     SEGMENTS.exclusive(|segments| {
         let attachment = segments.table.attach(key, version, stride, system_clock::boot_us(), gone);
+        let index = attachment.index;
         if attachment.is_new {
-            segments.begin(attachment.index);
+            segments.begin(index);
+        }
+        // Also in a tenancy that the trigger began: it does not know. A newer row may not be attached as this one is.
+        if segments.table.tenants[index].is_some_and(|tenant| tenant.version == version) {
+            ring_state(index).is_attached.store(is_attached, Relaxed);
         }
         attachment
     })
@@ -86,8 +102,17 @@ pub fn ring_state(index: usize) -> &'static RingState {
 /// The demand for a ring, and its counters. In cache lines of its own, as the ring.
 #[repr(align(128))]
 pub struct RingState {
-    /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The refill worker resets it.
+    /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The worker that serves the ring
+    /// resets it.
     pub demand: AtomicU64,
+    /// How many values the sessions wait for that have found the ring dry and not looked since.
+    pub lacking: AtomicU64,
+    /// The supply worker serves the ring, not the refill worker. Says who is asked; the row says who may answer.
+    pub is_attached: AtomicBool,
+    /// Values drawn per second, as the supply worker has measured it: the bits of an f64.
+    pub rate: AtomicU64,
+    /// A `CoordinatorState`.
+    pub coordinator: AtomicU8,
     /// The row has no more values up to its upper bound.
     pub exhausted: AtomicBool,
     pub refills: AtomicU64,
@@ -101,10 +126,48 @@ pub struct RingState {
     pub refilled: ConditionVariable,
 }
 
+/// What the last request for an attached segment has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CoordinatorState {
+    /// There was no request yet.
+    Unknown,
+    Answering,
+    /// It answers with an error of this segment, or waits for reports of other servers.
+    Refusing,
+    /// It does not answer.
+    Failing,
+}
+
+impl CoordinatorState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Answering => "answering",
+            Self::Refusing => "refusing",
+            Self::Failing => "failing",
+        }
+    }
+}
+
 impl RingState {
+    pub fn set_coordinator(&self, state: CoordinatorState) {
+        self.coordinator.store(state as u8, Relaxed);
+    }
+
+    pub fn coordinator(&self) -> CoordinatorState {
+        use CoordinatorState::{Answering, Failing, Refusing, Unknown};
+        let stored = self.coordinator.load(Relaxed);
+        [Answering, Refusing, Failing].into_iter().find(|state| *state as u8 == stored).unwrap_or(Unknown)
+    }
+
     fn new() -> Self {
         Self {
             demand: AtomicU64::new(0),
+            lacking: AtomicU64::new(0),
+            is_attached: AtomicBool::new(false),
+            rate: AtomicU64::new(0),
+            coordinator: AtomicU8::new(CoordinatorState::Unknown as u8),
             exhausted: AtomicBool::new(false),
             refills: AtomicU64::new(0),
             refill_us: AtomicU64::new(0),
@@ -117,6 +180,8 @@ impl RingState {
 
     fn begin(&self, position: u64) {
         self.demand.store(0, Relaxed);
+        self.rate.store(0, Relaxed);
+        self.coordinator.store(CoordinatorState::Unknown as u8, Relaxed);
         self.exhausted.store(false, Relaxed);
         self.refill_us.store(0, Relaxed);
         self.reset(position);

@@ -1,6 +1,8 @@
 //! The view `idgen.stat_segment`: the rings of this database.
 
-use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states};
+use super::state::{
+    CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states,
+};
 use super::store;
 use crate::pg::datum::Text;
 use crate::pg::session::database;
@@ -9,7 +11,11 @@ use idgen_core::segment::{Remaining, RingTenant, ValueRun};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!("views.sql", name = "segment_views", requires = [stat_get_segment, stat_get_reset_time]);
+extension_sql_file!(
+    "views.sql",
+    name = "segment_views",
+    requires = [stat_get_segment, stat_get_segment_supply, stat_get_reset_time]
+);
 
 /// A ring at one moment.
 struct RingSnapshot {
@@ -52,15 +58,14 @@ fn stat_get_segment() -> TableIterator<
         rings.map(|ring| {
             let state = ring_state(ring.index);
             let of = |counter: fn(&RingState) -> &AtomicU64| counter(state).load(Relaxed) as i64;
-            let Remaining { current, next } = ring.remaining;
-            let remaining = [current, next].into_iter().flatten().map(|run| run.count as i64).sum();
+            let Remaining { current, next, count } = ring.remaining;
             (
                 ring.tenant.key.creation,
                 current.map(|run| run.first),
                 current.as_ref().map(ValueRun::last),
                 next.map(|run| run.first),
                 next.as_ref().map(ValueRun::last),
-                remaining,
+                count as i64,
                 ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64,
                 of(|s| &s.refills),
                 of(|s| &s.refill_us),
@@ -71,6 +76,46 @@ fn stat_get_segment() -> TableIterator<
         })
     });
     TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+/// One row for each attached segment of this database that has a ring and that the caller may draw from: the state of the
+/// coordinator, and the rate of draws in values per second. Members of pg_read_all_stats see all of them. No rows without
+/// preload.
+#[pg_extern(
+    sql = "CREATE FUNCTION idgen.stat_get_segment_supply(OUT creation bigint, OUT coordinator text, OUT rate float8) \
+           RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn stat_get_segment_supply()
+-> TableIterator<'static, (name!(creation, i64), name!(coordinator, Text<'static>), name!(rate, f64))> {
+    let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {
+        let visible = store::visible_creations();
+        let is_shown = move |ring: &RingSnapshot| {
+            visible.contains(&ring.tenant.key.creation) && ring_state(ring.index).is_attached.load(Relaxed)
+        };
+        rings().into_iter().filter(is_shown).map(|ring| {
+            let state = ring_state(ring.index);
+            let rate = f64::from_bits(state.rate.load(Relaxed));
+            (ring.tenant.key.creation, Text::from(state.coordinator().name().to_owned()), rate)
+        })
+    });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+/// The attached segments of all databases: how many have a ring, and the errors of those that get no values.
+pub fn attached() -> (usize, Vec<String>) {
+    // Allocated before the lock is acquired.
+    let mut errors = Vec::with_capacity(ring_states().len());
+    let mut count = 0;
+    SEGMENTS.exclusive(|segments| {
+        let occupied = segments.table.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_some());
+        for (index, _) in occupied.filter(|(index, _)| ring_state(*index).is_attached.load(Relaxed)) {
+            count += 1;
+            if matches!(ring_state(index).coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing) {
+                errors.push(segments.errors[index]);
+            }
+        }
+    });
+    (count, errors.into_iter().map(|error| error.text().unwrap_or_default()).collect())
 }
 
 fn rings() -> Vec<RingSnapshot> {

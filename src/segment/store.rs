@@ -1,8 +1,9 @@
 //! The table `idgen.segment`: every query on its rows.
 
 use crate::grants::{self, GrantedColumns, GrantedTable};
+use crate::pg::datum::Text;
 use crate::pg::session::database;
-use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, unexpected, user, value};
+use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::tag::TagDefinition;
@@ -38,31 +39,86 @@ pub struct TagRow {
     pub may_draw: bool,
     pub may_alter: bool,
     pub definition: TagDefinition,
+    pub link: Link,
+}
+
+/// The columns of a tag that is attached to a coordinator's, or was.
+#[derive(Clone, Debug, Default)]
+pub struct Link {
+    /// The coordinator knows this server by this number. Stays after a detachment until the coordinator was told.
+    pub server: Option<i64>,
+    /// `None` unless the tag is attached.
+    pub reserve_us: Option<i64>,
+    /// The coordinator's tag that the last values came from. Empty if the tag was attached without ever having values.
+    pub source: Option<String>,
+    /// At a coordinator: the history under which the tag was last shared.
+    pub history: Option<String>,
+}
+
+impl TagRow {
+    /// True if the tag was attached, and has no values of its own since.
+    pub fn is_detached(&self) -> bool {
+        let TagDefinition { max_id, upper_bound, .. } = self.definition;
+        self.link.source.is_some() && !self.link.is_attached() && max_id == upper_bound
+    }
+}
+
+impl Link {
+    pub fn is_attached(&self) -> bool {
+        self.reserve_us.is_some()
+    }
 }
 
 /// The result of an attempt to lock a row.
 pub enum LockedRow {
     Found {
+        tag: String,
         version: i64,
         definition: TagDefinition,
+        link: Link,
     },
     /// Another transaction has locked it.
     Busy,
     Gone,
 }
 
-/// The columns that [`tag_row`] reads. A duration beyond a bigint of microseconds is shortened to the longest one.
-const COLUMNS: &str = "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, \
-                       max_step, LEAST(pg_catalog.extract('epoch', target_duration) OPERATOR(pg_catalog.*) 1000000, \
-                                       9223372036854775807)::bigint";
-
-static FIND: Query = Query::new(&SEGMENT, || by_tag(""));
-static LOCK: Query = Query::new(&SEGMENT, || by_tag("FOR NO KEY UPDATE"));
-
-fn by_tag(locking: &str) -> String {
+/// The columns that [`tag_row`] reads.
+fn columns(has_links: bool) -> String {
+    let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
+    let link = if has_links {
+        &format!("server, {reserve_us}, source, history")
+    } else {
+        "NULL::bigint, NULL::bigint, NULL::text, NULL::text"
+    };
     format!(
-        "SELECT {COLUMNS}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
+        "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, \
+         {target_us}, {link}"
+    )
+}
+
+/// A duration in microseconds. One beyond a bigint is shortened to the longest one.
+fn micros(interval: &str) -> String {
+    format!(
+        "CASE WHEN {interval} IS NOT NULL THEN LEAST(pg_catalog.extract('epoch', {interval}) OPERATOR(pg_catalog.*) 1000000, \
+                                                     9223372036854775807)::bigint END"
+    )
+}
+
+/// False with the SQL of 0.13, whose tags cannot be attached.
+pub fn has_links() -> bool {
+    SEGMENT.has_column(c"server")
+}
+
+static FIND: Query = Query::new(&SEGMENT, || by_tag(true, ""));
+static LOCK: Query = Query::new(&SEGMENT, || by_tag(true, "FOR NO KEY UPDATE"));
+static FIND_FROM_0_13: Query = Query::new(&SEGMENT, || by_tag(false, ""));
+static LOCK_FROM_0_13: Query = Query::new(&SEGMENT, || by_tag(false, "FOR NO KEY UPDATE"));
+
+fn by_tag(has_links: bool, locking: &str) -> String {
+    format!(
+        "SELECT {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
+        columns(has_links),
         grants::owns_or_has("$2", "drawers")
     )
 }
@@ -70,14 +126,16 @@ fn by_tag(locking: &str) -> String {
 /// The row of a tag as it is now. The transaction's snapshot may still show a tag that was dropped, whose values must
 /// not be drawn.
 pub fn find(tag: &str) -> Option<TagRow> {
-    FIND.read_latest(&[tag.into(), user().into()], tag_row).pop()
+    let find = if has_links() { &FIND } else { &FIND_FROM_0_13 };
+    find.read_latest(&[tag.into(), user().into()], tag_row).pop()
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    spi::as_read_committed(|| LOCK.write_latest(&[tag.into(), user().into()], tag_row)).pop()
+    let lock = if has_links() { &LOCK } else { &LOCK_FROM_0_13 };
+    spi::as_read_committed(|| lock.write_latest(&[tag.into(), user().into()], tag_row)).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {
@@ -87,21 +145,28 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
         version: value(row, 2),
         created_here: is_here(value(row, 7)),
         changed_here: is_here(value(row, 8)),
-        may_draw: value(row, 13),
-        may_alter: value(row, 14),
+        may_draw: value(row, 17),
+        may_alter: value(row, 18),
         definition: definition(row),
+        link: link(row),
     }
+}
+
+fn link(row: &SpiHeapTupleData) -> Link {
+    let [source, history] = [15, 16].map(|column| optional::<Text>(row, column).map(String::from));
+    Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history }
 }
 
 /// Locks a row for a refill, if no other transaction has locked it.
 pub fn lock(creation: i64) -> LockedRow {
     let by_creation = "FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1";
-    let lock = format!("SELECT {COLUMNS} {by_creation} FOR NO KEY UPDATE SKIP LOCKED");
+    let lock = format!("SELECT {}, tag {by_creation} FOR NO KEY UPDATE SKIP LOCKED", columns(has_links()));
     let any = format!("SELECT tag {by_creation}");
     let lock_or_find = |client: &mut SpiClient| {
         let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if let Some(row) = found.into_iter().next() {
-            return LockedRow::Found { version: value(&row, 2), definition: definition(&row) };
+            let (tag, version) = (text(&row, 17), value(&row, 2));
+            return LockedRow::Found { tag, version, definition: definition(&row), link: link(&row) };
         }
         let found = client.update(&any, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if found.is_empty() { LockedRow::Gone } else { LockedRow::Busy }
@@ -134,14 +199,125 @@ pub fn raise_max_id(creation: i64, max_id: i64, step: Option<i64>) {
     let query = "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step) \
                  WHERE creation OPERATOR(pg_catalog.=) $1";
     let args = [creation.into(), max_id.into(), step.into()];
-    IS_ALLOCATION.store(true, Relaxed);
     let write = |client: &mut SpiClient| client.update(query, None, &args).unwrap_or_else(unexpected).len();
-    as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(write));
-    IS_ALLOCATION.store(false, Relaxed);
+    as_allocation(|| as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(write)));
 }
 
-/// True in [`raise_max_id`]. An error leaves it set: callers that go on after an error clear it.
+static SHARE: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), history = $3 WHERE creation OPERATOR(pg_catalog.=) $1",
+);
+
+/// As [`raise_max_id`], of a tag that servers are attached to.
+pub fn share(creation: i64, max_id: i64, history: Option<&str>) {
+    as_allocation(|| SEGMENT.write(&SHARE, &[creation.into(), max_id.into(), history.into()]));
+}
+
+static TAKE_BACK: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = $3 WHERE creation OPERATOR(pg_catalog.=) $1 AND max_id OPERATOR(pg_catalog.=) $2",
+);
+
+/// At a coordinator: values from above the new `max_id` up to the current one can be granted again.
+pub fn take_back(creation: i64, max_id: i64, new_max_id: i64) {
+    as_return(|| SEGMENT.write(&TAKE_BACK, &[creation.into(), max_id.into(), new_max_id.into()]));
+}
+
+/// A tag that is attached, or whose coordinator has to hear that it is not any more.
+#[derive(Clone, Debug)]
+pub struct AttachedTag {
+    pub key: TagKey,
+    pub tag: String,
+    pub definition: TagDefinition,
+    pub link: Link,
+}
+
+static ATTACHED: Query = Query::new(&SEGMENT, || {
+    format!("SELECT {}, tag FROM idgen.segment WHERE server IS NOT NULL ORDER BY tag", columns(true))
+});
+
+/// The attached tags of this database, and those that were detached.
+pub fn attached() -> Vec<AttachedTag> {
+    let read = |row: &SpiHeapTupleData| AttachedTag {
+        key: TagKey { database: database(), creation: value(row, 1) },
+        tag: text(row, 17),
+        definition: definition(row),
+        link: link(row),
+    };
+    if has_links() { ATTACHED.read_latest(&[], read) } else { Vec::new() }
+}
+
+static LEFT: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET server = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
+     AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NULL",
+);
+
+/// The coordinator has heard that a tag was detached.
+pub fn leave(creation: i64, server: i64) {
+    SEGMENT.write(&LEFT, &[creation.into(), server.into()]);
+}
+
+static RECEIVE: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $3), source = $4, stride = $5, residue = $6, step = $7 \
+     WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NOT NULL \
+     RETURNING version",
+);
+
+/// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
+/// Returns the version of the row; `None` if the tag was dropped or detached.
+pub fn receive(creation: i64, server: i64, received: &Received) -> Option<i64> {
+    let Received { last, source, stride, residue, step } = *received;
+    let args = [creation.into(), server.into(), last.into(), source.into(), stride.into(), residue.into(), step.into()];
+    SEGMENT.refuse_during_recovery();
+    as_allocation(|| RECEIVE.write_latest(&args, |row| value(row, 1)).pop())
+}
+
+/// Values from a coordinator.
+pub struct Received<'a> {
+    pub last: i64,
+    pub source: &'a str,
+    pub stride: i64,
+    pub residue: i64,
+    pub step: i64,
+}
+
+static GIVE_BACK: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = $4 WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 \
+     AND reserve IS NOT NULL AND max_id OPERATOR(pg_catalog.=) $3",
+);
+
+/// On an attached server: the coordinator has taken back the values above the new `max_id`. Does nothing if the row has
+/// changed: a tag that was detached has no value left.
+pub fn give_back(creation: i64, server: i64, max_id: i64, new_max_id: i64) {
+    as_return(|| SEGMENT.write(&GIVE_BACK, &[creation.into(), server.into(), max_id.into(), new_max_id.into()]));
+}
+
+/// The trigger announces no change of `max_id` then.
+fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
+    while_set(&IS_ALLOCATION, write)
+}
+
+/// As [`as_allocation`], and the trigger lets `max_id` fall.
+fn as_return<R>(write: impl FnOnce() -> R) -> R {
+    while_set(&IS_RETURN, || as_allocation(write))
+}
+
+/// True in [`as_allocation`].
 pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
+
+/// True in [`as_return`].
+pub static IS_RETURN: AtomicBool = AtomicBool::new(false);
+
+/// Also an error clears the flag: the session may go on, and write other rows.
+fn while_set<R>(flag: &AtomicBool, write: impl FnOnce() -> R) -> R {
+    struct Clear<'a>(&'a AtomicBool);
+    impl Drop for Clear<'_> {
+        fn drop(&mut self) {
+            self.0.store(false, Relaxed);
+        }
+    }
+    flag.store(true, Relaxed);
+    let _clear = Clear(flag);
+    write()
+}
 
 /// The columns that a definition sets.
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";

@@ -5,7 +5,7 @@
 //! each session looks the tag up.
 
 use super::state::{SEGMENTS, ring_state};
-use super::{errors, store};
+use super::{errors, fleet, store};
 use crate::pg::datum::Text;
 use crate::pg::invalidation;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
@@ -13,7 +13,7 @@ use crate::pg::xact::{self, SubxactList};
 use crate::pg::{session, system_clock};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
-use pgrx::datum::TryFromDatumError;
+use pgrx::datum::{Interval, TryFromDatumError};
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
 use pgrx::trigger_support::PgTriggerOperation;
@@ -30,7 +30,7 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
 );
 
 /// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it, and `max_id`
-/// never falls: that raises 22023. A change of owner or grants keeps the version, so that the ring keeps its values.
+/// falls only by values that were given back: else that raises 22023. A change of owner or grants keeps the version, so that the ring keeps its values.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
@@ -39,16 +39,22 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
     let trigger = unsafe { trigger::of(fcinfo) }
         .filter(|trigger| trigger.relid().is_ok_and(|table| store::SEGMENT.find() == Some(table)))
         .unwrap_or_else(|| errors::row_trigger_only().raise());
-    if !store::IS_ALLOCATION.load(Relaxed) {
-        invalidation::announce(trigger.relid()?);
-    }
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
-    let row = match (trigger.op()?, old, new) {
+    let (operation, is_allocation) = (trigger.op()?, store::IS_ALLOCATION.load(Relaxed));
+    let is_silent = match (&operation, &old, &new) {
+        (PgTriggerOperation::Update, Some(old), Some(new)) => is_allocation && keeps_values(old, new)?,
+        _ => false,
+    };
+    if !is_silent {
+        invalidation::announce(trigger.relid()?);
+    }
+    let row = match (operation, old, new) {
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
-        (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new)?),
+        (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new, is_allocation)?),
         (PgTriggerOperation::Delete, Some(old), _) => {
             end_ring_at_commit(Change { creation: number(&old, "creation")?, version: DROPPED, stride: 1 });
+            fleet::servers::delete_all(&tag(&old)?);
             Some(old)
         }
         (_, old, _) => old,
@@ -56,32 +62,28 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
     Ok(row.into())
 }
 
-/// The columns that determine the values. The step applies from the next range on, and needs no new version.
-const NUMBERS: [&str; 4] = ["max_id", "stride", "residue", "upper_bound"];
-
 fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     let transaction = xact::id();
     new.set_by_name("creation", session::random_i64())?;
     new.set_by_name("version", 1i64)?;
     new.set_by_name("created_in", transaction)?;
     new.set_by_name("changed_in", transaction)?;
+    // A row that a restore or a subscription writes. Its origin may still be attached, and reports for itself.
+    if store::has_links() && new.get_by_name::<i64>("server")?.is_some() {
+        let is_attached = new.get_by_name::<Interval>("reserve")?.is_some();
+        new.set_by_name("server", is_attached.then(session::random_i64))?;
+    }
     Ok(new)
 }
 
-fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<Tuple<'a>, TryFromDatumError> {
     let (max_id, new_max_id) = (number(old, "max_id")?, number(&new, "max_id")?);
-    if new_max_id < max_id {
-        let tag = old.get_by_name::<Text>("tag")?.map(String::from).unwrap_or_default();
-        errors::lowered(&tag, max_id, new_max_id).raise();
+    if new_max_id < max_id && !store::IS_RETURN.load(Relaxed) {
+        errors::lowered(&tag(old)?, max_id, new_max_id).raise();
     }
     new.set_by_name("creation", number(old, "creation")?)?;
     new.set_by_name("created_in", number(old, "created_in")?)?;
-    let mut keeps_numbers = true;
-    for name in NUMBERS {
-        keeps_numbers &= number(old, name)? == number(&new, name)?;
-    }
-    let is_allocation = store::IS_ALLOCATION.load(Relaxed);
-    let is_new_version = !is_allocation && !keeps_numbers;
+    let is_new_version = !keeps_values(old, &new)? || !is_allocation && new_max_id != max_id;
     let version = number(old, "version")? + i64::from(is_new_version);
     new.set_by_name("version", version)?;
     if is_new_version {
@@ -90,6 +92,28 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatu
     }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { xact::id() })?;
     Ok(new)
+}
+
+/// True if values of the old row may be drawn under the new one. Higher values also need a new version, unless an
+/// allocation has raised `max_id`. The step applies from the next range on.
+fn keeps_values(old: &Tuple, new: &Tuple) -> Result<bool, TryFromDatumError> {
+    for name in ["stride", "residue", "upper_bound"] {
+        if number(old, name)? != number(new, name)? {
+            return Ok(false);
+        }
+    }
+    if !store::has_links() {
+        return Ok(true);
+    }
+    let is_attached = |tuple: &Tuple| Ok(tuple.get_by_name::<Interval>("reserve")?.is_some());
+    let source = |tuple: &Tuple| Ok(tuple.get_by_name::<Text>("source")?.map(String::from));
+    // A tag that was just attached has no values yet.
+    let keeps_source = source(old)?.is_none_or(|old| source(new).is_ok_and(|new| new == Some(old)));
+    Ok(is_attached(old)? == is_attached(new)? && keeps_source)
+}
+
+fn tag(tuple: &Tuple) -> Result<String, TryFromDatumError> {
+    Ok(tuple.get_by_name::<Text>("tag")?.map(String::from).unwrap_or_default())
 }
 
 fn number(tuple: &Tuple, name: &str) -> Result<i64, TryFromDatumError> {

@@ -9,7 +9,6 @@ use idgen_core::segment::tag::Allocation;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::Once;
-use std::sync::atomic::Ordering::Relaxed;
 
 struct Uncommitted {
     creation: i64,
@@ -45,7 +44,6 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => settle(),
         pg_sys::XactEvent::XACT_EVENT_ABORT => {
-            store::IS_ALLOCATION.store(false, Relaxed);
             let tags = std::mem::take(&mut *TAGS.lock());
             if !tags.is_empty() {
                 attach::forget();

@@ -13,7 +13,7 @@ fn fenced_blocks_of_all_documents_follow_the_rules() {
 fn differences(document: &Document, makefile: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (index, block) in document.blocks.iter().enumerate() {
-        let follows_sql = block.is_adjacent && document.blocks[index - 1].info == "sql";
+        let follows_sql = block.is_adjacent && document.blocks[index - 1].is_sql();
         if let Err(what) = check(document, block, follows_sql, makefile) {
             wrong.push(document.at(block.line, what));
         }
@@ -30,8 +30,10 @@ fn check(document: &Document, block: &Block, follows_sql: bool, makefile: &str) 
     }
     match &*block.info {
         "" => Err("the block has no language".to_owned()),
-        "sql" | "ini" if !pages::PAGES.contains(&&*document.path) => Err("only blocks of a page are run".to_owned()),
-        "sql" => Ok(()),
+        "sql" | "sql coordinator" | "ini" if !pages::PAGES.contains(&&*document.path) => {
+            Err("only blocks of a page are run".to_owned())
+        }
+        "sql" | "sql coordinator" => Ok(()),
         "text" | "text example" if follows_sql => Ok(()),
         "text" | "text example" => Err("no sql block is right before it: a drawing is a `text figure`".to_owned()),
         "text figure" if follows_sql => Err("a sql block is right before it: its output is `text`".to_owned()),
@@ -145,6 +147,7 @@ fn broken_rules_of_fenced_blocks_are_found() {
     for text in [
         "```sql\nSELECT 1;\n```\n\n```text\n1\n```\n",
         "```sql\nSELECT 1;\n```\n\n```text example\n1\n```\n",
+        "```sql coordinator\nSELECT 1;\n```\n\n```text\n1\n```\n",
         "```text figure\na -> b\n```\n",
         "```ini\nidgen.worker_id = 7  # of this server\nname = 'a b'\n\n# nothing\n```\n",
         "```sh\nmake test PG=18  # all\n\n```\n",

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use crate::markdown::{Document, bare, code_spans};
 use crate::{assert_none, document, files, root, text_of};
 
-const PROMISES: [&str; 16] =
-    ["S1", "S2", "S3", "S4", "S5", "G1", "G2", "G3", "L1", "L2", "L3", "L4", "L5", "W1", "P1", "P2"];
+const PROMISES: [&str; 17] =
+    ["S1", "S2", "S3", "S4", "S5", "G1", "G2", "G3", "G4", "L1", "L2", "L3", "L4", "L5", "W1", "P1", "P2"];
 const HOUSE: &str = "crates/idgen-testkit/tests/house";
 
 fn page() -> Document {

@@ -49,6 +49,18 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Block {
+    /// True if psql runs it.
+    pub fn is_sql(&self) -> bool {
+        self.info == "sql" || self.is_for_coordinator()
+    }
+
+    /// True if psql runs it in the database of the coordinator.
+    pub fn is_for_coordinator(&self) -> bool {
+        self.info == "sql coordinator"
+    }
+}
+
 impl Document {
     pub fn parse(path: &str, text: &str) -> Document {
         let mut document = Document {

@@ -31,6 +31,7 @@ pages! {
     locks_run_as_shown: "docs/locks.md",
     leases_run_as_shown: "docs/leases.md",
     shared_leases_run_as_shown: "docs/shared-leases.md",
+    fleet_runs_as_shown: "docs/fleet.md",
     worker_ids_run_as_shown: "docs/worker-ids.md",
     public_ids_run_as_shown: "docs/public-ids.md",
     configuration_runs_as_shown: "docs/configuration.md",
@@ -74,7 +75,7 @@ pub fn all() -> Vec<Document> {
 
 fn run(path: &str) {
     let page = document(path);
-    if !page.blocks.iter().any(|block| ["sql", "ini"].contains(&&*block.info)) {
+    if !page.blocks.iter().any(|block| block.is_sql() || block.info == "ini") {
         return;
     }
     let cluster = Cluster::builder().conf("idgen.worker_id", "0").conf("wal_level", "logical").start();
@@ -84,9 +85,27 @@ fn run(path: &str) {
     if !page.blocks.iter().any(creates_extension) {
         cluster.client_in(&database).batch_execute("CREATE EXTENSION idgen").expect("idgen is installed");
     }
-    let mut wrong = psql::differences(&page, |sql| psql::run(&cluster, &database, sql));
+    if page.blocks.iter().any(Block::is_for_coordinator) {
+        begin_coordinator(&cluster);
+    }
+    let mut wrong = psql::differences(&page, |block| {
+        let database = if block.is_for_coordinator() { COORDINATOR } else { &*database };
+        psql::run(&cluster, database, &block.text)
+    });
     wrong.extend(refused_settings(&page, &cluster));
     assert_none(&wrong);
+}
+
+/// The coordinator's database, on the server of the page.
+const COORDINATOR: &str = "ids";
+/// The role by which the server reaches its coordinator. The page creates it.
+const ROLE_AT_COORDINATOR: &str = "fleet";
+
+fn begin_coordinator(cluster: &Cluster) {
+    cluster.execute(&format!("CREATE DATABASE {COORDINATOR}"));
+    cluster.client_in(COORDINATOR).batch_execute("CREATE EXTENSION idgen").expect("idgen is installed");
+    cluster.set_conf("idgen.coordinator", &cluster.connect_string(COORDINATOR, ROLE_AT_COORDINATOR));
+    cluster.reload();
 }
 
 /// `docs/worker-ids.md` runs in the database `page_worker_ids`.

@@ -1,8 +1,9 @@
 //! The blocks of a page that psql runs, and what they show.
 //!
-//! psql runs every block fenced `sql`, in order, in one new database. A block must succeed without a notice, or fail
-//! with the SQLSTATE of its first line `-- fails: SQLSTATE`. A block fenced `text` right after it must equal the output
-//! or the error. Of a block fenced `text example` only the columns and the number of rows must match.
+//! psql runs every block fenced `sql`, in order, in one new database, and those fenced `sql coordinator` in another one.
+//! A block must succeed without a notice, or fail with the SQLSTATE of its first line `-- fails: SQLSTATE`. A block fenced
+//! `text` right after it must equal the output or the error. Of a block fenced `text example` only the columns and the
+//! number of rows must match.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -22,12 +23,12 @@ pub struct Outcome {
 }
 
 /// Runs every `sql` block and returns the differences.
-pub fn differences(page: &Document, mut run: impl FnMut(&str) -> Outcome) -> Vec<String> {
+pub fn differences(page: &Document, mut run: impl FnMut(&Block) -> Outcome) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (index, block) in page.blocks.iter().enumerate().filter(|(_, block)| block.info == "sql") {
+    for (index, block) in page.blocks.iter().enumerate().filter(|(_, block)| block.is_sql()) {
         let next = page.blocks.get(index + 1).filter(|next| next.is_adjacent);
         let shown = next.filter(|next| ["text", "text example"].contains(&&*next.info));
-        if let Err(what) = compare(block, shown, &run(&block.text)) {
+        if let Err(what) = compare(block, shown, &run(block)) {
             wrong.push(page.at(block.line, what));
         }
     }
@@ -84,19 +85,23 @@ pub fn run(cluster: &Cluster, database: &str, sql: &str) -> Outcome {
 fn comparison_with_psql_detects_differences() {
     let outcome = |success, output: &str, errors: &str| {
         let (output, errors) = (output.to_owned(), errors.to_owned());
-        move |_: &str| Outcome { success, output: output.clone(), errors: errors.clone() }
+        move |_: &Block| Outcome { success, output: output.clone(), errors: errors.clone() }
     };
-    let check = |markdown: &str, run: &dyn Fn(&str) -> Outcome| differences(&Document::parse("x.md", markdown), run);
+    let check = |markdown: &str, run: &dyn Fn(&Block) -> Outcome| differences(&Document::parse("x.md", markdown), run);
     let plain = "```sql\nSELECT 1 AS x;\n```\n";
     let failing = "```sql\n-- fails: 22023\nSELECT 1;\n```\n\n```text\nERROR:  no\n```\n";
     let shown = format!("{plain}\n```text\n x\n---\n 1\n(1 row)\n```\n");
     let example = format!("{plain}\n```text example\n x\n---\n 7\n(1 row)\n```\n");
     let prints = |x: &str| outcome(true, &format!(" x \n---\n {x}\n(1 row)\n\n"), "");
 
-    for (markdown, ok) in [(plain, true), (&*shown, true), (&*example, true), (failing, false)] {
+    let at_coordinator = shown.replace("sql", "sql coordinator");
+
+    for (markdown, ok) in
+        [(plain, true), (&*shown, true), (&*at_coordinator, true), (&*example, true), (failing, false)]
+    {
         assert_eq!(check(markdown, &prints("1")).is_empty(), ok, "{markdown}");
     }
-    for (markdown, ok) in [(&*shown, false), (&*example, true)] {
+    for (markdown, ok) in [(&*shown, false), (&*at_coordinator, false), (&*example, true)] {
         assert_eq!(check(markdown, &prints("2")).is_empty(), ok, "{markdown}");
     }
     assert!(!check(&example, &outcome(true, " y\n---\n 1\n(1 row)\n", "")).is_empty());

@@ -7,6 +7,7 @@ mod databases;
 mod durable;
 mod exact;
 mod failover;
+mod fleet;
 mod locked_row;
 mod modes;
 mod refill;

@@ -109,6 +109,10 @@ fn run(seed: u64) {
     run.observer.finish(&cluster);
 }
 
+/// Only queries of idgen may call the first one, and with a NULL it is not called. The second one returns no row: there is no
+/// coordinator that segments could be attached to.
+const NOT_COUNTED: [&str; 2] = ["idgen.lease_lock_row(tid,boolean)", "idgen.stat_get_segment_supply()"];
+
 /// Their functions succeed only with a tag, a name, a prefix or a token that exists.
 const ROOMS_WITH_STATE: [&str; 5] = ["segment", "lease", "worker", "public_id", "id_"];
 
@@ -118,9 +122,9 @@ impl Run {
         for function in functions {
             let succeeded = self.succeeded.contains_key(&function.signature);
             let needs_state = ROOMS_WITH_STATE.iter().any(|room| function.signature.starts_with(room));
-            // Only queries of idgen may call it.
-            let is_refused = function.is_trigger || function.signature == "idgen.lease_lock_row(tid,boolean)";
-            assert!(succeeded != is_refused || needs_state, "{} never succeeded", function.signature);
+            if !NOT_COUNTED.contains(&function.signature.as_str()) {
+                assert!(succeeded != function.is_trigger || needs_state, "{}: {succeeded}", function.signature);
+            }
         }
         for room in ROOMS_WITH_STATE {
             let calls: usize = self.succeeded.iter().filter(|(name, _)| name.starts_with(room)).map(|(_, n)| n).sum();

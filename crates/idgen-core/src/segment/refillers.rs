@@ -1,12 +1,20 @@
-//! The refill worker of each database. For the holder of the lock of the table of rings.
+//! The workers of each database that fill rings. For the holder of the lock of the table of rings.
 
 /// How long a start may take before it counts as failed, and another is tried.
 const START_US: i64 = 5_000_000;
 
-/// The refill worker of one database.
+/// The rings that a worker fills: those of one database, from its own rows or from the coordinator. These are two
+/// workers, so that a coordinator which does not answer delays no refill from an own row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duty {
+    pub database: u32,
+    pub is_attached: bool,
+}
+
+/// The worker of one duty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refiller {
-    database: u32,
+    duty: Duty,
     phase: Phase,
 }
 
@@ -32,37 +40,36 @@ pub enum Call {
     Wait,
 }
 
-/// All refill workers. There are as many entries as the server has background workers, so a running worker always finds
-/// one.
+/// All workers. There are as many entries as the server has background workers, so a running worker always finds one.
 pub struct Refillers<'a>(pub &'a mut [Option<Refiller>]);
 
 impl Refillers<'_> {
-    /// A database needs a refill.
-    pub fn call(&mut self, database: u32, now_us: i64) -> Call {
-        match self.find(database).map(|refiller| refiller.phase) {
+    /// A ring of the duty needs a refill.
+    pub fn call(&mut self, duty: Duty, now_us: i64) -> Call {
+        match self.find(duty).map(|refiller| refiller.phase) {
             Some(Phase::Running { latch }) => return Call::Wake { latch },
             Some(Phase::Starting { since_us }) if now_us < since_us.saturating_add(START_US) => return Call::Wait,
             _ => {}
         }
         // Without an entry nothing prevents a second start; the second worker then exits by itself.
-        self.set(database, Phase::Starting { since_us: now_us });
+        self.set(duty, Phase::Starting { since_us: now_us });
         Call::Start
     }
 
-    /// A worker begins. False if the database has one already.
-    pub fn begin(&mut self, database: u32, latch: usize) -> bool {
-        let is_first = !matches!(self.find(database), Some(Refiller { phase: Phase::Running { .. }, .. }));
-        is_first && self.set(database, Phase::Running { latch })
+    /// A worker begins. False if the duty has one already.
+    pub fn begin(&mut self, duty: Duty, latch: usize) -> bool {
+        let is_first = !matches!(self.find(duty), Some(Refiller { phase: Phase::Running { .. }, .. }));
+        is_first && self.set(duty, Phase::Running { latch })
     }
 
     /// A start has failed.
-    pub fn give_up(&mut self, database: u32) {
-        self.remove(|refiller| refiller.database == database && matches!(refiller.phase, Phase::Starting { .. }));
+    pub fn give_up(&mut self, duty: Duty) {
+        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Starting { .. }));
     }
 
     /// A worker ends.
-    pub fn end(&mut self, database: u32, latch: usize) {
-        self.remove(|refiller| *refiller == Refiller { database, phase: Phase::Running { latch } });
+    pub fn end(&mut self, duty: Duty, latch: usize) {
+        self.remove(|refiller| *refiller == Refiller { duty, phase: Phase::Running { latch } });
     }
 
     fn remove(&mut self, matches: impl Fn(&Refiller) -> bool) {
@@ -71,20 +78,20 @@ impl Refillers<'_> {
         }
     }
 
-    fn find(&self, database: u32) -> Option<Refiller> {
-        self.0.iter().copied().flatten().find(|refiller| refiller.database == database)
+    fn find(&self, duty: Duty) -> Option<Refiller> {
+        self.0.iter().copied().flatten().find(|refiller| refiller.duty == duty)
     }
 
     /// False if there is no entry. A worker that is still starting loses its entry to one that needs it.
-    fn set(&mut self, database: u32, phase: Phase) -> bool {
-        let is_own = |entry: &Option<Refiller>| entry.is_some_and(|refiller| refiller.database == database);
+    fn set(&mut self, duty: Duty, phase: Phase) -> bool {
+        let is_own = |entry: &Option<Refiller>| entry.is_some_and(|refiller| refiller.duty == duty);
         let is_starting =
             |entry: &Option<Refiller>| matches!(entry, Some(Refiller { phase: Phase::Starting { .. }, .. }));
         let index = self.0.iter().position(is_own);
         let index =
             index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_starting));
         if let Some(index) = index {
-            self.0[index] = Some(Refiller { database, phase });
+            self.0[index] = Some(Refiller { duty, phase });
         }
         index.is_some()
     }
@@ -95,42 +102,62 @@ mod tests {
     use super::*;
 
     const SECOND: i64 = 1_000_000;
+    const OWN: Duty = Duty { database: 7, is_attached: false };
+    const ATTACHED: Duty = Duty { is_attached: true, ..OWN };
+    const OTHER: Duty = Duty { database: 8, ..OWN };
 
     #[test]
     fn one_caller_starts_a_worker_and_the_others_wait_for_it() {
         let mut entries: [Option<Refiller>; 2] = [None; 2];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(7, 0), Call::Start);
-        assert_eq!(all.call(7, SECOND), Call::Wait);
-        assert_eq!(all.call(8, SECOND), Call::Start);
-        assert!(all.begin(7, 70));
-        assert_eq!(all.call(7, 60 * SECOND), Call::Wake { latch: 70 });
-        assert!(!all.begin(7, 71), "a database has one worker");
-        all.give_up(7);
-        all.end(7, 71);
-        assert_eq!(all.call(7, 60 * SECOND), Call::Wake { latch: 70 });
-        all.end(7, 70);
-        assert_eq!(all.call(7, 60 * SECOND), Call::Start);
+        assert_eq!(all.call(OWN, 0), Call::Start);
+        assert_eq!(all.call(OWN, SECOND), Call::Wait);
+        assert_eq!(all.call(OTHER, SECOND), Call::Start);
+        assert!(all.begin(OWN, 70));
+        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        assert!(!all.begin(OWN, 71), "a duty has one worker");
+        all.give_up(OWN);
+        all.end(OWN, 71);
+        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        all.end(OWN, 70);
+        assert_eq!(all.call(OWN, 60 * SECOND), Call::Start);
+    }
+
+    #[test]
+    fn two_duties_of_a_database_have_a_worker_each() {
+        let mut entries: [Option<Refiller>; 2] = [None; 2];
+        let mut all = Refillers(&mut entries);
+        assert_eq!(all.call(OWN, 0), Call::Start);
+        assert_eq!(all.call(ATTACHED, 0), Call::Start);
+        assert!(all.begin(OWN, 70));
+        assert!(all.begin(ATTACHED, 71));
+        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
+        assert_eq!(all.call(ATTACHED, 0), Call::Wake { latch: 71 });
+        all.end(ATTACHED, 71);
+        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
+        assert_eq!(all.call(ATTACHED, 0), Call::Start);
+        all.give_up(OWN);
+        assert_eq!(all.call(ATTACHED, 0), Call::Wait);
     }
 
     #[test]
     fn failed_start_is_tried_again() {
         let mut entries: [Option<Refiller>; 1] = [None];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(7, 0), Call::Start);
-        assert_eq!(all.call(7, 6 * SECOND), Call::Start);
-        all.give_up(7);
-        assert_eq!(all.call(7, 6 * SECOND), Call::Start);
+        assert_eq!(all.call(OWN, 0), Call::Start);
+        assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
+        all.give_up(OWN);
+        assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
     }
 
     #[test]
     fn running_worker_finds_an_entry_whatever_is_starting() {
         let mut entries: [Option<Refiller>; 1] = [None];
         let mut all = Refillers(&mut entries);
-        assert_eq!(all.call(7, 0), Call::Start);
-        assert_eq!(all.call(8, 0), Call::Start);
-        assert!(all.begin(7, 70));
-        assert!(!all.begin(8, 80), "there are as many entries as background workers");
-        assert_eq!(all.call(8, 0), Call::Start);
+        assert_eq!(all.call(OWN, 0), Call::Start);
+        assert_eq!(all.call(OTHER, 0), Call::Start);
+        assert!(all.begin(OWN, 70));
+        assert!(!all.begin(OTHER, 80), "there are as many entries as background workers");
+        assert_eq!(all.call(OTHER, 0), Call::Start);
     }
 }

@@ -95,13 +95,13 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// The next `want` values, or as many as there are up to the upper bound; `None` if there are none.
+    /// The next `want` values, or as many as there are up to the upper bound; `None` if there are none, or none are wanted.
     pub fn next(&self, want: u64) -> Option<ValueRun> {
         // Wider than a value, so that nothing overflows near the ends.
         let (stride, bound) = (i128::from(self.stride), i128::from(self.upper_bound));
         let above = i128::from(self.max_id) + 1;
         let first = above + (i128::from(self.residue) - above).rem_euclid(stride);
-        if first > bound {
+        if first > bound || want == 0 {
             return None;
         }
         let count = i128::from(want).min((bound - first) / stride + 1);

@@ -98,3 +98,27 @@ fn leases_continue_under_the_sql_of_the_previous_release_and_over_its_upgrade() 
     execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour', first_slot => 100)");
     assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
 }
+
+/// Sessions and the refill worker have read the columns of 0.13.
+#[test]
+fn segment_of_the_sql_of_0_13_is_attached_after_its_upgrade() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.13.0'");
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t', step => 10), segment_alter('t', max_step => 100)");
+    let many = "SELECT count(segment_next('t')) FROM generate_series(1, 500)";
+    execute(&mut client, many);
+    // The coordinator is another database of this server.
+    cluster.execute("CREATE DATABASE other");
+    let mut other = cluster.client_in("other");
+    execute(&mut other, "CREATE EXTENSION idgen; SELECT segment_create('t')");
+    cluster.set_conf("idgen.coordinator", &cluster.connect_string("other", "postgres"));
+    cluster.reload();
+    cluster.execute("ALTER EXTENSION idgen UPDATE");
+    execute(&mut client, many);
+    let max_id = "SELECT max_id FROM idgen.segment";
+    let before: i64 = value(&mut client, max_id);
+    cluster.execute("SELECT segment_attach('t')");
+    assert_eq!(value::<i64>(&mut client, "SELECT segment_next('t')"), before + 1);
+    assert!(value::<i64>(&mut other, max_id) > before);
+}

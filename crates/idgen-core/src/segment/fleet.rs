@@ -1,0 +1,191 @@
+//! Tags that a fleet of servers draws from: when their coordinator grants values.
+//!
+//! The coordinator can lose the last changes of its rows, by a failover to a standby that lags or by a restore. Then it
+//! gets another *history*, a text that identifies the past of its database. Only the servers still know the values that
+//! were granted in the lost part. So under another history the coordinator grants values only when every server has
+//! reported the highest value that it has received, or the operator has decided.
+//!
+//! Two losses are beyond this. A server whose row was lost is unknown, and nothing waits for its report: before that,
+//! the operator has to resume the tag above its values. And the values that the coordinator's own sessions have drawn
+//! in the lost part are lost as those of a tag without a fleet.
+//!
+//! A server that stops gives back values that it has not used, if no later ones were granted: only then does `max_id`
+//! fall.
+//!
+//! A caller reads the rows of a tag under a lock, calls a decision, and writes back the rows that it changed. While the
+//! history is the tag's, the tag waits for no server and `max_id` covers all reports. Then the caller need not read the
+//! rows of other servers than the one that calls, except to resume.
+
+use super::ValueRun;
+use super::tag::Allocation;
+
+/// The rows of a tag at its coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedTag {
+    /// The history under which the coordinator may grant values. `None`: no server ever reported.
+    pub history: Option<String>,
+    pub allocation: Allocation,
+    /// One for each attached server.
+    pub servers: Vec<ServerReport>,
+}
+
+/// The last report of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerReport {
+    pub server: i64,
+    /// The highest value that the server has ever received.
+    pub max_id: i64,
+    /// The coordinator's history at the time of the report.
+    pub history: String,
+    /// `None` if nothing was granted under this history, or some of it was given back.
+    pub newest: Option<NewestGrant>,
+}
+
+/// The last values that a server was granted, by requests without any other grant between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewestGrant {
+    pub first_id: i64,
+    pub last_id: i64,
+}
+
+/// May the coordinator grant values of a tag?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Grants,
+    /// These servers have yet to report under the current history.
+    Waits {
+        unreported: Vec<i64>,
+    },
+}
+
+/// The answer to a request for values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grant {
+    Granted(ValueRun),
+    Waits {
+        unreported: Vec<i64>,
+    },
+    /// The tag has no values up to its upper bound, or none were wanted.
+    Exhausted,
+}
+
+/// The server has to report under the current history before it leaves: its highest value is unknown.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unreported;
+
+impl SharedTag {
+    /// The last report of a server, if it is known.
+    pub fn report_of(&self, server: i64) -> Option<&ServerReport> {
+        self.servers.iter().find(|report| report.server == server)
+    }
+
+    pub fn standing(&self, current: &str) -> Standing {
+        if self.history.as_deref().is_none_or(|history| history == current) {
+            return Standing::Grants;
+        }
+        let unreported = self.servers.iter().filter(|report| report.history != current);
+        let unreported: Vec<i64> = unreported.map(|report| report.server).collect();
+        if unreported.is_empty() { Standing::Grants } else { Standing::Waits { unreported } }
+    }
+
+    /// A server reports the highest value that it has received. Returns its row, which can be new.
+    pub fn report(&mut self, server: i64, received: i64, current: &str) -> ServerReport {
+        let earlier = self.servers.iter().position(|report| report.server == server);
+        let earlier = earlier.map(|index| self.servers.swap_remove(index));
+        let max_id = earlier.as_ref().map_or(received, |report| report.max_id.max(received));
+        // Another history may have granted the same values again.
+        let newest = earlier.filter(|report| report.history == current).and_then(|report| report.newest);
+        let report = ServerReport { server, max_id, history: current.to_owned(), newest };
+        self.servers.push(report.clone());
+        self.settle(current);
+        report
+    }
+
+    /// Grants up to `want` values, at least one, to a server that has just reported, and notes them in its row.
+    pub fn grant_to(&mut self, server: i64, want: u64, current: &str) -> Grant {
+        let before = self.allocation.max_id;
+        let grant = self.grant(want, current);
+        if let Grant::Granted(run) = &grant
+            && let Some(report) = self.servers.iter_mut().find(|report| report.server == server)
+        {
+            let continued = report.newest.filter(|newest| newest.last_id == before);
+            let first_id = continued.map_or(run.first, |newest| newest.first_id);
+            report.newest = Some(NewestGrant { first_id, last_id: run.last() });
+        }
+        grant
+    }
+
+    /// A server gives back values that it has never used, from `first_id` up to the last one that it was granted. False if
+    /// they are not the last ones that were granted at all, under the current history: then they stay unused. Otherwise
+    /// they can be granted again. The note of the grant goes, so that no value is taken back twice: by then it may be
+    /// another server's, and `max_id` may be the same again.
+    pub fn take_back(&mut self, server: i64, first_id: i64, last_id: i64, current: &str) -> bool {
+        let (history, max_id) = (self.history.as_deref(), self.allocation.max_id);
+        let Some(report) = self.servers.iter_mut().find(|report| report.server == server) else {
+            return false;
+        };
+        let is_current = history == Some(current) && report.history == current;
+        let is_granted = |newest: NewestGrant| newest.last_id == last_id && newest.first_id <= first_id;
+        if !is_current || max_id != last_id || first_id > last_id || !report.newest.is_some_and(is_granted) {
+            return false;
+        }
+        // Not to the value before: under another stride, there may be others between the two.
+        self.allocation.max_id = first_id - 1;
+        report.max_id = report.max_id.min(first_id - 1);
+        report.newest = None;
+        true
+    }
+
+    /// Grants up to `want` values, at least one. Raises `max_id` to the last of them.
+    pub fn grant(&mut self, want: u64, current: &str) -> Grant {
+        if let Standing::Waits { unreported } = self.standing(current) {
+            return Grant::Waits { unreported };
+        }
+        let Some(run) = self.allocation.next(want) else {
+            return Grant::Exhausted;
+        };
+        self.allocation.max_id = run.last();
+        Grant::Granted(run)
+    }
+
+    /// A server ends its attachment. Removes its row, if there is one; the values that it has received still count.
+    pub fn leave(&mut self, server: i64, current: &str) -> Result<(), Unreported> {
+        if let Standing::Waits { unreported } = self.standing(current)
+            && unreported.contains(&server)
+        {
+            return Err(Unreported);
+        }
+        let Some(index) = self.servers.iter().position(|report| report.server == server) else {
+            return Ok(());
+        };
+        let report = self.servers.swap_remove(index);
+        self.raise_max_id(report.max_id);
+        Ok(())
+    }
+
+    /// The operator has decided: no server has received a value above `max_id`, or above its last report. The tag waits
+    /// for no report until the next change of the history.
+    pub fn resume(&mut self, max_id: i64, current: &str) {
+        self.raise_max_id(max_id);
+        self.history = Some(current.to_owned());
+        self.settle(current);
+    }
+
+    /// If no report is missing, values from above the highest one can be granted under the current history.
+    pub fn settle(&mut self, current: &str) -> Standing {
+        let standing = self.standing(current);
+        if standing == Standing::Grants {
+            let highest = self.servers.iter().map(|report| report.max_id).max();
+            self.raise_max_id(highest.unwrap_or(self.allocation.max_id));
+            self.history = Some(current.to_owned());
+        }
+        standing
+    }
+
+    fn raise_max_id(&mut self, max_id: i64) {
+        self.allocation.max_id = self.allocation.max_id.max(max_id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

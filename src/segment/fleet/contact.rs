@@ -1,0 +1,134 @@
+//! The supply worker's connection to the coordinator, and its failures.
+
+use super::request::Failure;
+use crate::coordinator::{COORDINATOR_WAIT, Coordinator};
+use crate::pg::libpq::{Error, Resolver, Timeout};
+use crate::pg::session;
+use crate::settings;
+use idgen_core::coordinator::retry_pause;
+use pgrx::prelude::*;
+use std::ffi::{CStr, CString};
+use std::time::{Duration, Instant};
+
+/// The name of its sessions at the coordinator.
+const APPLICATION: &CStr = c"idgen supply";
+
+/// One call may take less time than sessions wait by default, so that the next address has a chance. SIGTERM ends the
+/// process during a wait, and nothing else has to end it early.
+const TIMEOUT: Timeout =
+    Timeout { duration: Duration::from_secs(3), event: &COORDINATOR_WAIT, is_interrupted: || false };
+
+/// A connection that has answered within this time is used without asking whether it still works.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Between requests the connection stays open if values were granted within this time.
+const LOADED: Duration = Duration::from_mins(1);
+
+pub struct Contact {
+    conninfo: CString,
+    coordinator: Option<Coordinator>,
+    resolver: Resolver,
+    /// The index of the address to try first.
+    first_address: usize,
+    answered_at: Option<Instant>,
+    granted_at: Option<Instant>,
+    /// Requests that have failed in a row because of the coordinator, not of a tag.
+    failures: u32,
+    /// No request before that.
+    pub retry_at: Instant,
+    /// The last failure, unless a request has succeeded since.
+    pub failure: Option<String>,
+}
+
+impl Contact {
+    pub fn new() -> Self {
+        Self {
+            conninfo: settings::coordinator(),
+            coordinator: None,
+            resolver: Resolver::default(),
+            first_address: 0,
+            answered_at: None,
+            granted_at: None,
+            failures: 0,
+            retry_at: Instant::now(),
+            failure: None,
+        }
+    }
+
+    /// Applies a changed `idgen.coordinator`.
+    pub fn follow_settings(&mut self) {
+        let conninfo = settings::coordinator();
+        if conninfo != self.conninfo {
+            // The resolver stays: it lives as long as the process.
+            (self.conninfo, self.coordinator) = (conninfo, None);
+            (self.first_address, self.failures, self.retry_at) = (0, 0, Instant::now());
+        }
+    }
+
+    /// Runs calls on a connection. Notes whether the coordinator answers: an error that concerns a tag is an answer.
+    /// Where a kept connection turns out to be broken, as by a restart of the coordinator, runs them on a new one.
+    pub fn call<R>(&mut self, calls: impl Fn(&mut Coordinator) -> Result<R, Failure>) -> Result<R, Failure> {
+        let began = Instant::now();
+        let kept = self.kept().map(&calls);
+        let is_broken = matches!(kept, Some(Err(Failure::Coordinator(_)))) && began.elapsed() < FRESH;
+        let outcome = match kept {
+            Some(outcome) if !is_broken => outcome,
+            _ => self.connect().map_err(Failure::from).and_then(calls),
+        };
+        match &outcome {
+            Err(Failure::Coordinator(reason)) => self.fail(reason),
+            _ => self.succeed(),
+        }
+        outcome
+    }
+
+    /// Values were granted.
+    pub fn note_load(&mut self) {
+        self.granted_at = Some(Instant::now());
+    }
+
+    /// The connection of the last request, if it is usable.
+    fn kept(&mut self) -> Option<&mut Coordinator> {
+        let is_fresh = is_within(self.answered_at, FRESH);
+        let kept = self.coordinator.take();
+        self.coordinator =
+            kept.and_then(|mut kept| (is_fresh || kept.is_usable(&self.conninfo, TIMEOUT)).then_some(kept));
+        self.coordinator.as_mut()
+    }
+
+    fn connect(&mut self) -> Result<&mut Coordinator, Error> {
+        self.coordinator = None;
+        let Self { conninfo, resolver, first_address, .. } = self;
+        let coordinator = Coordinator::connect(conninfo, APPLICATION, resolver, *first_address, TIMEOUT)?;
+        Ok(self.coordinator.insert(coordinator))
+    }
+
+    fn succeed(&mut self) {
+        self.answered_at = Some(Instant::now());
+        self.failures = 0;
+        if self.failure.take().is_some() {
+            log!("the coordinator of attached segments answers again");
+        }
+    }
+
+    /// The next request tries the next address first. An answer that is still to come is lost: its values are a gap.
+    fn fail(&mut self, reason: &str) {
+        self.coordinator = None;
+        self.first_address += 1;
+        self.retry_at = Instant::now() + retry_pause(self.failures, session::random_fraction());
+        self.failures += 1;
+        if self.failure.replace(reason.to_owned()).is_none() {
+            log!("could not fetch values of attached segments: {reason}");
+        }
+    }
+
+    /// Closes the connection before a pause, unless it is in use and the coordinator has room.
+    pub fn rest(&mut self, pause: Duration) {
+        let is_loaded = is_within(self.granted_at, LOADED);
+        self.coordinator.take_if(|coordinator| !is_loaded || !coordinator.stays_for(pause));
+    }
+}
+
+fn is_within(at: Option<Instant>, time: Duration) -> bool {
+    at.is_some_and(|at| at.elapsed() < time)
+}

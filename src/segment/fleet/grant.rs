@@ -1,0 +1,218 @@
+//! What a coordinator does for attached servers: it grants ranges of a tag, and after a change of its history it first
+//! waits until each server has reported the highest value that it has received.
+//!
+//! The values that a lost history has granted are known to their servers only. So this coordinator begins past the highest
+//! value that any of them reports.
+
+use super::errors;
+use super::servers::{self, SEGMENT_SERVER};
+use crate::args;
+use crate::error;
+use crate::pg::datum::{Composite, Text, form_row, text_arg};
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::xact::{self, Durability};
+use crate::pg::{data_directory, recovery, session, spi, sync_rep};
+use crate::segment::store::{self, Link, TagRow};
+use crate::segment::{self, define::lock_owned};
+use idgen_core::segment::fleet::{Grant, SharedTag, Standing};
+use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
+use pgrx::fcinfo::pg_getarg;
+use pgrx::prelude::*;
+use std::sync::OnceLock;
+
+/// Called by an attached server. Records the highest value that it has received, and grants it `count` values, or as many
+/// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
+/// servers whose reports are missing, if any are. The values count once `segment_confirm()` has returned. Raises 22004 for
+/// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege to draw
+/// from it, 2200H past the upper bound, 55000 if the segment is attached itself, 25006 on a standby.
+#[pg_extern(
+    sql = "CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, \
+           OUT first_id bigint, OUT count bigint, OUT stride bigint, OUT residue bigint, OUT source text, \
+           OUT waits_for text) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let (tag, server, name, received, count) = unsafe {
+        (
+            text_arg(fcinfo, 0),
+            pg_getarg::<i64>(fcinfo, 1),
+            text_arg(fcinfo, 2),
+            pg_getarg::<i64>(fcinfo, 3),
+            pg_getarg::<i64>(fcinfo, 4),
+        )
+    };
+    let tag = args::required(tag, "tag");
+    let server = args::required(server, "server");
+    let name = args::required(name, "name");
+    let received = args::required(received, "received");
+    let count = args::required(count, "count");
+    let counts = 0..=MAX_STEP;
+    if !counts.contains(&count) {
+        segment::errors::count_out_of_range(count, counts).raise();
+    }
+    let row = lock_drawn(&tag);
+    let mut shared = shared_tag(&tag, &row.definition, &row.link, Some(server));
+    shared.report(server, received, history());
+    if shared.allocation.max_id > row.definition.upper_bound {
+        segment::errors::exhausted(&tag, row.definition.upper_bound).raise();
+    }
+    let (range, waits_for) = match shared.standing(history()) {
+        Standing::Waits { unreported } => (None, Some(servers::names(&tag, unreported))),
+        Standing::Grants if count == 0 => (None, None),
+        Standing::Grants => match shared.grant_to(server, count as u64, history()) {
+            Grant::Granted(range) => (Some(range), None),
+            _ => segment::errors::exhausted(&tag, row.definition.upper_bound).raise(),
+        },
+    };
+    servers::write(&tag, &name, shared.report_of(server).expect("it has reported"));
+    write_tag(row.key.creation, &shared);
+    let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
+    // SAFETY: the columns are the OUT parameters.
+    unsafe {
+        form_row(
+            fcinfo,
+            [
+                first.into_datum(),
+                count.into_datum(),
+                row.definition.stride.into_datum(),
+                row.definition.residue.into_datum(),
+                Text::from(source(&row)).into_datum(),
+                waits_for.map(Text::from).into_datum(),
+            ],
+        )
+    }
+}
+
+/// Called by an attached server that stops: gives back the values from `first_id` to `last_id`, which it has never used
+/// and never will. True if they are the last ones that were granted, to this server and under the current history: then
+/// `max_id` falls below them. Otherwise they are a gap. Call it once for the same values. Raises 22004 for NULL, 42704 if
+/// there is no such segment, 42501 without the privilege to draw from it, 55000 if the segment is attached itself, 25006
+/// on a standby.
+#[pg_extern(
+    sql = "CREATE FUNCTION segment_return(tag text, server bigint, first_id bigint, last_id bigint) RETURNS boolean \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>, last_id: Option<i64>) -> bool {
+    let tag = args::required(tag.as_deref(), "tag");
+    let server = args::required(server, "server");
+    let (first_id, last_id) = (args::required(first_id, "first_id"), args::required(last_id, "last_id"));
+    let row = lock_drawn(tag);
+    let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
+    let is_taken = shared.take_back(server, first_id, last_id, history());
+    if is_taken {
+        // A crash that undoes this leaves a gap.
+        servers::take_back(tag, shared.report_of(server).expect("it was granted these values"));
+        store::take_back(row.key.creation, row.definition.max_id, shared.allocation.max_id);
+    }
+    is_taken
+}
+
+/// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Raises 22004 for
+/// NULL, 42704 if there is no such segment, 42501 without the privilege to draw from it, 25006 on a standby.
+#[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
+    let tag = args::required(tag.as_deref(), "tag");
+    let (server, received) = (args::required(server, "server"), args::required(received, "received"));
+    let row = lock_drawn(tag);
+    let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
+    shared.report(server, received, history());
+    shared.leave(server, history()).expect("it has reported");
+    servers::delete(tag, server);
+    write_tag(row.key.creation, &shared);
+}
+
+/// The operator's decision that the servers that have not reported are gone for good: the coordinator grants from above
+/// `max_id` on, and above all reports. Give the highest value that a missing server can have received. Raises 22004 for
+/// NULL, 42704 and 42501 as `segment_alter`, 22023 for a `max_id` above the upper bound, 55000 if the segment is attached
+/// itself, 25006 on a standby.
+#[pg_extern(sql = "CREATE FUNCTION segment_resume(tag text, max_id bigint) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
+    let (tag, max_id) = (args::required(tag.as_deref(), "tag"), args::required(max_id, "max_id"));
+    error::refuse_on_standby("resume a segment");
+    let row = lock_owned(tag);
+    refuse_attached(tag, &row);
+    if max_id > row.definition.upper_bound {
+        errors::above_upper_bound(tag, max_id, row.definition.upper_bound).raise();
+    }
+    let mut shared = shared_tag(tag, &row.definition, &row.link, None);
+    shared.resume(max_id, history());
+    write_tag(row.key.creation, &shared);
+}
+
+/// Waits until the synchronous standbys have all that this server has committed. Returns at once if there are none. Raises
+/// 25006 on a standby.
+#[pg_extern(sql = "CREATE FUNCTION segment_confirm() RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c \
+           AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn segment_confirm() {
+    xact::refuse_during_recovery(c"segment_confirm()");
+    sync_rep::wait_for_flushed(&CONFIRM_WAIT);
+}
+
+static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");
+
+/// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
+pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link: &Link) -> Result<Allocation, String> {
+    if link.history.as_deref().is_none_or(|known| known == history()) {
+        return Ok(definition.allocation());
+    }
+    let mut shared = shared_tag(tag, definition, link, None);
+    match shared.settle(history()) {
+        Standing::Waits { unreported } => Err(errors::waits_for(tag, &servers::names(tag, unreported))),
+        Standing::Grants => {
+            write_tag(creation, &shared);
+            Ok(shared.allocation)
+        }
+    }
+}
+
+/// Locks the row of a tag that the current user may draw from.
+fn lock_drawn(tag: &str) -> TagRow {
+    error::refuse_on_standby("grant values");
+    SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
+    let row = store::find_and_lock(tag).unwrap_or_else(|| segment::errors::unknown(tag).raise());
+    if !row.may_draw {
+        segment::errors::may_not_draw(tag, &spi::user_name()).raise();
+    }
+    refuse_attached(tag, &row);
+    row
+}
+
+fn refuse_attached(tag: &str, row: &TagRow) {
+    if row.link.is_attached() {
+        errors::chained(tag).raise();
+    }
+}
+
+/// While the history is the tag's, the reports of other servers do not matter.
+fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
+    let is_current = link.history.as_deref() == Some(history());
+    let servers = match server {
+        Some(server) if is_current => servers::report(tag, server),
+        _ => servers::reports(tag),
+    };
+    SharedTag { history: link.history.clone(), allocation: definition.allocation(), servers }
+}
+
+fn write_tag(creation: i64, shared: &SharedTag) {
+    // The values leave this server: a crash must not grant them again. The caller waits for the standbys.
+    xact::require_durability(Durability::Crash);
+    store::share(creation, shared.allocation.max_id, shared.history.as_deref());
+}
+
+/// Identifies a tag and its definition: after any change of it, servers discard what they hold.
+fn source(row: &TagRow) -> String {
+    let (creation, version) = (row.key.creation, row.version);
+    format!("{}/{}/{creation}/{version}", recovery::system_identifier(), session::database())
+}
+
+/// Identifies what this database knows. A failover, a restore and a copy begin another history.
+fn history() -> &'static str {
+    static HISTORY: OnceLock<String> = OnceLock::new();
+    HISTORY.get_or_init(|| {
+        let directory = data_directory::fingerprint().unwrap_or_else(|e| error::directory_unreadable(&e).raise());
+        let (system, timeline) = (recovery::system_identifier(), recovery::timeline());
+        format!("{system}/{timeline}/{}/{directory}", session::database())
+    })
+}

@@ -1,0 +1,41 @@
+//! The supply launcher: a background worker that starts the supply worker of each database once, after the server has
+//! started or was promoted. So an attached server reports to its coordinator, although no session draws.
+
+use crate::pg::bgworker::{self, Worker};
+use crate::pg::databases;
+use crate::pg::latch;
+use crate::pg::wait_event::WaitEvent;
+use crate::segment::demand;
+use crate::{settings, shmem};
+use idgen_core::segment::refillers::Duty;
+use pgrx::prelude::*;
+use std::time::Duration;
+
+const LAUNCHER: Worker = Worker { name: "idgen supply launcher", function: "idgen_supply_launcher", connects: true };
+
+static LAUNCHER_WAIT: WaitEvent = WaitEvent::new(c"IdgenSupplyLauncher");
+
+/// Starts the launcher if there is a coordinator. Without a slot for it, servers report once they draw.
+pub fn start() {
+    if !settings::coordinator().is_empty() && !LAUNCHER.start_for_database(0) {
+        log!("could not start the supply launcher: raise max_worker_processes");
+    }
+}
+
+/// The main function of the launcher. A worker whose database has no attached segment ends at once, and the next one has
+/// its slot.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
+    bgworker::handle_signals(None, None);
+    if !shmem::is_preloaded() {
+        return;
+    }
+    bgworker::connect(0, false);
+    for database in databases::connectable() {
+        while demand::summon_for(Duty { database, is_attached: true }).is_err() {
+            check_for_interrupts!();
+            latch::wait(Some(Duration::from_secs(1)), &LAUNCHER_WAIT);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The stock of attached tags: what their rings hold, how fast it is drawn, and which request is due.
+
+use crate::pg::{session, system_clock};
+use crate::segment::demand;
+use crate::segment::state::{SEGMENTS, ring, ring_state, ring_states};
+use crate::segment::store::AttachedTag;
+use idgen_core::coordinator::retry_pause;
+use idgen_core::segment::refillers::Duty;
+use idgen_core::segment::supply::Supply;
+use idgen_core::segment::{RingHandle, RingTenant};
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+/// From one report to the next. After a change of its history the coordinator grants nothing until all have reported.
+pub const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// From one request for a stock that runs low to the next. Waiting sessions are served at once.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// A ring at one moment.
+#[derive(Clone, Copy)]
+pub struct RingStock {
+    pub index: usize,
+    pub tenant: RingTenant,
+    /// How many values are left.
+    left: u64,
+    position: u64,
+    /// Values that sessions have asked for, and those that they lack now.
+    demand: u64,
+    lacking: u64,
+    has_room: bool,
+}
+
+/// The rings that a supply worker serves.
+pub fn rings(duty: Duty) -> Vec<RingStock> {
+    // Allocated before the lock is acquired.
+    let mut found = Vec::with_capacity(ring_states().len());
+    SEGMENTS.exclusive(|segments| {
+        found.extend(demand::rings_of(segments, duty).map(|(index, tenant)| {
+            let ring = ring(index);
+            RingStock {
+                index,
+                tenant,
+                left: ring.remaining(tenant.handle).count,
+                position: ring.position(),
+                demand: ring_state(index).demand.load(Relaxed),
+                // After `left`: a value that a session has taken is then not one that it lacks.
+                lacking: ring_state(index).lacking.load(Acquire),
+                has_room: ring.has_room(),
+            }
+        }));
+    });
+    found
+}
+
+/// What a request is for, the most urgent first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// Sessions wait.
+    Demand,
+    /// Few values are left.
+    LowWater,
+    Report,
+    /// The tag was detached.
+    Leave,
+}
+
+/// An attached tag, as the supply worker follows it.
+pub struct Stock {
+    pub row: AttachedTag,
+    /// The rate of draws, and the tenancy of the ring in which it was measured last.
+    supply: Option<(RingHandle, Supply)>,
+    asked_at: Option<Instant>,
+    report_at: Instant,
+    retry_at: Instant,
+    /// Requests that have failed in a row.
+    failures: u32,
+    /// The need whose request failed because of the tag.
+    pub refused: Option<Need>,
+}
+
+impl Stock {
+    pub fn new(row: AttachedTag) -> Self {
+        let now = Instant::now();
+        Self { row, supply: None, asked_at: None, report_at: now, retry_at: now, failures: 0, refused: None }
+    }
+
+    /// The same with the row as it is now.
+    pub fn with_row(self, row: AttachedTag) -> Self {
+        Self { row, ..self }
+    }
+
+    pub fn is_attached(&self) -> bool {
+        self.row.link.is_attached()
+    }
+
+    fn reserve(&self) -> Duration {
+        Duration::from_micros(self.row.link.reserve_us.unwrap_or_default().max(0) as u64)
+    }
+
+    fn limits(&self) -> RangeInclusive<i64> {
+        self.row.definition.min_step..=self.row.definition.max_step
+    }
+
+    /// Measures the rate of draws.
+    pub fn observe(&mut self, ring: &RingStock) {
+        let (handle, now_us) = (ring.tenant.handle, system_clock::boot_us());
+        let reserve = self.reserve();
+        let (known, mut supply) = self.supply.take().unwrap_or_else(|| (handle, Supply::new(ring.position, now_us)));
+        match known == handle {
+            true => supply.sample(ring.position, now_us, reserve, ring.left == 0),
+            // What the ring held was discarded, not drawn.
+            false => supply.restart(ring.position, now_us),
+        }
+        ring_state(ring.index).rate.store(supply.rate().to_bits(), Relaxed);
+        self.supply = Some((handle, supply));
+    }
+
+    /// A request is due when fewer values are left; `None` if only waiting sessions make one due.
+    pub fn low_water(&self) -> Option<u64> {
+        let (_, supply) = self.supply.as_ref()?;
+        supply.low_water(self.reserve(), self.limits())
+    }
+
+    /// How many values to ask for; 0 for none.
+    pub fn wanted(&self, ring: &RingStock) -> u64 {
+        let (reserve, limits) = (self.reserve(), self.limits());
+        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, self.demand(ring), limits))
+    }
+
+    /// How many values sessions wait for. If values may be asked for one by one only, exactly those that they lack: one too
+    /// many would be drawn later than higher ones of other servers.
+    fn demand(&self, ring: &RingStock) -> u64 {
+        match ring.demand {
+            0 => 0,
+            _ if *self.limits().end() == 1 => ring.lacking.saturating_sub(ring.left),
+            demand => demand,
+        }
+    }
+
+    /// When the next request is due, and which one.
+    pub fn next(&self, ring: Option<&RingStock>) -> (Instant, Need) {
+        if !self.is_attached() {
+            return (self.retry_at, Need::Leave);
+        }
+        let report = (self.report_at.max(self.retry_at), Need::Report);
+        let values = ring.filter(|ring| ring.has_room).and_then(|ring| {
+            if self.demand(ring) > 0 {
+                return Some((self.retry_at, Need::Demand));
+            }
+            let ask_at = self.asked_at.map_or(self.retry_at, |asked_at| self.retry_at.max(asked_at + ASK_EVERY));
+            self.low_water().filter(|low_water| ring.left < *low_water).map(|_| (ask_at, Need::LowWater))
+        });
+        values.filter(|(at, _)| *at <= report.0 || *at <= Instant::now()).unwrap_or(report)
+    }
+
+    /// When values were asked for last.
+    pub fn asked_at(&self) -> Option<Instant> {
+        self.asked_at
+    }
+
+    /// A request for values begins.
+    pub fn ask(&mut self) {
+        self.asked_at = Some(Instant::now());
+    }
+
+    /// The coordinator has answered. True if no earlier failure of the tag is left.
+    pub fn succeed(&mut self, need: Need) -> bool {
+        // A request for values reports, too.
+        self.report_at = Instant::now() + REPORT_EVERY.mul_f64(0.8 + 0.2 * session::random_fraction());
+        // A report succeeds also while values are refused.
+        let is_cleared = need != Need::Report || self.refused.is_none_or(|refused| refused == need);
+        if is_cleared {
+            (self.failures, self.refused) = (0, None);
+        }
+        is_cleared
+    }
+
+    /// A request has failed. True if the one before had not.
+    pub fn fail(&mut self) -> bool {
+        self.retry_at = Instant::now() + retry_pause(self.failures, session::random_fraction());
+        self.failures += 1;
+        self.failures == 1
+    }
+}

@@ -1,0 +1,278 @@
+//! The supply worker: a background worker for each database with attached tags. It fetches values from the coordinator,
+//! and reports to it. A session starts the worker on demand, and it exits when no tag is attached any more.
+
+use super::contact::Contact;
+use super::request::Failure;
+use super::stock::{self, Need, REPORT_EVERY, RingStock, Stock};
+use super::stop;
+use crate::coordinator::name_of_this_server;
+use crate::pg::bgworker;
+use crate::pg::spi::{self, Query, value};
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::{latch, session};
+use crate::segment::refill;
+use crate::segment::state::{CoordinatorState, SEGMENTS, ring_state};
+use crate::segment::{store, worker_process};
+use idgen_core::segment::refillers::Duty;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenSupplyMain");
+
+/// How often the rate of draws is measured.
+const OBSERVE_EVERY: Duration = Duration::from_secs(1);
+
+/// A request that is later than this has its turn, although sessions wait for others.
+const LATE: Duration = Duration::from_secs(1);
+
+/// After the rows could not be read.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Rows that are older are read again before a report. It must say what this server has received by now.
+const CURRENT: Duration = Duration::from_secs(1);
+
+/// The main function of the worker.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
+    if let Some(duty) = worker_process::begin(argument, true, Some(stop::handler())) {
+        // A reload before the handler was installed would be missed.
+        session::reload_configuration();
+        SupplyWorker::new(duty).run();
+    }
+}
+
+pub struct SupplyWorker {
+    pub duty: Duty,
+    /// Of this server, for the coordinator's views.
+    pub name: String,
+    /// The attached tags, by the creation numbers of their rows.
+    pub stocks: HashMap<i64, Stock>,
+    /// When the rows were read last; `None` if they have to be read now.
+    pub read_at: Option<Instant>,
+    pub contact: Contact,
+    /// The last request was for waiting sessions.
+    has_served_demand: bool,
+}
+
+/// A request to make.
+#[derive(Clone, Copy)]
+struct Due {
+    creation: i64,
+    need: Need,
+    at: Instant,
+    /// The ring of the tag, unless it has none.
+    ring: Option<RingStock>,
+}
+
+impl SupplyWorker {
+    fn new(duty: Duty) -> Self {
+        Self {
+            duty,
+            name: name_of_this_server(),
+            stocks: HashMap::new(),
+            read_at: None,
+            contact: Contact::new(),
+            has_served_demand: false,
+        }
+    }
+
+    /// The main loop. Makes one request at a time, so that a session waits for one other request at most. A request and
+    /// a transaction may reset the latch, so the rings are read again after each.
+    fn run(mut self) {
+        loop {
+            check_for_interrupts!();
+            if stop::is_requested() {
+                return self.give_back();
+            }
+            if session::is_reload_pending() {
+                session::reload_configuration();
+                self.contact.follow_settings();
+            }
+            let rings = stock::rings(self.duty);
+            if !self.has_read_within(REPORT_EVERY) || !rings.iter().all(|ring| self.is_attached(ring)) {
+                if !self.read_rows(&rings) {
+                    latch::wait(Some(RETRY), &MAIN_WAIT);
+                }
+                continue;
+            }
+            if self.stocks.is_empty() && worker_process::end(self.duty, false) {
+                return;
+            }
+            self.observe(&rings);
+            match self.next(&rings) {
+                Some(Due { need: Need::Report | Need::Leave, .. }) if !self.has_read_within(CURRENT) => {
+                    self.read_at = None
+                }
+                Some(due) => self.serve(due),
+                None => self.sleep(&rings),
+            }
+        }
+    }
+
+    fn is_attached(&self, ring: &RingStock) -> bool {
+        self.stocks.get(&ring.tenant.key.creation).is_some_and(Stock::is_attached)
+    }
+
+    fn has_read_within(&self, time: Duration) -> bool {
+        self.read_at.is_some_and(|read_at| read_at.elapsed() < time)
+    }
+
+    /// Reads the attached tags, and ends the rings of others: their sessions attach again. False if that failed.
+    fn read_rows(&mut self, rings: &[RingStock]) -> bool {
+        let read = || store::SEGMENT.find().map_or_else(Vec::new, |_| store::attached());
+        let rows = match refill::in_transaction(read) {
+            Ok(rows) => rows,
+            Err(reason) => {
+                let is_new = |ring: &RingStock| refill::keep_error(ring.index, ring.tenant, 0, &reason);
+                // Each ring has its error before the first one is logged.
+                if rings.iter().filter(|ring| is_new(ring)).count() > 0 {
+                    log!("could not read the attached segments: {reason}");
+                }
+                return false;
+            }
+        };
+        let mut before = std::mem::take(&mut self.stocks);
+        self.stocks.extend(rows.into_iter().map(|row| match before.remove(&row.key.creation) {
+            Some(stock) => (row.key.creation, stock.with_row(row)),
+            None => (row.key.creation, Stock::new(row)),
+        }));
+        self.read_at = Some(Instant::now());
+        for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
+            refill::evict(ring.index, ring.tenant);
+            ring_state(ring.index).refilled.broadcast();
+        }
+        true
+    }
+
+    /// Measures the rates of draws. While the coordinator fails, each ring has the reason, for sessions that begin to
+    /// wait.
+    fn observe(&mut self, rings: &[RingStock]) {
+        for ring in rings {
+            if let Some(stock) = self.stocks.get_mut(&ring.tenant.key.creation) {
+                stock.observe(ring);
+            }
+        }
+        if let Some(reason) = &self.contact.failure {
+            for ring in rings {
+                refill::keep_error(ring.index, ring.tenant, 0, reason);
+            }
+        }
+    }
+
+    /// All requests, each with the time when it is due.
+    fn needs(&self, rings: &[RingStock]) -> Vec<Due> {
+        let by_creation: HashMap<i64, &RingStock> = rings.iter().map(|ring| (ring.tenant.key.creation, ring)).collect();
+        let due = |(&creation, stock): (&i64, &Stock)| {
+            let ring = by_creation.get(&creation).copied();
+            let (at, need) = stock.next(ring);
+            Due { creation, need, at: at.max(self.contact.retry_at), ring: ring.copied() }
+        };
+        self.stocks.iter().map(due).collect()
+    }
+
+    /// The request to make now: first for waiting sessions, in turn with others that are late.
+    fn next(&self, rings: &[RingStock]) -> Option<Due> {
+        let now = Instant::now();
+        let due: Vec<Due> = self.needs(rings).into_iter().filter(|due| due.at <= now).collect();
+        let is_late = |due: &&Due| due.need != Need::Demand && due.at + LATE <= now;
+        let late = due.iter().filter(|_| self.has_served_demand).filter(is_late).min_by_key(|due| due.at);
+        // Among tags that sessions wait for, the one that was asked for longest ago.
+        let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(Stock::asked_at);
+        late.or_else(|| due.iter().min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
+    }
+
+    fn sleep(&mut self, rings: &[RingStock]) {
+        let now = Instant::now();
+        let next = self.needs(rings).into_iter().map(|due| due.at.saturating_duration_since(now)).min();
+        let longest = if rings.is_empty() { REPORT_EVERY } else { OBSERVE_EVERY };
+        let pause = next.map_or(longest, |next| next.min(longest));
+        self.contact.rest(pause);
+        // Rounded up: the latch counts in milliseconds.
+        latch::wait(Some(pause + Duration::from_millis(1)), &MAIN_WAIT);
+    }
+
+    /// Makes one request.
+    fn serve(&mut self, due: Due) {
+        self.has_served_demand = due.need == Need::Demand;
+        let outcome = match (due.need, due.ring) {
+            (Need::Demand | Need::LowWater, Some(ring)) => return self.serve_ring(due, &ring),
+            (Need::Leave, _) => self.leave(due.creation),
+            _ => self.report(due.creation),
+        };
+        self.conclude(due, 0, outcome);
+    }
+
+    /// Fetches values for a ring, and wakes the sessions that wait for them.
+    fn serve_ring(&mut self, due: Due, ring: &RingStock) {
+        let state = ring_state(ring.index);
+        let demand = state.demand.swap(0, Relaxed);
+        let outcome = refill::while_running(ring.index, demand, || self.fetch(due.creation, ring));
+        self.conclude(due, demand, outcome);
+        state.refilled.broadcast();
+    }
+
+    /// Notes the outcome of a request.
+    fn conclude(&mut self, due: Due, demand: u64, outcome: Result<(), Failure>) {
+        let Some(stock) = self.stocks.get_mut(&due.creation) else { return };
+        let failure = match outcome {
+            Ok(()) => {
+                let is_cleared = stock.succeed(due.need);
+                if let Some(ring) = due.ring.filter(|_| is_cleared) {
+                    ring_state(ring.index).set_coordinator(CoordinatorState::Answering);
+                    clear_error(&ring);
+                }
+                return;
+            }
+            Err(failure) => failure,
+        };
+        let is_first = stock.fail();
+        if let Some(ring) = due.ring {
+            let is_silent = matches!(failure, Failure::Coordinator(_));
+            let state = if is_silent { CoordinatorState::Failing } else { CoordinatorState::Refusing };
+            ring_state(ring.index).set_coordinator(state);
+        }
+        match failure {
+            Failure::Exhausted => {
+                if let Some(RingStock { index, tenant, .. }) = due.ring {
+                    refill::exhaust(index, tenant.key, tenant.version);
+                }
+            }
+            Failure::Gone => self.read_at = None,
+            Failure::Coordinator(reason) => {
+                // `Contact` logs it.
+                due.ring.map(|ring| refill::keep_error(ring.index, ring.tenant, demand, &reason));
+            }
+            Failure::Tag(reason) => {
+                stock.refused = Some(due.need);
+                let kept = due.ring.map(|ring| refill::keep_error(ring.index, ring.tenant, demand, &reason));
+                if kept.unwrap_or(is_first) {
+                    log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
+                }
+            }
+        }
+    }
+}
+
+fn clear_error(ring: &RingStock) {
+    SEGMENTS.exclusive(|segments| {
+        if segments.table.tenants[ring.index].is_some_and(|now| now.handle == ring.tenant.handle) {
+            segments.errors[ring.index].clear();
+        }
+    });
+}
+
+/// Before DROP DATABASE, which fails while a process is connected: ends the database's supply worker, if the caller may
+/// drop the database. PostgreSQL waits five seconds for it. A session that draws starts another worker.
+pub fn leave_database(database: u32) {
+    static WORKERS: Query = Query::of_statistics(
+        "SELECT session.pid FROM pg_catalog.pg_stat_get_activity(NULL) AS session \
+         JOIN pg_catalog.pg_database AS database ON database.oid OPERATOR(pg_catalog.=) session.datid \
+         WHERE session.backend_type OPERATOR(pg_catalog.=) 'idgen supply' AND database.oid OPERATOR(pg_catalog.=) $1 \
+           AND pg_catalog.pg_has_role($2, database.datdba, 'USAGE')",
+    );
+    let workers = WORKERS.read_latest(&[pg_sys::Oid::from(database).into(), spi::user().into()], |row| value(row, 1));
+    workers.into_iter().for_each(bgworker::terminate);
+}

@@ -1,0 +1,109 @@
+//! Tags that are attached, detached, altered, dropped and created again.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
+
+use super::{attached, coordinator, draw, refused, request_at_least, wait_for_servers};
+
+#[test]
+fn detached_tag_draws_nothing_until_it_has_a_bound_of_its_own() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    request_at_least(&server, 1000);
+    let mut client = server.client();
+    // Also before it has any values.
+    execute(&mut client, "SELECT segment_detach('t')");
+    expect_error(&mut client, "SELECT segment_next('t')", "55000");
+    execute(&mut client, "SELECT segment_attach('t', '10 seconds')");
+    let mut seen = draw(&server, 10);
+    wait_for_servers(&coordinator, 1);
+    execute(&mut client, "SELECT segment_detach('t')");
+    let error = expect_error(&mut client, "SELECT segment_next('t')", "55000");
+    assert!(error.message().contains("was detached"), "{error:?}");
+    assert!(hint(&error).contains("segment_attach"), "{error:?}");
+    expect_error(&mut client, "SELECT segment_detach('t')", "55000");
+    // The coordinator hears of it.
+    wait_for_servers(&coordinator, 0);
+    execute(&mut client, "SELECT segment_attach('t', '10 seconds')");
+    seen.extend(draw(&server, 3000));
+    wait_for_servers(&coordinator, 1);
+    seen.extend(draw(&coordinator, 50));
+    assert_distinct(seen);
+}
+
+/// Its own values are those that no server has: the coordinator goes on above them.
+#[test]
+fn tag_that_was_drawn_from_before_is_attached_above_its_values() {
+    let coordinator = coordinator(Cluster::builder());
+    let other = attached(&coordinator.conninfo(), "10 seconds");
+    let server = Cluster::builder().conf("idgen.coordinator", &coordinator.conninfo()).start_with_extension();
+    server.execute("SELECT segment_create('t', step => 100)");
+    let mut seen = draw(&server, 5000);
+    server.execute("SELECT segment_attach('t')");
+    seen.extend(draw(&server, 5000));
+    assert_increasing(&seen);
+    let mut client = other.client();
+    other.wait_for(PATIENCE, "values above those", || {
+        let value: i64 = value(&mut client, "SELECT segment_next('t')");
+        value > 5000
+    });
+}
+
+#[test]
+fn change_of_the_coordinators_tag_discards_the_stock() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    request_at_least(&server, 1_000_000);
+    let mut seen = draw(&server, 10);
+    let mut client = server.client();
+    type Seen = fn(&[i64]) -> bool;
+    let changes: [(&str, Seen); 3] = [
+        ("SELECT segment_alter('t', max_id => 100000000)", |seen| last(seen) > 100_000_000),
+        ("SELECT segment_alter('t', stride => 10, residue => 7)", |seen| last(seen) == seen[seen.len() - 2] + 10),
+        ("SELECT segment_drop('t'), segment_create('t', start => 200000000)", |seen| last(seen) >= 200_000_000),
+    ];
+    for (change, is_seen) in changes {
+        coordinator.execute(change);
+        // The stock is far from used up: a report tells of the change.
+        server.wait_for(PATIENCE, change, || {
+            seen.extend(ids(&mut client, "SELECT segment_next('t')"));
+            is_seen(&seen)
+        });
+    }
+    assert_increasing(&seen);
+}
+
+#[test]
+fn numbers_of_an_attached_tag_are_altered_at_the_coordinator_only() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    draw(&server, 1);
+    let mut client = server.client();
+    for setting in ["max_id => 5000", "stride => 3", "residue => 0", "upper_bound => 9000"] {
+        let error = expect_error(&mut client, &format!("SELECT segment_alter('t', {setting})"), "55000");
+        assert!(hint(&error).contains("at the coordinator"), "{error:?}");
+    }
+    // A tag that is attached serves no other server.
+    let third = Cluster::builder().conf("idgen.coordinator", &server.conninfo()).start_with_extension();
+    third.execute("SELECT segment_attach('t')");
+    assert!(refused(&mut third.client(), "55P03").contains("is attached itself"));
+    // Nor itself.
+    server.set_conf("idgen.coordinator", &server.conninfo());
+    server.reload();
+    coordinator.execute("SELECT segment_alter('t', max_id => 100000)");
+    super::wait_for_error(&server, "is attached itself");
+}
+
+#[test]
+fn upper_bound_of_the_coordinator_ends_the_values_of_all() {
+    let coordinator = coordinator(Cluster::builder());
+    coordinator.execute("SELECT segment_alter('t', upper_bound => 100)");
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (drawn, error) = crate::draw_until_refused(&mut server.client(), "t");
+    assert_eq!(drawn, (1..=100).collect::<Vec<_>>());
+    assert_eq!(error.code().code(), "2200H", "{error:?}");
+    coordinator.execute("SELECT segment_alter('t', upper_bound => 200)");
+    let mut client = server.client();
+    server.wait_for(PATIENCE, "values again", || client.simple_query("SELECT segment_next('t')").is_ok());
+}

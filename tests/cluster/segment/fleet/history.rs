@@ -1,0 +1,123 @@
+//! A coordinator whose history has changed: it does not know what an earlier one has granted, until the servers tell it.
+
+use idgen_testkit::ids::{assert_distinct, last};
+use idgen_testkit::sql::{PATIENCE, expect_error, value};
+use idgen_testkit::{Cluster, Stop};
+
+use super::{attached, coordinator, draw, draw_dry, refused, request_at_least, wait_for_error, wait_for_servers};
+
+/// A coordinator and two servers, then the same coordinator as an old base backup of it. The servers have values that the
+/// backup does not know of.
+struct Restored {
+    coordinator: Cluster,
+    servers: [Cluster; 2],
+    seen: Vec<i64>,
+}
+
+impl Restored {
+    fn begin() -> Restored {
+        let origin = coordinator(Cluster::builder());
+        let servers = [0, 1].map(|_| attached(&origin.conninfo(), "10 seconds"));
+        servers.iter().for_each(|server| request_at_least(server, 1000));
+        let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 100)).collect();
+        wait_for_servers(&origin, 2);
+        let restored = origin.copy();
+        seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
+        origin.stop(Stop::Immediate);
+        Restored { coordinator: restored, servers, seen }
+    }
+
+    fn lead(&self, server: usize) {
+        self.servers[server].set_conf("idgen.coordinator", &self.coordinator.conninfo());
+        self.servers[server].reload();
+    }
+}
+
+#[test]
+fn restored_coordinator_grants_once_all_servers_have_reported() {
+    let mut all = Restored::begin();
+    all.lead(0);
+    // Servers live on their stock meanwhile.
+    let (rest, detail) = draw_dry(&all.servers[0]);
+    assert!(!rest.is_empty());
+    all.seen.extend(rest);
+    wait_for_error(&all.servers[0], "have not reported");
+    assert!(detail.is_empty() || !detail.contains("internal"), "{detail}");
+    // The coordinator's own draws wait too.
+    let own = refused(&mut all.coordinator.client(), "55P03");
+    assert!(own.contains("segment_resume"), "{own}");
+    all.lead(1);
+    // The second one reports although nobody draws from it.
+    all.seen.extend(draw(&all.servers[0], 3000));
+    all.seen.extend(draw(&all.servers[1], 3000));
+    all.seen.extend(draw(&all.coordinator, 3000));
+    assert_distinct(all.seen);
+}
+
+#[test]
+fn operator_decides_for_a_server_that_is_gone() {
+    let mut all = Restored::begin();
+    let gone: i64 = value(&mut all.servers[1].client(), "SELECT max_id FROM idgen.segment");
+    all.servers[1].stop(Stop::Immediate);
+    all.lead(0);
+    all.seen.extend(draw_dry(&all.servers[0]).0);
+    wait_for_error(&all.servers[0], "have not reported");
+    let mut client = all.coordinator.client();
+    expect_error(&mut client, "SELECT segment_resume('t', NULL)", "22004");
+    all.coordinator.execute(&format!("SELECT segment_resume('t', {gone})"));
+    let next = draw(&all.servers[0], 3000);
+    assert!(next[0] > gone, "{} after {gone}", next[0]);
+    all.seen.extend(next);
+    // It was not gone after all.
+    all.servers[1].start_again();
+    all.lead(1);
+    all.seen.extend(draw(&all.servers[1], 3000));
+    assert_distinct(all.seen);
+}
+
+/// An asynchronous standby lacks the last grants.
+#[test]
+fn promoted_standby_begins_past_what_the_servers_have_received() {
+    let primary = coordinator(Cluster::builder());
+    let standby = primary.standby();
+    let conninfo = format!(
+        "host={},{} port={},{} user=postgres dbname=postgres target_session_attrs=read-write",
+        primary.host(),
+        standby.host(),
+        primary.port(),
+        standby.port()
+    );
+    let servers = [0, 1].map(|_| attached(&conninfo, "10 seconds"));
+    servers.iter().for_each(|server| request_at_least(server, 100));
+    let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 10)).collect();
+    wait_for_servers(&primary, 2);
+    standby.wait_until_replayed(&primary);
+    standby.stop(Stop::Fast);
+    seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
+    primary.kill9_postmaster();
+    standby.start_again();
+    standby.promote();
+    for server in &servers {
+        seen.extend(draw(server, 5000));
+    }
+    assert_distinct(seen);
+}
+
+/// Values of a coordinator of another system are not those of the former one.
+#[test]
+fn replaced_coordinator_discards_the_stock() {
+    let former = coordinator(Cluster::builder());
+    let server = attached(&former.conninfo(), "10 seconds");
+    request_at_least(&server, 1000);
+    let mut seen = draw(&server, 10);
+    let new = coordinator(Cluster::builder().new_system_identifier());
+    new.execute("SELECT segment_alter('t', max_id => 1000000)");
+    server.set_conf("idgen.coordinator", &new.conninfo());
+    server.reload();
+    let mut client = server.client();
+    server.wait_for(PATIENCE, "values of the new coordinator", || {
+        seen.push(value(&mut client, "SELECT segment_next('t')"));
+        last(&seen) > 1_000_000
+    });
+    assert!(seen.len() < 1000, "the stock was discarded after {} values", seen.len());
+}

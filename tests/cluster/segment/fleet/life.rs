@@ -1,0 +1,117 @@
+//! Drawing, outages, crashes and restarts.
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
+use idgen_testkit::sql::{PATIENCE, column, execute, ids, value};
+use idgen_testkit::{Cluster, Stop, run};
+
+use super::{attached, coordinator, draw, draw_dry, request_at_least, wait_for_servers};
+
+#[test]
+fn servers_and_their_coordinator_draw_different_values_smoke() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
+    let drawn = std::thread::scope(|scope| {
+        let all = [&coordinator, &servers[0], &servers[1]];
+        all.map(|server| scope.spawn(move || (0..20).flat_map(|_| draw(server, 300)).collect::<Vec<_>>()))
+            .map(|worker| worker.join().expect("it draws"))
+    });
+    drawn.iter().for_each(|drawn| assert_increasing(drawn));
+    let highest = *assert_distinct(drawn.concat()).last().expect("values were drawn");
+    let sql = "SELECT max_id FROM idgen.segment";
+    assert!(value::<i64>(&mut coordinator.client(), sql) >= highest, "G2 at the coordinator");
+    for (server, drawn) in servers.iter().zip(&drawn[1..]) {
+        assert!(value::<i64>(&mut server.client(), sql) >= last(drawn), "G2 here");
+    }
+}
+
+#[test]
+fn draws_go_on_from_the_stock_while_the_coordinator_is_away() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    request_at_least(&server, 1000);
+    let first = draw(&server, 1);
+    coordinator.stop(Stop::Immediate);
+    let (rest, detail) = draw_dry(&server);
+    assert!(rest.len() >= 999, "{} values were left", rest.len());
+    assert_eq!([first, rest.clone()].concat(), (1..=last(&rest)).collect::<Vec<_>>());
+    assert!(detail.contains("connection to server"), "{detail}");
+    coordinator.start_again();
+    assert_eq!(draw(&server, 1), [last(&rest) + 1]);
+}
+
+/// The stock is in memory only, and nothing gives it back.
+#[test]
+fn crash_of_an_attached_server_leaves_a_gap_and_repeats_nothing_smoke() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    request_at_least(&server, 1000);
+    let mut seen = draw(&server, 10);
+    let received: i64 = value(&mut server.client(), "SELECT max_id FROM idgen.segment");
+    server.stop(Stop::Immediate);
+    server.start_again();
+    let next = draw(&server, 10);
+    assert_eq!(next[0], received + 1, "the gap is the stock");
+    seen.extend(next);
+    server.kill9_postmaster();
+    server.start_again();
+    seen.extend(draw(&server, 10));
+    assert_increasing(&seen);
+}
+
+#[test]
+fn crash_of_the_coordinator_repeats_nothing() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.extend(servers.iter().flat_map(|server| draw(server, 500)));
+        coordinator.kill9_postmaster();
+        coordinator.start_again();
+    }
+    seen.extend(servers.iter().flat_map(|server| draw(server, 500)));
+    assert_distinct(seen);
+}
+
+#[test]
+fn supply_worker_that_is_killed_repeats_nothing() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 100);
+    for round in 0..4 {
+        let worker = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
+        // It starts when values are needed.
+        let mut pid = None::<i32>;
+        server.wait_for(PATIENCE, "the supply worker", || {
+            seen.extend(draw(&server, 100));
+            pid = column(&mut server.client(), worker).pop();
+            pid.is_some()
+        });
+        let pid = pid.expect("waited for");
+        if round % 2 == 0 {
+            server.kill9(pid);
+            server.wait_until_ready();
+        } else {
+            execute(&mut server.client(), &format!("SELECT pg_terminate_backend({pid})"));
+        }
+        seen.extend(draw(&server, 5000));
+    }
+    assert_increasing(&seen);
+}
+
+/// A restored dump is another server.
+#[test]
+fn restored_dump_is_another_server() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 50);
+    wait_for_servers(&coordinator, 1);
+    let copy = Cluster::builder().conf("idgen.coordinator", &coordinator.conninfo()).start();
+    let file = idgen_testkit::dump::file(&server, "dump.sql");
+    run(server.program("pg_dump").args(["-d", "postgres", "-f"]).arg(&file));
+    run(copy.program("psql").args(["-d", "postgres", "--set=ON_ERROR_STOP=1", "-f"]).arg(&file));
+    seen.extend(ids(&mut copy.client(), &crate::singly(50)));
+    seen.extend(draw(&server, 5000));
+    seen.extend(draw(&copy, 5000));
+    wait_for_servers(&coordinator, 2);
+    assert_distinct(seen);
+}

@@ -1,0 +1,87 @@
+//! Segments of a fleet: tags of several servers that draw from a coordinator's. Whatever happens to the servers, to the
+//! coordinator and to the network between them, no value is drawn twice.
+
+mod changes;
+mod history;
+mod life;
+mod order;
+mod privileges;
+mod rates;
+mod standby;
+mod stop;
+mod storm;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
+use idgen_testkit::{Builder, Cluster};
+use postgres::Client;
+
+/// A server with a tag t that others attach to.
+fn coordinator(builder: Builder) -> Cluster {
+    let cluster = builder.conf("statement_timeout", "60s").start_with_extension();
+    cluster.execute("SELECT segment_create('t', start => 1, step => 10)");
+    cluster
+}
+
+/// A server whose tag t is attached to that of a coordinator.
+fn attached(conninfo: &str, reserve: &str) -> Cluster {
+    attach(Cluster::builder(), conninfo, reserve)
+}
+
+/// The same with these settings.
+fn attach(builder: Builder, conninfo: &str, reserve: &str) -> Cluster {
+    let builder = builder.conf("idgen.coordinator", conninfo).conf("statement_timeout", "60s");
+    let cluster = builder.start_with_extension();
+    cluster.execute(&format!("SELECT segment_attach('t', '{reserve}')"));
+    cluster
+}
+
+/// Requests at least this many values at a time, so that a test knows how many there are at least.
+fn request_at_least(server: &Cluster, count: i64) {
+    server.execute(&format!("SELECT segment_alter('t', step => {count}, min_step => {count})"));
+}
+
+fn draw(server: &Cluster, count: i64) -> Vec<i64> {
+    ids(&mut server.client(), &crate::singly(count))
+}
+
+/// Draws until the server has no values left, while it gets none. Returns them, and the DETAIL of the error.
+fn draw_dry(server: &Cluster) -> (Vec<i64>, String) {
+    let (drawn, error) = crate::draw_dry(&mut server.client());
+    (drawn, error.detail().unwrap_or_default().to_owned())
+}
+
+/// The error of the last request, once it contains a text.
+fn wait_for_error(server: &Cluster, part: &str) {
+    let mut client = server.client();
+    server.wait_for(PATIENCE, &format!("the error \"{part}\""), || {
+        let error: Option<String> = value(&mut client, "SELECT max(last_error) FROM idgen.stat_segment");
+        error.is_some_and(|error| error.contains(part))
+    });
+}
+
+/// Waits until the coordinator knows this many attached servers.
+fn wait_for_servers(coordinator: &Cluster, count: i64) {
+    let mut client = coordinator.client();
+    coordinator.wait_for(PATIENCE, &format!("{count} attached servers"), || {
+        value::<i64>(&mut client, "SELECT count(*) FROM idgen.segment_server") == count
+    });
+}
+
+/// Draws once with a short timeout, which must fail. Returns the DETAIL.
+fn refused(client: &mut Client, code: &str) -> String {
+    execute(client, "SET idgen.segment_timeout = '2s'");
+    let error = expect_error(client, "SELECT segment_next('t')", code);
+    execute(client, "RESET idgen.segment_timeout");
+    error.detail().unwrap_or_default().to_owned()
+}
+
+/// Ends the load of a test also if a check fails: otherwise the test would wait for its sessions for ever.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

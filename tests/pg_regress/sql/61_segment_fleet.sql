@@ -1,0 +1,99 @@
+-- Segments of a fleet: what a coordinator answers, and errors. Requests of attached servers are made by hand.
+SELECT segment_create('fleet', step => 10);
+
+-- Each server gets values of its own, from the row that the coordinator draws from too.
+SELECT first_id, count, stride, residue, waits_for FROM segment_request('fleet', 1, 'one', 0, 100);
+SELECT first_id, count, waits_for FROM segment_request('fleet', 2, 'two', 0, 50);
+SELECT segment_next('fleet');
+SELECT first_id, count FROM segment_request('fleet', 1, 'one', 100, 5);
+SELECT segment_confirm();
+-- A report asks for nothing.
+SELECT first_id, count, stride, waits_for FROM segment_request('fleet', 2, 'two', 150, 0);
+SELECT tag, server, name, max_id FROM idgen.segment_server ORDER BY server;
+-- A server that has received higher values than were granted here: values go on above them.
+SELECT first_id, count FROM segment_request('fleet', 3, 'three', 1000, 10);
+
+-- Unused values that were granted last come back, once.
+SELECT segment_return('fleet', 3, 1006, 1010), segment_return('fleet', 3, 1006, 1010);
+SELECT segment_return('fleet', 1, 161, 165) AS are_not_the_last, segment_return('fleet', 9, 1, 1005) AS is_unknown;
+SELECT first_id, count FROM segment_request('fleet', 3, 'three', 1005, 5);
+SELECT segment_return(NULL, 3, 1006, 1010);
+SELECT segment_return('fleet', NULL, 1006, 1010);
+SELECT segment_return('fleet', 3, NULL, 1010);
+SELECT segment_return('fleet', 3, 1006, NULL);
+SELECT segment_return('nothing', 3, 1006, 1010);
+
+-- Another definition is another source.
+SELECT source AS before FROM segment_request('fleet', 1, 'one', 165, 0) \gset
+SELECT segment_alter('fleet', stride => 2, residue => 1);
+SELECT source <> :'before' AS is_other, first_id, stride, residue FROM segment_request('fleet', 1, 'one', 165, 10);
+
+-- The end.
+SELECT segment_create('short', start => 1, upper_bound => 12);
+SELECT first_id, count FROM segment_request('short', 1, 'one', 0, 10);
+SELECT first_id, count FROM segment_request('short', 1, 'one', 0, 10);
+SELECT * FROM segment_request('short', 1, 'one', 0, 10);
+SELECT first_id, waits_for FROM segment_request('short', 1, 'one', 12, 0);
+-- A server that has received values above it.
+SELECT * FROM segment_request('short', 2, 'two', 13, 0);
+
+-- After a change of the history, nothing until all servers have reported.
+UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet';
+UPDATE idgen.segment_server SET history = 'another' WHERE tag = 'fleet';
+SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10);
+SELECT first_id, waits_for FROM segment_request('fleet', 2, 'two', 5000, 10);
+SELECT segment_leave('fleet', 3, 1010);
+SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10);
+-- The operator decides.
+UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet';
+UPDATE idgen.segment_server SET history = 'another' WHERE tag = 'fleet';
+SELECT waits_for FROM segment_request('fleet', 1, 'one', 5020, 10);
+SELECT segment_resume('fleet', 90000);
+SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 5020, 10);
+
+-- Bad arguments.
+SELECT * FROM segment_request(NULL, 1, 'one', 0, 1);
+SELECT * FROM segment_request('fleet', NULL, 'one', 0, 1);
+SELECT * FROM segment_request('fleet', 1, NULL, 0, 1);
+SELECT * FROM segment_request('fleet', 1, 'one', NULL, 1);
+SELECT * FROM segment_request('fleet', 1, 'one', 0, NULL);
+SELECT * FROM segment_request('fleet', 1, 'one', 0, -1);
+SELECT * FROM segment_request('fleet', 1, 'one', 0, 1000000001);
+SELECT * FROM segment_request('nothing', 1, 'one', 0, 1);
+SELECT segment_leave('fleet', 9, 0);
+SELECT segment_leave('fleet', NULL, 0);
+SELECT segment_leave('nothing', 1, 0);
+SELECT segment_resume('fleet', NULL);
+SELECT segment_resume('nothing', 1);
+SELECT segment_resume('short', 13);
+SELECT segment_attach('fleet', '1 second');
+SELECT segment_attach('fleet', '366 days');
+SELECT segment_attach('fleet', NULL);
+SELECT segment_attach(NULL);
+SELECT segment_attach('');
+SELECT segment_attach('fleet');
+SELECT segment_detach('fleet');
+SELECT segment_detach('nothing');
+SELECT segment_detach(NULL);
+
+-- Roles.
+CREATE ROLE regress_fleet;
+SET ROLE regress_fleet;
+SELECT segment_attach('fleet');
+SELECT segment_detach('fleet');
+SELECT segment_resume('fleet', 1);
+SELECT * FROM segment_request('fleet', 1, 'one', 0, 1);
+SELECT segment_leave('fleet', 1, 0);
+SELECT segment_return('fleet', 1, 1, 2);
+SELECT * FROM idgen.segment_server;
+RESET ROLE;
+SELECT segment_grant('fleet', 'regress_fleet');
+SET ROLE regress_fleet;
+SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
+SELECT segment_resume('fleet', 1);
+RESET ROLE;
+
+-- Its servers go with the tag.
+SELECT segment_drop('fleet'), segment_drop('short');
+SELECT count(*) FROM idgen.segment_server;
+DROP ROLE regress_fleet;
