@@ -60,7 +60,8 @@ COMMENT ON FUNCTION idgen.reset_stats() IS 'sets the counters of all views to ze
 COMMENT ON TABLE idgen.segment IS
     'segments: one row for each tag, with the highest value that any server may have handed out';
 COMMENT ON COLUMN idgen.segment.tag IS 'name of the segment, 1 to 255 bytes';
-COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out; it never falls';
+COMMENT ON COLUMN idgen.segment.max_id IS
+    'highest value that may have been handed out; it falls only when a stopping server gives unused values back';
 COMMENT ON COLUMN idgen.segment.step IS
     'number of values in the last range taken; adapts between min_step and max_step';
 COMMENT ON COLUMN idgen.segment.min_step IS 'lowest step';

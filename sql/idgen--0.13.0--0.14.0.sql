@@ -18,6 +18,8 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                  ORDER BY granted.place),
            creation, version, 0, 0, server, reserve, source, history
     FROM idgen.segment$condition$);
+COMMENT ON COLUMN idgen.segment.max_id IS
+    'highest value that may have been handed out; it falls only when a stopping server gives unused values back';
 COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
