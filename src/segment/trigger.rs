@@ -29,8 +29,9 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
     requires = [segment_row]
 );
 
-/// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it, and `max_id`
-/// falls only by values that were given back: else that raises 22023. A change of owner or grants keeps the version, so that the ring keeps its values.
+/// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it. `max_id` falls
+/// only where values were given back: else that raises 22023. A change of owner or grants keeps the version, so that the
+/// ring keeps its values.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]

@@ -10,7 +10,7 @@ fn wrong_state(message: String) -> Report {
 
 pub fn reserve_out_of_range(reserve: &Interval) -> Report {
     let seconds = reserve.as_micros() as f64 / 1e6;
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid reserve of {seconds} seconds"))
+    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid reserve \"{seconds} s\""))
         .detail("It must be 2 seconds to 365 days.")
 }
 

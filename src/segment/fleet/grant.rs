@@ -24,7 +24,8 @@ use std::sync::OnceLock;
 /// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
 /// servers whose reports are missing, if any are. The values count once `segment_confirm()` has returned. Raises 22004 for
 /// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege to draw
-/// from it, 2200H past the upper bound, 55000 if the segment is attached itself, 25006 on a standby.
+/// from it, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction, 25006 on
+/// a standby.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, \
            OUT first_id bigint, OUT count bigint, OUT stride bigint, OUT residue bigint, OUT source text, \
@@ -53,9 +54,6 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let row = lock_drawn(&tag);
     let mut shared = shared_tag(&tag, &row.definition, &row.link, Some(server));
     shared.report(server, received, history());
-    if shared.allocation.max_id > row.definition.upper_bound {
-        segment::errors::exhausted(&tag, row.definition.upper_bound).raise();
-    }
     let (range, waits_for) = match shared.standing(history()) {
         Standing::Waits { unreported } => (None, Some(servers::names(&tag, unreported))),
         Standing::Grants if count == 0 => (None, None),
@@ -65,7 +63,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         },
     };
     servers::write(&tag, &name, shared.report_of(server).expect("it has reported"));
-    write_tag(row.key.creation, &shared);
+    write_tag(&tag, row.key.creation, &shared);
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
     // SAFETY: the columns are the OUT parameters.
     unsafe {
@@ -86,7 +84,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 /// Called by an attached server that stops: gives back the values from `first_id` to `last_id`, which it has never used
 /// and never will. True if they are the last ones that were granted, to this server and under the current history: then
 /// `max_id` falls below them. Otherwise they are a gap. Call it once for the same values. Raises 22004 for NULL, 42704 if
-/// there is no such segment, 42501 without the privilege to draw from it, 55000 if the segment is attached itself, 25006
+/// there is no such segment, 42501 without the privilege to draw from it, 55000 as `segment_request`, 25006
 /// on a standby.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_return(tag text, server bigint, first_id bigint, last_id bigint) RETURNS boolean \
@@ -108,7 +106,8 @@ fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>,
 }
 
 /// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Raises 22004 for
-/// NULL, 42704 if there is no such segment, 42501 without the privilege to draw from it, 25006 on a standby.
+/// NULL, 42704 if there is no such segment, 42501 without the privilege to draw from it, 2200H if it has received values
+/// above the upper bound, 55000 as `segment_request`, 25006 on a standby.
 #[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
@@ -119,7 +118,7 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
     shared.report(server, received, history());
     shared.leave(server, history()).expect("it has reported");
     servers::delete(tag, server);
-    write_tag(row.key.creation, &shared);
+    write_tag(tag, row.key.creation, &shared);
 }
 
 /// The operator's decision that the servers that have not reported are gone for good: the coordinator grants from above
@@ -138,7 +137,7 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
     }
     let mut shared = shared_tag(tag, &row.definition, &row.link, None);
     shared.resume(max_id, history());
-    write_tag(row.key.creation, &shared);
+    write_tag(tag, row.key.creation, &shared);
 }
 
 /// Waits until the synchronous standbys have all that this server has committed. Returns at once if there are none. Raises
@@ -161,7 +160,7 @@ pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link
     match shared.settle(history()) {
         Standing::Waits { unreported } => Err(errors::waits_for(tag, &servers::names(tag, unreported))),
         Standing::Grants => {
-            write_tag(creation, &shared);
+            write_tag(tag, creation, &shared);
             Ok(shared.allocation)
         }
     }
@@ -176,6 +175,10 @@ fn lock_drawn(tag: &str) -> TagRow {
         segment::errors::may_not_draw(tag, &spi::user_name()).raise();
     }
     refuse_attached(tag, &row);
+    // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
+    if row.created_here {
+        segment::errors::changed_here(tag).raise();
+    }
     row
 }
 
@@ -195,10 +198,15 @@ fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option
     SharedTag { history: link.history.clone(), allocation: definition.allocation(), servers }
 }
 
-fn write_tag(creation: i64, shared: &SharedTag) {
+/// Raises 2200H if a server has received values above the upper bound.
+fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
+    let Allocation { max_id, upper_bound, .. } = shared.allocation;
+    if max_id > upper_bound {
+        segment::errors::exhausted(tag, upper_bound).raise();
+    }
     // The values leave this server: a crash must not grant them again. The caller waits for the standbys.
     xact::require_durability(Durability::Crash);
-    store::share(creation, shared.allocation.max_id, shared.history.as_deref());
+    store::share(creation, max_id, shared.history.as_deref());
 }
 
 /// Identifies a tag and its definition: after any change of it, servers discard what they hold.

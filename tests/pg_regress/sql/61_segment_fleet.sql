@@ -36,6 +36,12 @@ SELECT * FROM segment_request('short', 1, 'one', 0, 10);
 SELECT first_id, waits_for FROM segment_request('short', 1, 'one', 12, 0);
 -- A server that has received values above it.
 SELECT * FROM segment_request('short', 2, 'two', 13, 0);
+SELECT segment_leave('short', 2, 13);
+-- The session that creates a tag counts its values until it commits.
+BEGIN;
+SELECT segment_create('new'), segment_next('new');
+SELECT * FROM segment_request('new', 1, 'one', 0, 5);
+ROLLBACK;
 
 -- After a change of the history, nothing until all servers have reported.
 UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet';
