@@ -4,8 +4,10 @@ use super::errors;
 use crate::pg::spi::Query;
 use crate::pg::{datum::Text, session, spi};
 use crate::segment::define::{lock_owned, require_tag};
+use crate::segment::demand;
 use crate::segment::store::{self, SEGMENT};
-use crate::{args, settings};
+use crate::{args, settings, shmem};
+use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::tag::{MAX_STEP, TagDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -62,6 +64,10 @@ fn segment_detach(tag: Option<Text>) {
         errors::not_attached(tag).raise();
     }
     SEGMENT.write(&DETACH, &[tag.into()]);
+    // It tells the coordinator after the commit. Without a slot for it, the next one does.
+    if shmem::is_preloaded() {
+        let _ = demand::summon_for(Duty { database: session::database(), is_attached: true });
+    }
 }
 
 static DETACH: Query = SEGMENT.query(

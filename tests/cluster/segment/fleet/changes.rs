@@ -26,6 +26,14 @@ fn detached_tag_draws_nothing_until_it_has_a_bound_of_its_own() {
     // The coordinator hears of it.
     wait_for_servers(&coordinator, 0);
     execute(&mut client, "SELECT segment_attach('t', '10 seconds')");
+    seen.extend(draw(&server, 10));
+    wait_for_servers(&coordinator, 1);
+    // Also if no supply worker runs.
+    let worker = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
+    execute(&mut client, worker);
+    execute(&mut client, "SELECT segment_detach('t')");
+    wait_for_servers(&coordinator, 0);
+    execute(&mut client, "SELECT segment_attach('t', '10 seconds')");
     seen.extend(draw(&server, 3000));
     wait_for_servers(&coordinator, 1);
     seen.extend(draw(&coordinator, 50));

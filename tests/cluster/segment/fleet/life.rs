@@ -115,3 +115,37 @@ fn restored_dump_is_another_server() {
     wait_for_servers(&coordinator, 2);
     assert_distinct(seen);
 }
+
+/// The supply launcher starts the supply worker: no session draws.
+#[test]
+fn idle_server_reports_after_a_crash_and_a_restart() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    draw(&server, 1);
+    wait_for_servers(&coordinator, 1);
+    let mut client = coordinator.client();
+    for how in [Stop::Immediate, Stop::Fast] {
+        server.stop(how);
+        let stopped: String = value(&mut client, "SELECT clock_timestamp()::text");
+        server.start_again();
+        let has_reported = format!("SELECT bool_and(reported_at > '{stopped}') FROM idgen.segment_server");
+        server.wait_for(PATIENCE, "a report", || value(&mut client, &has_reported));
+    }
+}
+
+#[test]
+fn database_with_attached_segments_can_be_dropped() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    server.execute("CREATE DATABASE d");
+    let mut client = server.client_in("d");
+    execute(&mut client, "CREATE EXTENSION idgen");
+    execute(&mut client, "SELECT segment_attach('t')");
+    execute(&mut client, "SELECT segment_next('t')");
+    let worker = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply' AND datname = 'd'";
+    assert_eq!(column::<i32>(&mut client, worker).len(), 1);
+    drop(client);
+    server.execute("DROP DATABASE d");
+    assert_eq!(column::<i32>(&mut server.client(), worker), []);
+    assert_eq!(draw(&server, 10).len(), 10, "the worker of another database stays");
+}
