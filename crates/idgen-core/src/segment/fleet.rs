@@ -115,10 +115,10 @@ impl SharedTag {
         grant
     }
 
-    /// A server gives back values that it has never used, from `first_id` up to the last one that it was granted. False if
-    /// they are not the last ones that were granted at all, under the current history: then they stay unused. Otherwise
-    /// they can be granted again. The note of the grant goes, so that no value is taken back twice: by then it may be
-    /// another server's, and `max_id` may be the same again.
+    /// A server gives back values that it has never used, from `first_id` up to the last one that it was granted. False
+    /// if they are not the last ones that were granted at all, under the current history: then they stay unused.
+    /// Otherwise they can be granted again. The note of the grant goes, so that no value is taken back twice: by then it
+    /// may be another server's, and `max_id` may be the same again.
     pub fn take_back(&mut self, server: i64, first_id: i64, last_id: i64, current: &str) -> bool {
         let (history, max_id) = (self.history.as_deref(), self.allocation.max_id);
         let Some(report) = self.servers.iter_mut().find(|report| report.server == server) else {
