@@ -149,9 +149,9 @@ pub fn not_fenced(name: &str, table: &str, has_shared_fence: bool) -> Report {
         format!("table \"{table}\" can be written only under lease \"{name}\""),
     )
     .detail(if has_shared_fence {
-        "This transaction has fenced by a shared term, and the guard of this table accepts exclusive ones only."
+        "This transaction fenced with a shared lease. The guard of this table accepts only an exclusive one."
     } else {
-        "This transaction did not call lease_fence(), or has rolled back the fence or released the lease."
+        "This transaction did not call lease_fence(), rolled the fence back, or released the lease."
     })
     .hint(format!("In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name)))
 }

@@ -11,7 +11,7 @@ use pgrx::prelude::*;
 static CHANGES: TableChanges = TableChanges::of(&LEASE_DEFINITION);
 static KNOWN: TextCache<KnownDefinition> = TextCache::new();
 
-/// What is known of a name.
+/// The definition of a name, as it was when this process read it.
 #[derive(Clone, Copy)]
 pub struct KnownDefinition {
     /// `None` if the name is not defined.
