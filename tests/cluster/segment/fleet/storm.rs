@@ -257,7 +257,7 @@ fn fleet_draws_no_value_twice_whatever_happens() {
         let end = End(&is_over);
         loads.iter().for_each(|load| (0..2).for_each(|_| drop(scope.spawn(|| load.draw()))));
         let mut storm = Storm { coordinators, loads: &loads, rng: Rng::with_seed(seed) };
-        for _ in 0..rounds(1, 12) {
+        for _ in 0..rounds(4, 48) {
             let mut faults = FAULTS;
             storm.rng.shuffle(&mut faults);
             for fault in faults {
@@ -266,8 +266,10 @@ fn fleet_draws_no_value_twice_whatever_happens() {
             }
         }
         drop(end);
-        // The coordinator's own values are those of no server.
-        let own: i64 = value(&mut storm.coordinators.serving.client(), "SELECT segment_next('t')");
+        // The coordinator's own values are those of no server. After a restore it waits for the next report of each.
+        let mut client = storm.coordinators.serving.client();
+        execute(&mut client, "SET idgen.segment_timeout = '1min'");
+        let own: i64 = value(&mut client, "SELECT segment_next('t')");
         loads[0].seen.lock().expect("no thread panics with the lock").push(own);
     });
     let seen = loads.into_iter().flat_map(|load| load.seen.into_inner().expect("no thread panicked"));
