@@ -84,6 +84,7 @@ COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows
 COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and directory under which it last granted values';
+COMMENT ON COLUMN idgen.segment.received IS 'highest value of the coordinator when the segment was detached; NULL once the coordinator knows it';
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
 COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
 COMMENT ON COLUMN idgen.segment_server.server IS 'number of the attached server';

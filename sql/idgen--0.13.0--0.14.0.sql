@@ -6,6 +6,7 @@ ALTER TABLE idgen.segment
     ADD COLUMN reserve interval CHECK (reserve OPERATOR(pg_catalog.>=) '2 seconds' AND reserve OPERATOR(pg_catalog.<=) '365 days'),
     ADD COLUMN source text,
     ADD COLUMN history text,
+    ADD COLUMN received bigint,
     ADD CHECK (server IS NOT NULL OR reserve IS NULL);
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
@@ -16,7 +17,7 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
                                WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
-           creation, version, 0, 0, server, reserve, source, history
+           creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received
     FROM idgen.segment$condition$);
 COMMENT ON COLUMN idgen.segment.max_id IS
     'highest value that may have been handed out; it falls only when a stopping server gives unused values back';
@@ -24,6 +25,7 @@ COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows
 COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and directory under which it last granted values';
+COMMENT ON COLUMN idgen.segment.received IS 'highest value of the coordinator when the segment was detached; NULL once the coordinator knows it';
 
 CREATE TABLE idgen.segment_server (
     tag text NOT NULL,
@@ -36,7 +38,8 @@ CREATE TABLE idgen.segment_server (
     last_id bigint,
     PRIMARY KEY (tag, server)
 ) WITH (fillfactor = 50); -- as for idgen.segment
-SELECT pg_catalog.pg_extension_config_dump('idgen.segment_server', '');
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment_server', $condition$WHERE false UNION ALL
+    SELECT tag, server, name, max_id, '', reported_at, NULL, NULL FROM idgen.segment_server$condition$);
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
 COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
 COMMENT ON COLUMN idgen.segment_server.server IS 'number of the attached server';

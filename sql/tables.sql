@@ -26,6 +26,7 @@ CREATE TABLE idgen.segment (
     reserve interval CHECK (reserve OPERATOR(pg_catalog.>=) '2 seconds' AND reserve OPERATOR(pg_catalog.<=) '365 days'),
     source text,
     history text,
+    received bigint,
     CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
     CHECK (residue OPERATOR(pg_catalog.<) stride),
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound),
@@ -33,8 +34,8 @@ CREATE TABLE idgen.segment (
 ) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
 -- A dump names roles. The row of a dropped role has its OID, which can be another role's where the dump is restored. So the dump
 -- gives its segments to the owner of the database, and omits its grants. Nor does it name the transactions: a restore that
--- disables the trigger keeps their numbers, which belong to other transactions where it runs. The columns are those of the
--- table, in order.
+-- disables the trigger keeps their numbers, which belong to other transactions where it runs. And a restored database must not
+-- pass for the one that granted: it has no history. The columns are those of the table, in order.
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
@@ -44,11 +45,11 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
                                WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
-           creation, version, 0, 0, server, reserve, source, history
+           creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received
     FROM idgen.segment$condition$);
 
--- At a coordinator: the servers that are attached to a tag. The trigger of idgen.segment deletes them with their tag. A foreign
--- key would add triggers that only a superuser may disable in a restore.
+-- At a coordinator: the servers that are attached to a tag. They outlive it: a tag that is created again must not repeat their
+-- values. A restored database has no history, as above.
 CREATE TABLE idgen.segment_server (
     tag text NOT NULL,
     server bigint NOT NULL,
@@ -60,7 +61,8 @@ CREATE TABLE idgen.segment_server (
     last_id bigint,
     PRIMARY KEY (tag, server)
 ) WITH (fillfactor = 50); -- as for idgen.segment
-SELECT pg_catalog.pg_extension_config_dump('idgen.segment_server', '');
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment_server', $condition$WHERE false UNION ALL
+    SELECT tag, server, name, max_id, '', reported_at, NULL, NULL FROM idgen.segment_server$condition$);
 
 -- Definitions of leases.
 CREATE TABLE idgen.lease_definition (

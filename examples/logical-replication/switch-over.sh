@@ -44,7 +44,8 @@ SQL
 
   # 3. Segments continue above the old server's max_id. Leases keep their definitions, and lose their holders.
   # Public ids stay valid.
-  pg_dump -d "$old" --data-only -t idgen.segment -t idgen.lease_definition -t idgen.public_key |
+  pg_dump -d "$old" --data-only -t idgen.segment -t idgen.segment_server \
+    -t idgen.lease_definition -t idgen.public_key |
     sql "$new" -1 >/dev/null
 
   # 4. The new server replicates no longer.

@@ -23,6 +23,7 @@ use pgrx::prelude::*;
 pub struct AttachedSegment {
     pub source: ValueSource,
     pub creation: i64,
+    pub version: i64,
     user: pg_sys::Oid,
     changes: u64,
 }
@@ -82,8 +83,8 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     if !row.may_draw {
         errors::may_not_draw(tag, &spi::user_name()).raise();
     }
-    // The coordinator's values are fetched for committed rows only.
-    let source = if row.created_here && !row.link.is_attached() {
+    // The coordinator's values are fetched for committed rows only, and only those wait for reports of servers.
+    let source = if row.created_here && !row.link.is_attached() && row.link.history.is_none() {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
@@ -95,7 +96,8 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         let Attachment { index, handle, .. } = attach_row(&row);
         ValueSource::Shared { ring: ring(index), handle, index }
     };
-    let attached = AttachedSegment { source, creation: row.key.creation, user: spi::user(), changes };
+    let (creation, version) = (row.key.creation, row.version);
+    let attached = AttachedSegment { source, creation, version, user: spi::user(), changes };
     KNOWN.insert(tag, attached);
     attached
 }

@@ -4,6 +4,7 @@
 use super::store::{self, TagRow};
 use super::{errors, fleet};
 use crate::pg::datum::{Text, stored_len};
+use crate::pg::ereport::Report;
 use crate::pg::spi;
 use crate::{args, grants};
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
@@ -149,20 +150,24 @@ fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
 
 /// Locks the row of a tag that the current user may alter, and returns it.
 pub fn lock_owned(tag: &str) -> TagRow {
+    lock_if(tag, |row| if row.may_alter { Ok(()) } else { Err(errors::not_owner(tag)) })
+}
+
+/// Locks the row of a tag that the current user may draw from, and returns it.
+pub fn lock_drawn(tag: &str) -> TagRow {
+    lock_if(tag, |row| if row.may_draw { Ok(()) } else { Err(errors::may_not_draw(tag, &spi::user_name())) })
+}
+
+/// Locks the row of a tag, and returns it. A role without the privilege neither waits for the lock nor holds it.
+fn lock_if(tag: &str, check: impl Fn(&TagRow) -> Result<(), Report>) -> TagRow {
     loop {
-        // A role that is not the owner neither waits for the lock nor holds it.
-        require_owner(tag, &store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
+        let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+        check(&row).unwrap_or_else(|report| report.raise());
         if let Some(row) = store::find_and_lock(tag) {
-            require_owner(tag, &row);
+            check(&row).unwrap_or_else(|report| report.raise());
             return row;
         }
         // Dropped during the wait. The tag may have been created again.
-    }
-}
-
-fn require_owner(tag: &str, row: &TagRow) {
-    if !row.may_alter {
-        errors::not_owner(tag).raise();
     }
 }
 

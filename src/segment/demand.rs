@@ -51,6 +51,24 @@ pub fn summon_for(duty: Duty) -> Result<(), Report> {
     Ok(())
 }
 
+/// Tells the supply worker of a database, if one runs, that tags were attached or detached. The commit calls this, so it
+/// starts none.
+pub fn announce_links(database: u32) {
+    let latch = SEGMENTS.exclusive(|segments| {
+        segments.link_changes += 1;
+        segments.refillers.latch_of(Duty { database, is_attached: true })
+    });
+    if let Some(latch) = latch {
+        // SAFETY: the worker has stored the address.
+        unsafe { latch::set_at(latch) }
+    }
+}
+
+/// How often [`announce_links`] was called.
+pub fn link_changes() -> u64 {
+    SEGMENTS.exclusive(|segments| segments.link_changes)
+}
+
 /// The rings of a duty with demand.
 pub fn wanted(duty: Duty) -> Vec<(usize, RingTenant)> {
     // Allocated before the lock is acquired.

@@ -51,8 +51,11 @@ impl Drawing<'_> {
                 self.attach_again(waiting.take());
             }
             let ValueSource::Shared { ring, handle, index } = self.attached.source else {
-                let run = uncommitted::draw(self.attached.creation, self.want, self.whole);
-                return run.unwrap_or_else(|| self.exhausted());
+                if let Some(run) = uncommitted::draw(self.attached.creation, self.want, self.whole) {
+                    return run;
+                }
+                self.refuse_or_attach_again();
+                continue;
             };
             let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
             match answer {
@@ -68,7 +71,13 @@ impl Drawing<'_> {
                 Ok(Draw::Dry) => {
                     let waited = dry_since.map(|since| since.elapsed());
                     dry_since.get_or_insert_with(Instant::now);
-                    waiting.get_or_insert_with(|| RefillWait::begin(index, self.want)).go_on(&self, waited);
+                    let wait = waiting.get_or_insert_with(|| RefillWait::begin(index, self.want));
+                    if wait.is_exhausted() {
+                        waiting.take().into_iter().for_each(RefillWait::end);
+                        self.refuse_or_attach_again();
+                    } else {
+                        wait.go_on(&self, waited);
+                    }
                 }
                 Err(Ended) => self.attach_again(waiting.take()),
             }
@@ -84,11 +93,18 @@ impl Drawing<'_> {
         *self.attached = attach::look_up(&self.tag());
     }
 
-    fn exhausted(&self) -> ! {
+    /// The row has no more values, unless it has changed since this process attached to it.
+    fn refuse_or_attach_again(&mut self) {
         let tag = self.tag();
-        match store::find(&tag) {
-            Some(row) if row.is_detached() => fleet::errors::detached(&tag).raise(),
-            row => errors::exhausted(&tag, row.map_or(i64::MAX, |row| row.definition.upper_bound)).raise(),
+        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise());
+        if (row.key.creation, row.version) != (self.attached.creation, self.attached.version) {
+            *self.attached = attach::look_up(&tag);
+        } else if row.is_detached() {
+            fleet::errors::detached(&tag).raise();
+        } else if row.link.is_attached() {
+            fleet::errors::exhausted(&tag).raise();
+        } else {
+            errors::exhausted(&tag, row.definition.upper_bound).raise();
         }
     }
 
@@ -150,6 +166,12 @@ impl RefillWait {
         Self { index, began: Instant::now(), want, requested_at: None, has_looked: false }
     }
 
+    /// True if the worker has found no values for this request.
+    fn is_exhausted(&self) -> bool {
+        let state = ring_state(self.index);
+        self.requested_at == Some(state.refills.load(Relaxed)) && state.exhausted.load(Relaxed)
+    }
+
     /// Requests a refill and sleeps. The caller then draws again. The first time it does that at once: the ring may have
     /// been refilled before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this
     /// or an earlier one.
@@ -160,10 +182,6 @@ impl RefillWait {
         let state = ring_state(self.index);
         let refills = state.refills.load(Relaxed);
         let is_requested = self.requested_at == Some(refills);
-        if is_requested && state.exhausted.load(Relaxed) {
-            ConditionVariable::cancel_sleep();
-            drawing.exhausted();
-        }
         let timeout = settings::segment_timeout();
         if waited.is_some_and(|waited| waited >= timeout) {
             self.time_out(drawing);

@@ -27,6 +27,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
         table: RingTable { rings: RINGS.get().map_or(&[][..], |rings| rings), tenants: block.array(count, || None) },
         errors: block.array(count, LastError::default),
         refillers: Refillers(block.array(worker_count, || None)),
+        link_changes: 0,
     }
 });
 
@@ -36,6 +37,8 @@ pub struct Segments {
     /// The error of the last refill of each ring; clear after a refill that succeeded.
     pub errors: &'static mut [LastError],
     pub refillers: Refillers<'static>,
+    /// Commits that have attached or detached tags, in all databases.
+    pub link_changes: u64,
 }
 
 pub type LastError = FixedText<200>;

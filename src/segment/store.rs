@@ -51,8 +51,10 @@ pub struct Link {
     pub reserve_us: Option<i64>,
     /// The coordinator's tag that the last values came from. Empty if the tag was attached without ever having values.
     pub source: Option<String>,
-    /// At a coordinator: the history under which the tag was last shared.
+    /// At a coordinator: the history under which the tag was last shared. Empty if that is not known.
     pub history: Option<String>,
+    /// The highest value of the coordinator, while it has not heard that the tag was detached.
+    pub received: Option<i64>,
 }
 
 impl TagRow {
@@ -86,9 +88,9 @@ pub enum LockedRow {
 fn columns(has_links: bool) -> String {
     let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
     let link = if has_links {
-        &format!("server, {reserve_us}, source, history")
+        &format!("server, {reserve_us}, source, history, received")
     } else {
-        "NULL::bigint, NULL::bigint, NULL::text, NULL::text"
+        "NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint"
     };
     format!(
         "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, \
@@ -145,8 +147,8 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
         version: value(row, 2),
         created_here: is_here(value(row, 7)),
         changed_here: is_here(value(row, 8)),
-        may_draw: value(row, 17),
-        may_alter: value(row, 18),
+        may_draw: value(row, 18),
+        may_alter: value(row, 19),
         definition: definition(row),
         link: link(row),
     }
@@ -154,7 +156,7 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
 
 fn link(row: &SpiHeapTupleData) -> Link {
     let [source, history] = [15, 16].map(|column| optional::<Text>(row, column).map(String::from));
-    Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history }
+    Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history, received: optional(row, 17) }
 }
 
 /// Locks a row for a refill, if no other transaction has locked it.
@@ -165,7 +167,7 @@ pub fn lock(creation: i64) -> LockedRow {
     let lock_or_find = |client: &mut SpiClient| {
         let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
         if let Some(row) = found.into_iter().next() {
-            let (tag, version) = (text(&row, 17), value(&row, 2));
+            let (tag, version) = (text(&row, 18), value(&row, 2));
             return LockedRow::Found { tag, version, definition: definition(&row), link: link(&row) };
         }
         let found = client.update(&any, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
@@ -238,7 +240,7 @@ static ATTACHED: Query = Query::new(&SEGMENT, || {
 pub fn attached() -> Vec<AttachedTag> {
     let read = |row: &SpiHeapTupleData| AttachedTag {
         key: TagKey { database: database(), creation: value(row, 1) },
-        tag: text(row, 17),
+        tag: text(row, 18),
         definition: definition(row),
         link: link(row),
     };
@@ -246,7 +248,7 @@ pub fn attached() -> Vec<AttachedTag> {
 }
 
 static LEFT: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET server = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
+    "UPDATE idgen.segment SET server = NULL, received = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
      AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NULL",
 );
 

@@ -5,12 +5,12 @@
 //! each session looks the tag up.
 
 use super::state::{SEGMENTS, ring_state};
-use super::{errors, fleet, store};
+use super::{demand, errors, fleet, store};
 use crate::pg::datum::Text;
 use crate::pg::invalidation;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
-use crate::pg::{session, system_clock};
+use crate::pg::{session, spi, system_clock};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
@@ -54,8 +54,9 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
         (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new, is_allocation)?),
         (PgTriggerOperation::Delete, Some(old), _) => {
-            end_ring_at_commit(Change { creation: number(&old, "creation")?, version: DROPPED, stride: 1 });
-            fleet::servers::delete_all(&tag(&old)?);
+            let creation = number(&old, "creation")?;
+            end_ring_at_commit(Change { creation, version: DROPPED, stride: 1, is_link: false });
+            fleet::servers::keep(&tag(&old)?, number(&old, "max_id")?);
             Some(old)
         }
         (_, old, _) => old,
@@ -69,12 +70,32 @@ fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     new.set_by_name("version", 1i64)?;
     new.set_by_name("created_in", transaction)?;
     new.set_by_name("changed_in", transaction)?;
-    // A row that a restore or a subscription writes. Its origin may still be attached, and reports for itself.
-    if store::has_links() && new.get_by_name::<i64>("server")?.is_some() {
-        let is_attached = new.get_by_name::<Interval>("reserve")?.is_some();
-        new.set_by_name("server", is_attached.then(session::random_i64))?;
+    if store::has_links() {
+        link_inserted(&mut new)?;
     }
     Ok(new)
+}
+
+/// The link of a row that a restore or a subscription writes, or whose tag was dropped before.
+fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
+    let tag = tag(new)?;
+    let is_attached = is_attached(new)?;
+    // Whoever may write rows may not therefore use the connection to the coordinator.
+    let may_attach = !is_attached || fleet::attach::is_allowed(spi::user());
+    if !may_attach {
+        fleet::errors::not_restored(&tag).warn();
+        new.set_by_name("reserve", None::<Interval>)?;
+        new.set_by_name("upper_bound", number(new, "max_id")?)?;
+        new.set_by_name("source", Text::from(String::new()))?;
+    }
+    // The origin may still be attached, and reports for itself.
+    new.set_by_name("server", (is_attached && may_attach).then(session::random_i64))?;
+    new.set_by_name("received", None::<i64>)?;
+    // No history: the coordinator looks at the servers before it grants values.
+    if new.get_by_name::<Text>("history")?.is_some() || fleet::servers::are_known(&tag) {
+        new.set_by_name("history", Text::from(String::new()))?;
+    }
+    Ok(())
 }
 
 fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<Tuple<'a>, TryFromDatumError> {
@@ -89,7 +110,8 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<T
     new.set_by_name("version", version)?;
     if is_new_version {
         let (creation, stride) = (number(old, "creation")?, number(&new, "stride")?);
-        end_ring_at_commit(Change { creation, version, stride });
+        let is_link = store::has_links() && is_attached(old)? != is_attached(&new)?;
+        end_ring_at_commit(Change { creation, version, stride, is_link });
     }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { xact::id() })?;
     Ok(new)
@@ -106,11 +128,14 @@ fn keeps_values(old: &Tuple, new: &Tuple) -> Result<bool, TryFromDatumError> {
     if !store::has_links() {
         return Ok(true);
     }
-    let is_attached = |tuple: &Tuple| Ok(tuple.get_by_name::<Interval>("reserve")?.is_some());
     let source = |tuple: &Tuple| Ok(tuple.get_by_name::<Text>("source")?.map(String::from));
     // A tag that was just attached has no values yet.
     let keeps_source = source(old)?.is_none_or(|old| source(new).is_ok_and(|new| new == Some(old)));
     Ok(is_attached(old)? == is_attached(new)? && keeps_source)
+}
+
+fn is_attached(tuple: &Tuple) -> Result<bool, TryFromDatumError> {
+    Ok(tuple.get_by_name::<Interval>("reserve")?.is_some())
 }
 
 fn tag(tuple: &Tuple) -> Result<String, TryFromDatumError> {
@@ -127,6 +152,8 @@ struct Change {
     /// Rings of lower versions end; `DROPPED` if the row was deleted.
     version: i64,
     stride: i64,
+    /// The tag was attached or detached.
+    is_link: bool,
 }
 
 static CHANGES: SubxactList<Change> = SubxactList::new(drop);
@@ -160,7 +187,7 @@ fn end_rings(changes: &[Change]) {
     // Allocated before the lock is acquired.
     let mut ended = Vec::with_capacity(changes.len());
     SEGMENTS.exclusive(|segments| {
-        for &Change { creation, version, stride } in changes {
+        for &Change { creation, version, stride, .. } in changes {
             let key = TagKey { database, creation };
             let attachment = segments.table.supersede(key, version, stride, system_clock::boot_us());
             if let Some(attachment) = attachment.filter(|attachment| attachment.is_new) {
@@ -171,4 +198,7 @@ fn end_rings(changes: &[Change]) {
     });
     // Sessions that wait for a refill attach to the new ring, or find that the tag was dropped.
     ended.into_iter().for_each(|index| ring_state(index).refilled.broadcast());
+    if changes.iter().any(|change| change.is_link) {
+        demand::announce_links(database);
+    }
 }

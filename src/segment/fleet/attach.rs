@@ -1,7 +1,7 @@
 //! Attaching a tag to that of the same name at the coordinator, and detaching it.
 
 use super::errors;
-use crate::pg::spi::Query;
+use crate::pg::spi::{Query, value};
 use crate::pg::{datum::Text, session, spi};
 use crate::segment::define::{lock_owned, require_tag};
 use crate::segment::demand;
@@ -47,11 +47,22 @@ const NEW: TagDefinition = TagDefinition {
 
 static ATTACH: Query = SEGMENT.query(
     "UPDATE idgen.segment SET reserve = $3, server = COALESCE(server, $2), \
-       source = CASE WHEN reserve IS NOT NULL THEN source END, \
+       source = CASE WHEN reserve IS NOT NULL THEN source END, received = NULL, \
        min_step = CASE WHEN reserve IS NOT NULL THEN min_step ELSE 1 END, \
        max_step = CASE WHEN reserve IS NOT NULL THEN max_step ELSE $4 END, upper_bound = 9223372036854775807 \
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );
+
+static IS_ALLOWED: Query = SEGMENT.query(
+    "SELECT pg_catalog.has_function_privilege($1, attach.oid, 'EXECUTE') FROM pg_catalog.pg_proc AS attach \
+     JOIN pg_catalog.pg_extension AS extension ON extension.extnamespace OPERATOR(pg_catalog.=) attach.pronamespace \
+     WHERE extension.extname OPERATOR(pg_catalog.=) 'idgen' AND attach.proname OPERATOR(pg_catalog.=) 'segment_attach'",
+);
+
+/// True if a role may attach segments.
+pub fn is_allowed(role: pg_sys::Oid) -> bool {
+    IS_ALLOWED.read_latest(&[role.into()], |row| value(row, 1)).contains(&true)
+}
 
 /// Detaches a segment. Its values stay those of the fleet, so it has none left here: `segment_alter` with another upper
 /// bound lets it draw from its own row. Raises 22004 for NULL, 42704 without such a segment, 42501 unless the caller is a
@@ -71,6 +82,6 @@ fn segment_detach(tag: Option<Text>) {
 }
 
 static DETACH: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET reserve = NULL, upper_bound = max_id, source = COALESCE(source, '') \
+    "UPDATE idgen.segment SET reserve = NULL, upper_bound = max_id, source = COALESCE(source, ''), received = max_id \
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );

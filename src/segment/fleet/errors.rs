@@ -25,6 +25,13 @@ pub fn not_attached(tag: &str) -> Report {
         .hint(format!("Attach it with SELECT segment_attach({});", quoted(tag)))
 }
 
+/// A restore by a role that may not attach segments.
+pub fn not_restored(tag: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("segment \"{tag}\" is restored without its attachment"))
+        .detail("The role that restores it may not execute segment_attach().")
+        .hint(format!("Ask a superuser to run SELECT segment_attach({});", quoted(tag)))
+}
+
 pub fn detached(tag: &str) -> Report {
     let tag_text = quoted(tag);
     wrong_state(format!("segment \"{tag}\" was detached"))
@@ -33,6 +40,18 @@ pub fn detached(tag: &str) -> Report {
             "Run SELECT segment_attach({tag_text}); or, if no other server draws from it, \
              SELECT segment_alter({tag_text}, upper_bound => 9223372036854775807);"
         ))
+}
+
+pub fn exhausted(tag: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+        format!("segment \"{tag}\" has reached its upper bound"),
+    )
+    .detail("The upper bound is that of the coordinator's segment, which has too few values left.")
+    .hint(format!(
+        "If the column has room for larger values, run SELECT segment_alter({}, upper_bound => ...); at the coordinator.",
+        quoted(tag)
+    ))
 }
 
 /// A setting that only the coordinator's tag has.

@@ -36,7 +36,9 @@ impl SupplyWorker {
         let Self { contact, name, stocks, read_at, .. } = self;
         let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
         let server = row.link.server.ok_or(Failure::Gone)?;
-        let caller = Caller { tag: &row.tag, server, name, received: row.definition.max_id };
+        // Since then, the row may have values of its own.
+        let received = row.link.received.unwrap_or(row.definition.max_id);
+        let caller = Caller { tag: &row.tag, server, name, received };
         contact.call(|coordinator| {
             coordinator.leave_tag(&caller)?;
             coordinator.confirm_segments()

@@ -11,9 +11,10 @@ use crate::error;
 use crate::pg::datum::{Composite, Text, form_row, text_arg};
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::xact::{self, Durability};
-use crate::pg::{data_directory, recovery, session, spi, sync_rep};
+use crate::pg::{data_directory, recovery, session, sync_rep};
+use crate::segment;
+use crate::segment::define::{self, lock_owned};
 use crate::segment::store::{self, Link, TagRow};
-use crate::segment::{self, define::lock_owned};
 use idgen_core::segment::fleet::{Grant, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
 use pgrx::fcinfo::pg_getarg;
@@ -51,7 +52,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     if !counts.contains(&count) {
         segment::errors::count_out_of_range(count, counts).raise();
     }
-    let row = lock_drawn(&tag);
+    let row = lock_shared(&tag);
     let mut shared = shared_tag(&tag, &row.definition, &row.link, Some(server));
     shared.report(server, received, history());
     let (range, waits_for) = match shared.standing(history()) {
@@ -94,7 +95,7 @@ fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>,
     let tag = args::required(tag.as_deref(), "tag");
     let server = args::required(server, "server");
     let (first_id, last_id) = (args::required(first_id, "first_id"), args::required(last_id, "last_id"));
-    let row = lock_drawn(tag);
+    let row = lock_shared(tag);
     let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
     let is_taken = shared.take_back(server, first_id, last_id, history());
     if is_taken {
@@ -105,15 +106,22 @@ fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>,
     is_taken
 }
 
-/// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Raises 22004 for
-/// NULL, 42704 if there is no such segment, 42501 without the privilege to draw from it, 2200H if it has received values
-/// above the upper bound, 55000 as `segment_request`, 25006 on a standby.
+/// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a
+/// server of a segment that was dropped. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the
+/// privilege to draw from it, 2200H if the server has received values above the upper bound, 55000 as `segment_request`,
+/// 25006 on a standby.
 #[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
     let tag = args::required(tag.as_deref(), "tag");
     let (server, received) = (args::required(server, "server"), args::required(received, "received"));
-    let row = lock_drawn(tag);
+    if is_dropped(tag) {
+        if !servers::delete(tag, server) {
+            segment::errors::unknown(tag).raise();
+        }
+        return;
+    }
+    let row = lock_shared(tag);
     let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
     shared.report(server, received, history());
     shared.leave(server, history()).expect("it has reported");
@@ -166,14 +174,22 @@ pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link
     }
 }
 
+/// True if there is no tag of this name, until the end of the transaction.
+fn is_dropped(tag: &str) -> bool {
+    error::refuse_on_standby("forget a server");
+    if store::find(tag).is_some() {
+        return false;
+    }
+    // Who creates the tag now reads the servers before or after this transaction.
+    store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
+    store::find(tag).is_none()
+}
+
 /// Locks the row of a tag that the current user may draw from.
-fn lock_drawn(tag: &str) -> TagRow {
+fn lock_shared(tag: &str) -> TagRow {
     error::refuse_on_standby("grant values");
     SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
-    let row = store::find_and_lock(tag).unwrap_or_else(|| segment::errors::unknown(tag).raise());
-    if !row.may_draw {
-        segment::errors::may_not_draw(tag, &spi::user_name()).raise();
-    }
+    let row = define::lock_drawn(tag);
     refuse_attached(tag, &row);
     // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
     if row.created_here {

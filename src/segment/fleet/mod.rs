@@ -5,7 +5,7 @@
 //! calls, `fetch` makes one request, and `stock` measures the rings and says which request is due. When the server stops,
 //! `stop` lets the worker end its request, and `give_back` returns what is unused.
 
-mod attach;
+pub mod attach;
 mod contact;
 pub mod errors;
 mod fetch;

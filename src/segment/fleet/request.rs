@@ -35,7 +35,7 @@ pub enum Failure {
     /// Concerns this tag alone.
     Tag(String),
     /// The coordinator's tag has no more values.
-    Exhausted,
+    Exhausted(String),
     /// The tag was dropped here, or detached.
     Gone,
 }
@@ -50,7 +50,7 @@ const EXHAUSTED: &str = "2200H";
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error.sqlstate.as_deref() {
-            Some(EXHAUSTED) => Failure::Exhausted,
+            Some(EXHAUSTED) => Failure::Exhausted(error.message),
             Some(sqlstate) if OF_THE_TAG.contains(&sqlstate) => Failure::Tag(error.message),
             _ => Failure::Coordinator(error.message),
         }
@@ -112,7 +112,7 @@ impl Coordinator {
         let sql = |schema: &str| format!("SELECT {schema}.segment_leave($1, $2::pg_catalog.int8, $3::pg_catalog.int8)");
         let Caller { tag, server, received, .. } = *caller;
         match self.query(sql, &[tag, &server.to_string(), &received.to_string()]) {
-            // The tag was dropped, or an earlier answer was lost.
+            // The tag was dropped and this server forgotten, as by an earlier call whose answer was lost.
             Err(error) if error.sqlstate.as_deref() == Some(UNKNOWN) => Ok(()),
             outcome => outcome.map(|_| ()).map_err(Failure::from),
         }

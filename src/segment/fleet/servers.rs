@@ -68,19 +68,33 @@ pub fn take_back(tag: &str, report: &ServerReport) {
     SEGMENT_SERVER.write(&TAKE_BACK, &[tag.into(), report.server.into(), report.max_id.into()]);
 }
 
-static DELETE: Query = SEGMENT_SERVER
-    .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
+static DELETE: Query = SEGMENT_SERVER.query(
+    "DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 \
+     RETURNING server",
+);
 
-/// A server is no longer attached.
-pub fn delete(tag: &str, server: i64) {
-    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
+/// A server is no longer attached. False if it was not known.
+pub fn delete(tag: &str, server: i64) -> bool {
+    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]) > 0
 }
 
-static DELETE_ALL: Query = SEGMENT_SERVER.query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1");
+static KEEP: Query = SEGMENT_SERVER.query(
+    "UPDATE idgen.segment_server SET max_id = GREATEST(max_id, $2), first_id = NULL, last_id = NULL \
+     WHERE tag OPERATOR(pg_catalog.=) $1",
+);
 
-/// A tag is dropped.
-pub fn delete_all(tag: &str) {
+/// A tag is dropped, whose values end at `max_id`. Its servers still have some of them. A tag that is created again
+/// under this name waits for their reports, and begins past them.
+pub fn keep(tag: &str, max_id: i64) {
     if SEGMENT_SERVER.find().is_some() {
-        SEGMENT_SERVER.write(&DELETE_ALL, &[tag.into()]);
+        SEGMENT_SERVER.write(&KEEP, &[tag.into(), max_id.into()]);
     }
+}
+
+static KNOWN: Query =
+    SEGMENT_SERVER.query("SELECT FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 LIMIT 1");
+
+/// True if a tag of this name has servers.
+pub fn are_known(tag: &str) -> bool {
+    SEGMENT_SERVER.find().is_some() && !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
 }

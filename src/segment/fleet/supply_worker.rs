@@ -12,7 +12,7 @@ use crate::pg::wait_event::WaitEvent;
 use crate::pg::{latch, session};
 use crate::segment::refill;
 use crate::segment::state::{CoordinatorState, SEGMENTS, ring_state};
-use crate::segment::{store, worker_process};
+use crate::segment::{demand, store, worker_process};
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
 use std::collections::HashMap;
@@ -52,6 +52,8 @@ pub struct SupplyWorker {
     pub stocks: HashMap<i64, Stock>,
     /// When the rows were read last; `None` if they have to be read now.
     pub read_at: Option<Instant>,
+    /// The count of changes of links when the rows were read last.
+    link_changes: u64,
     pub contact: Contact,
     /// The last request was for waiting sessions.
     has_served_demand: bool,
@@ -74,6 +76,7 @@ impl SupplyWorker {
             name: name_of_this_server(),
             stocks: HashMap::new(),
             read_at: None,
+            link_changes: 0,
             contact: Contact::new(),
             has_served_demand: false,
         }
@@ -92,7 +95,7 @@ impl SupplyWorker {
                 self.contact.follow_settings();
             }
             let rings = stock::rings(self.duty);
-            if !self.has_read_within(REPORT_EVERY) || !rings.iter().all(|ring| self.is_attached(ring)) {
+            if !self.has_current_rows() || !rings.iter().all(|ring| self.is_attached(ring)) {
                 if !self.read_rows(&rings) {
                     latch::wait(Some(RETRY), &MAIN_WAIT);
                 }
@@ -112,6 +115,10 @@ impl SupplyWorker {
         }
     }
 
+    fn has_current_rows(&self) -> bool {
+        self.has_read_within(REPORT_EVERY) && self.link_changes == demand::link_changes()
+    }
+
     fn is_attached(&self, ring: &RingStock) -> bool {
         self.stocks.get(&ring.tenant.key.creation).is_some_and(Stock::is_attached)
     }
@@ -122,6 +129,8 @@ impl SupplyWorker {
 
     /// Reads the attached tags, and ends the rings of others: their sessions attach again. False if that failed.
     fn read_rows(&mut self, rings: &[RingStock]) -> bool {
+        // Before the rows are read: a later change is not missed.
+        let link_changes = demand::link_changes();
         let read = || store::SEGMENT.find().map_or_else(Vec::new, |_| store::attached());
         let rows = match refill::in_transaction(read) {
             Ok(rows) => rows,
@@ -139,7 +148,7 @@ impl SupplyWorker {
             Some(stock) => (row.key.creation, stock.with_row(row)),
             None => (row.key.creation, Stock::new(row)),
         }));
-        self.read_at = Some(Instant::now());
+        (self.read_at, self.link_changes) = (Some(Instant::now()), link_changes);
         for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
             refill::evict(ring.index, ring.tenant);
             ring_state(ring.index).refilled.broadcast();
@@ -235,23 +244,29 @@ impl SupplyWorker {
             ring_state(ring.index).set_coordinator(state);
         }
         match failure {
-            Failure::Exhausted => {
+            Failure::Exhausted(reason) => {
                 if let Some(RingStock { index, tenant, .. }) = due.ring {
                     refill::exhaust(index, tenant.key, tenant.version);
                 }
+                // The sessions that wait find out, and so the demand ends.
+                self.refuse(due, 0, is_first, &reason);
             }
             Failure::Gone => self.read_at = None,
             Failure::Coordinator(reason) => {
                 // `Contact` logs it.
                 due.ring.map(|ring| refill::keep_error(ring.index, ring.tenant, demand, &reason));
             }
-            Failure::Tag(reason) => {
-                stock.refused = Some(due.need);
-                let kept = due.ring.map(|ring| refill::keep_error(ring.index, ring.tenant, demand, &reason));
-                if kept.unwrap_or(is_first) {
-                    log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
-                }
-            }
+            Failure::Tag(reason) => self.refuse(due, demand, is_first, &reason),
+        }
+    }
+
+    /// The coordinator has refused a request because of the tag.
+    fn refuse(&mut self, due: Due, demand: u64, is_first: bool, reason: &str) {
+        let Some(stock) = self.stocks.get_mut(&due.creation) else { return };
+        stock.refused = Some(due.need);
+        let kept = due.ring.map(|ring| refill::keep_error(ring.index, ring.tenant, demand, reason));
+        if kept.unwrap_or(is_first) {
+            log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
         }
     }
 }

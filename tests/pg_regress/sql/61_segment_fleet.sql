@@ -99,7 +99,12 @@ SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
 SELECT segment_resume('fleet', 1);
 RESET ROLE;
 
--- Its servers go with the tag.
+-- Its servers outlive the tag, until they leave.
 SELECT segment_drop('fleet'), segment_drop('short');
+SELECT tag, count(*), max(max_id) FROM idgen.segment_server GROUP BY tag ORDER BY tag;
+SELECT segment_create('short', upper_bound => 20);
+SELECT segment_next('short');
+SELECT segment_drop('short');
+SELECT count(segment_leave(tag, server, max_id)) FROM idgen.segment_server;
 SELECT count(*) FROM idgen.segment_server;
 DROP ROLE regress_fleet;

@@ -56,6 +56,14 @@ impl Refillers<'_> {
         Call::Start
     }
 
+    /// The latch of the worker that runs.
+    pub fn latch_of(&self, duty: Duty) -> Option<usize> {
+        match self.find(duty)?.phase {
+            Phase::Running { latch } => Some(latch),
+            Phase::Starting { .. } => None,
+        }
+    }
+
     /// A worker begins. False if the duty has one already.
     pub fn begin(&mut self, duty: Duty, latch: usize) -> bool {
         let is_first = !matches!(self.find(duty), Some(Refiller { phase: Phase::Running { .. }, .. }));

@@ -111,7 +111,58 @@ fn upper_bound_of_the_coordinator_ends_the_values_of_all() {
     let (drawn, error) = crate::draw_until_refused(&mut server.client(), "t");
     assert_eq!(drawn, (1..=100).collect::<Vec<_>>());
     assert_eq!(error.code().code(), "2200H", "{error:?}");
+    assert!(hint(&error).contains("at the coordinator"), "{error:?}");
+    super::wait_for_error(&server, "has reached its upper bound");
     coordinator.execute("SELECT segment_alter('t', upper_bound => 200)");
     let mut client = server.client();
     server.wait_for(PATIENCE, "values again", || client.simple_query("SELECT segment_next('t')").is_ok());
+}
+
+/// The coordinator goes on below them, and so do the servers that are still attached.
+#[test]
+fn own_values_of_a_detached_tag_are_not_reported() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 10);
+    wait_for_servers(&coordinator, 1);
+    server.execute(
+        "BEGIN; SELECT segment_detach('t');
+         SELECT segment_alter('t', max_id => 9000000000, upper_bound => 9223372036854775807); COMMIT",
+    );
+    seen.extend(draw(&server, 10));
+    assert_eq!(last(&seen), 9_000_000_010);
+    wait_for_servers(&coordinator, 0);
+    seen.extend(draw(&coordinator, 10));
+    assert!(last(&seen) < 9_000_000_000, "{}", last(&seen));
+    // Once it is attached again, they count: its values rise.
+    server.execute("SELECT segment_attach('t')");
+    seen.extend(draw(&server, 10));
+    assert!(last(&seen) > 9_000_000_010, "{}", last(&seen));
+    assert_distinct(seen);
+}
+
+/// The servers still have values of the dropped one.
+#[test]
+fn tag_that_is_created_again_repeats_no_value_of_its_servers() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
+    servers.iter().for_each(|server| request_at_least(server, 1000));
+    let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 10)).collect();
+    wait_for_servers(&coordinator, 2);
+    coordinator.execute("SELECT segment_drop('t')");
+    let mut client = coordinator.client();
+    execute(&mut client, "BEGIN; SELECT segment_create('t')");
+    expect_error(&mut client, "SELECT segment_next('t')", "55000");
+    execute(&mut client, "ROLLBACK; SELECT segment_create('t')");
+    seen.extend(draw(&coordinator, 10));
+    // Below the values that the second one has drawn.
+    seen.extend(draw(&servers[0], 3000));
+    seen.extend(draw(&servers[1], 3000));
+    assert_distinct(seen);
+    // A server that is detached is forgotten, also without the tag.
+    coordinator.execute("SELECT segment_drop('t')");
+    servers.iter().for_each(|server| server.execute("SELECT segment_detach('t')"));
+    wait_for_servers(&coordinator, 0);
+    coordinator.execute("SELECT segment_create('t')");
+    assert_eq!(draw(&coordinator, 1), [1]);
 }

@@ -1,10 +1,13 @@
 //! A coordinator whose history has changed: it does not know what an earlier one has granted, until the servers tell it.
 
+use idgen_testkit::dump::file;
 use idgen_testkit::ids::{assert_distinct, last};
 use idgen_testkit::sql::{PATIENCE, expect_error, value};
-use idgen_testkit::{Cluster, Stop};
+use idgen_testkit::{Cluster, Stop, run};
 
-use super::{attached, coordinator, draw, draw_dry, refused, request_at_least, wait_for_error, wait_for_servers};
+use super::{
+    attached, coordinator, draw, draw_dry, draw_patiently, refused, request_at_least, wait_for_error, wait_for_servers,
+};
 
 /// A coordinator and two servers, then the same coordinator as an old base backup of it. The servers have values that the
 /// backup does not know of.
@@ -120,4 +123,23 @@ fn replaced_coordinator_discards_the_stock() {
         last(&seen) > 1_000_000
     });
     assert!(seen.len() < 1000, "the stock was discarded after {} values", seen.len());
+}
+
+/// In the same database, nothing but the rows tells of the restore.
+#[test]
+fn restored_dump_grants_once_all_servers_have_reported() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
+    servers.iter().for_each(|server| request_at_least(server, 1000));
+    let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 10)).collect();
+    wait_for_servers(&coordinator, 2);
+    let dump = file(&coordinator, "dump.sql");
+    run(coordinator.program("pg_dump").args(["-d", "postgres", "--clean", "-f"]).arg(&dump));
+    seen.extend(draw(&servers[0], 5000));
+    let restore = ["-d", "postgres", "--set=ON_ERROR_STOP=1", "--single-transaction", "-f"];
+    run(coordinator.program("psql").args(restore).arg(&dump));
+    seen.extend(draw_patiently(&servers[1], 5000));
+    seen.extend(draw_patiently(&coordinator, 10));
+    seen.extend(draw_patiently(&servers[0], 5000));
+    assert_distinct(seen);
 }

@@ -46,6 +46,13 @@ fn draw(server: &Cluster, count: i64) -> Vec<i64> {
     ids(&mut server.client(), &crate::singly(count))
 }
 
+/// Draws also while the coordinator waits for reports of servers, which come every 10 seconds.
+fn draw_patiently(server: &Cluster, count: i64) -> Vec<i64> {
+    let mut client = server.client();
+    execute(&mut client, "SET idgen.segment_timeout = '1min'");
+    ids(&mut client, &crate::singly(count))
+}
+
 /// Draws until the server has no values left, while it gets none. Returns them, and the DETAIL of the error. A server that
 /// gets values fails the test.
 fn draw_dry(server: &Cluster) -> (Vec<i64>, String) {

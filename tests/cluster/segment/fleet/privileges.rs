@@ -1,7 +1,7 @@
 //! Here the privileges of the local tag count, and at the coordinator those of the role that connects.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{execute, expect_error};
+use idgen_testkit::sql::{execute, expect_error, value};
 
 use super::{attached, coordinator, draw, refused};
 
@@ -29,4 +29,34 @@ fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
     coordinator.execute("SELECT segment_revoke('t', 'fleet')");
     expect_error(&mut fleet, "SELECT segment_request('t', 1, 'me', 0, 10)", "42501");
     expect_error(&mut fleet, "SELECT segment_leave('t', 1, 0)", "42501");
+}
+
+/// Whoever may write rows for a restore may not thereby use the connection to the coordinator.
+#[test]
+fn restored_row_is_attached_only_for_a_role_that_may_attach() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    server.execute("CREATE ROLE keeper LOGIN; ALTER DATABASE postgres OWNER TO keeper");
+    coordinator.execute("SELECT segment_create('u'), segment_create('v')");
+    let mut keeper = server.client_as("postgres", "keeper");
+    let restore = |tag: &str| {
+        format!("INSERT INTO idgen.segment (tag, owner, server, reserve) VALUES ('{tag}', 'keeper', 1, '10 seconds')")
+    };
+    execute(&mut keeper, &restore("u"));
+    let error = expect_error(&mut keeper, "SELECT segment_next('u')", "55000");
+    assert!(error.message().contains("was detached"), "{error:?}");
+    server.execute("GRANT EXECUTE ON FUNCTION segment_attach TO keeper");
+    execute(&mut keeper, &restore("v"));
+    assert_eq!(value::<i64>(&mut keeper, "SELECT segment_next('v')"), 1);
+}
+
+/// Not even to hear that it may not: a request of another server waits for the same lock.
+#[test]
+fn role_without_the_privilege_waits_for_no_lock() {
+    let coordinator = coordinator(Cluster::builder());
+    coordinator.execute("CREATE ROLE stranger LOGIN");
+    let mut owner = coordinator.client();
+    execute(&mut owner, "BEGIN; SELECT FROM idgen.segment FOR UPDATE");
+    let mut stranger = coordinator.client_as("postgres", "stranger");
+    expect_error(&mut stranger, "SELECT segment_request('t', 1, 'me', 0, 10)", "42501");
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
-use idgen_testkit::sql::{PATIENCE, column, execute, value};
+use idgen_testkit::sql::{PATIENCE, column};
 use idgen_testkit::{Cluster, Proxy, Stop, rounds};
 
-use super::{End, coordinator};
+use super::{End, coordinator, draw_patiently};
 
 /// Longer than any fault that a round waits for, so that a draw that waits for longer is lost.
 const RESERVE: &str = "2 seconds";
@@ -188,7 +188,10 @@ impl Storm<'_> {
                 .coordinators
                 .serving
                 .execute("SELECT segment_alter(tag, max_id => max_id + 1000000000) FROM idgen.segment"),
-            Fault::Recreated => self.recreate(),
+            Fault::Recreated => {
+                let sql = "SELECT segment_drop('t'), segment_create('t', step => 10)";
+                self.coordinators.serving.execute(sql);
+            }
             Fault::Restored => self.restore(),
         }
         self.loads.iter().for_each(Load::wait_for_values);
@@ -203,17 +206,6 @@ impl Storm<'_> {
         self.coordinators.serving = std::mem::replace(&mut self.coordinators.standby, next);
         self.coordinators.proxy = Proxy::on_socket(&self.coordinators.serving);
         self.coordinators.lead(self.loads);
-    }
-
-    /// A tag of the same name begins where the dropped one has ended.
-    fn recreate(&mut self) {
-        let mut client = self.coordinators.serving.client();
-        execute(
-            &mut client,
-            "BEGIN; SELECT max_id AS last FROM idgen.segment FOR UPDATE;
-             CREATE TEMP TABLE former ON COMMIT DROP AS SELECT max_id FROM idgen.segment;
-             SELECT segment_drop('t'); SELECT segment_create('t', start => max_id + 1, step => 10) FROM former; COMMIT",
-        );
     }
 
     /// The coordinator's directory is lost, and restored from a base backup that lacks the last grants.
@@ -267,10 +259,8 @@ fn fleet_draws_no_value_twice_whatever_happens() {
         }
         drop(end);
         // The coordinator's own values are those of no server. After a restore it waits for the next report of each.
-        let mut client = storm.coordinators.serving.client();
-        execute(&mut client, "SET idgen.segment_timeout = '1min'");
-        let own: i64 = value(&mut client, "SELECT segment_next('t')");
-        loads[0].seen.lock().expect("no thread panics with the lock").push(own);
+        let own = draw_patiently(&storm.coordinators.serving, 1);
+        loads[0].seen.lock().expect("no thread panics with the lock").extend(own);
     });
     let seen = loads.into_iter().flat_map(|load| load.seen.into_inner().expect("no thread panicked"));
     assert_distinct(seen.collect());
