@@ -9,9 +9,14 @@ use crate::segment::demand;
 use crate::{settings, shmem};
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LAUNCHER: Worker = Worker { name: "idgen supply launcher", function: "idgen_supply_launcher", connects: true };
+
+/// How long the launcher waits for a slot. Sessions may need the one that it has itself for another worker.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const RETRY: Duration = Duration::from_millis(100);
 
 static LAUNCHER_WAIT: WaitEvent = WaitEvent::new(c"IdgenSupplyLauncher");
 
@@ -32,10 +37,20 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    for database in databases::connectable() {
-        while demand::summon_for(Duty { database, is_attached: true }).is_err() {
-            check_for_interrupts!();
-            latch::wait(Some(Duration::from_secs(1)), &LAUNCHER_WAIT);
-        }
+    if !databases::connectable().into_iter().all(start_worker) {
+        log!("could not start all supply workers: raise max_worker_processes");
     }
+}
+
+/// False if no slot became free in time.
+fn start_worker(database: u32) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while demand::summon_for(Duty { database, is_attached: true }).is_err() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        check_for_interrupts!();
+        latch::wait(Some(RETRY), &LAUNCHER_WAIT);
+    }
+    true
 }

@@ -3,6 +3,7 @@
 
 mod changes;
 mod history;
+mod launcher;
 mod life;
 mod order;
 mod privileges;
