@@ -56,13 +56,13 @@ CREATE FUNCTION segment_detach(tag text) RETURNS void VOLATILE PARALLEL UNSAFE
     LANGUAGE c AS 'MODULE_PATHNAME', 'segment_detach_wrapper';
 CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, OUT first_id bigint,
                                 OUT count bigint, OUT stride bigint, OUT residue bigint, OUT source text, OUT waits_for text)
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'segment_request_wrapper';
+    VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', 'segment_request_wrapper';
 CREATE FUNCTION segment_confirm() RETURNS void VOLATILE PARALLEL UNSAFE
     LANGUAGE c AS 'MODULE_PATHNAME', 'segment_confirm_wrapper';
 CREATE FUNCTION segment_return(tag text, server bigint, first_id bigint, last_id bigint) RETURNS boolean
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'segment_return_wrapper';
+    VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', 'segment_return_wrapper';
 CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void VOLATILE PARALLEL UNSAFE
-    LANGUAGE c AS 'MODULE_PATHNAME', 'segment_leave_wrapper';
+    SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', 'segment_leave_wrapper';
 CREATE FUNCTION segment_resume(tag text, max_id bigint) RETURNS void VOLATILE PARALLEL UNSAFE
     LANGUAGE c AS 'MODULE_PATHNAME', 'segment_resume_wrapper';
 COMMENT ON FUNCTION segment_attach(text, interval) IS

@@ -25,12 +25,13 @@ use std::sync::OnceLock;
 /// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
 /// servers whose reports are missing, if any are. The values count once `segment_confirm()` has returned. Raises 22004 for
 /// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege to draw
-/// from it, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction, 25006 on
-/// a standby.
+/// from it, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
+/// 55P03 if another transaction keeps the row locked for a second, 25006 on a standby.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, \
            OUT first_id bigint, OUT count bigint, OUT stride bigint, OUT residue bigint, OUT source text, \
-           OUT waits_for text) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+           OUT waits_for text) VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
 fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
@@ -85,11 +86,11 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 /// Called by an attached server that stops: gives back the values from `first_id` to `last_id`, which it has never used
 /// and never will. True if they are the last ones that were granted, to this server and under the current history: then
 /// `max_id` falls below them. Otherwise they are a gap. Call it once for the same values. Raises 22004 for NULL, 42704 if
-/// there is no such segment, 42501 without the privilege to draw from it, 55000 as `segment_request`, 25006
-/// on a standby.
+/// there is no such segment, 42501 without the privilege to draw from it, 55000 and 55P03 as
+/// `segment_request`, 25006 on a standby.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_return(tag text, server bigint, first_id bigint, last_id bigint) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+           VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
 )]
 fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>, last_id: Option<i64>) -> bool {
     let tag = args::required(tag.as_deref(), "tag");
@@ -108,10 +109,10 @@ fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>,
 
 /// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a
 /// server of a segment that was dropped. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the
-/// privilege to draw from it, 2200H if the server has received values above the upper bound, 55000 as `segment_request`,
-/// 25006 on a standby.
+/// privilege to draw from it, 2200H if the server has received values above the upper bound, 55000 and 55P03 as
+/// `segment_request`, 25006 on a standby.
 #[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+           VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
     let tag = args::required(tag.as_deref(), "tag");
     let (server, received) = (args::required(server, "server"), args::required(received, "received"));

@@ -5,6 +5,7 @@ mod changes;
 mod history;
 mod launcher;
 mod life;
+mod locked_row;
 mod order;
 mod privileges;
 mod rates;

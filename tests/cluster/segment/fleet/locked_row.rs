@@ -1,0 +1,34 @@
+//! A row of the coordinator that another transaction has locked.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::sql::{execute, ids, row};
+
+use super::{attached, coordinator, wait_for_error};
+
+#[test]
+fn lock_of_one_tag_at_the_coordinator_delays_no_other() {
+    let coordinator = coordinator(Cluster::builder());
+    coordinator.execute("SELECT segment_create('u', start => 1, step => 10)");
+    let server = attached(&coordinator.conninfo(), "2 seconds");
+    server.execute("SELECT segment_attach('u', '2 seconds')");
+    // Requests so many that the stock of u never lasts.
+    server.execute("SELECT segment_alter('u', step => 10, max_step => 10)");
+    let [mut holder, mut waiter, mut client] = [coordinator.client(), server.client(), server.client()];
+    execute(&mut holder, "BEGIN; SELECT segment_alter('t', step => 20)");
+    execute(&mut waiter, "SET idgen.segment_timeout = '50s'");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| ids(&mut waiter, "SELECT segment_next('t')"));
+        wait_for_error(&server, "lock timeout");
+        let drawn = ids(&mut client, "SELECT segment_next('u') FROM generate_series(1, 300)");
+        assert_increasing(&drawn);
+        let sql = "SELECT coordinator, last_error FROM idgen.stat_segment WHERE tag = 'u'";
+        let supply = row(&mut client, sql);
+        assert_eq!(supply.get::<_, String>(0), "answering");
+        assert_eq!(supply.get::<_, Option<String>>(1), None);
+        execute(&mut holder, "COMMIT");
+        assert_eq!(waiter.join().expect("it draws").len(), 1);
+    });
+    let log = server.log();
+    assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
