@@ -16,7 +16,8 @@ use pgrx::bgworkers::BackgroundWorker;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, compiler_fence};
 use std::time::{Duration, Instant};
 
 /// The refill that is running: its ring, and how many values are wanted.
@@ -24,6 +25,9 @@ static RUNNING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
 
 /// A cancel has arrived. One that arrives during the commit leaves open whether a synchronous standby has the commit.
 pub static CANCELLED: AtomicBool = AtomicBool::new(false);
+
+/// A transaction of this worker is running. A cancel ends that, and nothing else.
+pub static IN_TRANSACTION: AtomicBool = AtomicBool::new(false);
 
 /// Refills one ring, and wakes its waiters. False if it failed.
 pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
@@ -209,20 +213,28 @@ pub fn evict(index: usize, tenant: RingTenant) {
 /// Works in a transaction and commits it. An error rolls it back; its message is returned.
 pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     CANCELLED.store(false, Relaxed);
+    IN_TRANSACTION.store(true, Relaxed);
     let work = AssertUnwindSafe(work);
-    PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
-        .catch_others(|cause| {
-            let message = match &cause {
-                CaughtError::PostgresError(report)
-                | CaughtError::ErrorReport(report)
-                | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
-            };
-            // SAFETY: as PostgreSQL's own main loops do after an error.
-            unsafe {
-                pg_sys::AbortCurrentTransaction();
-                pg_sys::FlushErrorState();
-            }
-            Err(message)
-        })
-        .execute()
+    let outcome =
+        PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
+            .catch_others(|cause| {
+                let message = match &cause {
+                    CaughtError::PostgresError(report)
+                    | CaughtError::ErrorReport(report)
+                    | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
+                };
+                // SAFETY: as PostgreSQL's own main loops do after an error.
+                unsafe {
+                    pg_sys::AbortCurrentTransaction();
+                    pg_sys::FlushErrorState();
+                }
+                Err(message)
+            })
+            .execute();
+    IN_TRANSACTION.store(false, Relaxed);
+    // The handler of the signal runs in this thread: first it must see that there is no transaction.
+    compiler_fence(SeqCst);
+    // SAFETY: a flag of this process. A cancel that came too late would end the process at its next check.
+    unsafe { pg_sys::QueryCancelPending = 0 };
+    outcome
 }

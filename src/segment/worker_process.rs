@@ -24,8 +24,11 @@ unsafe extern "C-unwind" {
 
 unsafe extern "C-unwind" fn on_cancel(signal: c_int) {
     refill::CANCELLED.store(true, Relaxed);
-    // SAFETY: in a signal handler, as PostgreSQL calls it.
-    unsafe { cancel_statement(signal) };
+    // Otherwise the next check for interrupts would raise an error that ends the process.
+    if refill::IN_TRANSACTION.load(Relaxed) {
+        // SAFETY: in a signal handler, as PostgreSQL calls it.
+        unsafe { cancel_statement(signal) };
+    }
 }
 
 /// The duty of this process. One that could not connect has no database by PostgreSQL's own account.

@@ -41,6 +41,21 @@ fn refill_worker_runs_on_demand_and_exits_when_idle_smoke() {
     assert!(!cluster.log().contains("ERROR"), "{}", cluster.log());
 }
 
+#[test]
+fn cancel_does_not_end_an_idle_refill_worker() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ", step => 1000, max_step => 1000");
+    // A worker that has just exited cannot be canceled.
+    cluster.wait_for(PATIENCE, "the worker to be canceled", || {
+        next(&mut client, "t");
+        let pid = worker(&mut client, "postgres");
+        pid.is_some_and(|pid| value(&mut client, &format!("SELECT pg_cancel_backend({pid})")))
+    });
+    wait_until_no_worker(&cluster, "postgres");
+    assert!(!cluster.log().contains("canceling statement"), "{}", cluster.log());
+}
+
 /// The settings of a tag that needs a refill for every value or two.
 const ONE: &str = ", step => 1, max_step => 1";
 

@@ -1,7 +1,7 @@
 //! Drawing, outages, crashes and restarts.
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, column, execute, ids, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop, run};
 
 use super::{attached, coordinator, draw, draw_dry, request_at_least, wait_for_servers};
@@ -131,6 +131,27 @@ fn idle_server_reports_after_a_crash_and_a_restart() {
         let has_reported = format!("SELECT bool_and(reported_at > '{stopped}') FROM idgen.segment_server");
         server.wait_for(PATIENCE, "a report", || value(&mut client, &has_reported));
     }
+}
+
+/// A cancel ends no more than a transaction of the worker.
+#[test]
+fn cancel_does_not_end_an_idle_supply_worker() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    draw(&server, 1);
+    wait_for_servers(&coordinator, 1);
+    let (mut client, mut there) = (server.client(), coordinator.client());
+    let worker = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
+    let pids: Vec<i32> = column(&mut client, worker);
+    // Whatever it does then, the next time it is idle.
+    wait_for_event(&server, pids[0], "Extension");
+    assert!(value::<bool>(&mut client, &format!("SELECT pg_cancel_backend({})", pids[0])));
+    let cancelled: String = value(&mut there, "SELECT clock_timestamp()::text");
+    let has_reported = format!("SELECT bool_and(reported_at > '{cancelled}') FROM idgen.segment_server");
+    server.wait_for(PATIENCE, "a report", || {
+        assert_eq!(column::<i32>(&mut client, worker), pids, "the worker goes on");
+        value(&mut there, &has_reported)
+    });
 }
 
 #[test]
