@@ -26,14 +26,17 @@ pub struct Coordinator {
 
 /// Identifies the database, and sets up the session. `statement_timeout` ends a statement after the caller has stopped
 /// waiting. Commits wait for the disk only: nothing would end a wait for a standby, and a function that confirms waits
-/// for that. An idle session is not ended. The last two columns: whether there is room for a connection that
-/// stays, and when the server has started. There is room if fewer than half of the connections are in use, and neither
-/// role nor database has a limit of its own.
+/// for that. An idle session is not ended. Texts are UTF-8, as in Rust; a database with MULE_INTERNAL cannot convert
+/// them, and takes ASCII only. The last two columns: whether there is room for a connection that stays, and when the
+/// server has started. There is room if fewer than half of the connections are in use, and neither role nor database
+/// has a limit of its own.
 const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false), \
     pg_catalog.set_config('synchronous_commit', 'local', false), \
     pg_catalog.set_config('default_transaction_isolation', 'read committed', false), \
     pg_catalog.set_config('idle_session_timeout', '0', false), \
+    pg_catalog.set_config('client_encoding', CASE WHEN pg_catalog.current_setting('server_encoding') \
+                          OPERATOR(pg_catalog.<>) 'MULE_INTERNAL' THEN 'UTF8' END, false), \
     (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_get_activity(NULL) AS session \
      WHERE session.usesysid IS NOT NULL) OPERATOR(pg_catalog.*) 2 \
      OPERATOR(pg_catalog.<) pg_catalog.current_setting('max_connections')::pg_catalog.int8 \
@@ -92,8 +95,8 @@ impl Coordinator {
         };
         let identity = CoordinatorId { system_identifier: parse(&row, 0)?, database: parse(&row, 1)? };
         // A server that stops smartly waits for its clients, this process among them.
-        let is_this_server = parse::<i64>(&row, 8)? == session::server_start_us();
-        let has_room = row.get(7).cloned().flatten().as_deref() == Some("t");
+        let is_this_server = parse::<i64>(&row, 9)? == session::server_start_us();
+        let has_room = row.get(8).cloned().flatten().as_deref() == Some("t");
         let usable_until = (has_room && !is_this_server).then(|| Instant::now() + LONGEST_USE);
         Ok(Self { connection, conninfo: conninfo.to_owned(), timeout, usable_until, identity, schema })
     }

@@ -75,6 +75,8 @@ impl Connection {
             (c"host", &host),
             (c"hostaddr", &hostaddr),
             (c"port", &port),
+            // Not converted: a server refuses an encoding that it cannot convert to that of its database.
+            (c"client_encoding", c"SQL_ASCII"),
         ])?;
         raw.finish(timeout)?;
         // SAFETY: an open connection; the function ignores its argument. By default libpq prints notices to the

@@ -42,8 +42,8 @@ pub enum Failure {
 
 const UNKNOWN: &str = "42704";
 
-/// Errors that concern a tag: unknown, without the privilege, attached itself, locked.
-const OF_THE_TAG: [&str; 4] = [UNKNOWN, "42501", "55000", "55P03"];
+/// Errors that concern a tag: unknown, without the privilege, attached itself, locked, not in the encoding there.
+const OF_THE_TAG: [&str; 5] = [UNKNOWN, "42501", "55000", "55P03", "22P05"];
 
 const EXHAUSTED: &str = "2200H";
 

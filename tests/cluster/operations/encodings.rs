@@ -142,6 +142,21 @@ fn text_forms_of_ids_reject_foreign_characters_in_every_encoding() {
     });
 }
 
+/// The setting is text of the configuration file, in UTF-8.
+#[test]
+fn server_leases_its_worker_id_from_a_pool_in_every_encoding() {
+    let coordinator = Cluster::start();
+    for (encoding, word) in WORDS {
+        execute(&mut database(&coordinator, encoding), &format!("SELECT lease_define('{word}', 2)"));
+        let conninfo = coordinator.connect_string(&encoding.to_lowercase(), "postgres");
+        let builder = Cluster::builder().conf("idgen.worker_pool", word).conf("idgen.coordinator", &conninfo);
+        let server = builder.start_with_extension();
+        let mut client = server.client();
+        assert!(value::<bool>(&mut client, "SELECT snowflake_next() < snowflake_next()"));
+        assert_eq!(value::<String>(&mut client, "SELECT state FROM idgen.stat_worker"), "leased");
+    }
+}
+
 /// SQL_ASCII accepts any bytes, but names in idgen are UTF-8.
 #[test]
 fn invalid_utf8_is_rejected_in_sql_ascii() {

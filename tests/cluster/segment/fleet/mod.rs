@@ -2,6 +2,7 @@
 //! coordinator and to the network between them, no value is drawn twice.
 
 mod changes;
+mod encodings;
 mod history;
 mod launcher;
 mod life;

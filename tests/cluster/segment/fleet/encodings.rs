@@ -1,0 +1,54 @@
+//! A coordinator whose database has another encoding than the server's.
+
+use idgen_testkit::ids::assert_distinct;
+use idgen_testkit::sql::{execute, expect_error, ids};
+use idgen_testkit::{Cluster, run};
+
+/// Creates a tag in a new database of the coordinator. Returns the connection string.
+fn database(coordinator: &Cluster, encoding: &str, tag: &str) -> String {
+    let name = encoding.to_lowercase();
+    coordinator.execute(&format!(
+        "CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    ));
+    // The postgres crate speaks UTF-8 only, which PostgreSQL cannot convert to MULE_INTERNAL.
+    let client_encoding = if tag.is_ascii() { "SQL_ASCII" } else { "UTF8" };
+    let mut psql = coordinator.program("psql");
+    psql.env("PGCLIENTENCODING", client_encoding).args(["-d", &name, "--set=ON_ERROR_STOP=1", "-c"]);
+    run(psql.arg(format!("CREATE EXTENSION idgen; SELECT segment_create('{tag}', start => 1)")));
+    coordinator.connect_string(&name, "postgres")
+}
+
+#[test]
+fn tag_is_the_same_in_databases_of_other_encodings() {
+    let coordinator = Cluster::start();
+    for (encoding, tag) in [("LATIN1", "größe"), ("EUC_JP", "山田"), ("SQL_ASCII", "größe"), ("MULE_INTERNAL", "ascii")]
+    {
+        let conninfo = database(&coordinator, encoding, tag);
+        // The second one has an encoding of its own, which does not count.
+        for option in ["", " client_encoding=LATIN1"] {
+            let builder = Cluster::builder().conf("statement_timeout", "60s");
+            let server = builder.conf("idgen.coordinator", &(conninfo.clone() + option)).start_with_extension();
+            let mut client = server.client();
+            execute(&mut client, &format!("SELECT segment_attach('{tag}')"));
+            let draw = format!("SELECT segment_next('{tag}') FROM generate_series(1, 20)");
+            assert_distinct(ids(&mut client, &draw));
+        }
+    }
+}
+
+#[test]
+fn tag_that_the_coordinator_cannot_have_delays_no_other() {
+    let coordinator = Cluster::start();
+    let conninfo = database(&coordinator, "LATIN1", "größe");
+    let builder = Cluster::builder().conf("statement_timeout", "60s").conf("idgen.coordinator", &conninfo);
+    let server = builder.start_with_extension();
+    let mut client = server.client();
+    execute(&mut client, "SELECT segment_attach('größe'), segment_attach('山田')");
+    execute(&mut client, "SET idgen.segment_timeout = '1s'");
+    let error = expect_error(&mut client, "SELECT segment_next('山田')", "55P03");
+    assert!(error.detail().is_some_and(|detail| detail.contains("has no equivalent")), "{error:?}");
+    execute(&mut client, "RESET idgen.segment_timeout");
+    assert_eq!(ids(&mut client, "SELECT segment_next('größe') FROM generate_series(1, 20)").len(), 20);
+    let log = server.log();
+    assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
