@@ -7,8 +7,8 @@ use crate::pg::bgworker::Worker;
 use crate::pg::ereport::Report;
 use crate::pg::latch;
 use crate::pg::{session, system_clock};
-use idgen_core::segment::RingTenant;
 use idgen_core::segment::refillers::{Call, Duty};
+use idgen_core::segment::{RingHandle, RingTenant};
 use std::sync::atomic::Ordering::Relaxed;
 
 const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill", connects: true };
@@ -67,6 +67,14 @@ pub fn announce_links(database: u32) {
 /// How often [`announce_links`] was called.
 pub fn link_changes() -> u64 {
     SEGMENTS.exclusive(|segments| segments.link_changes)
+}
+
+/// Takes the demand for a ring. `None` if the ring has become another tag's: then the demand is for that tag.
+pub fn take(index: usize, handle: RingHandle) -> Option<u64> {
+    // A tenancy begins under this lock, without demand.
+    SEGMENTS.exclusive(|segments| {
+        segments.table.has_tenancy(index, handle).then(|| ring_state(index).demand.swap(0, Relaxed))
+    })
 }
 
 /// The rings of a duty with demand.

@@ -49,7 +49,7 @@ pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> 
     result
 }
 
-/// Restores the demand of a refill that did not end, because the worker exits.
+/// Restores the demand of the refill that is running: it brings nothing, or the worker exits.
 pub fn restore_demand() {
     if let Some((index, demand)) = RUNNING.lock().take() {
         ring_state(index).demand.fetch_max(demand, Relaxed);
@@ -83,7 +83,7 @@ pub fn skipped(range: &ValueRun) -> String {
 /// the ring has become another tag's.
 pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
     SEGMENTS.exclusive(|segments| {
-        if !segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
+        if !segments.table.has_tenancy(index, tenant.handle) {
             return false;
         }
         let error = &mut segments.errors[index];
@@ -204,7 +204,7 @@ pub fn exhaust(index: usize, key: TagKey, version: i64) {
 /// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
 pub fn evict(index: usize, tenant: RingTenant) {
     SEGMENTS.exclusive(|segments| {
-        if segments.table.tenants[index].is_some_and(|now| now.handle == tenant.handle) {
+        if segments.table.has_tenancy(index, tenant.handle) {
             segments.table.evict(index);
         }
     });

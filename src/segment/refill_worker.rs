@@ -1,16 +1,14 @@
 //! The refill worker: a background worker for each database that draws. A session starts it on demand, and it exits
 //! when idle.
 
-use super::demand::wanted;
+use super::demand::{self, wanted};
 use super::refill;
-use super::state::ring_state;
 use super::worker_process;
 use crate::pg::latch;
 use crate::pg::session;
 use crate::pg::wait_event::WaitEvent;
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Long enough to serve slow series without another start, short enough for DROP DATABASE, which waits five seconds.
@@ -42,15 +40,13 @@ fn run(duty: Duty) {
         }
         let mut refilled = false;
         for (index, tenant) in wanted(duty) {
-            let demand = ring_state(index).demand.swap(0, Relaxed);
-            if demand > 0 {
-                let succeeded = refill::serve(index, tenant, demand);
-                if succeeded || !failing {
-                    idle_since = Instant::now();
-                }
-                failing = !succeeded;
-                refilled |= succeeded;
+            let Some(demand) = demand::take(index, tenant.handle).filter(|demand| *demand > 0) else { continue };
+            let succeeded = refill::serve(index, tenant, demand);
+            if succeeded || !failing {
+                idle_since = Instant::now();
             }
+            failing = !succeeded;
+            refilled |= succeeded;
         }
         if refilled {
             // The commit may have waited on the latch, and reset it after a session stored demand and set it.

@@ -58,6 +58,8 @@ impl SupplyWorker {
         (stock.row.definition, stock.row.link) = (definition, link);
         let count = stock.wanted(ring);
         if count == 0 {
+            // Sessions may have asked since the ring was read.
+            refill::restore_demand();
             return Ok(());
         }
         stock.ask();

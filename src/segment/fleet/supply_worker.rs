@@ -10,13 +10,11 @@ use crate::pg::bgworker;
 use crate::pg::spi::{self, Query, value};
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::{latch, session};
-use crate::segment::refill;
 use crate::segment::state::{CoordinatorState, SEGMENTS, ring_state};
-use crate::segment::{demand, store, worker_process};
+use crate::segment::{demand, refill, store, worker_process};
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenSupplyMain");
@@ -216,11 +214,10 @@ impl SupplyWorker {
 
     /// Fetches values for a ring, and wakes the sessions that wait for them.
     fn serve_ring(&mut self, due: Due, ring: &RingStock) {
-        let state = ring_state(ring.index);
-        let demand = state.demand.swap(0, Relaxed);
+        let Some(demand) = demand::take(ring.index, ring.tenant.handle) else { return };
         let outcome = refill::while_running(ring.index, demand, || self.fetch(due.creation, ring));
         self.conclude(due, demand, outcome);
-        state.refilled.broadcast();
+        ring_state(ring.index).refilled.broadcast();
     }
 
     /// Notes the outcome of a request.
@@ -273,7 +270,7 @@ impl SupplyWorker {
 
 fn clear_error(ring: &RingStock) {
     SEGMENTS.exclusive(|segments| {
-        if segments.table.tenants[ring.index].is_some_and(|now| now.handle == ring.tenant.handle) {
+        if segments.table.has_tenancy(ring.index, ring.tenant.handle) {
             segments.errors[ring.index].clear();
         }
     });

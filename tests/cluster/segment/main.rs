@@ -5,6 +5,7 @@ mod access;
 mod crash;
 mod databases;
 mod durable;
+mod evicted;
 mod exact;
 mod failover;
 mod fleet;

@@ -73,6 +73,11 @@ impl RingTable<'_> {
         Some(self.attach(key, version, stride, now_us, &[]))
     }
 
+    /// True if this tenancy of a ring has not ended.
+    pub fn has_tenancy(&self, index: usize, handle: RingHandle) -> bool {
+        self.tenants[index].is_some_and(|tenant| tenant.handle == handle)
+    }
+
     /// True if every ring has a tenant.
     pub fn is_full(&self) -> bool {
         self.tenants.iter().all(Option::is_some)

@@ -135,6 +135,7 @@ fn changed_row_begins_a_tenancy_and_an_older_version_does_not() {
     assert!(new.is_new && new.index == old.index);
     assert_eq!(rings.rings[old.index].draw(old.handle, 1), Err(Ended));
     assert_eq!(rings.rings[new.index].draw(new.handle, 1), Ok(Draw::Dry));
+    assert_eq!([old, new].map(|tenancy| rings.table().has_tenancy(new.index, tenancy.handle)), [false, true]);
     let late = rings.table().attach(key(1), 1, 1, 0, &[]);
     assert_eq!((late.handle, late.is_new), (new.handle, false));
 }
