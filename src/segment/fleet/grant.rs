@@ -116,10 +116,7 @@ fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>,
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
     let tag = args::required(tag.as_deref(), "tag");
     let (server, received) = (args::required(server, "server"), args::required(received, "received"));
-    if is_dropped(tag) {
-        if !servers::delete(tag, server) {
-            segment::errors::unknown(tag).raise();
-        }
+    if forgets_of_dropped(tag, server) {
         return;
     }
     let row = lock_shared(tag);
@@ -175,15 +172,23 @@ pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link
     }
 }
 
-/// True if there is no tag of this name, until the end of the transaction.
-fn is_dropped(tag: &str) -> bool {
+/// Forgets a server of a tag that was dropped. False if there is a tag of this name.
+fn forgets_of_dropped(tag: &str, server: i64) -> bool {
     error::refuse_on_standby("forget a server");
     if store::find(tag).is_some() {
         return false;
     }
-    // Who creates the tag now reads the servers before or after this transaction.
+    // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
+    if servers::report(tag, server).is_empty() {
+        segment::errors::unknown(tag).raise();
+    }
+    // Whoever creates the tag again reads its servers before or after this transaction.
     store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
-    store::find(tag).is_none()
+    let is_dropped = store::find(tag).is_none();
+    if is_dropped {
+        servers::delete(tag, server);
+    }
+    is_dropped
 }
 
 /// Locks the row of a tag that the current user may draw from.

@@ -68,14 +68,12 @@ pub fn take_back(tag: &str, report: &ServerReport) {
     SEGMENT_SERVER.write(&TAKE_BACK, &[tag.into(), report.server.into(), report.max_id.into()]);
 }
 
-static DELETE: Query = SEGMENT_SERVER.query(
-    "DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 \
-     RETURNING server",
-);
+static DELETE: Query = SEGMENT_SERVER
+    .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
 
-/// A server is no longer attached. False if it was not known.
-pub fn delete(tag: &str, server: i64) -> bool {
-    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]) > 0
+/// A server is no longer attached.
+pub fn delete(tag: &str, server: i64) {
+    SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
 }
 
 static KEEP: Query = SEGMENT_SERVER.query(

@@ -22,8 +22,8 @@ use super::tag::Allocation;
 /// The rows of a tag at its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTag {
-    /// The history under which the coordinator may grant values. `None`: no server ever reported. Empty
-    /// after a restore of the row, or if a tag of this name was dropped: then the reports decide.
+    /// The history under which the coordinator may grant values. `None`: no server ever reported. Empty after a restore of
+    /// the row, or if a tag of this name was dropped while it had servers: then their reports decide.
     pub history: Option<String>,
     pub allocation: Allocation,
     /// One for each attached server.

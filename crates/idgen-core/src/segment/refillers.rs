@@ -137,10 +137,12 @@ mod tests {
         let mut all = Refillers(&mut entries);
         assert_eq!(all.call(OWN, 0), Call::Start);
         assert_eq!(all.call(ATTACHED, 0), Call::Start);
+        assert_eq!(all.latch_of(ATTACHED), None);
         assert!(all.begin(OWN, 70));
         assert!(all.begin(ATTACHED, 71));
         assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
         assert_eq!(all.call(ATTACHED, 0), Call::Wake { latch: 71 });
+        assert_eq!(all.latch_of(ATTACHED), Some(71));
         all.end(ATTACHED, 71);
         assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
         assert_eq!(all.call(ATTACHED, 0), Call::Start);
