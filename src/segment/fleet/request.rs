@@ -3,6 +3,7 @@
 use crate::coordinator::{Coordinator, parse};
 use crate::pg::libpq::Error;
 use idgen_core::segment::ValueRun;
+use idgen_core::segment::fleet::is_answer;
 
 /// This server, as it speaks of one tag.
 pub struct Caller<'a> {
@@ -134,15 +135,4 @@ fn origin(row: &[Option<String>]) -> Result<Origin, Failure> {
 
 fn text(row: &[Option<String>], column: usize) -> Option<String> {
     row.get(column).cloned().flatten()
-}
-
-/// True if these are values that were asked for: above all that were received, no more than wanted, and of one stride
-/// and residue. Others could repeat values.
-fn is_answer(range: &ValueRun, residue: i64, received: i64, wanted: u64) -> bool {
-    let &ValueRun { first, count, stride } = range;
-    let is_in_strides = (1..=i64::from(i32::MAX)).contains(&stride)
-        && (0..stride).contains(&residue)
-        && first.rem_euclid(stride) == residue;
-    let last = i128::from(first) + (i128::from(count) - 1) * i128::from(stride);
-    is_in_strides && first > received && (1..=wanted).contains(&count) && last <= i128::from(i64::MAX)
 }

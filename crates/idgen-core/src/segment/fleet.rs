@@ -74,6 +74,17 @@ pub enum Grant {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreported;
 
+/// True if these are values that a server has asked for: above all that it has received, no more than wanted, and of one
+/// stride and residue. Others could repeat values.
+pub fn is_answer(run: &ValueRun, residue: i64, received: i64, wanted: u64) -> bool {
+    let &ValueRun { first, count, stride } = run;
+    let is_in_strides = (1..=i64::from(i32::MAX)).contains(&stride)
+        && (0..stride).contains(&residue)
+        && first.rem_euclid(stride) == residue;
+    let last = i128::from(first) + (i128::from(count) - 1) * i128::from(stride);
+    is_in_strides && first > received && (1..=wanted).contains(&count) && last <= i128::from(i64::MAX)
+}
+
 impl SharedTag {
     /// The last report of a server, if it is known.
     pub fn report_of(&self, server: i64) -> Option<&ServerReport> {
@@ -139,7 +150,9 @@ impl SharedTag {
 
     /// Grants up to `want` values, at least one. Raises `max_id` to the last of them.
     pub fn grant(&mut self, want: u64, current: &str) -> Grant {
-        if let Standing::Waits { unreported } = self.standing(current) {
+        if self.history.is_some()
+            && let Standing::Waits { unreported } = self.settle(current)
+        {
             return Grant::Waits { unreported };
         }
         let Some(run) = self.allocation.next(want) else {

@@ -26,6 +26,17 @@ fn run(first: i64, count: u64) -> Grant {
 }
 
 #[test]
+fn answer_is_what_was_asked_for() {
+    let answers = |first, count, stride, residue| is_answer(&ValueRun { first, count, stride }, residue, 100, 50);
+    assert!(answers(101, 50, 1, 0) && answers(103, 1, 10, 3));
+    // Received before, none, too many, of another residue, no stride, past the last value.
+    assert!(!answers(100, 1, 1, 0) && !answers(101, 0, 1, 0) && !answers(101, 51, 1, 0));
+    assert!(!answers(104, 1, 10, 3) && !answers(113, 1, 10, 13));
+    assert!(!answers(101, 1, 0, 0) && !answers(101, 1, -1, 0) && !answers(101, 1, i64::MAX, 101));
+    assert!(answers(i64::MAX - 49, 50, 1, 0) && !answers(i64::MAX - 48, 50, 1, 0));
+}
+
+#[test]
 fn tag_without_servers_grants_under_any_history() {
     let mut tag = tag();
     assert_eq!(tag.grant(3, "a"), run(1, 3));

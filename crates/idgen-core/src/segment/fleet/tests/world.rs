@@ -42,6 +42,7 @@ enum Step {
     Stop { server: usize, drawn: u64, answer_is_lost: bool },
     GiveBackAgain { server: usize },
     Resume { above: i64 },
+    Recreate,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -59,6 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(server, drawn, answer_is_lost)| Step::Stop { server, drawn, answer_is_lost }),
         3 => server().prop_map(|server| Step::GiveBackAgain { server }),
         1 => (0..5i64).prop_map(|above| Step::Resume { above }),
+        1 => Just(Step::Recreate),
     ]
 }
 
@@ -131,6 +133,7 @@ impl World {
                 }
             }
             Step::Resume { above } => self.resume(above),
+            Step::Recreate => self.recreate(),
         }
     }
 
@@ -210,6 +213,20 @@ impl World {
         let granted = |server: &Server| server.on_the_way.map_or(server.received, |run| run.last());
         let highest = self.servers.iter().map(granted).max().unwrap_or(0);
         self.tag.resume(highest + above, &self.history());
+        self.commit();
+    }
+
+    /// The tag is dropped, and created again from its first value. Of a tag without servers, that repeats values.
+    fn recreate(&mut self) {
+        let last = std::mem::replace(&mut self.tag.allocation.max_id, 0);
+        if self.tag.servers.is_empty() {
+            self.tag.allocation.max_id = last;
+            return;
+        }
+        for report in &mut self.tag.servers {
+            (report.max_id, report.newest) = (report.max_id.max(last), None);
+        }
+        self.tag.history = Some(String::new());
         self.commit();
     }
 
