@@ -28,10 +28,19 @@ pub struct AttachedSegment {
     changes: u64,
 }
 
+/// A ring in shared memory.
+#[derive(Clone, Copy)]
+pub struct SharedRing {
+    pub ring: &'static Ring,
+    pub handle: RingHandle,
+    pub index: usize,
+}
+
 #[derive(Clone, Copy)]
 pub enum ValueSource {
-    /// The ring in shared memory.
-    Shared { ring: &'static Ring, handle: RingHandle, index: usize },
+    Shared(SharedRing),
+    /// The same, in turns: see `idgen_core::segment::turns`.
+    InOrder(SharedRing),
     /// The row itself: the running transaction created it, and no other session sees it.
     Uncommitted,
 }
@@ -53,7 +62,7 @@ impl AttachedSegment {
     #[inline]
     pub fn try_draw_one(&self) -> Option<i64> {
         if self.is_valid()
-            && let ValueSource::Shared { ring, handle, index } = self.source
+            && let ValueSource::Shared(SharedRing { ring, handle, index }) = self.source
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
         {
             if request {
@@ -94,7 +103,11 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         errors::changed_here(tag).raise()
     } else {
         let Attachment { index, handle, .. } = attach_row(&row);
-        ValueSource::Shared { ring: ring(index), handle, index }
+        let shared = SharedRing { ring: ring(index), handle, index };
+        match row.link.is_in_order(&row.definition) {
+            true => ValueSource::InOrder(shared),
+            false => ValueSource::Shared(shared),
+        }
     };
     let (creation, version) = (row.key.creation, row.version);
     let attached = AttachedSegment { source, creation, version, user: spi::user(), changes };

@@ -1,6 +1,6 @@
 //! Drawing values from the ring of a tag, and waiting for a refill if the ring is dry.
 
-use super::attach::{self, AttachedSegment, ValueSource};
+use super::attach::{self, AttachedSegment, SharedRing, ValueSource};
 use super::demand;
 use super::state::{LastError, SEGMENTS, ring_state};
 use super::{errors, fleet, store, uncommitted};
@@ -10,16 +10,17 @@ use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::xact;
 use crate::settings;
+use idgen_core::segment::turns::Lack;
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::sync::Once;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A waiter makes sure after this time that the worker runs that serves its ring. One that ends wakes its waiters; one that never began
-/// does not.
+/// A waiter makes sure after this time that the worker runs that serves its ring. One that ends wakes its waiters; one
+/// that never began does not.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
@@ -27,12 +28,12 @@ static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
 /// The next run of values, at least 1 and at most `want`.
 #[cold]
 pub fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: false }.draw()
+    Drawing { attached, site, want, whole: false, entered: None }.draw()
 }
 
 /// A run of exactly `want` values.
 pub fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: true }.draw()
+    Drawing { attached, site, want, whole: true, entered: None }.draw()
 }
 
 struct Drawing<'a> {
@@ -40,6 +41,8 @@ struct Drawing<'a> {
     site: &'a CallSite,
     want: u64,
     whole: bool,
+    /// The turn of a ring at which this draw began, if the ring's values come in turns.
+    entered: Option<(usize, u64)>,
 }
 
 impl Drawing<'_> {
@@ -50,15 +53,15 @@ impl Drawing<'_> {
             if !self.attached.is_valid() {
                 self.attach_again(waiting.take());
             }
-            let ValueSource::Shared { ring, handle, index } = self.attached.source else {
+            let (ValueSource::Shared(shared) | ValueSource::InOrder(shared)) = self.attached.source else {
                 if let Some(run) = uncommitted::draw(self.attached.creation, self.want, self.whole) {
                     return run;
                 }
                 self.refuse_or_attach_again();
                 continue;
             };
-            let answer = if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) };
-            match answer {
+            let index = shared.index;
+            match self.draw_from(shared) {
                 Ok(Draw::Drawn { run, request }) => {
                     if request {
                         demand::prefetch(index);
@@ -82,6 +85,25 @@ impl Drawing<'_> {
                 Err(Ended) => self.attach_again(waiting.take()),
             }
         }
+    }
+
+    fn draw_from(&mut self, SharedRing { ring, handle, index }: SharedRing) -> Result<Draw, Ended> {
+        if !self.has_turn(index) {
+            return if ring.has_ended(handle) { Err(Ended) } else { Ok(Draw::Dry) };
+        }
+        if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) }
+    }
+
+    /// True if this draw may take what the ring has.
+    fn has_turn(&mut self, index: usize) -> bool {
+        if !matches!(self.attached.source, ValueSource::InOrder(_)) {
+            return true;
+        }
+        let turns = &ring_state(index).turns;
+        if self.entered.is_none_or(|(of, _)| of != index) {
+            self.entered = Some((index, turns.enter()));
+        }
+        self.entered.is_some_and(|(_, entered)| turns.is_open(entered))
     }
 
     /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
@@ -124,23 +146,21 @@ struct RefillWait {
     has_looked: bool,
 }
 
-/// The ring that this process waits for, and the values that it has counted in `RingState::lacking`.
-static LACKING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
+/// The ring that this process waits for, and the values that it has counted in its `RingState::turns`.
+static LACKING: Mutex<Option<(usize, Lack)>> = Mutex::new(None);
 
 /// Counts what this process lacks, until [`look`].
 fn lack(index: usize, want: u64) {
     static REGISTERED: Once = Once::new();
     // A process that is terminated drops nothing.
     REGISTERED.call_once(|| xact::before_exit(|_| look()));
-    *LACKING.lock() = Some((index, want));
-    ring_state(index).lacking.fetch_add(want, Relaxed);
+    *LACKING.lock() = Some((index, ring_state(index).turns.lack(want)));
 }
 
 /// This process looks at the ring now, or waits no more.
 fn look() {
-    if let Some((index, want)) = LACKING.lock().take() {
-        // Release: a supply worker that sees the draw after this sees that it lacks nothing.
-        ring_state(index).lacking.fetch_sub(want, Release);
+    if let Some((index, lack)) = LACKING.lock().take() {
+        ring_state(index).turns.look(lack);
     }
 }
 

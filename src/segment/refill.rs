@@ -10,6 +10,7 @@ use crate::pg::system_clock;
 use crate::pg::xact::{self, Durability};
 use crate::settings;
 use idgen_core::segment::tag::next_step;
+use idgen_core::segment::turns::Turn;
 use idgen_core::segment::{RingTenant, TagKey, ValueRun};
 use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
@@ -117,6 +118,8 @@ pub struct Grant {
     pub is_attached: bool,
     /// The ring requests values when this many are left; never if `None`.
     pub low_water: Option<u64>,
+    /// The turn that brings them: the values that are left are discarded.
+    pub turn: Option<Turn>,
     pub began: Instant,
 }
 
@@ -161,7 +164,7 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     };
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
     let low_water = Some(settings::segment_low_water(range.count));
-    Taken::Range(Grant { range, version, is_attached: false, low_water, began })
+    Taken::Range(Grant { range, version, is_attached: false, low_water, turn: None, began })
 }
 
 /// True if a cancel, a stop or the end of the postmaster may have ended the wait for the synchronous standby early.
@@ -173,7 +176,7 @@ pub fn was_cancelled() -> bool {
 /// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
 /// from the next value on.
 pub fn install(key: TagKey, grant: Grant) {
-    let Grant { range, version, is_attached, low_water, began } = grant;
+    let Grant { range, version, is_attached, low_water, turn, began } = grant;
     let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }, &[]).index;
     let state = ring_state(index);
     SEGMENTS.exclusive(|segments| {
@@ -181,7 +184,14 @@ pub fn install(key: TagKey, grant: Grant) {
         let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
             return;
         };
+        if turn.is_some() {
+            ring(index).discard();
+        }
         ring(index).install(tenant.handle, range.first, range.count, low_water);
+        // Before the lock is released: sessions wait for this turn.
+        if let Some(turn) = turn {
+            state.turns.bring(turn.number);
+        }
         tenant.refilled_us = Some(system_clock::boot_us());
         segments.errors[index].clear();
     });

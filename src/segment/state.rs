@@ -5,6 +5,7 @@ use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
 use idgen_core::segment::refillers::Refillers;
+use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
@@ -108,8 +109,8 @@ pub struct RingState {
     /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The worker that serves the ring
     /// resets it.
     pub demand: AtomicU64,
-    /// How many values the sessions wait for that have found the ring dry and not looked since.
-    pub lacking: AtomicU64,
+    /// The requests for values in one line, and what sessions lack that have found the ring dry and not looked since.
+    pub turns: Turns,
     /// The supply worker serves the ring, not the refill worker. Says who is asked; the row says who may answer.
     pub is_attached: AtomicBool,
     /// Values drawn per second, as the supply worker has measured it: the bits of an f64.
@@ -167,7 +168,7 @@ impl RingState {
     fn new() -> Self {
         Self {
             demand: AtomicU64::new(0),
-            lacking: AtomicU64::new(0),
+            turns: Turns::new(),
             is_attached: AtomicBool::new(false),
             rate: AtomicU64::new(0),
             coordinator: AtomicU8::new(CoordinatorState::Unknown as u8),

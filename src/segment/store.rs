@@ -69,6 +69,11 @@ impl Link {
     pub fn is_attached(&self) -> bool {
         self.reserve_us.is_some()
     }
+
+    /// True if values are asked for one by one only. Then they rise over all servers.
+    pub fn is_in_order(&self, definition: &TagDefinition) -> bool {
+        self.is_attached() && definition.max_step == 1
+    }
 }
 
 /// The result of an attempt to lock a row.

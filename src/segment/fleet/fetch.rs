@@ -56,7 +56,8 @@ impl SupplyWorker {
         let Self { contact, name, stocks, .. } = self;
         let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
         (stock.row.definition, stock.row.link) = (definition, link);
-        let count = stock.wanted(ring);
+        let (turn, ring) = stock.begin_turn(ring);
+        let count = stock.wanted(&ring);
         if count == 0 {
             // Sessions may have asked since the ring was read.
             refill::restore_demand();
@@ -78,7 +79,7 @@ impl SupplyWorker {
         }
         stock.row.definition.max_id = range.last();
         let low_water = stock.low_water();
-        refill::install(ring.tenant.key, Grant { range, version, is_attached: true, low_water, began });
+        refill::install(ring.tenant.key, Grant { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
 }

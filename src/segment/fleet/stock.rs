@@ -7,9 +7,10 @@ use crate::segment::store::AttachedTag;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::supply::Supply;
+use idgen_core::segment::turns::Turn;
 use idgen_core::segment::{RingHandle, RingTenant};
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// From one report to the next. After a change of its history the coordinator grants nothing until all have reported.
@@ -26,7 +27,7 @@ pub struct RingStock {
     /// How many values are left.
     left: u64,
     position: u64,
-    /// Values that sessions have asked for, and those that they lack now.
+    /// Values that sessions have asked for, and those that the next turn would ask for.
     demand: u64,
     lacking: u64,
     has_room: bool,
@@ -45,8 +46,7 @@ pub fn rings(duty: Duty) -> Vec<RingStock> {
                 left: ring.remaining(tenant.handle).count,
                 position: ring.position(),
                 demand: ring_state(index).demand.load(Relaxed),
-                // After `left`: a value that a session has taken is then not one that it lacks.
-                lacking: ring_state(index).lacking.load(Acquire),
+                lacking: ring_state(index).turns.lacking(),
                 has_room: ring.has_room(),
             }
         }));
@@ -129,14 +129,23 @@ impl Stock {
         self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, self.demand(ring), limits))
     }
 
-    /// How many values sessions wait for. If values may be asked for one by one only, exactly those that they lack: one too
-    /// many would be drawn later than higher ones of other servers.
+    /// How many values sessions wait for. In order, exactly those that they lack: more would be discarded.
     fn demand(&self, ring: &RingStock) -> u64 {
         match ring.demand {
             0 => 0,
-            _ if *self.limits().end() == 1 => ring.lacking.saturating_sub(ring.left),
+            _ if self.is_in_order() => ring.lacking,
             demand => demand,
         }
+    }
+
+    fn is_in_order(&self) -> bool {
+        self.row.link.is_in_order(&self.row.definition)
+    }
+
+    /// Begins a turn, if values are asked for in turns. Returns the ring as it is then.
+    pub fn begin_turn(&self, ring: &RingStock) -> (Option<Turn>, RingStock) {
+        let turn = self.is_in_order().then(|| ring_state(ring.index).turns.begin());
+        (turn, turn.map_or(*ring, |turn| RingStock { lacking: turn.lacking, ..*ring }))
     }
 
     /// When the next request is due, and which one.
@@ -145,7 +154,8 @@ impl Stock {
             return (self.retry_at, Need::Leave);
         }
         let report = (self.report_at.max(self.retry_at), Need::Report);
-        let values = ring.filter(|ring| ring.has_room).and_then(|ring| {
+        // What is left when a turn brings values is discarded.
+        let values = ring.filter(|ring| ring.has_room || self.is_in_order()).and_then(|ring| {
             if self.demand(ring) > 0 {
                 return Some((self.retry_at, Need::Demand));
             }

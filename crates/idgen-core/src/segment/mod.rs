@@ -9,6 +9,7 @@ mod ring;
 pub mod supply;
 mod table;
 pub mod tag;
+pub mod turns;
 
 pub use ring::Ring;
 pub use table::{DROPPED, RingTable, RingTenant, TagKey};

@@ -204,6 +204,17 @@ impl Ring {
         self.oldest().end.load(Ordering::Relaxed) <= self.position.load(Ordering::Acquire)
     }
 
+    /// Discards the values that are left. For the exclusive holder of the table's lock.
+    pub fn discard(&self) {
+        // As a draw of all of them: rule 3 holds.
+        self.position.fetch_max(self.last_range().end.load(Ordering::Relaxed), Ordering::AcqRel);
+    }
+
+    /// True if draws by this handle fail for good.
+    pub fn has_ended(&self, handle: RingHandle) -> bool {
+        self.tenancy.load(Ordering::Relaxed) != handle.tenancy
+    }
+
     /// Adds a range of `count` values. A refill is requested when `low_water` values are left, over all ranges. If that
     /// is `None`, no draw that succeeds requests one. For the exclusive holder of the table's lock, in the tenancy of
     /// the handle, if there is room.

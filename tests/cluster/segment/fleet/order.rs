@@ -1,10 +1,14 @@
 //! One line in order: each value is asked for.
 
-use idgen_testkit::ids::last;
-use idgen_testkit::sql::{ids, value};
-use idgen_testkit::{Cluster, rounds};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use super::{attached, coordinator};
+use idgen_testkit::ids::last;
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
+use idgen_testkit::{Cluster, Proxy, rounds};
+use postgres::Client;
+
+use super::{End, attached, coordinator, draw};
 
 #[test]
 fn values_that_are_asked_for_one_by_one_are_in_one_order() {
@@ -37,4 +41,89 @@ fn sessions_that_wait_together_leave_no_value_behind() {
         });
         assert_eq!(crate::remaining(&mut clients[0]), 0, "in round {round}");
     }
+}
+
+/// A value, and when the call began and ended that has drawn it.
+struct Drawn {
+    value: i64,
+    began: Instant,
+    ended: Instant,
+}
+
+/// Draws until this many values were drawn. A call that is canceled gets none.
+fn draw_timed(client: &mut Client, count: usize) -> Vec<Drawn> {
+    let mut drawn = Vec::new();
+    while drawn.len() < count {
+        let began = Instant::now();
+        match client.query_one("SELECT segment_next('t')", &[]) {
+            Ok(row) => drawn.push(Drawn { value: row.get(0), began, ended: Instant::now() }),
+            Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}"),
+        }
+    }
+    drawn
+}
+
+/// Holds answers back for some milliseconds, again and again.
+fn hold_back(proxy: &Proxy, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        proxy.stop_forwarding();
+        std::thread::sleep(Duration::from_millis(fastrand::u64(5..25)));
+        proxy.resume_forwarding();
+        std::thread::sleep(Duration::from_millis(fastrand::u64(1..5)));
+    }
+}
+
+/// The answers for one of two servers come late: by then, the other one has drawn higher values. Sessions share what a
+/// request brings, and some cancel their calls.
+#[test]
+fn value_is_above_all_that_were_drawn_before_on_any_server() {
+    let coordinator = coordinator(Cluster::builder());
+    let proxy = Proxy::on_socket(&coordinator);
+    let servers = [coordinator.conninfo(), proxy.conninfo()].map(|conninfo| attached(&conninfo, "10 seconds"));
+    let mut clients: Vec<Client> = Vec::new();
+    for server in &servers {
+        server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
+        clients.extend((0..4).map(|_| server.client()));
+        execute(clients.last_mut().expect("one of four"), "SET statement_timeout = '30ms'");
+    }
+    let is_over = AtomicBool::new(false);
+    let mut drawn: Vec<Drawn> = std::thread::scope(|scope| {
+        let end = End(&is_over);
+        scope.spawn(|| hold_back(&proxy, &is_over));
+        let draws: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(|| draw_timed(client, rounds(50, 1000)))).collect();
+        let drawn = draws.into_iter().flat_map(|draw| draw.join().expect("it draws")).collect();
+        drop(end);
+        drawn
+    });
+    drawn.sort_by_key(|drawn| drawn.value);
+    // Whatever has a higher value must not have ended before this one began.
+    let mut ended_above: Option<&Drawn> = None;
+    for draw in drawn.iter().rev() {
+        if let Some(above) = ended_above {
+            assert!(draw.began < above.ended, "{} was drawn after {}", draw.value, above.value);
+        }
+        ended_above = ended_above.into_iter().chain([draw]).min_by_key(|drawn| drawn.ended);
+    }
+}
+
+#[test]
+fn value_of_a_canceled_call_is_never_drawn() {
+    let coordinator = coordinator(Cluster::builder());
+    let proxy = Proxy::on_socket(&coordinator);
+    let [server, other] = [proxy.conninfo(), coordinator.conninfo()].map(|conninfo| {
+        let server = attached(&conninfo, "10 seconds");
+        server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
+        server
+    });
+    draw(&server, 1);
+    proxy.stop_forwarding();
+    let mut client = server.client();
+    execute(&mut client, "SET statement_timeout = '100ms'");
+    expect_error(&mut client, "SELECT segment_next('t')", "57014");
+    proxy.resume_forwarding();
+    server.wait_for(PATIENCE, "the answer", || crate::remaining(&mut server.client()) == 1);
+    let above = draw(&other, 1)[0];
+    let next = draw(&server, 1)[0];
+    assert!(next > above, "{next} after {above}");
 }
