@@ -53,9 +53,14 @@ static ATTACH: Query = SEGMENT.query(
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );
 
+// The member of the extension: the schema can have other functions of this name.
 static IS_ALLOWED: Query = SEGMENT.query(
-    "SELECT pg_catalog.has_function_privilege($1, attach.oid, 'EXECUTE') FROM pg_catalog.pg_proc AS attach \
-     JOIN pg_catalog.pg_extension AS extension ON extension.extnamespace OPERATOR(pg_catalog.=) attach.pronamespace \
+    "SELECT pg_catalog.has_function_privilege($1, attach.oid, 'EXECUTE') FROM pg_catalog.pg_extension AS extension \
+     JOIN pg_catalog.pg_depend AS member ON member.refobjid OPERATOR(pg_catalog.=) extension.oid \
+       AND member.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid \
+       AND member.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid \
+       AND member.deptype OPERATOR(pg_catalog.=) 'e' \
+     JOIN pg_catalog.pg_proc AS attach ON attach.oid OPERATOR(pg_catalog.=) member.objid \
      WHERE extension.extname OPERATOR(pg_catalog.=) 'idgen' AND attach.proname OPERATOR(pg_catalog.=) 'segment_attach'",
 );
 

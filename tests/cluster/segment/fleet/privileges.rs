@@ -31,7 +31,8 @@ fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
     expect_error(&mut fleet, "SELECT segment_leave('t', 1, 0)", "42501");
 }
 
-/// Whoever may write rows for a restore may not thereby use the connection to the coordinator.
+/// The owner of the database may insert rows for a restore. That alone lets it draw nothing from the coordinator, and a
+/// function of its own with the same name does not help it.
 #[test]
 fn restored_row_is_attached_only_for_a_role_that_may_attach() {
     let coordinator = coordinator(Cluster::builder());
@@ -42,15 +43,16 @@ fn restored_row_is_attached_only_for_a_role_that_may_attach() {
     let restore = |tag: &str| {
         format!("INSERT INTO idgen.segment (tag, owner, server, reserve) VALUES ('{tag}', 'keeper', 1, '10 seconds')")
     };
+    execute(&mut keeper, "CREATE FUNCTION segment_attach(int) RETURNS void LANGUAGE sql AS ''");
     execute(&mut keeper, &restore("u"));
     let error = expect_error(&mut keeper, "SELECT segment_next('u')", "55000");
     assert!(error.message().contains("was detached"), "{error:?}");
-    server.execute("GRANT EXECUTE ON FUNCTION segment_attach TO keeper");
+    server.execute("GRANT EXECUTE ON FUNCTION segment_attach(text, interval) TO keeper");
     execute(&mut keeper, &restore("v"));
     assert_eq!(value::<i64>(&mut keeper, "SELECT segment_next('v')"), 1);
 }
 
-/// Not even to hear that it may not: a request of another server waits for the same lock.
+/// The error comes at once: requests of other servers wait for the same lock.
 #[test]
 fn role_without_the_privilege_waits_for_no_lock() {
     let coordinator = coordinator(Cluster::builder());
