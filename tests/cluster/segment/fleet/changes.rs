@@ -4,7 +4,7 @@ use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 
-use super::{attached, coordinator, draw, refused, request_at_least, wait_for_servers};
+use super::{attached, coordinator, draw, refused, request_at_least, two_servers, wait_for_servers};
 
 #[test]
 fn detached_tag_draws_nothing_until_it_has_a_bound_of_its_own() {
@@ -145,10 +145,7 @@ fn own_values_of_a_detached_tag_are_not_reported() {
 #[test]
 fn tag_that_is_created_again_repeats_no_value_of_its_servers() {
     let coordinator = coordinator(Cluster::builder());
-    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
-    servers.iter().for_each(|server| request_at_least(server, 1000));
-    let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 10)).collect();
-    wait_for_servers(&coordinator, 2);
+    let (servers, mut seen) = two_servers(&coordinator);
     coordinator.execute("SELECT segment_drop('t')");
     let mut client = coordinator.client();
     execute(&mut client, "BEGIN; SELECT segment_create('t')");

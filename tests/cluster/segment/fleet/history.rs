@@ -6,7 +6,8 @@ use idgen_testkit::sql::{PATIENCE, expect_error, value};
 use idgen_testkit::{Cluster, Stop, run};
 
 use super::{
-    attached, coordinator, draw, draw_dry, draw_patiently, refused, request_at_least, wait_for_error, wait_for_servers,
+    attached, coordinator, draw, draw_dry, draw_patiently, refused, request_at_least, two_servers, wait_for_error,
+    wait_for_servers,
 };
 
 /// A coordinator and two servers, then the same coordinator as an old base backup of it. The servers have values that the
@@ -20,10 +21,7 @@ struct Restored {
 impl Restored {
     fn begin() -> Restored {
         let origin = coordinator(Cluster::builder());
-        let servers = [0, 1].map(|_| attached(&origin.conninfo(), "10 seconds"));
-        servers.iter().for_each(|server| request_at_least(server, 1000));
-        let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 100)).collect();
-        wait_for_servers(&origin, 2);
+        let (servers, mut seen) = two_servers(&origin);
         let restored = origin.copy();
         seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
         origin.stop(Stop::Immediate);
@@ -129,10 +127,7 @@ fn replaced_coordinator_discards_the_stock() {
 #[test]
 fn restored_dump_grants_once_all_servers_have_reported() {
     let coordinator = coordinator(Cluster::builder());
-    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
-    servers.iter().for_each(|server| request_at_least(server, 1000));
-    let mut seen: Vec<i64> = servers.iter().flat_map(|server| draw(server, 10)).collect();
-    wait_for_servers(&coordinator, 2);
+    let (servers, mut seen) = two_servers(&coordinator);
     let dump = file(&coordinator, "dump.sql");
     run(coordinator.program("pg_dump").args(["-d", "postgres", "--clean", "-f"]).arg(&dump));
     seen.extend(draw(&servers[0], 5000));

@@ -49,6 +49,15 @@ fn draw(server: &Cluster, count: i64) -> Vec<i64> {
     ids(&mut server.client(), &crate::singly(count))
 }
 
+/// Two servers that their coordinator knows, with 1000 values each, and those that they have drawn.
+fn two_servers(coordinator: &Cluster) -> ([Cluster; 2], Vec<i64>) {
+    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
+    servers.iter().for_each(|server| request_at_least(server, 1000));
+    let drawn = servers.iter().flat_map(|server| draw(server, 10)).collect();
+    wait_for_servers(coordinator, 2);
+    (servers, drawn)
+}
+
 /// Draws also while the coordinator waits for reports of servers, which come every 10 seconds.
 fn draw_patiently(server: &Cluster, count: i64) -> Vec<i64> {
     let mut client = server.client();

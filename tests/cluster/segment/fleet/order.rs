@@ -97,7 +97,7 @@ fn value_is_above_all_that_were_drawn_before_on_any_server() {
         drawn
     });
     drawn.sort_by_key(|drawn| drawn.value);
-    // Whatever has a higher value must not have ended before this one began.
+    // No draw of a higher value may have ended before this one began.
     let mut ended_above: Option<&Drawn> = None;
     for draw in drawn.iter().rev() {
         if let Some(above) = ended_above {
