@@ -151,7 +151,7 @@ pub fn not_fenced(name: &str, table: &str, has_shared_fence: bool) -> Report {
     .detail(if has_shared_fence {
         "This transaction fenced with a shared lease. The guard of this table accepts only an exclusive one."
     } else {
-        "This transaction did not call lease_fence(), rolled the fence back, or released the lease."
+        "This transaction has no fence: lease_fence() was not called or was rolled back, or the lease was released."
     })
     .hint(format!("In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name)))
 }

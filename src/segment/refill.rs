@@ -188,7 +188,7 @@ pub fn install(key: TagKey, grant: Grant) {
             ring(index).discard();
         }
         ring(index).install(tenant.handle, range.first, range.count, low_water);
-        // Before the lock is released: sessions wait for this turn.
+        // After the install: a session that sees this turn draws its values.
         if let Some(turn) = turn {
             state.turns.bring(turn.number);
         }

@@ -80,7 +80,7 @@ fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
 fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
     let tag = tag(new)?;
     let is_attached = is_attached(new)?;
-    // Whoever may write rows may not therefore use the connection to the coordinator.
+    // The owner of the database may insert rows. That alone must not give it values of the coordinator.
     let may_attach = !is_attached || fleet::attach::is_allowed(spi::user());
     if !may_attach {
         fleet::errors::not_restored(&tag).warn();

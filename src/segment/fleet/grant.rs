@@ -182,7 +182,7 @@ fn forgets_of_dropped(tag: &str, server: i64) -> bool {
     if servers::report(tag, server).is_empty() {
         segment::errors::unknown(tag).raise();
     }
-    // Whoever creates the tag again reads its servers before or after this transaction.
+    // A transaction that creates the tag again waits for this one, and then finds the server gone.
     store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
     let is_dropped = store::find(tag).is_none();
     if is_dropped {

@@ -154,7 +154,7 @@ impl Stock {
             return (self.retry_at, Need::Leave);
         }
         let report = (self.report_at.max(self.retry_at), Need::Report);
-        // What is left when a turn brings values is discarded.
+        // A turn makes room: it discards the values that are left.
         let values = ring.filter(|ring| ring.has_room || self.is_in_order()).and_then(|ring| {
             if self.demand(ring) > 0 {
                 return Some((self.retry_at, Need::Demand));
