@@ -161,11 +161,12 @@ impl<T: Send + Sync> Locked<T> {
         Some(result)
     }
 
-    /// Works on the value without its lock. For the postmaster after all its children have ended: none can hold it.
+    /// Works on the value without its lock. For the postmaster before its first child, or after its last one: none can
+    /// hold it.
     ///
     /// # Safety
-    /// This process is the only one that is left, and holds no reference to the value.
-    pub unsafe fn after_all_processes<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+    /// This process is the only one of the server, and holds no reference to the value.
+    pub unsafe fn without_other_processes<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: by the above.
         work(unsafe { &mut *self.placed().0 })
     }

@@ -3,10 +3,9 @@
 //! One reading serves for about a microsecond, counted by the processor's own counter, which is cheaper to read. An issue
 //! tolerates a time that old: a process can be interrupted between reading the clock and taking its id anyway.
 
-use super::state::{GENERATORS, State, read as read_clocks};
+use super::state::State;
 use crate::pg::system_clock;
 use crate::settings;
-use idgen_core::clock::Reading;
 use idgen_core::snowflake::Bounds;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -15,58 +14,44 @@ impl State {
     /// issue, ask for [`State::careful_bounds`].
     #[inline]
     pub fn quick_bounds(&self) -> Bounds {
-        let (now_ms, limit_ms) = now_and_limit_ms(self);
         // The early ceiling is before the mark, so that the mark moves before it stops an issue.
-        Bounds { now_ms, limit_ms, ceiling_ms: self.mark.early_ceiling_ms() }
+        bounds(now_ms(self), self.mark.early_ceiling_ms())
     }
 
-    /// The bounds of an issue by the effective clock and the mark itself. Moves nothing: the clock may be outside of the
+    /// The bounds of an issue by the clock and the mark as they are now. Moves nothing: the clock may be outside of the
     /// layout's time, and a mark that was moved there would outlive the correction of the clock.
     pub fn careful_bounds(&self) -> Bounds {
-        if self.effective.is_stale(system_clock::wall_ms()) {
-            self.sample();
-        }
-        // One reading for both, so that limit and time come from the same clock.
-        let reading = read_clocks();
-        Bounds { now_ms: reading.wall_ms(), limit_ms: self.limit_ms(reading), ceiling_ms: self.mark.ceiling_ms() }
+        bounds(self.read_wall_ms(), self.mark.ceiling_ms())
     }
 
-    /// The limit of ids: the wall clock and the drift. Ids that are further ahead go on from there, as fast as time passes.
-    /// If it is due, finds out where they are.
-    fn limit_ms(&self, reading: Reading) -> i64 {
-        if self.effective.claim_lowering(reading) {
-            GENERATORS.shared(|table| table.lower_clock(&self.effective, reading));
+    fn read_wall_ms(&self) -> i64 {
+        let now_ms = system_clock::wall_ms();
+        if self.steps.is_stale(now_ms) {
+            self.sample();
         }
-        (reading.wall_ms() + settings::max_drift_ms()).max(self.effective.now_ms(reading))
+        now_ms
     }
+}
+
+#[inline]
+fn bounds(now_ms: i64, ceiling_ms: i64) -> Bounds {
+    Bounds { now_ms, limit_ms: now_ms + settings::max_drift_ms(), ceiling_ms }
 }
 
 /// The last reading of this process. One thread; atomics only because they are statics.
 static READ_AT: AtomicU64 = AtomicU64::new(0);
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
-static LIMIT_MS: AtomicI64 = AtomicI64::new(0);
 
-/// The time, and the time and the drift, in milliseconds since 1970.
+/// Milliseconds since 1970.
 #[inline]
-fn now_and_limit_ms(state: &State) -> (i64, i64) {
+fn now_ms(state: &State) -> i64 {
     let count = counter::count();
     // A counter that was set back, for example by a live migration, differs by a huge number too.
     if count.is_none_or(|count| count.wrapping_sub(READ_AT.load(Relaxed)) > counter::serves()) {
-        read(state, count);
+        NOW_MS.store(state.read_wall_ms(), Relaxed);
+        READ_AT.store(count.unwrap_or_default(), Relaxed);
     }
-    (NOW_MS.load(Relaxed), LIMIT_MS.load(Relaxed))
-}
-
-fn read(state: &State, count: Option<u64>) {
-    let now_ms = system_clock::wall_ms();
-    if state.effective.is_stale(now_ms) {
-        state.sample();
-    }
-    NOW_MS.store(now_ms, Relaxed);
-    let is_ahead = state.effective.was_ahead();
-    let limit_ms = if is_ahead { state.limit_ms(read_clocks()) } else { now_ms + settings::max_drift_ms() };
-    LIMIT_MS.store(limit_ms, Relaxed);
-    READ_AT.store(count.unwrap_or_default(), Relaxed);
+    NOW_MS.load(Relaxed)
 }
 
 // The processor's counter, where one counts at all times, and how long a reading serves: about a microsecond. A session

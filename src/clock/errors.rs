@@ -6,9 +6,10 @@ use pgrx::prelude::*;
 
 /// The high-water file cannot be used. Generation waits until it can: the next call tries again.
 pub fn high_water(error: FileError) -> Report {
-    let repair = "Restore the file from where it was moved or copied to. It must be this server's own, and not older than \
-                  its last id. If there is none, and the server's clock is past the time of every id issued here, remove \
-                  the directory \"idgen\" from the data directory: ids then begin at the clock.";
+    let repair = "Restore the file from where it was moved or copied to. It must be this server's own. If there is none, \
+                  remove the directory \"idgen\" from the data directory: ids then begin past the label in WAL, seconds \
+                  ahead of the last one. If no label could be written, the server's clock must be past the time of every \
+                  id issued here.";
     let damaged = |message: &str| {
         Report::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, format!("high-water file \"{PATH}\" {message}"))
             .hint(repair)

@@ -35,16 +35,6 @@ impl From<io::Error> for FileError {
 
 /// The newest record; `None` if this server never had a file.
 pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
-    match read_any()? {
-        Some(found) if found.record.system_identifier != system_identifier => {
-            Err(FileError::Foreign(found.record.system_identifier))
-        }
-        found => Ok(found),
-    }
-}
-
-/// The newest record of whichever server. The only way to read it before the server knows its own identifier.
-pub fn read_any() -> Result<Option<Found>, FileError> {
     if !fs::exists(DIRECTORY)? {
         return Ok(None);
     }
@@ -52,13 +42,11 @@ pub fn read_any() -> Result<Option<Found>, FileError> {
         ErrorKind::NotFound => FileError::Missing,
         _ => FileError::Io(error),
     })?;
-    Record::newest(&bytes).map(Some).ok_or(FileError::Damaged)
-}
-
-/// True if the newest record was written in recovery and the server has not issued since: it went down right after its
-/// promotion, and the files that requested recovery are gone.
-pub fn is_of_recovery() -> bool {
-    read_any().is_ok_and(|found| found.is_some_and(|found| found.record.in_recovery))
+    let found = Record::newest(&bytes).ok_or(FileError::Damaged)?;
+    match found.record.system_identifier {
+        own if own == system_identifier => Ok(Some(found)),
+        other => Err(FileError::Foreign(other)),
+    }
 }
 
 /// Creates the file with its first record, durably.

@@ -7,6 +7,7 @@
 //! The mark waits for the label. If no worker can write it, the mark passes it: generation never stops. The check "mark"
 //! of `idgen.status()` reports that.
 
+use super::mark;
 use super::state::{LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::condition_variable::ConditionVariable;
@@ -35,15 +36,15 @@ const PROVIDER: &CStr = c"idgen";
 const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label", connects: true };
 
 impl LabelState {
-    /// No id with this time or a later one is in WAL, unless the mark has passed it.
-    fn until_ms(&self) -> i64 {
+    /// True if the mark may move to this time. Certain for the holder of the file's lock only.
+    pub fn reaches(&self, mark_ms: i64) -> bool {
         // Acquire: a process that reads a label reads one that WAL has.
-        self.until_ms.load(Acquire)
+        self.until_ms.load(Acquire) >= mark_ms
     }
 
-    /// Requests a worker that writes a label past this time, unless one is pending. Not under an LWLock: starting a process
-    /// takes one.
-    fn request(&self, mark_ms: i64) {
+    /// Requests a worker that writes a label past this time, unless one is pending. `allow` runs before it starts. Not under
+    /// an LWLock: starting a process takes one.
+    pub fn request(&self, mark_ms: i64, allow: impl FnOnce()) {
         let (requested_us, now_us) = (self.requested_us.load(Acquire), system_clock::boot_us());
         let pause = if requested_us < 0 { RETRY } else { PATIENCE };
         let is_early = requested_us != 0 && now_us - requested_us.abs() < pause.as_micros() as i64;
@@ -51,8 +52,8 @@ impl LabelState {
             self.wanted_ms.fetch_max(mark_ms, Release);
             return;
         }
-        // Drop what an earlier session wanted: it may have been cancelled, and issued no id.
         self.wanted_ms.store(mark_ms, Release);
+        allow();
         if !WORKER.start_for_database(session::database()) {
             self.fail();
         }
@@ -69,28 +70,30 @@ impl LabelState {
     }
 }
 
-/// True if the mark may move to this time without waiting. Otherwise requests a label past it. For a mark that stops no id.
-pub fn allows(clock: &State, mark_ms: i64) -> bool {
-    let state = &clock.label;
-    if state.until_ms() >= mark_ms {
-        return true;
-    }
-    state.request(mark_ms);
-    state.is_failing.load(Acquire) && !state.is_pending()
+/// This process waits for ids that need a label, or has the label and not moved the mark yet.
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
+
+/// True if the mark may pass the label, because no worker can write one.
+pub fn is_given_up(clock: &State) -> bool {
+    clock.label.is_failing.load(Acquire) && !clock.label.is_pending()
 }
 
-/// The time up to which the mark may move, at least `mark_ms`. Waits until the worker has written a label past that, or has
-/// failed. The wait can be cancelled. Not under an LWLock.
-pub fn bound(clock: &State, mark_ms: i64) -> i64 {
+/// Waits until a label lets the mark move to this time, or no worker can write one: true if the mark may pass the label.
+/// `allow` makes the file allow it. The wait can be cancelled. Not under an LWLock. Call [`keep_ahead`] when the mark has moved.
+pub fn wait_for(clock: &State, mark_ms: i64, allow: impl Fn()) -> bool {
     let state = &clock.label;
     let began = Instant::now();
-    while state.until_ms() < mark_ms {
+    while !state.reaches(mark_ms) {
+        // In each turn, also in one that does not sleep: the caller asks again.
+        check_for_interrupts!();
+        IS_WAITING.store(true, Relaxed);
+        allow();
         clock.moved.prepare_to_sleep();
-        state.request(mark_ms);
+        state.request(mark_ms, || ());
         if began.elapsed() >= PATIENCE {
             state.is_failing.store(true, Release);
         }
-        let is_late = state.until_ms() < mark_ms;
+        let is_late = !state.reaches(mark_ms);
         // The failure may be an old one: the worker that was requested now gets a moment.
         let is_given_up = !state.is_pending() || began.elapsed() >= RETRY;
         let is_failing = state.is_failing.load(Acquire) && is_given_up;
@@ -99,24 +102,45 @@ pub fn bound(clock: &State, mark_ms: i64) -> i64 {
         }
         ConditionVariable::cancel_sleep();
         if is_late && is_failing {
-            return i64::MAX;
+            return true;
         }
     }
-    state.until_ms()
+    false
 }
 
-/// Requests the next label in time, after the mark has moved; logs when the mark has passed the label.
-pub fn keep_ahead(clock: &State) {
-    let (state, mark_ms) = (&clock.label, clock.mark.mark_ms());
-    if MarkLabel::is_due(state.until_ms(), mark_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
-        state.request(mark_ms);
+/// At the end of each transaction. Where it waited for a label, and ended in an error, no id needs that label: it may be as
+/// far ahead as a wrong clock, and a standby that is promoted would begin past it.
+pub fn at_xact_event() {
+    if IS_WAITING.swap(false, Relaxed)
+        && let Some(clock) = STATE.get()
+    {
+        clock.label.wanted_ms.store(i64::MIN, Release);
+        request_if_due(clock);
     }
-    if mark_ms > state.until_ms() && !state.is_passed.swap(true, AcqRel) {
+}
+
+/// After the mark has moved: requests the next label in time, and logs when the mark has passed the label.
+pub fn keep_ahead(clock: &State) {
+    IS_WAITING.store(false, Relaxed);
+    request_if_due(clock);
+    let (state, mark_ms) = (&clock.label, clock.mark.mark_ms());
+    if !state.reaches(mark_ms) && !state.is_passed.swap(true, AcqRel) {
         log!("could not write the high-water mark to WAL: a standby that is promoted now may issue ids again");
     }
     // The worker may have written the label between the two lines above, and found nothing to take back.
-    if mark_ms <= state.until_ms() {
+    if state.reaches(mark_ms) {
         state.is_passed.store(false, Release);
+    }
+}
+
+/// Requests a label if the one in WAL does not cover the next move of the mark, or reaches further than ids need it.
+fn request_if_due(clock: &State) {
+    let state = &clock.label;
+    let needed_ms = clock.mark.mark_ms().max(state.wanted_ms.load(Acquire));
+    let until_ms = state.until_ms.load(Acquire);
+    if MarkLabel::is_due(until_ms, needed_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
+        // The newest record allows a label for its own mark.
+        state.request(needed_ms, || ());
     }
 }
 
@@ -125,18 +149,15 @@ pub fn read() -> Option<MarkLabel> {
     MarkLabel::parse(&security_label::read(PROVIDER)?)
 }
 
-/// Writes the label and returns its time, which is valid once the transaction has committed. It may be before that of an
-/// earlier start: the mark that was read then covers the difference.
-fn write(clock: &State) -> i64 {
-    // Otherwise two workers would update one row.
+/// Writes the label, which is valid once the transaction has committed. It may be before that of an earlier start: the mark
+/// that was read then covers the difference.
+fn write(clock: &State) -> mark::NextLabel {
+    // Otherwise two workers would update one row, in another order than they have chosen its time.
     security_label::lock_catalog();
-    let state = &clock.label;
-    let mark_ms = clock.mark.mark_ms().max(state.wanted_ms.load(Acquire));
-    let reach_ms = MarkLabel::reach_ms(mark_ms, settings::max_drift_ms(), settings::clock_window_ms());
-    let until_ms = reach_ms.max(state.planned_ms.fetch_max(reach_ms, AcqRel));
-    let label = MarkLabel { timeline: recovery::timeline(), until_ms };
+    let next = mark::choose_label(clock);
+    let label = MarkLabel { timeline: recovery::timeline(), until_ms: next.until_ms };
     security_label::write(PROVIDER, Some(&label.to_string()));
-    until_ms
+    next
 }
 
 /// This process has written the label.
@@ -157,18 +178,16 @@ pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
     // A deferrable serializable transaction would wait for others to end.
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
     bgworker::connect(bgworker::database_argument(argument), true);
-    let until_ms = BackgroundWorker::transaction(AssertUnwindSafe(|| write(clock)));
+    let label = BackgroundWorker::transaction(AssertUnwindSafe(|| write(clock)));
+    mark::label_is_committed(clock, &label);
     let state = &clock.label;
-    state.until_ms.fetch_max(until_ms, AcqRel);
     state.is_failing.store(false, Release);
     state.requested_us.store(0, Release);
     IS_DONE.store(true, Relaxed);
     clock.moved.broadcast();
-    let mark_ms = clock.mark.mark_ms();
-    if mark_ms > state.until_ms() {
-        // The mark moved past the label while this process wrote it.
-        state.request(mark_ms);
-    } else if state.is_passed.swap(false, AcqRel) {
+    // While this process wrote the label, the mark may have passed it, or the ids that wanted it may have been given up.
+    request_if_due(clock);
+    if state.reaches(clock.mark.mark_ms()) && state.is_passed.swap(false, AcqRel) {
         log!("wrote the high-water mark to WAL again: standbys know it");
     }
 }

@@ -5,18 +5,19 @@
 //! after the lock is released.
 
 use super::file::{self, FileError};
-use super::state::{FILE, GENERATORS, STATE, State, Written, read};
+use super::state::{FILE, GENERATORS, STATE, State, Written};
 use super::{errors, label, recovery};
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::recovery as pg_recovery;
 use crate::pg::wait_event::WaitEvent;
 use crate::settings;
 use idgen_core::clock::Target;
+use idgen_core::clock::label::MarkLabel;
 use idgen_core::clock::record::Record;
 use idgen_core::clock::start::Evidence;
 use pgrx::prelude::*;
 use std::io;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// Reads the file, unless a process has since the server started. `now_ms` is the time of the id that is about to be
@@ -28,7 +29,7 @@ pub fn ensure_begun(now_ms: Option<i64>) {
         return;
     }
     // Before the lock: this reads other files and a catalog, may run a query, and may raise.
-    let evidence = recovery::whole_evidence(state);
+    let evidence = recovery::evidence(state);
     let layout = settings::canonical_layout();
     let mut begun = None;
     let begin = |written: &mut Written| {
@@ -49,7 +50,10 @@ pub fn ensure_begun(now_ms: Option<i64>) {
     let outcome = alone(state, |state| !state.is_ready.load(Acquire), begin);
     match begun {
         Some(None) => {
-            log!("there is no high-water file \"{}\" yet: ids begin at the clock and the last checkpoint", file::PATH);
+            log!(
+                "there is no high-water file \"{}\" yet: ids begin past the label in WAL, or at the clock and the last checkpoint",
+                file::PATH
+            );
         }
         Some(Some(before)) if before != layout => {
             state.is_layout_changed.store(true, Relaxed);
@@ -66,9 +70,12 @@ pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
     let is_needed = |state: &State| state.mark.mark_ms() <= time_ms;
     let target = Target::past(limit_ms, settings::clock_window_ms());
     while is_needed(state) {
-        // Before the lock: this may wait for another process.
-        label::bound(state, target.mark_ms);
-        let outcome = alone(state, is_needed, |written| write_and_publish(state, written, target));
+        // Before the lock: this may wait for another process. Tested again under it, because a label can be lowered.
+        let may_pass = wait_for_label(state, target.mark_ms);
+        let outcome = alone(state, is_needed, |written| match may_pass || state.label.reaches(target.mark_ms) {
+            true => write_and_publish(state, written, target),
+            false => Ok(()),
+        });
         outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
     }
     label::keep_ahead(state);
@@ -82,12 +89,15 @@ pub fn tend(state: &State, limit_ms: i64) {
         return;
     }
     let target = Target::past(limit_ms, settings::clock_window_ms());
-    if !label::allows(state, target.mark_ms) {
+    // idgen.status() shows a failure of the file now; it is an error when ids reach the mark.
+    let may_move = |state: &State| state.label.reaches(target.mark_ms) || label::is_given_up(state);
+    if !may_move(state) {
+        let allow = || FILE.try_exclusive(|written| _ = allow_label(state, written, target.mark_ms));
+        state.label.request(target.mark_ms, || _ = allow());
         return;
     }
     let moved = FILE.try_exclusive(|written| {
-        if is_due(state) {
-            // idgen.status() shows a failure now; it is an error when ids reach the mark.
+        if is_due(state) && may_move(state) {
             let _ = write_and_publish(state, written, target);
         }
     });
@@ -95,6 +105,34 @@ pub fn tend(state: &State, limit_ms: i64) {
         state.moved.broadcast();
         label::keep_ahead(state);
     }
+}
+
+/// Waits until a label lets the mark move to this time, or no worker can write one: true if the mark may pass the label.
+fn wait_for_label(state: &State, mark_ms: i64) -> bool {
+    let is_needed = |state: &State| !is_label_allowed(state, mark_ms);
+    label::wait_for(state, mark_ms, || {
+        let outcome = alone(state, is_needed, |written| allow_label(state, written, mark_ms));
+        outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
+    })
+}
+
+fn is_label_allowed(state: &State, mark_ms: i64) -> bool {
+    state.label.allowed_ms.load(Acquire) >= reach_ms(mark_ms)
+}
+
+/// Makes the file allow a label for this mark. The process that requests the label does it, so that the worker writes no file
+/// and the caller gets the error of one.
+fn allow_label(state: &State, written: &mut Written, mark_ms: i64) -> Result<(), FileError> {
+    if !is_label_allowed(state, mark_ms) {
+        written.latest_label_ms = written.latest_label_ms.max(reach_ms(mark_ms));
+        write(state, written, known_mark_ms(state))?;
+    }
+    Ok(())
+}
+
+/// The mark, or the floor before the first mark of a server.
+fn known_mark_ms(state: &State) -> i64 {
+    if state.mark.is_known() { state.mark.mark_ms() } else { GENERATORS.shared(|table| table.floor_ms()) }
 }
 
 /// The wait for another process that writes the file.
@@ -107,6 +145,8 @@ fn alone(
     mut work: impl FnMut(&mut Written) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     while is_needed(state) {
+        // In each turn, also in one that does not sleep: the caller asks again.
+        check_for_interrupts!();
         // Before the lock is tried, or a wakeup is lost.
         state.moved.prepare_to_sleep();
         let done = FILE.try_exclusive(|written| {
@@ -140,10 +180,11 @@ fn begin_at_floor(
     // A file with a damaged record also needs the clock.
     let wall_ms = now_ms.unwrap_or(if found.is_some() { evidence.wall_ms } else { i64::MIN });
     let floor_ms = Evidence { wall_ms, ..*evidence }.floor_ms(found.as_ref());
-    let reading = read();
-    let is_promised = !evidence.recovered && found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms);
+    let is_promised = found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms && !found.record.in_recovery)
+        && !evidence.is_replayed;
+    written.latest_label_ms = evidence.label_ms.unwrap_or(i64::MIN);
     GENERATORS.exclusive(|table| {
-        table.raise_floor(floor_ms, &state.effective, reading);
+        table.raise_floor(floor_ms);
         if is_promised && found.is_some() {
             state.mark.publish(Target::at(floor_ms));
         }
@@ -152,6 +193,7 @@ fn begin_at_floor(
         return Ok((None, is_promised));
     };
     written.turn = found.record.turn;
+    state.label.allowed_ms.store(found.record.latest_label_ms, Release);
     Ok((Some(found.record.layout), is_promised))
 }
 
@@ -163,19 +205,50 @@ fn write_and_publish(state: &State, written: &mut Written, target: Target) -> Re
     Ok(())
 }
 
-/// During recovery: keeps the mark in the file past what was replayed. Nothing is issued then, and the mark of this server
-/// stays unknown.
-pub fn follow(state: &State) -> Result<(), FileError> {
-    let evidence = recovery::evidence();
-    let followed = FILE.try_exclusive(|written| {
-        let newest = file::read(pg_recovery::system_identifier())?.map(|found| found.record);
-        if let Some(mark_ms) = evidence.followed_ms(newest.as_ref().map(|record| record.mark_ms)) {
-            written.turn = newest.map_or(0, |record| record.turn);
-            write(state, written, mark_ms)?;
+/// Writes down that this start replays another server's WAL: the mark is older than the data. In the postmaster before
+/// recovery begins. A file with a damaged record says as much by that, and keeps its records.
+pub fn note_recovery(written: &mut Written) -> Result<(), FileError> {
+    match file::read(pg_recovery::system_identifier())? {
+        Some(found) if !found.record.in_recovery && !found.other_is_damaged => {
+            let record = Record { turn: found.record.turn + 1, in_recovery: true, ..found.record };
+            Ok(file::write(&record, written)?)
         }
-        Ok(())
+        _ => Ok(()),
+    }
+}
+
+/// A label that is about to be written.
+pub struct NextLabel {
+    pub until_ms: i64,
+    number: u64,
+}
+
+/// Chooses the time of the next label: as far as the mark, and the ids that wait, need it and the file allows it. A label that
+/// goes back, because ids were not issued after all, limits the mark from here on.
+pub fn choose_label(state: &State) -> NextLabel {
+    FILE.exclusive(|written| {
+        let needed_ms = known_mark_ms(state).max(state.label.wanted_ms.load(Acquire));
+        let until_ms = reach_ms(needed_ms).min(state.label.allowed_ms.load(Acquire));
+        written.latest_label_ms = written.latest_label_ms.max(until_ms);
+        state.label.until_ms.fetch_min(until_ms, AcqRel);
+        written.labels += 1;
+        NextLabel { until_ms, number: written.labels }
+    })
+}
+
+/// After the commit of this label, unless another worker has chosen the next one: that one says how far the mark may go.
+pub fn label_is_committed(state: &State, label: &NextLabel) {
+    FILE.exclusive(|written| {
+        if written.labels == label.number {
+            written.latest_label_ms = label.until_ms;
+            state.label.until_ms.store(label.until_ms, Release);
+        }
     });
-    followed.unwrap_or(Ok(()))
+}
+
+/// How far a label for this mark reaches.
+fn reach_ms(mark_ms: i64) -> i64 {
+    MarkLabel::reach_ms(mark_ms, settings::max_drift_ms(), settings::clock_window_ms())
 }
 
 /// Makes all ids begin at this time or later, durably before they do.
@@ -184,10 +257,10 @@ pub fn raise_to(floor_ms: i64) {
     let mut is_raised = false;
     while !is_raised {
         // Before the lock: this may wait for another process, and another floor may be raised at the same time.
-        let bound_ms = label::bound(state, target_above(state, floor_ms).mark_ms);
+        let may_pass = wait_for_label(state, target_above(state, floor_ms).mark_ms);
         let raise = |written: &mut Written| {
             let target = target_above(state, floor_ms);
-            if target.mark_ms <= bound_ms {
+            if may_pass || state.label.reaches(target.mark_ms) {
                 raise(state, written, floor_ms, target)?;
                 is_raised = true;
             }
@@ -211,30 +284,31 @@ fn raise(state: &State, written: &mut Written, floor_ms: i64, target: Target) ->
     if is_past {
         write(state, written, target.mark_ms)?;
     }
-    let reading = read();
     GENERATORS.exclusive(|table| {
         if is_past {
             state.mark.publish(target);
         }
-        table.raise_floor(floor_ms, &state.effective, reading);
+        table.raise_floor(floor_ms);
     });
     Ok(())
 }
 
-/// Writes the record that follows the newest. A failed write is repeated at the same place, because only a whole record
-/// counts as a turn.
+/// Writes the record that follows the newest. It allows the next label too, so that the worker need not write. A failed
+/// write is repeated at the same place, because only a whole record counts as a turn.
 fn write(state: &State, written: &mut Written, mark_ms: i64) -> io::Result<()> {
     let record = Record {
         turn: written.turn + 1,
         mark_ms,
         system_identifier: pg_recovery::system_identifier(),
-        in_recovery: pg_recovery::is_in_progress(),
+        in_recovery: false,
+        latest_label_ms: written.latest_label_ms.max(reach_ms(mark_ms)),
         layout: settings::canonical_layout(),
     };
     let began = Instant::now();
     let outcome = file::write(&record, written);
     state.last_error.store(outcome.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)), Relaxed);
     outcome?;
+    state.label.allowed_ms.store(record.latest_label_ms, Release);
     state.writes.fetch_add(1, Relaxed);
     state.write_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
     Ok(())
@@ -252,9 +326,9 @@ pub fn at_exit(code: i32) {
         return;
     }
     // SAFETY: the postmaster gives up shared memory when its children have ended.
-    let exact_ms = unsafe { GENERATORS.after_all_processes(|table| table.unused_from_ms()) };
+    let exact_ms = unsafe { GENERATORS.without_other_processes(|table| table.unused_from_ms()) };
     // SAFETY: as above.
-    if let Err(error) = unsafe { FILE.after_all_processes(|written| write(state, written, exact_ms)) } {
+    if let Err(error) = unsafe { FILE.without_other_processes(|written| write(state, written, exact_ms)) } {
         log!("could not write \"{}\" at shutdown; the next start uses the last record: {error}", file::PATH);
     }
 }

@@ -4,13 +4,13 @@
 //! it ([`on_lease_end_reached`]).
 
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::{latch, xact};
+use crate::pg::{latch, system_clock, xact};
 use crate::settings;
 use crate::shmem;
-use idgen_core::clock::{NS_PER_MS, Obstacle};
+use idgen_core::clock::{Obstacle, US_PER_MS};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
-use state::{FILE, read};
+use state::FILE;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -46,25 +46,25 @@ impl State {
     pub fn lease_end_ms(&self) -> i64 {
         self.mark.lease_end_ms()
     }
+}
 
-    /// Sleeps until the limit of ids is at least this, outside of any lock. Raises when the statement is cancelled.
-    pub fn wait_for_limit(&self, limit_ms: i64) {
-        loop {
-            let reading = read();
-            let by_wall_ns = (limit_ms - settings::max_drift_ms()).saturating_mul(NS_PER_MS) - reading.wall_ns;
-            let by_ids_ns = limit_ms.saturating_mul(NS_PER_MS) - self.effective.now_ns(reading);
-            let left_ns = by_wall_ns.min(by_ids_ns);
-            if left_ns <= 0 {
-                return;
-            }
-            latch::sleep(Duration::from_nanos(left_ns as u64), &LIMIT_WAIT);
-            check_for_interrupts!();
+/// Sleeps until the limit of ids is at least this, or until this time of CLOCK_BOOTTIME in microseconds, outside of any lock.
+/// Raises when the statement is cancelled.
+pub fn wait_for_limit(limit_ms: i64, until_us: i64) {
+    loop {
+        // In each turn, also in one that does not sleep: the caller asks again.
+        check_for_interrupts!();
+        let wanted_us = (limit_ms - settings::max_drift_ms()).saturating_mul(US_PER_MS);
+        let by_wall_us = wanted_us.saturating_sub(system_clock::wall_us());
+        let left_us = by_wall_us.min(until_us.saturating_sub(system_clock::boot_us()));
+        if left_us <= 0 {
+            return;
         }
+        latch::sleep(Duration::from_micros(left_us as u64), &LIMIT_WAIT);
     }
 }
 
-/// The next limit of ids that have reached `reached_ms` within these bounds. Not the limit of the bounds: the effective
-/// clock may still be where a wrong wall clock was.
+/// The next limit of ids that have reached `reached_ms` within these bounds.
 fn next_limit_ms(bounds: &Bounds, reached_ms: i64) -> i64 {
     reached_ms.max(bounds.now_ms + settings::max_drift_ms())
 }
@@ -89,13 +89,13 @@ pub fn confine<R>(
     lease_end_ms: i64,
     publish: impl FnOnce() -> R,
 ) -> Option<R> {
-    let (state, reading) = (STATE.require(), read());
+    let state = STATE.require();
     GENERATORS.exclusive(|table| {
         if !condition() {
             return None;
         }
         // First: a process that sees the new end must see that tenancies under the old worker id have ended.
-        table.restart_at(first_ms, &state.effective, reading);
+        table.restart_at(first_ms);
         state.mark.set_lease_end(lease_end_ms);
         // Last: a process that waits for another end reads what is published.
         Some(publish())
@@ -116,6 +116,10 @@ pub fn confine_to_nothing_at_start() {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&STATE, &FILE, &GENERATORS]);
-    shmem::at_startup(|| xact::at_exit(mark::at_exit));
-    recovery::register_worker();
+    shmem::at_startup(|| {
+        recovery::begin();
+        xact::at_exit(mark::at_exit);
+    });
+    // In the postmaster, from which all processes inherit it.
+    xact::on_xact_event(|_| label::at_xact_event());
 }

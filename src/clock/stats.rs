@@ -3,7 +3,7 @@
 use super::file;
 use super::state::{GENERATORS, STATE, days, read};
 use crate::pg::{system_clock, timestamp};
-use idgen_core::clock::NS_PER_MS;
+use crate::settings;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::io;
@@ -30,12 +30,12 @@ fn stat_get_clock() -> TableIterator<
     ),
 > {
     let rows = STATE.get().map(|state| {
-        let (steps, largest_ns) = state.effective.steps();
+        let (steps, largest_us) = state.steps.backward();
         (
             mark_ms().and_then(timestamp::from_ms),
             timestamp::interval_of_us(lead_ms().saturating_mul(1000)),
             steps as i64,
-            timestamp::interval_of_us(largest_ns / 1000),
+            timestamp::interval_of_us(largest_us),
             state.writes.load(Relaxed) as i64,
             timestamp::interval_of_us(state.write_us.load(Relaxed) as i64),
         )
@@ -54,21 +54,18 @@ fn lead_ms() -> i64 {
     reached_ms.saturating_sub(system_clock::wall_ms()).max(0)
 }
 
-/// How far the wall clock is behind the times of ids. The effective clock counts only as far as ids have reached it: it is
-/// not lowered while no id is issued.
+/// How far the wall clock is behind the times of ids; 0 if they are ahead by no more than a burst can take them.
 pub fn behind_ms() -> i64 {
-    let Some(state) = STATE.get() else {
-        return 0;
-    };
-    let reading = read();
-    let behind_ms = (state.effective.now_ns(reading) - reading.wall_ns) / NS_PER_MS;
-    behind_ms.min(lead_ms())
+    match STATE.get().map_or(0, |_| lead_ms()) {
+        lead_ms if lead_ms > settings::max_drift_ms() => lead_ms,
+        _ => 0,
+    }
 }
 
 /// The steps far forward that the wall clock has not taken back: how many, and by how many days in all.
 pub fn far_forward() -> Option<(u64, i64)> {
-    let forward = STATE.get()?.effective.far_forward(read())?;
-    Some((forward.steps, days(forward.by_ns)))
+    let forward = STATE.get()?.steps.far_forward(read())?;
+    Some((forward.steps, days(forward.by_us)))
 }
 
 /// The error of the last write of the mark, with the file's path.
@@ -91,7 +88,7 @@ pub fn is_layout_changed() -> bool {
 
 pub fn reset() {
     if let Some(state) = STATE.get() {
-        state.effective.reset_steps();
+        state.steps.reset();
         state.writes.store(0, Relaxed);
         state.write_us.store(0, Relaxed);
     }

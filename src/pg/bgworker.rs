@@ -26,7 +26,7 @@ pub struct Worker {
     /// In `pg_stat_activity.backend_type`.
     pub name: &'static str,
     pub function: &'static str,
-    /// True if it calls [`connect`] or [`connect_by_name`].
+    /// True if it calls [`connect`].
     pub connects: bool,
 }
 
@@ -82,13 +82,6 @@ pub fn connect(database: u32, to_any: bool) {
     let flags = if to_any { pg_sys::BGWORKER_BYPASS_ALLOWCONN } else { 0 };
     // SAFETY: once, in a background worker.
     unsafe { pg_sys::BackgroundWorkerInitializeConnectionByOid(database.into(), pg_sys::InvalidOid, flags) };
-}
-
-/// Connects to a database by its name as the bootstrap superuser, once. A failure ends the process.
-pub fn connect_by_name(database: &CStr) {
-    let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
-    // SAFETY: once, in a background worker; null: as the bootstrap superuser.
-    unsafe { pg_sys::BackgroundWorkerInitializeConnection(database.as_ptr(), std::ptr::null(), flags) };
 }
 
 /// Sets a variable of this process, whatever is configured for the database.

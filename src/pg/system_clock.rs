@@ -5,34 +5,26 @@ use std::fs::read_to_string;
 use std::io;
 use std::sync::OnceLock;
 
-const NS_PER_MS: i64 = 1_000_000;
-
-/// Nanoseconds since 1970 on the wall clock, which can step.
-#[inline]
-pub fn wall_ns() -> i64 {
-    gettime(libc::CLOCK_REALTIME)
+/// Microseconds since 1970 on the wall clock, which can step.
+pub fn wall_us() -> i64 {
+    us(gettime(libc::CLOCK_REALTIME))
 }
 
 /// Milliseconds since 1970 on the wall clock.
 #[inline]
 pub fn wall_ms() -> i64 {
-    wall_ns() / NS_PER_MS
+    ms(gettime(libc::CLOCK_REALTIME))
 }
 
 /// The wall clock in milliseconds at the kernel's last tick, up to 10 ms ago: a fraction of the cost of [`wall_ms`].
 #[inline]
 pub fn coarse_wall_ms() -> i64 {
-    gettime(libc::CLOCK_REALTIME_COARSE) / NS_PER_MS
+    ms(gettime(libc::CLOCK_REALTIME_COARSE))
 }
 
-/// Nanoseconds since the machine started, suspend included. This clock never steps.
-pub fn boot_ns() -> i64 {
-    gettime(libc::CLOCK_BOOTTIME)
-}
-
-/// Microseconds since the machine started.
+/// Microseconds since the machine started, suspend included. This clock never steps.
 pub fn boot_us() -> i64 {
-    boot_ns() / 1000
+    us(gettime(libc::CLOCK_BOOTTIME))
 }
 
 /// Identifies CLOCK_BOOTTIME as this process reads it: the boot of the machine, and the offset of the time namespace.
@@ -60,11 +52,22 @@ pub fn wall_time_of_boot_us(us: i64) -> Option<TimestampWithTimeZone> {
     TimestampWithTimeZone::try_from(time).ok().filter(|_| !matches!(time, i64::MIN | i64::MAX))
 }
 
+// Not in nanoseconds: 64 bits of them end in 2262, and a wall clock that is set wrong can be past that.
+
+fn us(time: libc::timespec) -> i64 {
+    time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+}
+
 #[inline]
-fn gettime(clock: libc::clockid_t) -> i64 {
+fn ms(time: libc::timespec) -> i64 {
+    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+}
+
+#[inline]
+fn gettime(clock: libc::clockid_t) -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // Straight to libc, which reads the clock without a system call; pgrx would guard PostgreSQL's own function.
     // SAFETY: the pointer is to a local that outlives the call. It cannot fail: every Linux has these clocks.
     unsafe { libc::clock_gettime(clock, &mut now) };
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
+    now
 }

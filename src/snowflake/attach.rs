@@ -5,6 +5,7 @@ use crate::clock::{self, GENERATORS};
 use crate::error;
 use crate::pg::{session, system_clock};
 use crate::text_cache::TextCache;
+use idgen_core::clock::US_PER_MS;
 use idgen_core::generator::{Generator, GeneratorHandle};
 use idgen_core::layout::{Layout, Node, time_text};
 use idgen_core::snowflake::{IdSpace, Issue};
@@ -22,6 +23,13 @@ pub struct AttachedGenerator {
     /// The worker id and datacenter id of the ids, until the tenancy of the handle ends.
     pub node: Node,
     pub index: usize,
+}
+
+impl AttachedGenerator {
+    /// As [`Generator::open_tick`], now.
+    pub fn open_tick(&self) -> Result<(), i64> {
+        self.generator.open_tick(i64::from(self.layout.unit_ms()) * US_PER_MS, system_clock::boot_us())
+    }
 }
 
 /// Raises 55000 without preload or without a worker id, 25006 on a standby, and 22003 if the layout has no id for this
@@ -63,15 +71,16 @@ fn find(clock: &'static clock::State, layout: Layout) -> Option<AttachedGenerato
 /// generator, and a clock by which no id is issued moves no mark.
 fn begin(clock: &clock::State, layout: &Layout, space: &IdSpace) {
     let bounds = clock.careful_bounds();
-    let answer = space.next(0, 1, &bounds);
-    if answer != Issue::BeforeEpoch {
-        refuse_outside(layout, answer);
-        clock::ensure_begun(Some(bounds.now_ms));
-        return;
+    match space.next(0, 1, &bounds) {
+        // The clock may have been set back. Ids then continue from where they are.
+        Issue::BeforeEpoch => clock::ensure_begun(None),
+        answer => {
+            refuse_outside(layout, answer);
+            clock::ensure_begun(Some(bounds.now_ms));
+        }
     }
-    // The clock may have been set back. Ids then continue from a mark past the epoch.
-    clock::ensure_begun(None);
-    refuse_outside(layout, space.next(0, 1, &clock.careful_bounds()));
+    let free = GENERATORS.shared(|table| table.free_slot(space));
+    refuse_outside(layout, space.next(free, 1, &bounds));
 }
 
 /// The layouts whose end this session was warned about.
@@ -95,6 +104,6 @@ pub fn refuse_outside(layout: &Layout, answer: Issue) {
     match answer {
         Issue::BeforeEpoch => errors::before_epoch(layout, system_clock::wall_ms()).raise(),
         Issue::Exhausted => errors::exhausted(layout).raise(),
-        Issue::Issued(_) | Issue::Wait { .. } | Issue::Reserve { .. } => {}
+        Issue::Issued(_) | Issue::Wait { .. } | Issue::Ahead { .. } | Issue::Reserve { .. } => {}
     }
 }

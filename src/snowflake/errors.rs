@@ -2,6 +2,7 @@
 
 use crate::pg::ereport::Report;
 use crate::settings;
+use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::{IdError, Layout, LayoutError, NodeError, PRESETS, time_text};
 use idgen_core::text::{FORMATS, TextError};
 use pgrx::prelude::*;
@@ -46,6 +47,16 @@ pub fn observed_too_far_ahead(id: i64, time_ms: i64) -> Report {
     )
     .detail(format!("Its time is {}. All later ids of this server would begin there.", time_text(time_ms)))
     .hint("Check the id and its layout. If both are right, pass force => true.")
+}
+
+/// Ids could never fall back to a clock that ends before them.
+pub fn observed_beyond_clocks(id: i64, time_ms: i64) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+        format!("id \"{id}\" is later than any time of the server's clock"),
+    )
+    .detail(format!("Its time is {}. The clock ends at {}.", time_text(time_ms), time_text(LATEST_MS)))
+    .hint("Check the id and its layout.")
 }
 
 pub fn before_epoch(layout: &Layout, now_ms: i64) -> Report {

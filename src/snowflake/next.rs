@@ -8,6 +8,7 @@
 use super::attach::{AttachedGenerator, attach, refuse_outside, warn_of_end};
 use super::{earliest_draw, layouts, node};
 use crate::args;
+use crate::clock;
 use crate::pg::call_site::CallSite;
 use crate::pg::srf;
 use crate::settings;
@@ -128,8 +129,11 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     leave_generator();
     // A long statement gets here once in each `idgen.clock_window`.
     node::follow_settings();
+    // Ids ahead of the limit may begin the tick of this time.
+    let mut opened_ms = i64::MIN;
     loop {
-        let bounds = attached.clock.careful_bounds();
+        let mut bounds = attached.clock.careful_bounds();
+        bounds.limit_ms = bounds.limit_ms.max(opened_ms);
         announce_draw(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
@@ -139,7 +143,11 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
                 warn_of_end(&attached.layout, bounds.now_ms);
                 return run;
             }
-            Ok(Issue::Wait { time_ms }) => wait(attached, time_ms),
+            Ok(Issue::Wait { time_ms }) => wait(attached, time_ms, i64::MAX),
+            Ok(Issue::Ahead { time_ms }) => match attached.open_tick() {
+                Ok(()) => opened_ms = time_ms,
+                Err(again_us) => wait(attached, time_ms, again_us),
+            },
             Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.make_room(&bounds, (first_ms, last_ms)),
             Ok(answer) => refuse_outside(&attached.layout, answer),
             Err(Ended) => *attached = attach(attached.layout),
@@ -147,12 +155,13 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     }
 }
 
-fn wait(attached: &AttachedGenerator, time_ms: i64) {
+/// Waits for the limit to be at this time, or for this time of CLOCK_BOOTTIME in microseconds.
+fn wait(attached: &AttachedGenerator, limit_ms: i64, until_us: i64) {
     let counters = &COUNTERS.require()[attached.index];
     let began = Instant::now();
     // Counted before the wait, so that a cancelled wait counts.
     counters.waits.fetch_add(1, Relaxed);
-    attached.clock.wait_for_limit(time_ms);
+    clock::wait_for_limit(limit_ms, until_us);
     counters.wait_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
 }
 

@@ -5,6 +5,7 @@ use crate::clock;
 use crate::error;
 use crate::pg::datum::Text;
 use crate::pg::{system_clock, timestamp};
+use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
 
@@ -12,8 +13,8 @@ use pgrx::prelude::*;
 const MAX_LEAD_MS: i64 = 86_400_000;
 
 /// Makes all ids of this server, in every layout, begin after an id of `idgen.layout`. Returns the time where they begin.
-/// STRICT. Raises 55000 without preload, 25006 on a standby, 22003 for an id outside of the layout, and 22023 for an id more
-/// than a day ahead of the clock, unless `force` is true.
+/// STRICT. Raises 55000 without preload, 25006 on a standby, 22003 for an id outside of the layout or later than any clock,
+/// and 22023 for an id more than a day ahead of the clock, unless `force` is true.
 #[pg_extern(sql = "CREATE FUNCTION snowflake_observe(id bigint, force boolean DEFAULT false) RETURNS timestamptz \
            VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn snowflake_observe(id: i64, force: bool) -> TimestampWithTimeZone {
@@ -35,6 +36,9 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
     let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
+    if floor_ms > LATEST_MS {
+        errors::observed_beyond_clocks(id, parts.time_ms).raise();
+    }
     if !force && floor_ms > system_clock::wall_ms() + MAX_LEAD_MS {
         errors::observed_too_far_ahead(id, parts.time_ms).raise();
     }

@@ -3,8 +3,8 @@
 //! The crate reads no clock, does no I/O and knows no PostgreSQL. Callers pass the time, the rows and the limits, and get
 //! a decision as a value. The extension reads settings, clocks and shared memory, calls this crate and acts on the result.
 //!
-//! Imports between modules: layout from snowflake; generator from snowflake, layout and clock; generator and segment
-//! from tenancy; public_id from text; worker from coordinator. The other modules import nothing of each other.
+//! Imports between modules: layout from snowflake; generator from snowflake and layout; generator and segment from
+//! tenancy; public_id from text; worker from coordinator. The other modules import nothing of each other.
 
 pub mod clock;
 pub mod coordinator;
@@ -31,7 +31,7 @@ mod sync {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::{EffectiveClock, Mark};
+    use crate::clock::{ClockSteps, Mark};
     use crate::generator::Generator;
     use crate::segment::Ring;
 
@@ -40,7 +40,7 @@ mod tests {
         fn lines<T>() -> (usize, usize) {
             (size_of::<T>(), align_of::<T>())
         }
-        let all = [lines::<Generator>(), lines::<EffectiveClock>(), lines::<Mark>()];
+        let all = [lines::<Generator>(), lines::<ClockSteps>(), lines::<Mark>()];
         assert_eq!(all, [(128, 128); 3]);
         // Its ranges need more lines. Draws read them, and installs are rare.
         assert_eq!(lines::<Ring>(), (512, 128));

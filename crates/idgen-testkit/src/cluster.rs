@@ -50,13 +50,18 @@ impl Cluster {
     }
 
     /// Starts a server on the data directory in `dir`.
-    pub(crate) fn new(dir: TempDir, bin_dir: PathBuf, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
+    pub(crate) fn new(dir: TempDir, bin_dir: PathBuf, settings: Settings, clock: Option<FakeClock>) -> Cluster {
+        let cluster = Cluster::stopped(dir, bin_dir, settings, clock);
+        cluster.start_again();
+        cluster
+    }
+
+    /// The same, without the start.
+    pub(crate) fn stopped(dir: TempDir, bin_dir: PathBuf, mut settings: Settings, clock: Option<FakeClock>) -> Cluster {
         settings.set("unix_socket_directories", &dir.path().to_string_lossy());
         settings.set("port", PORT);
         let state = State { settings, environment: Vec::new(), postmaster: None };
-        let cluster = Cluster { dir, bin_dir, clock, state: Mutex::new(state) };
-        cluster.start_again();
-        cluster
+        Cluster { dir, bin_dir, clock, state: Mutex::new(state) }
     }
 }
 
@@ -66,18 +71,33 @@ impl Cluster {
         self.try_start().unwrap_or_else(|report| panic!("the server did not start\n{report}"));
     }
 
-    /// Starts the stopped server. If it does not come up, the error has the lines that it logged.
-    pub fn try_start(&self) -> Result<(), String> {
+    /// Starts the stopped server and returns at once. One that recovers may accept no connections.
+    pub fn spawn(&self) {
         let mut state = self.state();
         assert!(state.postmaster.is_none(), "the server is running");
         state.settings.write(&self.data_dir());
-        let logged_before = self.log().len();
         let mut command = self.program("postgres");
         if let Some(clock) = &self.clock {
             clock.apply_to(&mut command);
         }
         command.envs(state.environment.iter().map(|(name, value)| (name, value)));
-        let postmaster = state.postmaster.insert(Postmaster::spawn(command, &self.data_dir(), &self.log_file()));
+        state.postmaster = Some(Postmaster::spawn(command, &self.data_dir(), &self.log_file()));
+    }
+
+    /// Waits until a server that was started has exited by itself.
+    pub fn wait_until_exited(&self) {
+        let mut state = self.state();
+        let postmaster = state.postmaster.as_mut().expect("the server is running");
+        assert!(poll(PATIENCE, || postmaster.exit_status()).is_some(), "it still runs\n{}", self.log_tail());
+        state.postmaster = None;
+    }
+
+    /// Starts the stopped server. If it does not come up, the error has the lines that it logged.
+    pub fn try_start(&self) -> Result<(), String> {
+        let logged_before = self.log().len();
+        self.spawn();
+        let mut state = self.state();
+        let postmaster = state.postmaster.as_mut().expect("the server was started");
         let outcome = poll(PATIENCE, || match postmaster.exit_status() {
             Some(status) => Some(Err(format!("it exited with {status}"))),
             None => self.try_client().ok().map(|_| Ok(())),

@@ -43,6 +43,16 @@ impl Cluster {
         Cluster::new(dir, self.bin_dir().to_owned(), self.settings(), None)
     }
 
+    /// A stopped server with the settings of this one, a clock of its own, and a copy of a data directory: a backup that is
+    /// about to be restored.
+    pub fn restored(&self, backup: &Path) -> Cluster {
+        let dir = private_dir();
+        let data = dir.path().join("data");
+        run(self.program("/bin/cp").args(["-a", "--reflink=auto"]).arg(backup).arg(&data));
+        let clock = FakeClock::new(dir.path());
+        Cluster::stopped(dir, self.bin_dir().to_owned(), self.settings(), Some(clock))
+    }
+
     /// Rewinds this stopped server with pg_rewind to the point where its history and that of `primary` diverge, and starts
     /// it as a standby. It needs `wal_log_hints`.
     pub fn rewind_to(&self, primary: &Cluster) {

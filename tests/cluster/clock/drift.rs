@@ -92,6 +92,61 @@ fn bursts_between_clean_restarts_do_not_add_up() {
     }
 }
 
+/// A layout with long ticks draws one id before each restart.
+#[test]
+fn clean_restarts_add_no_lead_of_a_longer_tick() {
+    let cluster = cluster("0");
+    for _ in 0..rounds(4, 40) {
+        execute(&mut cluster.client(), "SELECT snowflake_next('seconds')");
+        cluster.restart();
+    }
+    let lead_ms = draw_one(&mut cluster.client(), "snowflake").lead_ms;
+    assert!(lead_ms <= GRAIN_MS, "{lead_ms} ms ahead");
+}
+
+/// The same lead costs the same, whatever it is from. The time limits are far below the lead.
+#[test]
+fn ids_ahead_continue_at_once_when_the_limit_drops() {
+    for back_ms in [0, 15_000] {
+        let cluster = builder().conf("idgen.max_drift", "20s").start_with_extension();
+        let mut client = cluster.client();
+        execute(&mut client, &format!("SELECT count(*) FROM snowflake_next_many({}, '{LAYOUT}')", 19 * PER_SECOND));
+        match back_ms {
+            0 => {
+                cluster.set_conf("idgen.max_drift", "1s");
+                cluster.reload();
+            }
+            _ => cluster.clock().set_offset_ms(-back_ms),
+        }
+        let mut client = cluster.client();
+        execute(&mut client, "SET statement_timeout = '5 s'");
+        let before_ms = lead_ms(&mut client);
+        assert!(before_ms > 15_000.0, "{before_ms} ms ahead");
+        for _ in 0..300 {
+            let lead_ms = lead_ms(&mut client);
+            assert!(lead_ms <= before_ms + GRAIN_MS, "{lead_ms} ms ahead, was {before_ms}");
+        }
+    }
+}
+
+#[test]
+fn lead_of_a_layout_at_its_full_rate_is_no_room_for_another_one() {
+    let cluster = cluster("1s");
+    // Both layouts are attached when the crash takes them ahead.
+    draw_one(&mut cluster.client(), "js53");
+    lead_after_crash_ms(&cluster, DRIFT_MS);
+    let mut client = cluster.client();
+    let full_rate = format!("SELECT count(*) FROM snowflake_next_many({}, '{LAYOUT}')", PER_SECOND / 10);
+    cluster.wait_for(PATIENCE, "the clock to catch up with the other layout", || {
+        execute(&mut client, &full_rate);
+        draw_one(&mut client, "js53").lead_ms <= 0.0
+    });
+    assert!(lead_ms(&mut client) > DRIFT_MS, "the layout has lost its lead: nothing to test");
+    execute(&mut client, "SELECT count(*) FROM snowflake_next_many(2000000, 'js53')");
+    let lead_ms = draw_one(&mut client, "js53").lead_ms;
+    assert!(lead_ms <= DRIFT_MS + GRAIN_MS, "{lead_ms} ms ahead");
+}
+
 #[test]
 fn lead_after_a_crash_only_shrinks_without_a_drift() {
     for _ in 0..rounds(1, 10) {

@@ -1,10 +1,9 @@
 //! The durable clock on real servers: no id that a client has seen is issued again, over crashes, clock steps and promotions.
 
 mod crash;
-mod databases;
 mod drift;
-mod failover;
 mod file;
+mod histories;
 mod label;
 mod recovery;
 mod replica;

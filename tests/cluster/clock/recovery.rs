@@ -23,9 +23,9 @@ pub enum Behind {
     Hour,
 }
 
-/// A primary with a table of ids. It writes no label, as in older releases: the tests in `replica` cover labels.
+/// A primary with a table of ids.
 pub fn primary() -> Cluster {
-    primary_of(builder().conf("max_worker_processes", "0").conf("max_logical_replication_workers", "0"))
+    primary_of(builder())
 }
 
 pub fn primary_of(builder: Builder) -> Cluster {
@@ -39,7 +39,7 @@ pub fn standby_of(primary: &Cluster, behind: Behind) -> Cluster {
     if !seconds {
         primary.execute("INSERT INTO t DEFAULT VALUES");
     }
-    let standby = primary.standby_builder().conf("max_worker_processes", "8").fake_clock().start();
+    let standby = primary.standby_builder().fake_clock().start();
     assert_eq!(standby.data_dir().join("idgen/clock").exists(), !seconds, "{behind:?}");
     match behind {
         Behind::Seconds => primary.clock().set_offset_ms(5 * SECOND_MS),
@@ -117,17 +117,6 @@ pub fn assert_ids_continue(server: &Cluster, replicated: &[i64]) {
     assert!(other.time_ms > until_ms, "js53 begins at {}, not after {until_ms}", other.time_ms);
 }
 
-/// Waits until the worker after recovery has written the mark.
-fn wait_for_mark(server: &Cluster) {
-    let mut client = server.client();
-    server.wait_for(PATIENCE, "the mark after recovery", || {
-        value(&mut client, "SELECT mark IS NOT NULL FROM idgen.stat_clock")
-    });
-    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen mark in recovery'";
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, worker) == 0);
-    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0, "no session has drawn yet");
-}
-
 #[test]
 fn promoted_standby_continues_after_the_replicated_ids() {
     for _ in 0..rounds(1, 10) {
@@ -160,7 +149,6 @@ fn crash_right_after_the_promotion_repeats_no_id() {
             let standby = standby_of(&primary, Behind::Hour);
             kill_under_load(&primary, &standby);
             standby.promote();
-            wait_for_mark(&standby);
             match end {
                 End::Postmaster => standby.kill9_postmaster(),
                 End::Backend => standby.kill9(backend_pid(&mut standby.client())),

@@ -1,12 +1,12 @@
 //! A clock that is wrong for a moment leaves no effect if no id was issued under it.
 
-use idgen_testkit::high_water::{directory, mark_ms};
-use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, value};
-use idgen_testkit::{Cluster, Stop};
+use idgen_core::clock::label::MarkLabel;
+use idgen_testkit::high_water::{directory, file, mark_ms, newest_record};
+use idgen_testkit::sql::{PATIENCE, backend_pid, check, execute, expect_error, value, wait_for_event};
+use idgen_testkit::{Cluster, Stop, chown_to_server, pause};
 use postgres::Client;
 
-use crate::recovery::{insert, primary};
-use crate::{builder, draw_one, time_of, wait_until_past_checkpoint};
+use crate::{builder, draw_one, wait_until_past_checkpoint};
 
 const DAY_MS: i64 = 86_400_000;
 const YEAR_MS: i64 = 365 * DAY_MS;
@@ -98,6 +98,133 @@ fn observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
     }
 }
 
+/// The time of the label, `i64::MIN` without one.
+fn label_ms(client: &mut Client) -> i64 {
+    let text: Option<String> = value(client, "SELECT max(label) FROM pg_shseclabel WHERE provider = 'idgen'");
+    text.map_or(i64::MIN, |text| MarkLabel::parse(&text).expect("a label").until_ms)
+}
+
+/// A draw waits for the label of the wrong time and is cancelled right after the label was written. The label is taken back,
+/// so that neither this server nor a standby begins there.
+#[test]
+fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
+    for is_terminated in [false, true] {
+        let server = builder().start_with_extension();
+        let standby = server.standby();
+        let mut dba = server.client();
+        draw_one(&mut dba, "snowflake");
+        let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+        server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+        let (before_ms, mark_before_ms) = (label_ms(&mut dba), mark_ms(&server));
+
+        let mut holder = server.client();
+        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+        server.clock().set_offset_ms(YEAR_MS);
+        let mut client = server.client();
+        let pid = backend_pid(&mut client);
+        std::thread::scope(|scope| {
+            let drawing = scope.spawn(move || client.simple_query("SELECT snowflake_next()").expect_err("no id"));
+            wait_for_event(&server, pid, "Extension");
+            let paused = pause(pid);
+            execute(&mut holder, "COMMIT");
+            server.wait_for(PATIENCE, "the label of the wrong time", || label_ms(&mut dba) > before_ms + YEAR_MS / 2);
+            server.clock().set_offset_ms(0);
+            let end = if is_terminated { "pg_terminate_backend" } else { "pg_cancel_backend" };
+            execute(&mut dba, &format!("SELECT {end}({pid})"));
+            drop(paused);
+            drawing.join().expect("a session");
+        });
+        // No session draws.
+        server.wait_for(PATIENCE, "the label of the right time", || label_ms(&mut dba) <= before_ms);
+        assert_eq!(mark_ms(&server), mark_before_ms);
+        let first = draw_one(&mut dba, "snowflake");
+        assert!(first.lead_ms <= AFTER_CRASH_MS, "{} ms ahead of the clock", first.lead_ms);
+        standby.wait_until_replayed(&server);
+        server.kill9_postmaster();
+        standby.promote();
+        let second = draw_one(&mut standby.client(), "snowflake");
+        assert!(second.id > first.id && second.lead_ms <= 20_000.0, "the standby is {} ms ahead", second.lead_ms);
+    }
+}
+
+/// The four steps of the page on operations, on a primary and its standby.
+#[test]
+fn wrong_ids_and_their_time_are_removed_by_the_steps_of_the_page() {
+    let server = builder().start_with_extension();
+    server.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
+    server.execute("INSERT INTO t DEFAULT VALUES");
+    let standby = server.standby();
+    server.clock().set_offset_ms(YEAR_MS);
+    server.execute("INSERT INTO t DEFAULT VALUES");
+    server.clock().set_offset_ms(0);
+    server.execute("DELETE FROM t WHERE snowflake_time(id) > now() + interval '1 day'");
+    let mut dba = server.client();
+    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    execute(&mut dba, "DELETE FROM pg_shseclabel WHERE provider = 'idgen'");
+    drop(dba);
+    standby.wait_until_replayed(&server);
+    for stopped in [&server, &standby] {
+        stopped.stop(Stop::Fast);
+        std::fs::remove_dir_all(directory(stopped)).expect("a directory of the server");
+    }
+    server.start_again();
+    standby.start_again();
+    let mut client = server.client();
+    let first = draw_one(&mut client, "snowflake");
+    assert!(first.lead_ms <= AFTER_CRASH_MS, "{} ms ahead of the clock", first.lead_ms);
+    standby.wait_until_replayed(&server);
+    server.kill9_postmaster();
+    standby.promote();
+    let second = draw_one(&mut standby.client(), "snowflake");
+    assert!(second.id > first.id && second.lead_ms <= 20_000.0, "the standby is {} ms ahead", second.lead_ms);
+}
+
+/// Observed by an earlier release, which let ids get past the end of 64-bit nanoseconds.
+#[test]
+fn mark_beyond_the_end_of_clocks_stops_no_draw_and_draws_can_be_ended() {
+    const LONG: &str = "time:45 sequence:12 epoch:2020-01-01";
+    const YEAR_2300_MS: i64 = 10_413_792_000_000;
+    let server = builder().start_with_extension();
+    draw_one(&mut server.client(), LONG);
+    server.stop(Stop::Fast);
+    let record = newest_record(&server).record;
+    let record = idgen_core::clock::record::Record { turn: record.turn + 1, mark_ms: YEAR_2300_MS, ..record };
+    let mut bytes = std::fs::read(file(&server)).expect("the file");
+    for at in record.offsets() {
+        bytes[at as usize..][..512].copy_from_slice(&record.encode());
+    }
+    std::fs::write(file(&server), bytes).expect("the file");
+    chown_to_server(&file(&server));
+    server.start_again();
+    let mut client = server.client();
+    execute(&mut client, "SET statement_timeout = '20 s'");
+    for _ in 0..100 {
+        assert!(draw_one(&mut client, LONG).time_ms >= YEAR_2300_MS);
+    }
+    execute(&mut client, "SET statement_timeout = '100 ms'");
+    expect_error(&mut client, &format!("SELECT count(*) FROM snowflake_next_many(2000000000, '{LONG}')"), "57014");
+    // And none gets there any more.
+    execute(&mut client, "RESET statement_timeout");
+    let error = expect_error(
+        &mut client,
+        &format!("SELECT snowflake_observe(snowflake_floor('2263-01-01Z', '{LONG}'), '{LONG}', true)"),
+        "22003",
+    );
+    assert!(error.detail().is_some_and(|detail| detail.contains("2262-04-11")), "{error:?}");
+}
+
+#[test]
+fn clock_past_2262_is_named_as_it_is() {
+    let server = builder().start_with_extension();
+    server.clock().set_offset_ms(300 * YEAR_MS);
+    let mut client = server.client();
+    expect_error(&mut client, "SELECT snowflake_next()", "22003");
+    let future = "time:41 sequence:12 epoch:2600-01-01";
+    let error = expect_error(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
+    assert!(error.detail().is_some_and(|detail| detail.contains("The server's clock is at 2326-")), "{error:?}");
+}
+
 /// Ids with the wrong time exist, so later ids follow them.
 #[test]
 fn ids_continue_after_one_issued_under_a_wrong_clock() {
@@ -109,38 +236,6 @@ fn ids_continue_after_one_issued_under_a_wrong_clock() {
     cluster.kill9_postmaster();
     cluster.start_again();
     assert!(draw_one(&mut cluster.client(), "snowflake").id > ahead.id);
-}
-
-/// The worker after recovery issues no ids. It has the true clock (see `Behind`), so the test compares its mark with the
-/// clock: the mark is where ids begin, without a window.
-#[test]
-fn worker_after_recovery_adds_no_window_to_the_mark() {
-    const WINDOW_MS: i64 = 60_000;
-    let primary = primary();
-    let standby = primary.standby_builder().fake_clock().conf("idgen.clock_window", "60s");
-    let standby = standby.conf("max_worker_processes", "8").start();
-    insert(&mut primary.client(), 1);
-    standby.wait_until_replayed(&primary);
-    primary.kill9_postmaster();
-    standby.promote();
-    let mut client = standby.client();
-    let known = "SELECT mark IS NOT NULL FROM idgen.stat_clock";
-    standby.wait_for(PATIENCE, "the mark after recovery", || value(&mut client, known));
-    let floor_ms = mark_ms(&standby);
-    let ahead_ms = floor_ms - crate::true_ms();
-    // Drift, one and a half windows and the margin past the replayed time. A window for ids would double that.
-    assert!(ahead_ms <= 1000 + WINDOW_MS * 3 / 2 + 10_000, "the mark is {ahead_ms} ms ahead");
-    // A wrong clock for a moment before the first id.
-    for wrong in WRONG_CLOCKS {
-        fail_under(wrong, &standby, &mut standby.client());
-    }
-    assert_eq!(mark_ms(&standby), floor_ms);
-    standby.kill9_postmaster();
-    standby.start_again();
-    let mut client = standby.client();
-    let first = draw_one(&mut client, "snowflake");
-    assert!(time_of(&mut client, first.id, "snowflake") >= floor_ms, "ids begin at the mark");
-    assert!(first.time_ms <= floor_ms + 1000, "{} ms past the mark", first.time_ms - floor_ms);
 }
 
 /// The log lines about steps forward.

@@ -36,10 +36,12 @@ impl MarkLabel {
         moved_ms(mark_ms, drift_ms, window_ms.max(SPAN_MS))
     }
 
-    /// True if the label does not cover the next move of the mark. A label written for a slightly earlier mark is
-    /// enough.
+    /// True if the label does not cover the next move of the mark, where one written for a slightly earlier mark is
+    /// enough; or if it is further ahead than that: it was written for ids that were not issued after all, and a server
+    /// that is promoted would begin past it.
     pub fn is_due(until_ms: i64, mark_ms: i64, drift_ms: i64, window_ms: i64) -> bool {
         until_ms < moved_ms(mark_ms, drift_ms, window_ms).saturating_sub(window_ms / 4)
+            || until_ms > Self::reach_ms(mark_ms, drift_ms, window_ms)
     }
 }
 

@@ -15,12 +15,14 @@ const OFFSETS: [[usize; 2]; 2] = [[0, BLOCK], [2 * BLOCK, 3 * BLOCK]];
 pub const FILE: usize = 3 * BLOCK + RECORD;
 
 const MAGIC: [u8; 8] = *b"idgenclk";
-const VERSION: u32 = 2;
-/// As idgen 0.2.0 wrote it: the same without the byte for "in recovery".
+const VERSION: u32 = 3;
+/// As idgen 0.14.0 wrote it: the same without the latest label.
+const VERSION_WITHOUT_LABEL: u32 = 2;
+/// As idgen 0.2.0 wrote it: without the byte for "in recovery", too.
 const VERSION_WITHOUT_RECOVERY: u32 = 1;
 const CHECKSUM: usize = 32;
 /// Room for the layout. A canonical spec has at most 130 characters.
-const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 2;
+const LAYOUT: usize = RECORD - CHECKSUM - 8 - 4 - 8 - 8 - 8 - 1 - 8 - 2;
 
 /// One record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +32,11 @@ pub struct Record {
     /// No id has this time or a later one (milliseconds since 1970).
     pub mark_ms: i64,
     pub system_identifier: u64,
-    /// Written in recovery: the mark follows another server's clock, and more of that may have to be replayed.
+    /// The server then began a recovery from another server's WAL. Its data may be newer than the mark.
     pub in_recovery: bool,
+    /// No label that this server had written by then, or was about to write, is later. A later one in the catalog proves
+    /// that the data is newer than the file. `i64::MAX` if an older release wrote the record.
+    pub latest_label_ms: i64,
     /// The canonical spec of `idgen.layout` when it was written.
     pub layout: String,
 }
@@ -50,8 +55,8 @@ impl Record {
         OFFSETS[usize::from(self.turn.is_multiple_of(2))].map(|offset| offset as u64)
     }
 
-    /// Magic, version, turn, mark, system identifier, 1 if in recovery, length of the layout's text, text, and SHA-256
-    /// of all that. Numbers are little-endian.
+    /// Magic, version, turn, mark, system identifier, 1 if in recovery, latest label, length of the layout's text, text,
+    /// and SHA-256 of all that. Numbers are little-endian.
     pub fn encode(&self) -> [u8; RECORD] {
         let layout = &self.layout.as_bytes()[..self.layout.len().min(LAYOUT)];
         let mut bytes = Vec::with_capacity(RECORD);
@@ -61,6 +66,7 @@ impl Record {
         bytes.extend(self.mark_ms.to_le_bytes());
         bytes.extend(self.system_identifier.to_le_bytes());
         bytes.push(u8::from(self.in_recovery));
+        bytes.extend(self.latest_label_ms.to_le_bytes());
         bytes.extend((layout.len() as u16).to_le_bytes());
         bytes.extend(layout);
         bytes.resize(RECORD - CHECKSUM, 0);
@@ -80,10 +86,15 @@ impl Record {
         let (turn, rest) = rest.split_first_chunk()?;
         let (mark_ms, rest) = rest.split_first_chunk()?;
         let (system_identifier, rest) = rest.split_first_chunk()?;
-        let ([in_recovery], rest) = match u32::from_le_bytes(*version) {
-            VERSION => rest.split_first_chunk()?,
+        let version = u32::from_le_bytes(*version);
+        let ([in_recovery], rest) = match version {
+            VERSION | VERSION_WITHOUT_LABEL => rest.split_first_chunk()?,
             VERSION_WITHOUT_RECOVERY => (&[0], rest),
             _ => return None,
+        };
+        let (latest_label_ms, rest) = match version {
+            VERSION => rest.split_first_chunk()?,
+            _ => (&i64::MAX.to_le_bytes(), rest),
         };
         let (length, rest) = rest.split_first_chunk()?;
         if *magic != MAGIC {
@@ -95,6 +106,7 @@ impl Record {
             mark_ms: i64::from_le_bytes(*mark_ms),
             system_identifier: u64::from_le_bytes(*system_identifier),
             in_recovery: *in_recovery == 1,
+            latest_label_ms: i64::from_le_bytes(*latest_label_ms),
             layout: String::from_utf8(layout.to_vec()).ok()?,
         })
     }

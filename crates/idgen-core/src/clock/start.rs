@@ -10,62 +10,70 @@ const MARGIN_MS: i64 = 10_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
     pub wall_ms: i64,
-    /// Time of the last checkpoint, by this server's clock or, before a promotion, by the old primary's.
+    /// The data may be newer than the file: this start replays another server's WAL, or an earlier one has, and this
+    /// server has issued nothing since. A file that was written in recovery says the same.
+    pub is_replayed: bool,
+    /// The end of the last label in WAL, which this server has if it has the ids. `None` if there is none: no id was
+    /// issued, or no worker could write the label.
+    pub label_ms: Option<i64>,
+    pub commits: Commits,
+    pub drift_ms: i64,
+    pub window_ms: i64,
+}
+
+/// What the data tells without a label: times of a clock, under which ids may have been issued or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Commits {
+    /// The last checkpoint, by this server's clock or, before a promotion, by the old primary's.
     pub checkpoint_ms: i64,
-    /// The server has ended archive or standby recovery.
-    pub recovered: bool,
     /// The last commit that was replayed, and the newest prepared transaction, by the old primary's clock.
     pub replayed_ms: Option<i64>,
     pub prepared_ms: Option<i64>,
-    /// The end of the last label in WAL, which this server has if it has the ids. `None` if there is none, because the
-    /// old primary ran an older release.
-    pub label_ms: Option<i64>,
-    pub drift_ms: i64,
-    pub window_ms: i64,
 }
 
 impl Evidence {
     /// The floor: no id issued earlier by this server, or by the primary it followed, has this time or a later one.
     ///
-    /// An intact file gives it. Without a file this is the first start: the clock and the last checkpoint give it. A
-    /// damaged record may have been the newer one, so the floor allows for one more move of the mark.
+    /// A file that is intact, and not older than the data, gives it. Otherwise the label does, and without a label the
+    /// times of commits: under a wrong clock, commits without ids would take the floor along.
     pub fn floor_ms(&self, file: Option<&Found>) -> i64 {
-        let own_ms = match file {
-            Some(found) if !found.other_is_damaged => found.record.mark_ms,
-            Some(found) => {
-                let by_clock_ms = self.ahead_of(self.wall_ms.max(self.checkpoint_ms));
-                let known = [Some(by_clock_ms), self.past_label_ms()];
-                known.into_iter().flatten().fold(self.moved(found.record.mark_ms), i64::max)
-            }
-            None => self.wall_ms.max(self.checkpoint_ms) + 1,
+        let is_replayed = self.is_replayed || file.is_some_and(|found| found.record.in_recovery);
+        let known_ms = self.past_label_ms().unwrap_or_else(|| self.past_commits_ms(is_replayed));
+        let Some(found) = file else {
+            return known_ms.max(self.wall_ms.saturating_add(1));
         };
-        if !self.recovered {
-            return own_ms;
+        let mark_ms = found.record.mark_ms;
+        if found.other_is_damaged {
+            // It may have been the newer one, written one move later or after a long pause.
+            let by_clock_ms = self.ahead_of(self.wall_ms.max(self.commits.checkpoint_ms));
+            return known_ms.max(by_clock_ms).max(self.moved(mark_ms));
         }
-        let by_clock = [Some(self.checkpoint_ms), self.replayed_ms, self.prepared_ms];
-        let by_clock = by_clock.into_iter().flatten().map(|ms| self.ahead_of(ms));
-        by_clock.chain(self.past_label_ms()).fold(own_ms, i64::max)
-    }
-
-    /// The next mark of the file during recovery, if it is not far enough past what has been replayed. The file
-    /// then covers a crash right after a promotion, when PostgreSQL has forgotten the time that was replayed. Half of
-    /// the margin is room until the next check.
-    pub fn followed_ms(&self, mark_ms: Option<i64>) -> Option<i64> {
-        let wanted_ms = self.ahead_of(self.replayed_ms?);
-        let enough_ms = wanted_ms - MARGIN_MS / 2;
-        mark_ms.is_none_or(|mark_ms| mark_ms < enough_ms).then_some(wanted_ms)
+        let is_older_than_data = is_replayed || self.label_ms > Some(found.record.latest_label_ms);
+        if is_older_than_data { mark_ms.max(known_ms) } else { mark_ms }
     }
 
     /// Past the label and past the next one, which the old primary may have written, and used for ids, without
     /// replicating it. The old primary may have been this server, under the same worker id.
     fn past_label_ms(&self) -> Option<i64> {
-        Some(self.moved(self.label_ms?))
+        self.label_ms.map(|ms| self.moved(ms))
+    }
+
+    fn past_commits_ms(&self, is_replayed: bool) -> i64 {
+        let Commits { checkpoint_ms, replayed_ms, prepared_ms } = self.commits;
+        match is_replayed {
+            true => {
+                let latest_ms = [replayed_ms, prepared_ms].into_iter().flatten().fold(checkpoint_ms, i64::max);
+                self.ahead_of(latest_ms)
+            }
+            // The first start.
+            false => checkpoint_ms.saturating_add(1),
+        }
     }
 
     /// The latest time of an id issued when a server's clock showed this time. After a crash, ids begin at the mark
     /// that was written for this clock.
     fn ahead_of(&self, clock_ms: i64) -> i64 {
-        self.moved(clock_ms) + MARGIN_MS
+        self.moved(clock_ms).saturating_add(MARGIN_MS)
     }
 
     fn moved(&self, reached_ms: i64) -> i64 {

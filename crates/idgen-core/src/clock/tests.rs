@@ -1,13 +1,13 @@
-use super::effective::{LOWER_WITHIN_MS, SAMPLE_EVERY_MS};
 use super::mark::UNKNOWN;
 use super::record::{FILE, Record};
-use super::start::Evidence;
+use super::start::{Commits, Evidence};
 use super::*;
 use crate::layout::Layout;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
 mod promotion;
+mod start;
 mod walk;
 
 /// 2026-01-01.
@@ -18,117 +18,54 @@ const WINDOW_MS: i64 = 3000;
 const AHEAD_MS: i64 = DRIFT_MS + WINDOW_MS + WINDOW_MS / 2;
 
 fn reading(wall_ms: i64, boot_ms: i64) -> Reading {
-    Reading { wall_ns: wall_ms * NS_PER_MS, boot_ns: boot_ms * NS_PER_MS }
+    Reading { wall_us: wall_ms * US_PER_MS, boot_us: boot_ms * US_PER_MS }
 }
 
 fn evidence(wall_ms: i64) -> Evidence {
     Evidence {
         wall_ms,
-        checkpoint_ms: wall_ms - 60_000,
-        recovered: false,
-        replayed_ms: None,
-        prepared_ms: None,
+        is_replayed: false,
         label_ms: None,
+        commits: Commits { checkpoint_ms: wall_ms - 60_000, replayed_ms: None, prepared_ms: None },
         drift_ms: DRIFT_MS,
         window_ms: WINDOW_MS,
     }
 }
 
 #[test]
-fn effective_clock_follows_the_wall_clock_but_not_its_steps_back() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 500));
-    assert_eq!(clock.now_ms(reading(NOW_MS + 7, 507)), NOW_MS + 7);
-    assert!(!clock.is_ahead(reading(NOW_MS + 7, 507)));
-    // Back by an hour: it continues at the rate of boot time.
-    assert_eq!(clock.now_ms(reading(NOW_MS - 3_600_000, 510)), NOW_MS + 10);
-    assert_eq!(clock.now_ms(reading(NOW_MS - 3_599_000, 1510)), NOW_MS + 1010);
-    // Forward by an hour, sampled, and back: it stays ahead.
-    clock.sample(|| Some(reading(NOW_MS + 3_600_000, 2000)));
-    assert_eq!(clock.now_ms(reading(NOW_MS + 1505, 2005)), NOW_MS + 3_600_005);
-}
-
-#[test]
-fn effective_clock_comes_back_as_far_as_ids_do() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
-    let back = |boot_ms| reading(NOW_MS - 60_000 + boot_ms, boot_ms);
-    // A second passes without ids: they have fallen back by a second.
-    assert!(clock.is_ahead(back(1000)));
-    clock.lower(NOW_MS, back(1000));
-    assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
-    // Ids that are further ahead change nothing: it is only lowered.
-    clock.lower(NOW_MS + 5000, back(1000));
-    assert_eq!(clock.now_ms(back(1000)), NOW_MS + SAMPLE_EVERY_MS);
-    // Not below the wall clock.
-    clock.lower(i64::MIN, back(1000));
-    assert_eq!(clock.now_ms(back(1000)), NOW_MS - 59_000);
-    assert!(!clock.is_ahead(back(1000)));
-}
-
-#[test]
-fn one_process_lowers_the_clock_and_any_if_that_one_is_late() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
-    let ahead = |boot_ms| reading(NOW_MS - 60_000 + boot_ms, boot_ms);
-    assert!(!clock.claim_lowering(reading(NOW_MS + 100, 100)), "ids are not ahead");
-    assert!(clock.claim_lowering(ahead(100)) && clock.claim_lowering(ahead(100)), "the clock was never lowered");
-    clock.lower(NOW_MS, ahead(100));
-    assert!(!clock.claim_lowering(ahead(100 + SAMPLE_EVERY_MS)));
-    let due_ms = 101 + SAMPLE_EVERY_MS;
-    assert!(clock.claim_lowering(ahead(due_ms)));
-    assert!(!clock.claim_lowering(ahead(due_ms)), "another process does");
-    let late_ms = 101 + LOWER_WITHIN_MS;
-    assert!(clock.claim_lowering(ahead(late_ms)) && clock.claim_lowering(ahead(late_ms)), "that one is late");
-    // Two processes lower it, one of them by older readings: the later time counts.
-    clock.lower(NOW_MS, ahead(late_ms));
-    clock.lower(NOW_MS, ahead(due_ms));
-    assert!(!clock.claim_lowering(ahead(late_ms + SAMPLE_EVERY_MS)));
-}
-
-#[test]
-fn clock_that_was_raised_by_a_wrong_wall_clock_is_lowered_at_once() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
-    clock.raise(NOW_MS + 60_000, reading(NOW_MS, 0));
-    clock.lower(NOW_MS + 60_000, reading(NOW_MS, 0));
-    assert!(!clock.claim_lowering(reading(NOW_MS + 1, 1)));
-    clock.sample(|| Some(reading(NOW_MS + 3_600_000, 2)));
-    assert!(!clock.was_ahead());
-    clock.sample(|| Some(reading(NOW_MS + 3, 3)));
-    assert!(clock.was_ahead() && clock.claim_lowering(reading(NOW_MS + 3, 3)));
-}
-
-#[test]
 fn backward_step_is_returned_once_and_counted() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let clock = ClockSteps::new(reading(NOW_MS, 0));
     let sample = |wall_ms, boot_ms| clock.sample(|| Some(reading(wall_ms, boot_ms)));
     assert_eq!(sample(NOW_MS + 20, 20), None);
-    assert_eq!(sample(NOW_MS + 35, 40), Some(ClockStep::Back(5 * NS_PER_MS)));
+    assert_eq!(sample(NOW_MS + 35, 40), Some(ClockStep::Back(5 * US_PER_MS)));
     assert_eq!(sample(NOW_MS + 55, 60), None, "once");
     assert_eq!(sample(NOW_MS + 3_600_000, 80), None, "forward");
-    assert_eq!(sample(NOW_MS + 100, 100), Some(ClockStep::Back(3_599_920 * NS_PER_MS)));
-    assert_eq!(clock.steps(), (2, 3_599_920 * NS_PER_MS));
+    assert_eq!(sample(NOW_MS + 100, 100), Some(ClockStep::Back(3_599_920 * US_PER_MS)));
+    assert_eq!(clock.backward(), (2, 3_599_920 * US_PER_MS));
     // Less than a millisecond is noise.
-    let noise = Reading { wall_ns: (NOW_MS + 120) * NS_PER_MS - 900_000, boot_ns: 120 * NS_PER_MS };
+    let noise = Reading { wall_us: (NOW_MS + 120) * US_PER_MS - 900, boot_us: 120 * US_PER_MS };
     assert_eq!(clock.sample(|| Some(noise)), None);
-    clock.reset_steps();
-    assert_eq!(clock.steps(), (0, 0));
+    clock.reset();
+    assert_eq!(clock.backward(), (0, 0));
 }
 
 #[test]
 fn step_forward_by_more_than_a_day_is_returned_once_and_shown_until_taken_back() {
     const DAY_MS: i64 = 86_400_000;
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let clock = ClockSteps::new(reading(NOW_MS, 0));
     let sample = |ahead_ms, boot_ms| clock.sample(|| Some(reading(NOW_MS + ahead_ms + boot_ms, boot_ms)));
     let forward = |ahead_ms| clock.far_forward(reading(NOW_MS + ahead_ms, 0));
     assert_eq!(sample(DAY_MS, 20), None, "a day");
     assert_eq!(forward(DAY_MS), None);
     // Measured from before the step, not from the start of the clock.
-    assert_eq!(sample(3 * DAY_MS, 40), Some(ClockStep::FarForward(2 * DAY_MS * NS_PER_MS)));
-    assert_eq!(forward(3 * DAY_MS), Some(ForwardSteps { steps: 1, by_ns: 2 * DAY_MS * NS_PER_MS }));
+    assert_eq!(sample(3 * DAY_MS, 40), Some(ClockStep::FarForward(2 * DAY_MS * US_PER_MS)));
+    assert_eq!(forward(3 * DAY_MS), Some(ForwardSteps { steps: 1, by_us: 2 * DAY_MS * US_PER_MS }));
     assert_eq!(sample(3 * DAY_MS, 60), None, "once");
-    assert_eq!(sample(5 * DAY_MS, 80), Some(ClockStep::FarForward(2 * DAY_MS * NS_PER_MS)));
-    assert_eq!(forward(5 * DAY_MS), Some(ForwardSteps { steps: 2, by_ns: 4 * DAY_MS * NS_PER_MS }));
+    assert_eq!(sample(5 * DAY_MS, 80), Some(ClockStep::FarForward(2 * DAY_MS * US_PER_MS)));
+    assert_eq!(forward(5 * DAY_MS), Some(ForwardSteps { steps: 2, by_us: 4 * DAY_MS * US_PER_MS }));
     // Partly taken back: still shown.
     assert!(matches!(sample(4 * DAY_MS, 100), Some(ClockStep::Back(_))));
-    assert_eq!(forward(4 * DAY_MS), Some(ForwardSteps { steps: 2, by_ns: 3 * DAY_MS * NS_PER_MS }));
+    assert_eq!(forward(4 * DAY_MS), Some(ForwardSteps { steps: 2, by_us: 3 * DAY_MS * US_PER_MS }));
     // Taken back: not shown before the next sample, nor after it.
     assert_eq!(forward(2 * DAY_MS), None);
     assert!(matches!(sample(2 * DAY_MS, 120), Some(ClockStep::Back(_))));
@@ -136,29 +73,19 @@ fn step_forward_by_more_than_a_day_is_returned_once_and_shown_until_taken_back()
     assert_eq!(forward(3 * DAY_MS), None);
     // Acknowledged.
     assert!(matches!(sample(9 * DAY_MS, 160), Some(ClockStep::FarForward(_))));
-    assert_eq!(forward(9 * DAY_MS), Some(ForwardSteps { steps: 1, by_ns: 6 * DAY_MS * NS_PER_MS }));
-    clock.reset_steps();
+    assert_eq!(forward(9 * DAY_MS), Some(ForwardSteps { steps: 1, by_us: 6 * DAY_MS * US_PER_MS }));
+    clock.reset();
     assert_eq!(forward(9 * DAY_MS), None);
 }
 
 #[test]
 fn sample_is_due_when_the_wall_clock_moves_either_way() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
+    let clock = ClockSteps::new(reading(NOW_MS, 0));
     assert!(!clock.is_stale(NOW_MS));
-    assert!(!clock.is_stale(NOW_MS + SAMPLE_EVERY_MS));
-    assert!(clock.is_stale(NOW_MS + SAMPLE_EVERY_MS + 1));
+    assert!(!clock.is_stale(NOW_MS + 10));
+    assert!(clock.is_stale(NOW_MS + 11));
     assert!(clock.is_stale(NOW_MS - 1));
     assert!(clock.is_stale(i64::MIN) && clock.is_stale(i64::MAX));
-}
-
-#[test]
-fn effective_clock_continues_from_a_floor_ahead_of_it() {
-    let clock = EffectiveClock::new(reading(NOW_MS, 0));
-    clock.raise(NOW_MS + 5000, reading(NOW_MS, 0));
-    assert_eq!(clock.now_ms(reading(NOW_MS, 0)), NOW_MS + 5000);
-    assert_eq!(clock.now_ms(reading(NOW_MS + 100, 100)), NOW_MS + 5100);
-    clock.raise(NOW_MS, reading(NOW_MS + 100, 100));
-    assert_eq!(clock.now_ms(reading(NOW_MS + 100, 100)), NOW_MS + 5100, "it is only raised");
 }
 
 #[test]
@@ -221,9 +148,11 @@ fn mark_moves_at_most_once_a_window() {
     assert!(moves <= 60_000 / WINDOW_MS, "{moves}");
 }
 
+/// A record that allows one label past its mark.
 fn record(turn: u64, mark_ms: i64) -> Record {
     let layout = Layout::parse("snowflake").unwrap().to_string();
-    Record { turn, mark_ms, system_identifier: 7_400_000_000_000_000_001, in_recovery: false, layout }
+    let system_identifier = 7_400_000_000_000_000_001;
+    Record { turn, mark_ms, system_identifier, in_recovery: false, latest_label_ms: mark_ms + AHEAD_MS, layout }
 }
 
 /// A file with these records, written in turn.
@@ -258,22 +187,31 @@ fn newest_record_of_the_file_counts() {
     }
 }
 
-/// As release 0.2.0 wrote it, without the byte for "in recovery".
+/// As releases 0.2.0 and 0.14.0 wrote it: without the byte for "in recovery", and without the latest label.
 #[test]
-fn record_of_the_first_format_is_read() {
-    let mut body = b"idgenclk".to_vec();
-    body.extend(1u32.to_le_bytes());
-    body.extend(7u64.to_le_bytes());
-    body.extend(NOW_MS.to_le_bytes());
-    body.extend(42u64.to_le_bytes());
-    body.extend(9u16.to_le_bytes());
-    body.extend(b"snowflake");
-    body.resize(record::RECORD - 32, 0);
-    let checksum = Sha256::digest(&body);
-    body.extend(checksum);
-    let layout = "snowflake".to_owned();
-    let expected = Record { turn: 7, mark_ms: NOW_MS, system_identifier: 42, in_recovery: false, layout };
-    assert_eq!(Record::decode(&body), Some(expected));
+fn records_of_earlier_formats_are_read() {
+    for version in [1u32, 2] {
+        let mut body = b"idgenclk".to_vec();
+        body.extend(version.to_le_bytes());
+        body.extend(7u64.to_le_bytes());
+        body.extend(NOW_MS.to_le_bytes());
+        body.extend(42u64.to_le_bytes());
+        body.extend(if version == 1 { &[][..] } else { &[1] });
+        body.extend(9u16.to_le_bytes());
+        body.extend(b"snowflake");
+        body.resize(record::RECORD - 32, 0);
+        let checksum = Sha256::digest(&body);
+        body.extend(checksum);
+        let record = Record {
+            turn: 7,
+            mark_ms: NOW_MS,
+            system_identifier: 42,
+            in_recovery: version == 2,
+            latest_label_ms: i64::MAX,
+            layout: "snowflake".to_owned(),
+        };
+        assert_eq!(Record::decode(&body), Some(record), "version {version}");
+    }
 }
 
 #[test]
@@ -288,9 +226,9 @@ proptest! {
     #[test]
     fn record_reads_back(
         turn in any::<u64>(), mark_ms in any::<i64>(), system_identifier in any::<u64>(), in_recovery in any::<bool>(),
-        layout in "[ -~]{0,300}",
+        latest_label_ms in any::<i64>(), layout in "[ -~]{0,300}",
     ) {
-        let record = Record { turn, mark_ms, system_identifier, in_recovery, layout };
+        let record = Record { turn, mark_ms, system_identifier, in_recovery, latest_label_ms, layout };
         prop_assert_eq!(Record::decode(&record.encode()), Some(record));
     }
 
@@ -320,60 +258,4 @@ proptest! {
     fn arbitrary_bytes_are_no_record(bytes in prop::collection::vec(any::<u8>(), 0..FILE + 9)) {
         prop_assert_eq!(Record::newest(&bytes), None);
     }
-}
-
-#[test]
-fn floor_is_the_mark_whatever_the_clock_shows() {
-    let found = Record::newest(&file(&[record(1, NOW_MS + 5500)])).unwrap();
-    assert_eq!(evidence(NOW_MS).floor_ms(Some(&found)), NOW_MS + 5500);
-    // However far back the clock is. And a mark in the past does not make ids begin later.
-    assert_eq!(evidence(NOW_MS - 3_600_000).floor_ms(Some(&found)), NOW_MS + 5500);
-    assert_eq!(evidence(NOW_MS + 3_600_000).floor_ms(Some(&found)), NOW_MS + 5500);
-}
-
-#[test]
-fn floor_of_a_first_start_is_past_the_clock_and_the_last_checkpoint() {
-    assert_eq!(evidence(NOW_MS).floor_ms(None), NOW_MS + 1);
-    let behind = Evidence { checkpoint_ms: NOW_MS, ..evidence(NOW_MS - 3_600_000) };
-    assert_eq!(behind.floor_ms(None), NOW_MS + 1);
-}
-
-#[test]
-fn floor_allows_for_a_damaged_record_having_been_newer() {
-    let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 5500)]);
-    for turn in [7, 6] {
-        damage(&mut bytes, &record(turn, 0));
-        let found = Record::newest(&bytes).unwrap();
-        assert!(evidence(NOW_MS).floor_ms(Some(&found)) >= NOW_MS + 5500);
-        damage(&mut bytes, &record(turn, 0));
-    }
-}
-
-/// After a promotion the clock may be behind the old primary's. So may the mark, which came with the base backup.
-#[test]
-fn floor_after_recovery_is_past_what_the_old_primary_wrote() {
-    let found = Record::newest(&file(&[record(1, NOW_MS - 86_400_000)])).unwrap();
-    let behind = Evidence { recovered: true, checkpoint_ms: NOW_MS - 60_000, ..evidence(NOW_MS - 5000) };
-    let past_ms = AHEAD_MS + 10_000;
-    let replayed = Evidence { replayed_ms: Some(NOW_MS), ..behind };
-    assert_eq!(replayed.floor_ms(Some(&found)), NOW_MS + past_ms);
-    let prepared = Evidence { prepared_ms: Some(NOW_MS - 1), ..behind };
-    assert_eq!(prepared.floor_ms(Some(&found)), NOW_MS - 1 + past_ms);
-    assert_eq!(behind.floor_ms(Some(&found)), NOW_MS - 60_000 + past_ms);
-    assert_eq!(replayed.floor_ms(None), NOW_MS + past_ms);
-    // Without recovery these times are this server's own, and the mark covers them.
-    assert_eq!(Evidence { recovered: false, ..replayed }.floor_ms(Some(&found)), NOW_MS - 86_400_000);
-}
-
-/// A standby's file is never far behind what it has replayed, and is not written for each commit.
-#[test]
-fn mark_follows_what_is_replayed() {
-    let at = |replayed_ms| Evidence { recovered: true, replayed_ms, ..evidence(NOW_MS) };
-    let past_ms = AHEAD_MS + 10_000;
-    assert_eq!(at(None).followed_ms(None), None, "nothing was replayed");
-    assert_eq!(at(Some(NOW_MS)).followed_ms(None), Some(NOW_MS + past_ms));
-    let mark_ms = Some(NOW_MS + past_ms);
-    assert_eq!(at(Some(NOW_MS + 5000)).followed_ms(mark_ms), None);
-    assert_eq!(at(Some(NOW_MS + 5001)).followed_ms(mark_ms), Some(NOW_MS + 5001 + past_ms));
-    assert_eq!(at(Some(NOW_MS - 1)).followed_ms(mark_ms), None, "it never moves back");
 }

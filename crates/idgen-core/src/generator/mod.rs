@@ -4,13 +4,13 @@
 //! space at any moment. Its position is the first free slot plus an offset of the tenancy.
 
 use crate::snowflake::{Bounds, IdSpace, Issue};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicI64, AtomicU64, Ordering};
 use crate::tenancy::Ended;
 
 pub mod settled;
 mod table;
 
-pub use table::{GeneratorTable, GeneratorTenant};
+pub use table::{FLOORS, Floor, GeneratorTable, GeneratorTenant};
 
 /// One word that all processes issue from. It has a pair of cache lines of its own: processors prefetch the other line
 /// of a pair, and would take it from the core that issues from it.
@@ -21,6 +21,19 @@ pub struct Generator {
     tenancy: AtomicU64,
     /// First free slot plus the tenancy's offset, modulo 2^64.
     position: AtomicU64,
+    /// When a tick ahead of the limit was last opened, by CLOCK_BOOTTIME in microseconds, or `NEVER`.
+    opened_us: AtomicI64,
+}
+
+/// No tick was opened ahead of the limit.
+const NEVER: i64 = i64::MIN;
+
+/// Where a space goes on that has left its generator.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// The first free slot.
+    free: u64,
+    opened_us: i64,
 }
 
 /// A tenancy of a generator, as a backend remembers it.
@@ -34,7 +47,7 @@ impl Generator {
     /// All zero, without a tenant.
     #[allow(clippy::new_without_default, reason = "a generator is made in place, in shared memory")]
     pub fn new() -> Self {
-        Self { tenancy: AtomicU64::new(0), position: AtomicU64::new(0) }
+        Self { tenancy: AtomicU64::new(0), position: AtomicU64::new(0), opened_us: AtomicI64::new(NEVER) }
     }
 
     /// Takes up to `want` slots of `space`, which must be the space of the tenancy.
@@ -56,6 +69,24 @@ impl Generator {
                 Ok(_) => return Ok(issue),
                 Err(current) => position = current,
             }
+        }
+    }
+
+    /// For ids that are ahead of the limit: permits the caller to open one more tick, once in each tick's length of boot
+    /// time over all processes. So a space is never further ahead than it was, whatever has put it there, and goes on at
+    /// once if it was slower. `Err`: when to ask again. A process that is late, or a tenancy that has ended, costs other
+    /// ids of the generator at most a tick's length.
+    pub fn open_tick(&self, tick_us: i64, boot_us: i64) -> Result<(), i64> {
+        // Relaxed: it only paces. What is issued is decided by the position.
+        let opened_us = self.opened_us.load(Ordering::Relaxed);
+        let next_us = opened_us.saturating_add(tick_us);
+        if boot_us < next_us {
+            return Err(next_us);
+        }
+        match self.opened_us.compare_exchange(opened_us, boot_us, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            // Another process has opened one, and its ids may do for the caller.
+            Err(_) => Err(boot_us),
         }
     }
 
@@ -81,20 +112,21 @@ impl Generator {
         Some(before.wrapping_sub(handle.offset))
     }
 
-    /// Ends the tenancy and returns its first free slot. For the exclusive holder of the table's lock.
-    fn end(&self, handle: GeneratorHandle) -> u64 {
+    /// Ends the tenancy and returns where its space goes on. For the exclusive holder of the table's lock.
+    fn end(&self, handle: GeneratorHandle) -> Progress {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);
         // Release, for rule 2: a load that sees this position sees the number above. Acquire: counts every issue.
         let position = self.position.fetch_add(1, Ordering::AcqRel);
-        position.wrapping_sub(handle.offset)
+        Progress { free: position.wrapping_sub(handle.offset), opened_us: self.opened_us.load(Ordering::Relaxed) }
     }
 
-    /// Begins the next tenancy with `free` as its first free slot. The position stays, and only its meaning changes
-    /// (rule 1). For the exclusive holder of the table's lock, on a generator without a tenant.
-    fn begin(&self, free: u64) -> GeneratorHandle {
+    /// Begins the next tenancy at `from`. The position stays, and only its meaning changes (rule 1). For the exclusive
+    /// holder of the table's lock, on a generator without a tenant.
+    fn begin(&self, from: Progress) -> GeneratorHandle {
+        self.opened_us.store(from.opened_us, Ordering::Relaxed);
         GeneratorHandle {
             tenancy: self.tenancy.load(Ordering::Relaxed),
-            offset: self.position.load(Ordering::Relaxed).wrapping_sub(free),
+            offset: self.position.load(Ordering::Relaxed).wrapping_sub(from.free),
         }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! The table is protected by one lock. Issuing does not take it.
 
-use super::{Generator, GeneratorHandle};
-use crate::clock::{EffectiveClock, Reading};
+use super::{Generator, GeneratorHandle, NEVER, Progress};
 use crate::layout::{Layout, Node};
 use crate::snowflake::IdSpace;
 use crate::tenancy::Attachment;
@@ -34,8 +33,44 @@ impl GeneratorTenant {
 /// The generator that is reserved for the default layout.
 pub(super) const RESERVED: usize = 0;
 
-/// Spaces share floors by a hash; more floors only make sharing rarer.
-const FLOORS: usize = 1024;
+/// Layouts share floors by a hash; more floors only make sharing rarer.
+pub const FLOORS: usize = 1024;
+
+/// Where the spaces of some layouts begin that are not in the table. A new tenancy begins at its floor, so a space that
+/// returns repeats no id. A space that left ahead of the clock pushes ahead only spaces that share its floor, and no further
+/// than it was itself.
+pub struct Floor {
+    /// They issued nothing at or after this time (milliseconds since 1970), but for `last`.
+    ms: i64,
+    /// The space that left last. If it is the next one that returns, it goes on within its tick.
+    last: Option<(IdSpace, Progress)>,
+}
+
+impl Floor {
+    #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
+    pub fn new() -> Self {
+        Self { ms: i64::MIN, last: None }
+    }
+
+    /// No space of this floor issued anything at or after this time.
+    fn unused_from_ms(&self) -> i64 {
+        self.last.map_or(self.ms, |(space, progress)| space.unused_from_ms(progress.free).max(self.ms))
+    }
+
+    fn leave(&mut self, space: IdSpace, progress: Progress) {
+        self.ms = self.unused_from_ms_without(&space);
+        self.last = Some((space, progress));
+    }
+
+    /// The floor of a space, but for where it left itself.
+    fn unused_from_ms_without(&self, space: &IdSpace) -> i64 {
+        if self.progress_of(space).is_some() { self.ms } else { self.unused_from_ms() }
+    }
+
+    fn progress_of(&self, space: &IdSpace) -> Option<Progress> {
+        self.last.filter(|(last, _)| last == space).map(|(_, progress)| progress)
+    }
+}
 
 /// For the holder of the table's lock: a shared reference under the shared lock, an exclusive one under the exclusive
 /// lock.
@@ -44,16 +79,18 @@ pub struct GeneratorTable<'a> {
     pub tenants: &'a mut [Option<GeneratorTenant>],
     /// Entries from here on have no tenant. Before it only the reserved one can be without.
     occupied: usize,
-    /// By hash of the space: spaces that left the table issued nothing at or after this time (milliseconds since 1970).
-    /// A new tenancy begins at its floor, so a space that returns repeats no id. A space that left ahead of the clock
-    /// pushes ahead only spaces that share its floor, and no further than it was itself.
-    floors_ms: [i64; FLOORS],
+    /// By hash of the layout.
+    floors: &'a mut [Floor],
 }
 
 impl<'a> GeneratorTable<'a> {
-    /// Without floors: raise one before the first attachment. `tenants` has one entry for each generator.
-    pub fn new(generators: &'a [Generator], tenants: &'a mut [Option<GeneratorTenant>]) -> Self {
-        Self { generators, tenants, occupied: 0, floors_ms: [i64::MIN; FLOORS] }
+    /// Raise a floor before the first attachment. `tenants` has one entry for each generator.
+    pub fn new(
+        generators: &'a [Generator],
+        tenants: &'a mut [Option<GeneratorTenant>],
+        floors: &'a mut [Floor],
+    ) -> Self {
+        Self { generators, tenants, occupied: 0, floors }
     }
 
     /// Finds the generator of a space. A space that has none gets a free generator, or the one that has been idle
@@ -70,18 +107,17 @@ impl<'a> GeneratorTable<'a> {
         let index = if default == Some(space) { RESERVED } else { self.free_or_most_idle() };
         self.evict(index);
         self.occupied = self.occupied.max(index + 1);
-        let first_slot = space.first_slot_from(self.start_ms(&space));
-        let handle = self.generators[index].begin(first_slot);
+        let from = self.start_of(&space);
+        let (first_slot, handle) = (from.free, self.generators[index].begin(from));
         self.tenants[index] =
             Some(GeneratorTenant { space, layout, node, first_slot, issued_before: None, handle, settled: -1 });
         Attachment { index, handle, is_new: true }
     }
 
-    /// Makes ids begin at this time or later, for tenants and for spaces that attach later. Raises the effective clock
-    /// too, so that no id waits for the wall clock to get there. The clocks are read before the lock is taken.
-    pub fn raise_floor(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
-        for floor in self.floors_ms.iter_mut() {
-            *floor = floor_ms.max(*floor);
+    /// Makes ids begin at this time or later, for tenants and for spaces that attach later.
+    pub fn raise_floor(&mut self, floor_ms: i64) {
+        for floor in self.floors.iter_mut() {
+            floor.ms = floor_ms.max(floor.ms);
         }
         for (generator, tenant) in self.generators.iter().zip(&mut self.tenants[..self.occupied]) {
             let Some(tenant) = tenant else {
@@ -93,27 +129,19 @@ impl<'a> GeneratorTable<'a> {
                 tenant.first_slot = first_slot;
             }
         }
-        effective.raise(floor_ms, reading);
-    }
-
-    /// Lowers the effective clock to where the next ids are. Under the lock, which `raise_floor` holds exclusively:
-    /// otherwise a floor raised in between would be lost, and ids would wait until the wall clock gets there. The clocks
-    /// are read before.
-    pub fn lower_clock(&self, effective: &EffectiveClock, reading: Reading) {
-        effective.lower(self.next_ms(), reading);
     }
 
     /// Ends every tenancy and makes ids begin at this time or later, because the worker id or its lease has changed. A
     /// backend that remembers a tenancy issues nothing by it, even if the new lease ends later.
-    pub fn restart_at(&mut self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
+    pub fn restart_at(&mut self, floor_ms: i64) {
         (0..self.occupied).for_each(|index| self.evict(index));
         self.occupied = 0;
-        self.raise_floor(floor_ms, effective, reading);
+        self.raise_floor(floor_ms);
     }
 
     /// The latest floor that was raised for all spaces.
     pub fn floor_ms(&self) -> i64 {
-        self.floors_ms.iter().copied().fold(i64::MAX, i64::min)
+        self.floors.iter().map(|floor| floor.ms).fold(i64::MAX, i64::min)
     }
 
     /// Every tenant with the index of its generator and its first free slot.
@@ -137,22 +165,26 @@ impl<'a> GeneratorTable<'a> {
     /// The latest time that the next id of any space can have, in the table or not: how far ahead ids still are.
     pub fn next_ms(&self) -> i64 {
         let next = self.in_use().map(|(_, tenant, free)| tenant.space.time_ms(free));
-        next.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+        next.chain(self.floors.iter().map(Floor::unused_from_ms)).fold(i64::MIN, i64::max)
     }
 
     /// No id of any space, in the table or not, was issued with this time or a later one.
     pub fn unused_from_ms(&self) -> i64 {
         let tenants = self.unused_by_tenant().map(|(_, unused_ms)| unused_ms);
-        tenants.chain(self.floors_ms.iter().copied()).fold(i64::MIN, i64::max)
+        tenants.chain(self.floors.iter().map(Floor::unused_from_ms)).fold(i64::MIN, i64::max)
     }
 
     /// The greatest id below all that are issued in the layout from now on, under this worker id or another one.
     pub fn id_before_next(&self, space: &IdSpace) -> i64 {
-        let free = match self.find(space) {
+        space.id_before(self.free_slot(space))
+    }
+
+    /// The first free slot of a space, in the table or not.
+    pub fn free_slot(&self, space: &IdSpace) -> u64 {
+        match self.find(space) {
             Some(Attachment { index, handle, .. }) => self.generators[index].free_slot(handle),
-            None => space.first_slot_from(self.start_ms(space)),
-        };
-        space.id_before(free)
+            None => self.start_of(space).free,
+        }
     }
 
     /// Remembers that this id is settled, and returns the greatest one that is: what is settled stays so, and bounds in
@@ -172,12 +204,16 @@ impl<'a> GeneratorTable<'a> {
         Some(Attachment { index, handle: tenant.handle, is_new: false })
     }
 
-    /// The start of a new space: its floor, or the end of all ids of its layout that this server issued under another
-    /// worker id, if that is later. So the ids in a user's table keep rising when the worker id changes.
-    fn start_ms(&self, space: &IdSpace) -> i64 {
+    /// The start of a new space: where it left, after its floor, and after the end of all ids of its layout that this
+    /// server issued under another worker id. So the ids in a user's table keep rising when the worker id changes.
+    fn start_of(&self, space: &IdSpace) -> Progress {
+        let floor = &self.floors[floor_of(space)];
         let is_sibling = |index: usize| self.tenants[index].is_some_and(|other| other.space.shares_layout_with(space));
         let siblings = self.unused_by_tenant().filter(|(index, _)| is_sibling(*index));
-        siblings.map(|(_, unused_ms)| unused_ms).fold(self.floors_ms[floor_of(space)], i64::max)
+        let start_ms = siblings.map(|(_, unused_ms)| unused_ms).fold(floor.unused_from_ms_without(space), i64::max);
+        let first = space.first_slot_from(start_ms);
+        let left = floor.progress_of(space).unwrap_or(Progress { free: 0, opened_us: NEVER });
+        Progress { free: first.max(left.free), opened_us: left.opened_us }
     }
 
     /// For each generator with a tenant, the time from which on it has issued nothing.
@@ -199,9 +235,8 @@ impl<'a> GeneratorTable<'a> {
     /// Ends the tenancy of a generator, if it has a tenant. The floor then covers every id that the tenant has issued.
     fn evict(&mut self, index: usize) {
         if let Some(tenant) = self.tenants[index].take() {
-            let free = self.generators[index].end(tenant.handle);
-            let floor = &mut self.floors_ms[floor_of(&tenant.space)];
-            *floor = tenant.space.unused_from_ms(free).max(*floor);
+            let progress = self.generators[index].end(tenant.handle);
+            self.floors[floor_of(&tenant.space)].leave(tenant.space, progress);
         }
     }
 }

@@ -1,6 +1,5 @@
-use super::table::RESERVED;
+use super::table::{FLOORS, RESERVED};
 use super::*;
-use crate::clock::{EffectiveClock, Reading};
 use crate::layout::{Layout, Node};
 use crate::tenancy::Attachment;
 use proptest::prelude::*;
@@ -8,9 +7,6 @@ use std::collections::{HashMap, HashSet};
 
 /// 2026-01-01.
 const NOW_MS: i64 = 1_767_225_600_000;
-
-/// The wall clock shows `NOW_MS`.
-const READING: Reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
 
 type Attached = Attachment<GeneratorHandle>;
 
@@ -20,16 +16,15 @@ struct Server {
     table: GeneratorTable<'static>,
     default: Option<IdSpace>,
     worker: u32,
-    effective: EffectiveClock,
 }
 
 impl Server {
     fn new(size: usize) -> Self {
         let generators: Vec<Generator> = (0..size).map(|_| Generator::new()).collect();
-        let table = GeneratorTable::new(generators.leak(), vec![None; size].leak());
-        let mut server = Self { table, default: None, worker: 0, effective: EffectiveClock::new(READING) };
-        server.raise_floor(NOW_MS);
-        server
+        let floors: Vec<Floor> = (0..FLOORS).map(|_| Floor::new()).collect();
+        let mut table = GeneratorTable::new(generators.leak(), vec![None; size].leak(), floors.leak());
+        table.raise_floor(NOW_MS);
+        Self { table, default: None, worker: 0 }
     }
 
     fn space(&self, text: &str) -> (IdSpace, Layout, Node) {
@@ -39,7 +34,12 @@ impl Server {
     }
 
     fn raise_floor(&mut self, floor_ms: i64) {
-        self.table.raise_floor(floor_ms, &self.effective, READING);
+        self.table.raise_floor(floor_ms);
+    }
+
+    /// When the generator that a space has, or gets, allows another tick ahead of the limit.
+    fn open_tick(&self, attached: Attached, boot_us: i64) -> Result<(), i64> {
+        self.table.generators[attached.index].open_tick(TICK_US, boot_us)
     }
 
     /// The id that the views show as the last one of a layout.
@@ -169,16 +169,47 @@ fn reached_time_is_that_of_the_latest_id_or_the_floor() {
     assert_eq!((server.table.reached_ms(), server.table.floor_ms()), (NOW_MS + 800, NOW_MS + 600));
 }
 
+/// The tick's length of the layouts below.
+const TICK_US: i64 = 1000;
+
 #[test]
-fn effective_clock_continues_from_a_floor_and_is_not_lowered_below_it() {
+fn tick_ahead_of_the_limit_is_opened_once_in_its_length() {
     let mut server = Server::new(3);
     let attached = server.attach(&tagged(0));
-    server.raise_floor(NOW_MS + 5000);
-    assert_eq!(server.effective.now_ms(READING), NOW_MS + 5000);
-    server.draw(&tagged(0), attached, NOW_MS + 5100).unwrap();
-    server.raise_floor(NOW_MS + 60_000);
-    server.table.lower_clock(&server.effective, READING);
-    assert!(server.effective.now_ms(READING) >= NOW_MS + 60_000);
+    assert_eq!(server.open_tick(attached, 500), Ok(()), "at once");
+    assert_eq!(server.open_tick(attached, 500), Err(1500));
+    assert_eq!(server.open_tick(attached, 1499), Err(1500));
+    assert_eq!(server.open_tick(attached, 9000), Ok(()), "however long it was not needed");
+    assert_eq!(server.open_tick(attached, 9001), Err(10_000), "and no more for that");
+}
+
+/// Otherwise spaces that share a generator would run ahead, a tick at each change.
+#[test]
+fn pace_of_ticks_ahead_of_the_limit_survives_an_eviction() {
+    let mut server = Server::new(2);
+    let attached = server.attach(&tagged(0));
+    assert_eq!(server.open_tick(attached, 500), Ok(()));
+    let other = server.attach(&tagged(1));
+    assert_eq!(server.open_tick(other, 600), Ok(()), "it has opened none yet");
+    let back = server.attach(&tagged(0));
+    assert_eq!(server.open_tick(back, 700), Err(1500));
+}
+
+/// Ticks of a second, one generator for all but the default layout: each draw evicts the space of the one before.
+#[test]
+fn evicted_space_goes_on_within_its_tick() {
+    let mut server = Server::new(2);
+    let layout = |tag: usize| format!("time:32 tag:2={tag} sequence:10 unit:1s epoch:2020-01-01");
+    let mut last = [0; 3];
+    for n in 0..300 {
+        let text = layout(n % 3);
+        let attached = server.attach(&text);
+        let id = server.draw(&text, attached, NOW_MS).unwrap();
+        assert!(id > last[n % 3], "{id} after {}", last[n % 3]);
+        last[n % 3] = id;
+        let time_ms = Layout::parse(&text).unwrap().unpack(id).unwrap().time_ms;
+        assert!(time_ms <= NOW_MS, "draw {n} is {} ms ahead", time_ms - NOW_MS);
+    }
 }
 
 #[test]
@@ -200,6 +231,16 @@ fn unused_time_begins_after_every_issued_id() {
     assert_eq!(server.table.unused_from_ms(), NOW_MS + 3);
     server.attach(&tagged(1));
     assert_eq!(server.table.unused_from_ms(), NOW_MS + 3, "also after ids of a space that left the table");
+}
+
+/// A tick of another layout's length after each clean restart would take all ids ahead of the clock.
+#[test]
+fn unused_time_is_not_rounded_to_the_longest_tick() {
+    let mut server = Server::new(4);
+    let attached = server.attach("seconds");
+    let id = server.draw("seconds", attached, NOW_MS).unwrap();
+    let time_ms = Layout::parse("seconds").unwrap().unpack(id).unwrap().time_ms;
+    assert_eq!(server.table.unused_from_ms(), time_ms + 1);
 }
 
 #[test]
@@ -267,7 +308,7 @@ proptest! {
         for (tag, step, action) in steps {
             now_ms += step;
             match action {
-                0 => server.table.restart_at(now_ms, &server.effective, READING),
+                0 => server.table.restart_at(now_ms),
                 1 => server.raise_floor(now_ms),
                 _ => {
                     let attached = server.attach(&tagged(tag));
@@ -294,8 +335,7 @@ fn restart_ends_every_tenancy_and_begins_at_the_floor_and_after_every_id() {
     server.default = Some(server.space(&tagged(1)).0);
     let all = [1, 2, 3].map(|tag| (tag, server.attach(&tagged(tag))));
     let ahead = server.draw(&tagged(2), all[1].1, NOW_MS + 500).unwrap();
-    let Server { table, effective, .. } = &mut server;
-    table.restart_at(NOW_MS + 100, effective, READING);
+    server.table.restart_at(NOW_MS + 100);
     for (tag, attached) in all {
         assert_eq!(server.draw(&tagged(tag), attached, NOW_MS + 1000), None, "layout {tag}");
     }

@@ -72,7 +72,7 @@ pub struct IdSpace {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub now_ms: i64,
-    /// No id has a later time. Not before `now_ms`.
+    /// No tick after this time is begun. Not before `now_ms`.
     pub limit_ms: i64,
     /// No id has this time or a later one.
     pub ceiling_ms: i64,
@@ -98,11 +98,16 @@ pub enum Issue {
         first_ms: i64,
         last_ms: i64,
     },
-    /// Every slot up to the limit is taken. Ask again when the limit is at this time.
+    /// Every slot up to the limit is taken. Ask again when the limit is at this time, the start of the next tick.
     Wait {
         time_ms: i64,
     },
-    /// Clock and limit are before the layout's epoch.
+    /// The space is ahead of the limit: the next tick, at this time, is a later one than drawing alone gets to. Open it
+    /// with `Generator::open_tick`, and ask again with this limit.
+    Ahead {
+        time_ms: i64,
+    },
+    /// Clock and limit are before the layout's epoch, and so are all earlier ids.
     BeforeEpoch,
     /// The layout has no later ids.
     Exhausted,
@@ -144,9 +149,10 @@ impl IdSpace {
         self.first_slot_of(tick.min(self.time.max() + 1))
     }
 
-    /// The start of the first tick in which nothing is issued, given the first free slot.
+    /// No id before the first free slot has this time or a later one. Exact to the millisecond, not to the tick: spaces
+    /// with shorter ticks go on from here too.
     pub fn unused_from_ms(&self, free: u64) -> i64 {
-        self.ticks.start_ms(free.div_ceil(self.sequence.max() + 1))
+        free.checked_sub(1).map_or(self.ticks.epoch_ms, |last| self.time_ms(last).saturating_add(1))
     }
 
     /// True if the spaces differ at most in worker and datacenter id.
@@ -173,8 +179,8 @@ impl IdSpace {
     pub fn next(&self, free: u64, want: u64, bounds: &Bounds) -> Issue {
         let now_tick = match self.ticks.at(bounds.now_ms) {
             Some(tick) => tick,
-            // The clock was set back far. The limit was not, and ids continue up to it.
-            None if bounds.limit_ms >= self.ticks.epoch_ms => 0,
+            // The clock was set back far. Ids were not.
+            None if free > 0 || bounds.limit_ms >= self.ticks.epoch_ms => 0,
             None => return Issue::BeforeEpoch,
         };
         if now_tick > self.time.max() {
@@ -199,19 +205,21 @@ impl IdSpace {
         Issue::Issued(SlotRun { first, count: last - first + 1, borrowed: (last + 1).saturating_sub(first.max(ahead)) })
     }
 
-    /// The last slot up to `last` that the limit allows.
+    /// The last slot up to `last` that the limit allows. A tick that was begun may be used up, wherever the limit is now.
     #[inline(never)]
     fn within_limit(&self, first: u64, last: u64, bounds: &Bounds) -> Result<u64, Issue> {
         let first_tick = first >> self.sequence.bits;
         if first_tick > self.time.max() {
             return Err(Issue::Exhausted);
         }
-        // The limit is not before the epoch: see `next`.
-        let limit = self.ticks.at(bounds.limit_ms).unwrap_or(0);
-        if first_tick > limit {
-            return Err(Issue::Wait { time_ms: self.ticks.start_ms(first_tick) });
+        // The first tick that the limit does not allow.
+        let end = self.ticks.at(bounds.limit_ms).map_or(0, |limit| limit + 1);
+        let is_begun = first & self.sequence.max() > 0;
+        if first_tick >= end && !is_begun {
+            let time_ms = self.ticks.start_ms(first_tick);
+            return Err(if first_tick == end { Issue::Wait { time_ms } } else { Issue::Ahead { time_ms } });
         }
-        Ok(last.min(self.first_slot_of(limit.min(self.time.max()) + 1) - 1))
+        Ok(last.min(self.first_slot_of(end.max(first_tick + 1).min(self.time.max() + 1)) - 1))
     }
 
     /// The last slot up to `last` whose time is below the ceiling.

@@ -132,7 +132,24 @@ fn ids_keep_rising_within_the_drift_after_a_backward_step() {
     assert!(after.first > before.first);
     assert_eq!(line.space.time_ms(after.first), NOW_MS);
     assert_eq!(after.borrowed, 1);
-    assert!(matches!(line.next(1, &bounds(NOW_MS - 11, 10)), Issue::Wait { time_ms } if time_ms == NOW_MS));
+}
+
+/// However far the clock is set back, or the drift lowered: the tick that ids are in is used up, the next one beyond the
+/// limit is that of drawing at the full rate, and those after it are opened one by one.
+#[test]
+fn space_ahead_of_the_limit_uses_up_its_tick_and_then_opens_one_at_a_time() {
+    for back_ms in [11, 12, 1000, NOW_MS] {
+        let mut line = Line::new(SMALL);
+        let limited = |limit_ms| Bounds { limit_ms, ..bounds(NOW_MS - back_ms, 0) };
+        let first = line.run(1, &bounds(NOW_MS, 10)).first;
+        let rest = line.run(100, &limited(NOW_MS - back_ms));
+        assert_eq!((rest.first, line.space.time_ms(rest.first + rest.count - 1)), (first + 1, NOW_MS));
+        let answer = line.next(1, &limited(NOW_MS - back_ms));
+        assert_eq!(answer, Issue::Ahead { time_ms: NOW_MS + 1 }, "back by {back_ms} ms");
+        assert_eq!(line.next(1, &limited(NOW_MS)), Issue::Wait { time_ms: NOW_MS + 1 });
+        let opened = line.run(100, &limited(NOW_MS + 1));
+        assert_eq!((opened.count, line.space.time_ms(opened.first)), (4, NOW_MS + 1));
+    }
 }
 
 #[test]
@@ -151,13 +168,16 @@ fn last_tick_is_used_up_and_then_the_space_is_exhausted() {
 }
 
 #[test]
-fn clock_before_the_epoch_issues_nothing_unless_the_limit_is_past_it() {
+fn clock_before_the_epoch_issues_nothing_unless_ids_are_past_it() {
     let mut line = Line::new(SMALL);
+    line.free = 0;
     assert_eq!(line.next(1, &bounds(line.space.ticks.epoch_ms - 1, 0)), Issue::BeforeEpoch);
     assert_eq!(line.next(1, &bounds(i64::MIN, 1000)), Issue::BeforeEpoch);
-    // The clock was set back before the epoch, and the limit was not.
-    let set_back = Bounds { limit_ms: NOW_MS, ..bounds(0, 0) };
-    assert!(matches!(line.next(1, &set_back), Issue::Issued(run) if run.borrowed == 1));
+    // Ids go on where they are, beyond the epoch.
+    line = Line::new(SMALL);
+    assert!(matches!(line.next(1, &bounds(0, 0)), Issue::Ahead { .. }));
+    line.run(1, &Bounds { limit_ms: NOW_MS, ..bounds(0, 0) });
+    assert_eq!(line.run(9, &bounds(0, 0)).borrowed, 3, "the rest of the tick");
     line.free = 0;
     assert!(matches!(line.next(1, &bounds(line.space.ticks.epoch_ms, 0)), Issue::Issued(_)));
 }
@@ -206,8 +226,8 @@ fn any_walk() -> impl Strategy<Value = Vec<(i64, u64)>> {
 }
 
 proptest! {
-    /// S1, S2: under any steps of the clock, every id is greater than the one before. S3: no id is further ahead of the
-    /// clock than the drift. At the time that `Wait` names, the space issues.
+    /// S1, S2: under any steps of the clock, every id is greater than the one before. S3: no tick is begun further ahead
+    /// of the clock than the drift. With the limit that the answer names, the space issues.
     #[test]
     fn ids_rise_and_stay_within_the_drift(layout in any_layout(), walk in any_walk(), drift_ms in 0i64..2000) {
         let space = layout.id_space(Node::default()).unwrap();
@@ -216,18 +236,25 @@ proptest! {
         let mut last_id = -1;
         for (step, want) in walk {
             now_ms += step;
+            let begun_ms = space.time_ms(line.free - 1);
             match line.next(want, &bounds(now_ms, drift_ms)) {
                 Issue::Issued(run) => {
                     let last = run.first + run.count - 1;
                     prop_assert!(space.id(run.first) > last_id);
-                    prop_assert!(space.time_ms(last) <= now_ms + drift_ms);
+                    prop_assert!(space.time_ms(last) <= (now_ms + drift_ms).max(begun_ms));
                     prop_assert_eq!(layout.unpack(space.id(last)).unwrap().time_ms, space.time_ms(last));
                     last_id = space.id(last);
                 }
                 Issue::Wait { time_ms } => {
-                    prop_assert!(time_ms > now_ms + drift_ms);
+                    let left_ms = time_ms - now_ms - drift_ms;
+                    prop_assert!((1..=i64::from(layout.unit_ms())).contains(&left_ms), "{}", left_ms);
                     let then = bounds(time_ms - drift_ms, drift_ms);
                     prop_assert!(matches!(space.next(line.free, want, &then), Issue::Issued(_)));
+                }
+                Issue::Ahead { time_ms } => {
+                    prop_assert!(time_ms > now_ms + drift_ms);
+                    let opened = Bounds { limit_ms: time_ms, ..bounds(now_ms, drift_ms) };
+                    prop_assert!(matches!(space.next(line.free, 1, &opened), Issue::Issued(_)));
                 }
                 Issue::Exhausted => prop_assert!(now_ms + drift_ms >= layout.ends_at_ms() - i64::from(layout.unit_ms())),
                 Issue::BeforeEpoch => prop_assert!(now_ms + drift_ms < layout.epoch_ms()),
@@ -255,6 +282,7 @@ proptest! {
         let first = space.first_slot_from(start_ms);
         prop_assert!(space.time_ms(first) >= start_ms.min(layout.ends_at_ms()));
         prop_assert!(first == 0 || space.time_ms(first - 1) < start_ms);
-        prop_assert_eq!(space.unused_from_ms(first), space.time_ms(first));
+        // A space that goes on from there begins at the same slot.
+        prop_assert_eq!(space.first_slot_from(space.unused_from_ms(first)), first);
     }
 }

@@ -1,9 +1,9 @@
 //! The shared word of a generator, the effective clock and the ceiling.
 
 use super::{assert_distinct, assert_rising, spawn};
-use idgen_core::clock::{EffectiveClock, Mark, Reading, Target};
+use idgen_core::clock::{Mark, Target};
 use idgen_core::generator::settled::{EarliestDraw, settled};
-use idgen_core::generator::{Generator, GeneratorHandle, GeneratorTable};
+use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorHandle, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::{Bounds, IdSpace, Issue};
 use idgen_core::tenancy::{Attachment, Ended};
@@ -36,24 +36,14 @@ impl Server {
     /// Leaks the generators: a table in shared memory lives as long as the server.
     fn new(size: usize) -> Arc<Self> {
         let generators: &'static [Generator] = (0..size).map(|_| Generator::new()).collect::<Vec<_>>().leak();
-        Arc::new(Self { generators, table: RwLock::new(GeneratorTable::new(generators, vec![None; size].leak())) })
+        let floors = (0..FLOORS).map(|_| Floor::new()).collect::<Vec<_>>().leak();
+        let table = GeneratorTable::new(generators, vec![None; size].leak(), floors);
+        Arc::new(Self { generators, table: RwLock::new(table) })
     }
 
     fn attach(&self, text: &str) -> Attached {
         let (space, layout) = layout(text);
         self.table.write().unwrap().attach(space, (layout, Node::default()), None)
-    }
-
-    /// The limit of ids without a drift.
-    fn limit_ms(&self, effective: &EffectiveClock, reading: Reading) -> i64 {
-        if effective.claim_lowering(reading) {
-            self.table.read().unwrap().lower_clock(effective, reading);
-        }
-        effective.now_ms(reading)
-    }
-
-    fn raise_floor(&self, floor_ms: i64, effective: &EffectiveClock, reading: Reading) {
-        self.table.write().unwrap().raise_floor(floor_ms, effective, reading);
     }
 
     fn issue(&self, text: &str, attached: Attached, want: u64, bounds: &Bounds) -> Result<Issue, Ended> {
@@ -227,8 +217,7 @@ fn issue_against_a_change_of_worker_id() {
         });
         {
             let mut table = server.table.write().unwrap();
-            let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
-            table.restart_at(NEW_FIRST_MS, &EffectiveClock::new(reading), reading);
+            table.restart_at(NEW_FIRST_MS);
             mark.set_lease_end(NOW_MS + 10);
         }
         // The same space stands for that of the new worker id. Its handle is another one.
@@ -240,53 +229,37 @@ fn issue_against_a_change_of_worker_id() {
     });
 }
 
-/// S3: generation never stops. A backend lowers the effective clock to the next id, while another one observes an id
-/// and a third one issues. The effective clock does not end up before the observed floor, so the next id there need not
-/// wait.
+/// S3: the layout is ahead of the limit, and several backends draw at once. They open one tick, which is enough for both,
+/// and the next one when its length has passed.
 #[test]
-fn lowering_the_clock_against_observe() {
-    const OBSERVED_MS: i64 = NOW_MS + 3_600_000;
-    const AHEAD_MS: i64 = NOW_MS + 7_200_000;
-    // The clock was set back: the effective clock is two hours ahead of the wall clock.
-    let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
+fn backends_ahead_of_the_limit_open_one_tick_in_its_length() {
+    const TICK_US: i64 = 1000;
     loom::model(move || {
         let server = Server::new(2);
+        server.table.write().unwrap().raise_floor(NOW_MS + 60_000);
         let attached = server.attach(LAYOUT);
-        let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
-        let lowered = effective.clone();
-        let sampler = spawn(&server, move |server| server.limit_ms(&lowered, reading));
-        let bounds = Bounds { limit_ms: AHEAD_MS, ..bounds(NOW_MS) };
-        let issuer = spawn(&server, move |server| server.issue(LAYOUT, attached, 1, &bounds).unwrap());
-        server.raise_floor(OBSERVED_MS, &effective, reading);
-        sampler.join().unwrap();
-        issuer.join().unwrap();
-        let now_ms = effective.now_ms(reading);
-        assert!(now_ms >= OBSERVED_MS, "ids at the floor wait for {} ms", OBSERVED_MS - now_ms);
-    });
-}
-
-/// S3: a lost lead does not return. The effective clock is far ahead of the ids, and several backends draw at once. Each
-/// lowers it first, or finds it lowered.
-#[test]
-fn bursts_at_once_after_a_pause() {
-    const AHEAD_MS: i64 = NOW_MS + 7_200_000;
-    /// Room for ids between two samples.
-    const ROOM_MS: i64 = 10;
-    let reading = Reading { wall_ns: NOW_MS * 1_000_000, boot_ns: 0 };
-    loom::model(move || {
-        let server = Server::new(2);
-        let effective = Arc::new(EffectiveClock::new(Reading { wall_ns: AHEAD_MS * 1_000_000, ..reading }));
-        server.raise_floor(NOW_MS, &effective, reading);
-        let attached = server.attach(LAYOUT);
-        let burst = move |server: &Server, effective: &EffectiveClock| {
-            let limit_ms = server.limit_ms(effective, reading);
-            assert!(limit_ms <= NOW_MS + ROOM_MS, "{} ms ahead of the ids", limit_ms - NOW_MS);
-            server.issue(LAYOUT, attached, 100, &Bounds { limit_ms, ..bounds(NOW_MS) }).unwrap();
+        let draw = move |server: &Server| {
+            let generator = &server.generators[attached.index];
+            let mut opened = 0;
+            let mut limit_ms = NOW_MS;
+            // The tick has four slots. A backend that may not open it finds it begun, or has to ask again.
+            for _ in 0..3 {
+                match server.issue(LAYOUT, attached, 1, &Bounds { limit_ms, ..bounds(NOW_MS) }).unwrap() {
+                    Issue::Issued(_) => break,
+                    Issue::Ahead { time_ms } => {
+                        if generator.open_tick(TICK_US, 5).is_ok() {
+                            (opened, limit_ms) = (opened + 1, time_ms);
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            opened
         };
-        let shared = effective.clone();
-        let other = spawn(&server, move |server| burst(server, &shared));
-        burst(&server, &effective);
-        other.join().unwrap();
+        let other = spawn(&server, draw);
+        let opened = draw(&server) + other.join().unwrap();
+        assert_eq!(opened, 1, "one backend opens the tick");
+        assert!(server.generators[attached.index].open_tick(TICK_US, 5 + TICK_US).is_ok());
     });
 }
 

@@ -248,11 +248,11 @@ fn removing_the_directory_resumes_generation() {
     let first = next(&mut client);
     assert_after(&seen, &[first]);
     let lead_ms = time_ms(first) - clock_ms(&mut client);
-    // The last checkpoint's time has a resolution of a second.
-    assert!(lead_ms <= 1000, "ids begin {lead_ms} ms ahead of the clock");
+    // The label stands in for the mark: three moves of the mark.
+    assert!(lead_ms <= 16_500, "ids begin {lead_ms} ms ahead of the clock");
     assert_eq!(logged(&cluster), before + 1, "the log mentions it");
     assert!(time_ms(first) < mark_ms(&cluster));
-    assert_eq!(newest_record(&cluster).record.turn, 1);
+    assert!(newest_record(&cluster).record.turn <= 2);
     cluster.kill9_postmaster();
     cluster.start_again();
     assert!(next(&mut cluster.client()) > first);
@@ -318,7 +318,7 @@ fn unfinished_directory_is_replaced() {
     }
     next(&mut cluster.client());
     assert!(!unfinished.exists());
-    assert_eq!(newest_record(&cluster).record.turn, 1);
+    assert!(newest_record(&cluster).record.turn <= 2);
     assert_eq!(fs::read_dir(directory(&cluster)).unwrap().count(), 1);
 }
 

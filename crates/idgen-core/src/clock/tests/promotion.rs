@@ -23,41 +23,6 @@ fn label_reads_back_and_other_texts_are_none() {
 }
 
 #[test]
-fn floor_after_recovery_is_past_the_label_and_the_next_one_that_may_be_lost() {
-    let recovered = Evidence { recovered: true, label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
-    assert_eq!(recovered.floor_ms(None), NOW_MS + 100_000 + AHEAD_MS);
-    // A label older than the last commit, from a primary of an older release, lowers nothing.
-    let older = Evidence { replayed_ms: Some(NOW_MS), label_ms: Some(NOW_MS - 100_000), ..recovered };
-    assert_eq!(older.floor_ms(None), NOW_MS + AHEAD_MS + 10_000);
-    // A server that was not a replica relies on its file.
-    let found = Record::newest(&file(&[record(1, NOW_MS - 5)])).unwrap();
-    assert_eq!(Evidence { recovered: false, ..recovered }.floor_ms(Some(&found)), NOW_MS - 5);
-}
-
-#[test]
-fn floor_is_past_the_label_if_a_record_is_lost() {
-    let mut bytes = file(&[record(6, NOW_MS - 600_000), record(7, NOW_MS + 100_000)]);
-    damage(&mut bytes, &record(7, 0));
-    let found = Record::newest(&bytes).unwrap();
-    let labelled = Evidence { label_ms: Some(NOW_MS + 100_000), ..evidence(NOW_MS) };
-    assert!(labelled.floor_ms(Some(&found)) >= NOW_MS + 100_000);
-}
-
-/// The server was ahead of its clock after a crash, so the newer record moved the mark on from the older one's.
-#[test]
-fn floor_allows_for_one_more_move_in_a_lost_record() {
-    for window_ms in [100, 3000, 60_000] {
-        let older_ms = Target::past(NOW_MS + DRIFT_MS, window_ms).mark_ms;
-        let newer_ms = Target::past(older_ms, window_ms).mark_ms;
-        let mut bytes = file(&[record(1, older_ms), record(2, newer_ms)]);
-        damage(&mut bytes, &record(2, 0));
-        let found = Record::newest(&bytes).unwrap();
-        let floor_ms = Evidence { window_ms, ..evidence(NOW_MS) }.floor_ms(Some(&found));
-        assert!(floor_ms >= newer_ms, "window {window_ms} ms: {} ms below", newer_ms - floor_ms);
-    }
-}
-
-#[test]
 fn label_is_due_again_once_the_mark_has_moved() {
     for window_ms in [100, 3000, 60_000] {
         let until_ms = MarkLabel::reach_ms(NOW_MS, DRIFT_MS, window_ms);
@@ -179,11 +144,13 @@ impl Primary {
     fn floor_ms(&self, label_ms: Option<i64>) -> i64 {
         let promoted = Evidence {
             wall_ms: self.wall_ms - 3_600_000,
-            checkpoint_ms: NOW_MS - 3_600_000,
-            recovered: true,
-            replayed_ms: Some(self.replicated.commit_ms),
-            prepared_ms: None,
+            is_replayed: true,
             label_ms,
+            commits: Commits {
+                checkpoint_ms: NOW_MS - 3_600_000,
+                replayed_ms: Some(self.replicated.commit_ms),
+                prepared_ms: None,
+            },
             drift_ms: self.drift_ms,
             window_ms: self.window_ms,
         };
