@@ -142,14 +142,15 @@ pub fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> 
     let table = table.lock(mode);
     // SAFETY: the table is there, because it is locked.
     let owner = unsafe { (*PgRelation::open(table).rd_rel).relowner };
-    as_role(owner, work)
+    as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, work)
 }
 
-/// Runs with the rights of a role. If `work` raises, the end of the (sub)transaction restores the user.
-pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
+/// Runs with the rights of a role, in a security context with these flags too. If `work` raises, the end of the
+/// (sub)transaction restores the user.
+fn as_role<R>(role: pg_sys::Oid, flags: u32, work: impl FnOnce() -> R) -> R {
     let mut user = pg_sys::InvalidOid;
     let mut context = 0;
-    let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_NOFORCE_RLS;
+    let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | flags;
     // SAFETY: both point to locals.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
@@ -161,13 +162,11 @@ pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The predefined role `pg_read_all_stats`, which no header of PostgreSQL names for C.
-const READ_ALL_STATS: pg_sys::Oid = pg_sys::Oid::from_u32(3375);
-
 /// The rights that a query runs with.
 enum Rights {
     OwnerOf(&'static ExtensionTable),
-    ReadAllStats,
+    /// The owner of PostgreSQL's own views and functions: privileges on these can be revoked from all other roles.
+    BootstrapSuperuser,
 }
 
 /// A query whose plan the process keeps from its first use.
@@ -189,9 +188,10 @@ impl Query {
         Self { rights: Rights::OwnerOf(table), sql: Sql::Composed(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
-    /// A query on the statistics of the server.
+    /// A query on the statistics of the server, which runs as the bootstrap superuser: what the caller may read does not
+    /// matter. It must call no function of a user.
     pub const fn of_statistics(sql: &'static str) -> Self {
-        Self { rights: Rights::ReadAllStats, sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
+        Self { rights: Rights::BootstrapSuperuser, sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
     /// Reads what is committed now, even if the transaction's snapshot is older. Begins no new command, which the leader
@@ -248,7 +248,10 @@ impl Query {
         let mode = if read_only { pg_sys::AccessShareLock } else { pg_sys::RowExclusiveLock };
         match self.rights {
             Rights::OwnerOf(table) => as_owner_of(table, mode, || Spi::connect(|_| run())),
-            Rights::ReadAllStats => as_role(READ_ALL_STATS, || Spi::connect(|_| run())),
+            Rights::BootstrapSuperuser => {
+                let superuser = pg_sys::Oid::from_u32(pg_sys::BOOTSTRAP_SUPERUSERID);
+                as_role(superuser, pg_sys::SECURITY_RESTRICTED_OPERATION, || Spi::connect(|_| run()))
+            }
         }
     }
 

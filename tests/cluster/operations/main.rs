@@ -1,5 +1,5 @@
 //! Operations on real servers: upgrades, copies, dumps, templates, encodings, single-user mode, standbys without connections,
-//! drops of the extension, planted tables, what monitoring reads, and examples.
+//! drops of the extension, planted tables, what monitoring reads, privileges on statistics, and examples.
 
 mod base_backup;
 mod closed_standby;
@@ -16,6 +16,7 @@ mod point_in_time;
 mod rewind;
 mod segment_dump;
 mod single_user;
+mod statistics;
 mod switch_back;
 mod template;
 mod upgrade;
