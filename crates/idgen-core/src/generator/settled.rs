@@ -67,32 +67,47 @@ pub fn settled(
     (space, earliest_ms.map_or(before_next, |time_ms| before_next.min(layout.floor(time_ms) - 1)))
 }
 
-/// A prepared transaction, as the key of a lock that it holds. PostgreSQL keeps the locks of prepared transactions over
-/// restarts and failovers, and releases them after the transaction's rows are visible.
+/// A prepared transaction, as the keys of locks that it holds. PostgreSQL keeps the locks of prepared transactions over
+/// restarts and failovers, and releases them after the transaction's rows are visible. The upper half of each key is the
+/// transaction's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreparedDraw {
     pub xid: u32,
-    /// Not later than that of the transaction. `None` if it has drawn no id.
+    /// `None` if it has drawn no id.
     pub earliest_ms: Option<i64>,
 }
 
-/// The time as a part of the key: this many milliseconds, so that 32 bits last until 2109. Later times are taken as that,
-/// which only delays consumers.
-const PREPARED_UNIT_MS: i64 = 1024;
-const PREPARED_NOTHING: u32 = u32::MAX;
+/// The lower halves of the keys of a prepared transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreparedKeys {
+    /// The time in units, or `NO_DRAW`.
+    pub units: u32,
+    /// The milliseconds that units leave. Transactions that 0.14.0 prepared have no lock of it: their time is taken as up
+    /// to a unit earlier, which only delays consumers.
+    pub rest: Option<u32>,
+}
+
+/// Milliseconds, so that 32 bits of units last until 2109. Later times are taken as that, which only delays consumers.
+const UNIT_MS: i64 = 1024;
+const NO_DRAW: u32 = u32::MAX;
 
 impl PreparedDraw {
-    pub fn key(self) -> i64 {
-        let units = self.earliest_ms.map_or(PREPARED_NOTHING, |time_ms| {
-            (time_ms / PREPARED_UNIT_MS).clamp(0, i64::from(PREPARED_NOTHING) - 1) as u32
-        });
-        (u64::from(self.xid) << 32 | u64::from(units)) as i64
+    pub fn keys(self) -> PreparedKeys {
+        let Some(time_ms) = self.earliest_ms else {
+            return PreparedKeys { units: NO_DRAW, rest: None };
+        };
+        let units = (time_ms / UNIT_MS).clamp(0, i64::from(NO_DRAW) - 1) as u32;
+        PreparedKeys { units, rest: Some((time_ms % UNIT_MS) as u32) }
     }
 
-    pub fn of_key(key: i64) -> Self {
-        let (xid, units) = ((key as u64 >> 32) as u32, key as u32);
-        let earliest_ms = (units != PREPARED_NOTHING).then(|| i64::from(units) * PREPARED_UNIT_MS);
-        Self { xid, earliest_ms }
+    pub fn of_keys(xid: u32, keys: PreparedKeys) -> Self {
+        let time_ms = i64::from(keys.units) * UNIT_MS + i64::from(keys.rest.unwrap_or(0));
+        Self { xid, earliest_ms: (keys.units != NO_DRAW).then_some(time_ms) }
+    }
+
+    /// The key of a lock with this lower half.
+    pub fn key(self, lower: u32) -> i64 {
+        (u64::from(self.xid) << 32 | u64::from(lower)) as i64
     }
 }
 
@@ -130,14 +145,14 @@ mod tests {
     }
 
     proptest! {
-        /// The time of a prepared transaction is not later than the one it had, and at most a second earlier.
         #[test]
         fn prepared_draw_reads_back(xid in any::<u32>(), time_ms in 0i64..4_398_046_510_000, drawn in any::<bool>()) {
             let prepared = PreparedDraw { xid, earliest_ms: drawn.then_some(time_ms) };
-            let read = PreparedDraw::of_key(prepared.key());
-            prop_assert_eq!(read.xid, xid);
-            prop_assert_eq!(read.earliest_ms.is_some(), drawn);
-            prop_assert!(!drawn || (time_ms - PREPARED_UNIT_MS + 1..=time_ms).contains(&read.earliest_ms.unwrap()));
+            let keys = prepared.keys();
+            prop_assert_eq!(PreparedDraw::of_keys(xid, keys), prepared);
+            let of_release_0_14_0 = PreparedDraw::of_keys(xid, PreparedKeys { rest: None, ..keys });
+            prop_assert_eq!(of_release_0_14_0.earliest_ms.is_some(), drawn);
+            prop_assert!(!drawn || (time_ms - UNIT_MS + 1..=time_ms).contains(&of_release_0_14_0.earliest_ms.unwrap()));
         }
     }
 }

@@ -45,6 +45,25 @@ fn prepared_transaction_holds_settled_ids_back_over_restarts() {
     }
 }
 
+/// After the restart, the server knows the time of the first draw only by the locks of the prepared transaction.
+#[test]
+fn settled_id_is_the_same_after_a_clean_restart_with_a_prepared_transaction() {
+    let cluster = with_prepared().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "BEGIN");
+    let open: i64 = value(&mut client, "SELECT snowflake_next()");
+    // The first call: a restart forgets greater answers from before the draw.
+    let before = settled(&mut cluster.client());
+    assert!(before < open);
+    execute(&mut client, "PREPARE TRANSACTION 'p'");
+    drop(client);
+    cluster.restart();
+    let mut client = cluster.client();
+    assert_eq!(settled(&mut client), before, "before {open}");
+    execute(&mut client, "ROLLBACK PREPARED 'p'");
+    assert!(settled(&mut client) >= open);
+}
+
 #[test]
 fn prepared_transaction_holds_settled_ids_back_on_a_promoted_standby() {
     let primary = with_prepared().start_with_extension();
