@@ -72,7 +72,13 @@ pub struct IdSet {
     run: SlotRun,
     /// The number of ids that are not reserved yet.
     unreserved: u64,
+    /// The most that the next reservation takes.
+    step: u64,
 }
+
+/// The first reservation of a set. Each later one is twice as large: a caller that stops reading leaves not many more ids
+/// unused than it has read, and a set of n ids takes O(log n) reservations.
+const FIRST_STEP: u64 = 16;
 
 /// # Safety
 /// `fcinfo` is that of a running call whose arguments are a count and, at `layout_arg`, a text.
@@ -89,7 +95,7 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) 
 
 impl IdSet {
     pub fn new(attached: AttachedGenerator, count: u64) -> Self {
-        Self { attached, run: SlotRun { first: 0, count: 0, borrowed: 0 }, unreserved: count }
+        Self { attached, run: SlotRun { first: 0, count: 0, borrowed: 0 }, unreserved: count, step: FIRST_STEP }
     }
 
     #[inline]
@@ -98,9 +104,10 @@ impl IdSet {
             if self.unreserved == 0 {
                 return None;
             }
-            self.run = issue(&mut self.attached, self.unreserved);
+            self.run = issue(&mut self.attached, self.unreserved.min(self.step));
             count(self.attached.index, self.run, true);
             self.unreserved -= self.run.count;
+            self.step = self.step.saturating_mul(2);
         }
         let id = self.attached.space.id(self.run.first);
         self.run.first += 1;
