@@ -23,6 +23,8 @@ pub struct AttachedGenerator {
     /// The worker id and datacenter id of the ids, until the tenancy of the handle ends.
     pub node: Node,
     pub index: usize,
+    /// This session was warned that the layout ends.
+    pub is_end_announced: bool,
 }
 
 impl AttachedGenerator {
@@ -39,13 +41,11 @@ pub fn attach(layout: Layout) -> AttachedGenerator {
     error::refuse_on_standby("generate ids");
     // A generator that the transaction has drawn from may be given to this layout.
     next::leave_generator();
-    let attached = loop {
+    loop {
         if let Some(attached) = find(clock, layout) {
-            break attached;
+            return attached;
         }
-    };
-    warn_of_end(&layout, system_clock::wall_ms());
-    attached
+    }
 }
 
 /// Finds the generator of a space under this server's worker id. `None` if the worker id has changed in between.
@@ -63,7 +63,8 @@ fn find(clock: &'static clock::State, layout: Layout) -> Option<AttachedGenerato
         if is_new {
             next::COUNTERS.require()[index].reset();
         }
-        Some(AttachedGenerator { clock, generator: &table.generators[index], handle, space, layout, node, index })
+        let (generator, is_end_announced) = (&table.generators[index], false);
+        Some(AttachedGenerator { clock, generator, handle, space, layout, node, index, is_end_announced })
     })
 }
 
@@ -86,14 +87,22 @@ fn begin(clock: &clock::State, layout: &Layout, space: &IdSpace) {
 /// The layouts whose end this session was warned about.
 static WARNED: TextCache<()> = TextCache::new();
 
-/// Warns when a layout ends within a year, once for each session and layout. The leader of a parallel query warns for its
-/// workers.
-pub fn warn_of_end(layout: &Layout, now_ms: i64) {
-    if !layout.ends_within_a_year(now_ms) || session::is_parallel_worker() {
-        return;
+impl AttachedGenerator {
+    /// Warns when the layout ends within a year, once for each session and layout. The leader of a parallel query warns for
+    /// its workers.
+    #[inline]
+    pub fn warn_of_end(&mut self, now_ms: i64) {
+        if !self.is_end_announced && self.layout.ends_within_a_year(now_ms) {
+            self.is_end_announced = true;
+            announce_end(&self.layout);
+        }
     }
+}
+
+#[cold]
+fn announce_end(layout: &Layout) {
     let (text, ends_at) = (layout.to_string(), time_text(layout.ends_at_ms()));
-    if WARNED.read(&text, |()| ()).is_none() {
+    if !session::is_parallel_worker() && WARNED.read(&text, |()| ()).is_none() {
         WARNED.insert(&text, ());
         warning!("layout \"{text}\" has no ids from {ends_at} on");
     }

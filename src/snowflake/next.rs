@@ -5,7 +5,7 @@
 //! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
 //! as much as the id.
 
-use super::attach::{AttachedGenerator, attach, refuse_outside, warn_of_end};
+use super::attach::{AttachedGenerator, attach, refuse_outside};
 use super::{earliest_draw, layouts, node};
 use crate::args;
 use crate::clock;
@@ -132,7 +132,7 @@ fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
 /// Issues within the careful bounds. Where they stop the issue, waits or moves the mark.
 #[cold]
 fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
-    // An error leaves no generator entered: the next draw may have an earlier time than this one would have had.
+    // The next draw enters the generator. After an error it may have an earlier time than this one would have had.
     leave_generator();
     // A long statement gets here once in each `idgen.clock_window`.
     node::follow_settings();
@@ -144,10 +144,7 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
         announce_draw(attached, &bounds);
         match attached.generator.issue(attached.handle, &attached.space, want, &bounds) {
             Ok(Issue::Issued(run)) => {
-                ENTERED.store(attached.index, Relaxed);
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
-                // A session may have attached long before the last year.
-                warn_of_end(&attached.layout, bounds.now_ms);
                 return run;
             }
             Ok(Issue::Wait { time_ms }) => wait(attached, time_ms, i64::MAX),
@@ -220,6 +217,8 @@ static PENDING: Pending = Pending {
 fn count(index: usize, run: SlotRun, batch: bool) {
     if PENDING.index.load(Relaxed) != index || PENDING.calls.load(Relaxed) >= FLUSH_EVERY {
         flush();
+        // A long transaction too must hear of the end of the layout.
+        leave_generator();
         PENDING.index.store(index, Relaxed);
     }
     let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
@@ -243,15 +242,17 @@ pub fn flush() {
     PENDING.calls.store(0, Relaxed);
 }
 
-/// The index of the generator that the transaction draws from: its first draw from it was announced, and has succeeded. Or
+/// The index of the generator that the transaction draws from: an earlier draw from it was announced, and has succeeded. Or
 /// `NO_GENERATOR`.
 static ENTERED: AtomicUsize = AtomicUsize::new(NO_GENERATOR);
 
 const NO_GENERATOR: usize = usize::MAX;
 
-/// Before the first draw of a transaction from a generator. Later draws from it have later ids, if this one succeeds.
+/// Before the first draw of a transaction from a generator, and now and then before a later one. Draws after this one have
+/// later ids, if it succeeds.
 #[inline(never)]
-fn enter_generator(attached: &AttachedGenerator, bounds: &Bounds) {
+fn enter_generator(attached: &mut AttachedGenerator, bounds: &Bounds) {
+    attached.warn_of_end(bounds.now_ms);
     announce_draw(attached, bounds);
     ENTERED.store(attached.index, Relaxed);
 }

@@ -260,6 +260,39 @@ fn last_year_is_announced_once_a_session_also_if_it_begins_in_an_open_session() 
     assert_eq!(announced(&cluster), 5);
 }
 
+/// The mark moves once, for the first session. The others draw below it: one in a long transaction, and one in short ones.
+#[test]
+fn last_year_is_announced_also_to_sessions_for_which_the_mark_does_not_move() {
+    let builder = Cluster::builder().fake_clock().conf("idgen.clock_window", "1min").conf("idgen.max_drift", "0");
+    let cluster = builder.start_with_extension();
+    let [mut mover, mut long, mut quiet] = [cluster.client(), cluster.client(), cluster.client()];
+    let layout = ending_in_days(&mut mover, 400, 20);
+    let next = format!("SELECT snowflake_next('{layout}')");
+    let draws = [&mut mover, &mut long, &mut quiet].map(|client| client.prepare(&next).unwrap());
+    let loops = "DO $$ BEGIN FOR n IN 1..10000 LOOP PERFORM snowflake_next('LAYOUT'); END LOOP; END $$";
+    mover.query_one(&draws[0], &[]).unwrap();
+    quiet.query_one(&draws[2], &[]).unwrap();
+    execute(&mut long, "BEGIN");
+    long.query_one(&draws[1], &[]).unwrap();
+    assert_eq!(announced(&cluster), 0);
+
+    cluster.clock().set_offset_ms(40 * 86_400_000);
+    mover.query_one(&draws[0], &[]).unwrap();
+    assert_eq!(announced(&cluster), 1);
+    for _ in 0..2 {
+        execute(&mut long, &loops.replace("LAYOUT", &layout));
+        assert_eq!(announced(&cluster), 2, "announced to the long transaction");
+    }
+    for _ in 0..2 {
+        quiet.query_one(&draws[2], &[]).unwrap();
+        assert_eq!(announced(&cluster), 3, "announced to the quiet session");
+    }
+    execute(&mut long, "COMMIT");
+    mover.query_one(&draws[0], &[]).unwrap();
+    long.query_one(&draws[1], &[]).unwrap();
+    assert_eq!(announced(&cluster), 3);
+}
+
 #[test]
 fn parallel_worker_does_not_announce_the_last_year() {
     let cluster = Cluster::start();
