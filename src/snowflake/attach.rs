@@ -27,13 +27,6 @@ pub struct AttachedGenerator {
     pub is_end_announced: bool,
 }
 
-impl AttachedGenerator {
-    /// As [`Generator::open_tick`], now.
-    pub fn open_tick(&self) -> Result<(), i64> {
-        self.generator.open_tick(i64::from(self.layout.unit_ms()) * US_PER_MS, system_clock::boot_us())
-    }
-}
-
 /// Raises 55000 without preload or without a worker id, 25006 on a standby, and 22003 if the layout has no id for this
 /// worker id and time.
 pub fn attach(layout: Layout) -> AttachedGenerator {
@@ -96,6 +89,11 @@ impl AttachedGenerator {
             self.is_end_announced = true;
             announce_end(&self.layout);
         }
+    }
+
+    /// As [`Generator::open_tick`], now.
+    pub fn open_tick(&self) -> Result<(), i64> {
+        self.generator.open_tick(i64::from(self.layout.unit_ms()) * US_PER_MS, system_clock::boot_us())
     }
 }
 

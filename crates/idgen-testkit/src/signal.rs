@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use crate::procfs::{Process, poll};
 
 /// Stops a process (SIGSTOP) until the guard is dropped, as a live migration, a debugger or a long swap-in does. When this
-/// returns, the process has stopped.
+/// returns, the process has stopped, or has ended before.
 ///
 /// Drop the guard before stopping the server: a server with a paused process exits only by SIGKILL.
 #[must_use = "the process resumes when the guard is dropped"]
@@ -16,7 +16,8 @@ pub fn pause(pid: i32) -> Paused {
     let pid = Pid::from_raw(pid);
     kill(pid, Signal::SIGSTOP).unwrap_or_else(|error| panic!("cannot pause process {pid}: {error}"));
     let paused = Paused(pid);
-    let stopped = poll(Duration::from_secs(10), || Process::find(pid).filter(|process| process.state == 'T'));
+    let stopped =
+        poll(Duration::from_secs(10), || Process::find(pid).filter(|process| matches!(process.state, 'T' | 'Z')));
     assert!(stopped.is_some(), "process {pid} did not stop");
     paused
 }

@@ -4,11 +4,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use crate::builder::private_dir;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
+use crate::procfs::children;
 use crate::programs::{chown_to_server, run};
 use crate::settings::Settings;
+use crate::signal::{Paused, pause};
 
 /// The limit for everything that replication is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,6 +55,19 @@ impl Cluster {
         run(self.program("/bin/cp").args(["-a", "--reflink=auto"]).arg(backup).arg(&data));
         let clock = FakeClock::new(dir.path());
         Cluster::stopped(dir, self.bin_dir().to_owned(), self.settings(), Some(clock))
+    }
+
+    /// A stopped server on a copy of this running one's data directory as it is at one instant, as a file system or a disk
+    /// takes it: all processes are paused during the copy.
+    pub fn snapshot(&self) -> Cluster {
+        // The postmaster first, so that it cannot fork.
+        let postmaster = pause(self.pid_of_postmaster());
+        let processes: Vec<Paused> =
+            children(Pid::from_raw(self.pid_of_postmaster())).into_iter().map(|pid| pause(pid.as_raw())).collect();
+        let copy = self.restored(&self.data_dir());
+        drop((processes, postmaster));
+        std::fs::remove_file(copy.data_dir().join("postmaster.pid")).expect("the file of a running server");
+        copy
     }
 
     /// Rewinds this stopped server with pg_rewind to the point where its history and that of `primary` diverge, and starts

@@ -8,6 +8,7 @@ mod label;
 mod recovery;
 mod replica;
 mod steps;
+mod storm;
 mod wrong;
 
 use std::time::{SystemTime, UNIX_EPOCH};

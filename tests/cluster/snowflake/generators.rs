@@ -112,7 +112,22 @@ fn prepared_statement_continues_after_its_generator_was_evicted() {
     assert!(received.iter().all(|id| tag_of(*id) == 1), "every id has the layout of the statement");
 }
 
-/// The same within one statement, which caches its generator from row to row.
+/// Ticks of a second: without the rest of its tick, each layout would get one id a second.
+#[test]
+fn evicted_layout_goes_on_within_its_tick() {
+    let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SET statement_timeout = '20 s'");
+    let layouts = [1, 2, 3].map(|tag| format!("time:32 tag:2={tag} sequence:20 unit:1s epoch:2020-01-01"));
+    let draws = layouts.each_ref().map(|layout| format!("snowflake_next('{layout}')")).join(", ");
+    let sql = format!("SELECT ARRAY[{draws}] FROM generate_series(1, 1000)");
+    let rows: Vec<Vec<i64>> = client.query(&sql, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    for layout in 0..3 {
+        assert_increasing(&rows.iter().map(|row| row[layout]).collect::<Vec<_>>());
+    }
+}
+
+/// As with a prepared statement, within one statement, which caches its generator from row to row.
 #[test]
 fn cursor_continues_after_its_generator_was_evicted() {
     let cluster = Cluster::builder().conf("idgen.max_generators", "2").start_with_extension();

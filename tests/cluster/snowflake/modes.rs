@@ -129,18 +129,18 @@ fn running_statement_follows_a_change_of_max_drift() {
         &format!(
             "BEGIN;
              DECLARE single CURSOR FOR
-                 SELECT id, snowflake_time(id, '{narrow}') <= clock_timestamp()
+                 SELECT (extract(epoch FROM snowflake_time(id, '{narrow}') - clock_timestamp()) * 1000)::float8
                  FROM (SELECT snowflake_next('{narrow}') AS id FROM generate_series(1, 1000) OFFSET 0) AS drawn;
              DECLARE batch CURSOR FOR SELECT snowflake_next_many(2000, '{narrow}');"
         ),
     );
     let borrowed = "SELECT borrowed FROM idgen.stat_snowflake";
-    let in_time = |client: &mut Client| {
+    let leads_ms = |client: &mut Client| -> Vec<f64> {
         let rows = client.query("FETCH 50 FROM single", &[]).unwrap();
         assert_eq!(rows.len(), 50);
-        rows.iter().all(|row| row.get(1))
+        rows.iter().map(|row| row.get(0)).collect()
     };
-    assert!(in_time(&mut client));
+    assert!(leads_ms(&mut client).iter().all(|lead_ms| *lead_ms <= 0.0));
     assert!(!ids(&mut client, "FETCH 1 FROM batch").is_empty());
     assert_eq!(value::<i64>(&mut client, borrowed), 0);
 
@@ -152,5 +152,8 @@ fn running_statement_follows_a_change_of_max_drift() {
 
     cluster.set_conf("idgen.max_drift", "0");
     cluster.reload();
-    assert!(in_time(&mut client), "the statement waits again");
+    // The ids go on where they are, and the statement waits for each tick of two ids.
+    let leads_ms = leads_ms(&mut client);
+    assert!(leads_ms[0] > 0.0, "the ids are not ahead");
+    assert!(leads_ms.iter().all(|lead_ms| *lead_ms <= leads_ms[0] + 2.0), "the lead grows: {leads_ms:?}");
 }

@@ -66,10 +66,13 @@ fn loop_is_throttled_and_ids_stay_within_the_drift() {
     let seen = observe(&mut client, 2500);
     assert!(seen.lead_ms <= 1000.0, "{} ms ahead", seen.lead_ms);
 
+    // Ids that are ahead go on from there, no faster than time passes.
     cluster.set_conf("idgen.max_drift", "0");
     cluster.reload();
+    let before = counted(&mut client, "waits", NARROW_PREFIX);
     let seen = observe(&mut client, 100);
-    assert!(seen.lead_ms <= 0.0, "{} ms ahead", seen.lead_ms);
+    assert!(seen.lead_ms <= 1001.0, "{} ms ahead", seen.lead_ms);
+    assert!(counted(&mut client, "waits", NARROW_PREFIX) > before, "the session does not wait");
 }
 
 #[test]
@@ -91,18 +94,14 @@ fn concurrent_waiting_sessions_repeat_no_id() {
     assert_eq!(all.len(), 1600);
 }
 
-/// A server whose next id of `SLOW` is nearly a minute away, longer than any of these tests takes.
-fn with_a_long_wait() -> Cluster {
-    let cluster =
-        Cluster::builder().conf("idgen.max_drift", "1min").conf("log_line_prefix", "[%p] %e ").start_with_extension();
-    cluster.execute(&format!("SELECT count(*) FROM snowflake_next_many(118, '{SLOW}')"));
-    cluster.set_conf("idgen.max_drift", "0");
-    cluster.reload();
-    cluster
+/// A server without a drift.
+fn server() -> Cluster {
+    Cluster::builder().conf("idgen.max_drift", "0").conf("log_line_prefix", "[%p] %e ").start_with_extension()
 }
 
+/// Waits for 49 seconds at least, longer than any of these tests takes.
 fn draw_slowly() -> String {
-    format!("SELECT snowflake_next('{SLOW}')")
+    format!("SELECT count(*) FROM snowflake_next_many(100, '{SLOW}')")
 }
 
 /// The log shows that a session was terminated. A slow client sees only the end of the connection.
@@ -111,27 +110,24 @@ fn assert_terminated(cluster: &Cluster, pid: i32) {
     assert!(cluster.log().contains(&line), "no {line:?} in\n{}", cluster.log());
 }
 
-/// The wait ended early: its time has not come yet.
+/// The waits ended early: most ids were not drawn.
 fn assert_early(client: &mut Client) {
-    let sql = "SELECT extract(epoch FROM last_time - clock_timestamp())::float8
-               FROM idgen.stat_snowflake WHERE layout LIKE 'time:31%'";
-    let left: f64 = value(client, sql);
-    assert!(left > 5.0, "the clock is only {left} s before the last id");
+    let issued = counted(client, "issued", "time:31");
+    assert!(issued < 80, "{issued} ids were drawn");
 }
 
 #[test]
 fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
-    let cluster = with_a_long_wait();
+    let cluster = server();
     let mut client = cluster.client();
     let mut observer = cluster.client();
     let waits = |observer: &mut Client| counted(observer, "waits", "time:31");
-    assert_eq!(waits(&mut observer), 0);
 
     execute(&mut client, "SET statement_timeout = '200ms'");
     expect_error(&mut client, &draw_slowly(), "57014");
     execute(&mut client, "RESET statement_timeout");
     assert_early(&mut observer);
-    assert_eq!(waits(&mut observer), 1, "an ended wait counts");
+    assert!(waits(&mut observer) > 0, "an ended wait counts");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     // Inside a transaction that continues.
     execute(&mut client, "BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200ms'");
@@ -139,7 +135,6 @@ fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
     execute(&mut client, "ROLLBACK TO s");
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > 0);
     execute(&mut client, "COMMIT");
-    assert_eq!(waits(&mut observer), 2);
 
     let pid = backend_pid(&mut client);
     let mut end_by = |signal: &str, client: &mut Client| {
@@ -158,14 +153,14 @@ fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
     end_by("pg_terminate_backend", &mut client);
     assert_terminated(&cluster, pid);
     assert!(client.simple_query("SELECT 1").is_err(), "the session was terminated");
-    assert_eq!(waits(&mut observer), 4);
+    let waited = waits(&mut observer);
     assert!(value::<i64>(&mut cluster.client(), "SELECT snowflake_next()") > 0);
 
     // With a large enough drift there is no wait.
     cluster.set_conf("idgen.max_drift", "1min");
     cluster.reload();
-    assert!(value::<i64>(&mut cluster.client(), &draw_slowly()) > 0);
-    assert_eq!(waits(&mut observer), 4);
+    assert_eq!(value::<i64>(&mut cluster.client(), &draw_slowly()), 100);
+    assert_eq!(waits(&mut observer), waited);
 
     execute(&mut observer, "SELECT idgen.reset_stats()");
     let left = "SELECT sum(issued + batches + borrowed + waits)::bigint + extract(epoch FROM sum(wait_time))::bigint
@@ -175,7 +170,7 @@ fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
 
 #[test]
 fn waiting_session_blocks_no_other_session() {
-    let cluster = with_a_long_wait();
+    let cluster = server();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
     let mut other = cluster.client();
@@ -189,7 +184,7 @@ fn waiting_session_blocks_no_other_session() {
         assert!(value::<i64>(&mut other, &format!("SELECT snowflake_next('{new}')")) > 0);
         assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.stat_snowflake"), 4);
         assert!(value::<bool>(&mut other, "SELECT idgen.status() IS NOT NULL"));
-        // All of that happened during the same wait.
+        // All of that happened while it waited.
         wait_until_waiting(&cluster, pid);
         assert_early(&mut other);
         execute(&mut other, &format!("SELECT pg_cancel_backend({pid})"));
@@ -200,7 +195,7 @@ fn waiting_session_blocks_no_other_session() {
 /// A wait ends when the server stops or its postmaster dies.
 #[test]
 fn wait_for_the_clock_does_not_delay_a_stop() {
-    let cluster = with_a_long_wait();
+    let cluster = server();
     std::thread::scope(|scope| {
         let mut client = cluster.client();
         let pid = backend_pid(&mut client);
@@ -211,7 +206,7 @@ fn wait_for_the_clock_does_not_delay_a_stop() {
         assert!(waiter.join().unwrap());
     });
 
-    let cluster = with_a_long_wait();
+    let cluster = server();
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
     std::thread::scope(|scope| {

@@ -134,10 +134,13 @@ fn uuids_rise_over_sessions_databases_crashes_and_clock_steps_smoke() {
     }
 }
 
-/// The control: without the mark, the clock alone decides where UUIDs begin after a crash.
+/// The control: without the mark and the label, the clock alone decides where UUIDs begin after a crash.
 #[test]
 fn uuids_fall_back_with_the_clock_without_the_mark() {
     let cluster = two_databases();
+    // No worker can write the label.
+    cluster.set_conf("max_worker_processes", "0");
+    cluster.restart();
     cluster.clock().set_offset_ms(2 * HOUR_MS);
     let received = draw_until_crash(&cluster, &[2 * HOUR_MS], Death::Postmaster, 0);
     std::fs::remove_dir_all(cluster.data_dir().join("idgen")).expect("the mark's directory");
