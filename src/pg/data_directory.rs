@@ -1,8 +1,9 @@
 //! The data directory, which is the working directory of every process of a server.
 
+use idgen_core::coordinator::Place;
 use pgrx::pg_sys;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 
@@ -12,6 +13,16 @@ pub fn fingerprint() -> io::Result<String> {
     let metadata = std::fs::metadata("PG_VERSION")?;
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     Ok(format!("{}-{}", metadata.ino(), born.map_or(0, |born| born.as_nanos())))
+}
+
+/// This data directory, and the base backup that it was restored from: PostgreSQL keeps the label of that, whether or not
+/// recovery has begun a new timeline.
+pub fn place() -> io::Result<Place> {
+    let label = match std::fs::read("backup_label.old") {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        label => Some(label.map_err(|error| io::Error::new(error.kind(), format!("backup_label.old: {error}")))?),
+    };
+    Ok(Place::new(fingerprint()?, label.as_deref()))
 }
 
 /// The permissions of the data directory, which those of its files follow.

@@ -47,7 +47,10 @@ pub fn for_grant(ttl_us: i64) -> HistoryBounds {
         return HistoryBounds::default();
     }
     let (identity, longest_us) = (identity(), longest_of(ttl_us));
-    let is_current = |history: &History| is_own(history, &identity) && history.longest_us >= longest_us;
+    // A row of an earlier release has the identity in another form.
+    let is_current = |history: &History| {
+        is_own(history, &identity) && history.identity == identity && history.longest_us >= longest_us
+    };
     if let Some(history) = read().filter(is_current) {
         return HistoryBounds::from(&history);
     }
@@ -55,7 +58,7 @@ pub fn for_grant(ttl_us: i64) -> HistoryBounds {
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
     let history = match read() {
         Some(history) if is_current(&history) => return HistoryBounds::from(&history),
-        Some(history) if is_own(&history, &identity) => history,
+        Some(history) if is_own(&history, &identity) => History { identity, ..history },
         Some(history) => interrupted(&history, identity),
         None => begun(identity),
     };
@@ -139,7 +142,7 @@ fn identity() -> Identity {
         system_identifier: recovery::system_identifier() as i64,
         timeline: recovery::timeline() as i32,
         database: session::database(),
-        directory: data_directory::fingerprint().unwrap_or_else(|e| error::directory_unreadable(&e).raise()),
+        place: data_directory::place().unwrap_or_else(|e| error::directory_unreadable(&e).raise()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Physical standbys and copies of a cluster.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use crate::builder::private_dir;
 use crate::clock::FakeClock;
@@ -68,6 +70,44 @@ impl Cluster {
         drop((processes, postmaster));
         std::fs::remove_file(copy.data_dir().join("postmaster.pid")).expect("the file of a running server");
         copy
+    }
+
+    /// A base backup of this server.
+    pub fn base_backup(&self) -> TempDir {
+        let dir = private_dir();
+        base_backup(self, dir.path(), "", &[]);
+        dir
+    }
+
+    /// Restores a base backup into the data directory of this stopped server, as tools do that leave unchanged files in
+    /// place: `PG_VERSION` stays the same file.
+    pub fn restore_in_place(&self, backup: &TempDir) {
+        let entries = |dir: &Path| {
+            let entries = std::fs::read_dir(dir).expect("the directory is readable");
+            let paths = entries.map(|entry| entry.expect("the directory is readable").path());
+            paths.filter(|path| !path.ends_with("PG_VERSION")).collect::<Vec<_>>()
+        };
+        let data = self.data_dir();
+        run(Command::new("rm").arg("-r").args(entries(&data)));
+        run(Command::new("cp").arg("-a").args(entries(&backup.path().join("data"))).arg(&data));
+    }
+
+    /// Recovers this stopped server, restored from a base backup, to the point where the backup ended, and stops it there.
+    /// The next start ends the recovery without a new timeline.
+    pub fn recover_and_shut_down(&self) {
+        let signal = self.data_dir().join("recovery.signal");
+        std::fs::write(&signal, "").expect("the data directory is writable");
+        chown_to_server(&signal);
+        let recovery = [
+            ("restore_command", "false"),
+            ("recovery_target", "immediate"),
+            ("recovery_target_action", "shutdown"),
+            ("hot_standby", "off"),
+        ];
+        recovery.iter().for_each(|(name, value)| self.set_conf(name, value));
+        let report = self.try_start().expect_err("the server shuts down at the recovery target");
+        assert!(report.contains("shutdown at recovery target"), "{report}");
+        std::fs::remove_file(&signal).expect("the data directory is writable");
     }
 
     /// Rewinds this stopped server with pg_rewind to the point where its history and that of `primary` diverge, and starts

@@ -15,7 +15,8 @@ use crate::pg::{data_directory, recovery, session, sync_rep};
 use crate::segment;
 use crate::segment::define::{self, lock_owned};
 use crate::segment::store::{self, Link, TagRow};
-use idgen_core::segment::fleet::{Grant, SharedTag, Standing};
+use idgen_core::coordinator::Place;
+use idgen_core::segment::fleet::{Grant, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
@@ -159,7 +160,7 @@ static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");
 
 /// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
 pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link: &Link) -> Result<Allocation, String> {
-    if link.history.as_deref().is_none_or(|known| known == history()) {
+    if link.history.clone().is_none_or(|recorded| in_the_present_form(recorded) == history()) {
         return Ok(definition.allocation());
     }
     let mut shared = shared_tag(tag, definition, link, None);
@@ -212,12 +213,16 @@ fn refuse_attached(tag: &str, row: &TagRow) {
 
 /// While the history is the tag's, the reports of other servers do not matter.
 fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
-    let is_current = link.history.as_deref() == Some(history());
-    let servers = match server {
-        Some(server) if is_current => servers::report(tag, server),
+    let recorded = link.history.clone().map(in_the_present_form);
+    let reports = match server {
+        Some(server) if recorded.as_deref() == Some(history()) => servers::report(tag, server),
         _ => servers::reports(tag),
     };
-    SharedTag { history: link.history.clone(), allocation: definition.allocation(), servers }
+    let servers = reports.into_iter().map(|report| {
+        let history = in_the_present_form(report.history);
+        ServerReport { history, ..report }
+    });
+    SharedTag { history: recorded, allocation: definition.allocation(), servers: servers.collect() }
 }
 
 /// Raises 2200H if a server has received values above the upper bound.
@@ -238,11 +243,31 @@ fn source(row: &TagRow) -> String {
 }
 
 /// Identifies what this database knows. A failover, a restore and a copy begin another history.
-fn history() -> &'static str {
-    static HISTORY: OnceLock<String> = OnceLock::new();
-    HISTORY.get_or_init(|| {
-        let directory = data_directory::fingerprint().unwrap_or_else(|e| error::directory_unreadable(&e).raise());
+struct CurrentHistory {
+    /// System identifier, timeline and database.
+    server: String,
+    place: Place,
+    text: String,
+}
+
+fn current() -> &'static CurrentHistory {
+    static CURRENT: OnceLock<CurrentHistory> = OnceLock::new();
+    CURRENT.get_or_init(|| {
+        let place = data_directory::place().unwrap_or_else(|e| error::directory_unreadable(&e).raise());
         let (system, timeline) = (recovery::system_identifier(), recovery::timeline());
-        format!("{system}/{timeline}/{}/{directory}", session::database())
+        let server = format!("{system}/{timeline}/{}/", session::database());
+        let text = format!("{server}{place}");
+        CurrentHistory { server, place, text }
     })
+}
+
+fn history() -> &'static str {
+    &current().text
+}
+
+/// The current history, if a row has it in the form of an earlier release. Otherwise what the row has.
+fn in_the_present_form(recorded: String) -> String {
+    let CurrentHistory { server, place, text } = current();
+    let recorded_place = recorded.strip_prefix(server).map(Place::parse);
+    if recorded_place.is_some_and(|recorded| place.continues(&recorded)) { text.clone() } else { recorded }
 }

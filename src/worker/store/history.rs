@@ -3,6 +3,7 @@
 use super::label::{self, Label};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
 use crate::pg::timestamp;
+use idgen_core::coordinator::Place;
 use idgen_core::worker::history::{History, Identity};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
@@ -21,7 +22,7 @@ pub fn read() -> Option<History> {
             system_identifier: value(row, 1),
             timeline: value(row, 2),
             database: value::<pg_sys::Oid>(row, 3).to_u32(),
-            directory: text(row, 4),
+            place: Place::parse(&text(row, 4)),
         },
         since_us: Some(timestamp::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
         first_token: value(row, 6),
@@ -40,13 +41,14 @@ static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS 
 pub fn write(history: &History) {
     let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
     label::raise(Label { until_us, longest_us: history.longest_us });
-    let Identity { system_identifier, timeline, database, directory } = &history.identity;
+    let Identity { system_identifier, timeline, database, place } = &history.identity;
+    let place = place.to_string();
     let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
     let args = [
         (*system_identifier).into(),
         (*timeline).into(),
         pg_sys::Oid::from(*database).into(),
-        directory.as_str().into(),
+        place.as_str().into(),
         since.into(),
         history.first_token.into(),
         history.longest_us.into(),

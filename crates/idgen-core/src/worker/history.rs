@@ -4,6 +4,8 @@
 //! continues with the data, the last grants may be missing: a promoted standby lacks what had not been replicated, and
 //! a restored dump lacks everything after it. New rectangles then begin after every rectangle that may be missing.
 
+use crate::coordinator::Place;
+
 /// Identifies a coordinator: a copy of its database has another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -11,8 +13,8 @@ pub struct Identity {
     pub system_identifier: i64,
     pub timeline: i32,
     pub database: u32,
-    /// The data directory, as a file of its file system. A standby has another one.
-    pub directory: String,
+    /// A standby has another one.
+    pub place: Place,
 }
 
 /// The history of this database.
@@ -32,7 +34,7 @@ pub struct History {
 pub enum HistoryState {
     /// All its grants come from this database.
     Own,
-    /// Another server or database made its grants.
+    /// Another server or database made its grants, or a backup was restored since.
     Interrupted,
     /// The data directory was copied. Both copies would grant the same rectangles.
     Copied,
@@ -44,9 +46,9 @@ impl History {
         let is_same = (recorded.system_identifier, recorded.timeline, recorded.database)
             == (now.system_identifier, now.timeline, now.database);
         match is_same {
-            true if recorded.directory == now.directory => HistoryState::Own,
-            true => HistoryState::Copied,
-            false => HistoryState::Interrupted,
+            true if now.place.continues(&recorded.place) => HistoryState::Own,
+            true if !now.place.is_directory_of(&recorded.place) => HistoryState::Copied,
+            _ => HistoryState::Interrupted,
         }
     }
 
@@ -61,14 +63,18 @@ impl History {
 mod tests {
     use super::*;
 
+    fn place(directory: &str, label: &str) -> Place {
+        Place::new(directory.to_owned(), Some(label.as_bytes()))
+    }
+
     fn identity() -> Identity {
-        Identity { system_identifier: 1, timeline: 2, database: 3, directory: "4-5".to_owned() }
+        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "a backup") }
     }
 
     #[test]
-    fn history_is_interrupted_in_another_server_timeline_or_database_and_copied_in_another_directory() {
+    fn history_is_interrupted_in_another_server_timeline_or_database_or_by_a_restore_and_copied_in_another_directory() {
         let history = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
-        let copied = Identity { directory: "6-7".to_owned(), ..identity() };
+        let copied = Identity { place: place("6-7", "a backup"), ..identity() };
         assert_eq!(history.state(&identity()), HistoryState::Own);
         assert_eq!(history.state(&copied), HistoryState::Copied);
         for other in [
@@ -76,6 +82,7 @@ mod tests {
             Identity { timeline: 9, ..identity() },
             Identity { database: 9, ..identity() },
             Identity { timeline: 9, ..copied },
+            Identity { place: place("4-5", "another backup"), ..identity() },
         ] {
             assert_eq!(history.state(&other), HistoryState::Interrupted, "{other:?}");
         }

@@ -32,27 +32,30 @@ impl Restored {
         self.servers[server].set_conf("idgen.coordinator", &self.coordinator.conninfo());
         self.servers[server].reload();
     }
+
+    fn assert_grants_once_all_servers_have_reported(mut self) {
+        self.lead(0);
+        // Servers live on their stock meanwhile.
+        let (rest, detail) = draw_dry(&self.servers[0]);
+        assert!(!rest.is_empty());
+        self.seen.extend(rest);
+        wait_for_error(&self.servers[0], "have not reported");
+        assert!(detail.is_empty() || !detail.contains("internal"), "{detail}");
+        // The coordinator's own draws wait too.
+        let own = refused(&mut self.coordinator.client(), "55P03");
+        assert!(own.contains("segment_resume"), "{own}");
+        self.lead(1);
+        // The second one reports although nobody draws from it.
+        self.seen.extend(draw(&self.servers[0], 3000));
+        self.seen.extend(draw(&self.servers[1], 3000));
+        self.seen.extend(draw(&self.coordinator, 3000));
+        assert_distinct(self.seen);
+    }
 }
 
 #[test]
 fn restored_coordinator_grants_once_all_servers_have_reported() {
-    let mut all = Restored::begin();
-    all.lead(0);
-    // Servers live on their stock meanwhile.
-    let (rest, detail) = draw_dry(&all.servers[0]);
-    assert!(!rest.is_empty());
-    all.seen.extend(rest);
-    wait_for_error(&all.servers[0], "have not reported");
-    assert!(detail.is_empty() || !detail.contains("internal"), "{detail}");
-    // The coordinator's own draws wait too.
-    let own = refused(&mut all.coordinator.client(), "55P03");
-    assert!(own.contains("segment_resume"), "{own}");
-    all.lead(1);
-    // The second one reports although nobody draws from it.
-    all.seen.extend(draw(&all.servers[0], 3000));
-    all.seen.extend(draw(&all.servers[1], 3000));
-    all.seen.extend(draw(&all.coordinator, 3000));
-    assert_distinct(all.seen);
+    Restored::begin().assert_grants_once_all_servers_have_reported();
 }
 
 #[test]
@@ -136,5 +139,71 @@ fn restored_dump_grants_once_all_servers_have_reported() {
     seen.extend(draw_patiently(&servers[1], 5000));
     seen.extend(draw_patiently(&coordinator, 10));
     seen.extend(draw_patiently(&servers[0], 5000));
+    assert_distinct(seen);
+}
+
+/// It begins to write on the timeline of its primary, without the last grants of that.
+#[test]
+fn standby_without_its_signal_file_grants_once_all_servers_have_reported() {
+    let primary = coordinator(Cluster::builder());
+    let (servers, mut seen) = two_servers(&primary);
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    standby.stop(Stop::Fast);
+    seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
+    primary.stop(Stop::Immediate);
+    std::fs::remove_file(standby.data_dir().join("standby.signal")).expect("it is a standby");
+    standby.start_again();
+    let all = Restored { coordinator: standby, servers, seen };
+    all.assert_grants_once_all_servers_have_reported();
+}
+
+/// Server, timeline, database and directory stay the same.
+#[test]
+fn backup_restored_in_place_grants_once_all_servers_have_reported() {
+    for shuts_down in [false, true] {
+        let coordinator = coordinator(Cluster::builder());
+        let (servers, mut seen) = two_servers(&coordinator);
+        let backup = coordinator.base_backup();
+        // The second server has the highest values, of which the backup does not know.
+        seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
+        coordinator.stop(Stop::Immediate);
+        servers[1].stop(Stop::Immediate);
+        coordinator.restore_in_place(&backup);
+        if shuts_down {
+            coordinator.recover_and_shut_down();
+        }
+        coordinator.start_again();
+        seen.extend(draw_dry(&servers[0]).0);
+        wait_for_error(&servers[0], "have not reported");
+        servers[1].start_again();
+        for server in [&servers[0], &servers[1], &coordinator] {
+            seen.extend(draw_patiently(server, 3000));
+        }
+        assert_distinct(seen);
+    }
+}
+
+/// The rows of 0.14.0 do not name the backup that their directory was restored from. A server that is gone does not block
+/// the coordinator after the update.
+#[test]
+fn rows_of_an_earlier_release_do_not_interrupt_the_history_of_a_restored_coordinator() {
+    let all = Restored::begin();
+    let coordinator = &all.coordinator;
+    let mut client = coordinator.client();
+    let of_origin: String = value(&mut client, "SELECT history FROM idgen.segment");
+    (0..2).for_each(|server| all.lead(server));
+    let have_reported =
+        format!("SELECT every(history LIKE '% %' AND history <> '{of_origin}') FROM idgen.segment_server");
+    coordinator.wait_for(PATIENCE, "the reports of both servers", || value(&mut client, &have_reported));
+    all.servers[1].stop(Stop::Immediate);
+    coordinator.execute(
+        "UPDATE idgen.segment SET history = split_part(history, ' ', 1);
+         UPDATE idgen.segment_server SET history = split_part(history, ' ', 1)",
+    );
+    coordinator.restart();
+    let mut seen = all.seen.clone();
+    seen.extend(draw(coordinator, 3000));
+    seen.extend(draw(&all.servers[0], 3000));
     assert_distinct(seen);
 }

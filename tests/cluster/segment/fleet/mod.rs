@@ -75,7 +75,7 @@ fn draw_dry(server: &Cluster) -> (Vec<i64>, String) {
     let mut drawn = Vec::new();
     while drawn.len() < MOST {
         let left = crate::remaining(&mut client);
-        match client.query(&format!("SELECT segment_next_many('t', {})", left.max(1)), &[]) {
+        match client.query(&format!("SELECT segment_next_many('t', {})", left.clamp(1, MOST as i64 / 10)), &[]) {
             Ok(rows) => drawn.extend(rows.iter().map(|row| row.get::<_, i64>(0))),
             Err(error) => {
                 let error = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));

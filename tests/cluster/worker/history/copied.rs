@@ -1,10 +1,11 @@
 //! A copy of the coordinator runs beside it, as after restoring a base backup or cloning a disk.
 
-use idgen_testkit::Stop;
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
+use idgen_testkit::{Cluster, Stop};
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use crate::Grant;
 
 #[test]
 fn copied_coordinator_grants_nothing_before_worker_begin_history() {
@@ -17,8 +18,30 @@ fn copied_coordinator_grants_nothing_before_worker_begin_history() {
     renew(&mut client, &mut first, "14 s");
     let second = acquire(&mut client);
     origin.stop(Stop::Immediate);
+    assert_grants_once_the_operator_has_decided(&copy, &first, &second);
+}
 
+/// It begins to write on the timeline of its primary, without the last grants of that.
+#[test]
+fn standby_without_its_signal_file_grants_nothing_before_worker_begin_history() {
+    let primary = builder().start_with_extension();
+    define_pool(&primary);
+    let mut client = primary.client();
+    let mut first = acquire(&mut client);
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    standby.stop(Stop::Fast);
+    renew(&mut client, &mut first, "14 s");
+    let second = acquire(&mut client);
+    primary.stop(Stop::Immediate);
+    std::fs::remove_file(standby.data_dir().join("standby.signal")).expect("it is a standby");
+    standby.start_again();
+    assert_grants_once_the_operator_has_decided(&standby, &first, &second);
+}
+
+fn assert_grants_once_the_operator_has_decided(copy: &Cluster, first: &Grant, second: &Grant) {
     let mut client = copy.client();
+    assert_eq!(value::<i32>(&mut client, "SELECT timeline_id FROM pg_control_checkpoint()"), 1);
     for statement in [
         "SELECT worker_acquire('p', NULL, '10 s')".to_owned(),
         renewal(first.token, "10 s"),
@@ -35,10 +58,10 @@ fn copied_coordinator_grants_nothing_before_worker_begin_history() {
 
     let begins_us: i64 = value(&mut client, &format!("SELECT {}", epoch_us("worker_begin_history()")));
     expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
-    release(&mut client, &first);
+    release(&mut client, first);
     let (third, fourth) = (acquire(&mut client), acquire(&mut client));
     assert_eq!(third.from_us, begins_us);
-    assert_apart(&[&first, &second, &third, &fourth]);
+    assert_apart(&[first, second, &third, &fourth]);
     let mut third = third;
     renew(&mut client, &mut third, "10 s");
 }

@@ -2,6 +2,7 @@
 //! is created again. No two holders are granted the same id times.
 
 mod copied;
+mod in_place;
 mod interrupted;
 mod restored;
 
