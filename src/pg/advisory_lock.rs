@@ -10,6 +10,7 @@ use super::ereport::Report;
 use super::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
+use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
@@ -252,20 +253,48 @@ pub fn acquire_for_transaction(lock: &AdvisoryLock, limit: Limit) -> bool {
     is_acquired
 }
 
+unsafe extern "C-unwind" {
+    /// pgrx has no binding of it.
+    fn get_timeout_active(timeout: c_int) -> bool;
+}
+
+/// The number of `STATEMENT_TIMEOUT` among PostgreSQL's timeouts, the same in versions 15 to 18.
+const STATEMENT_TIMEOUT: c_int = 3;
+
+fn is_statement_timer_running() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { get_timeout_active(STATEMENT_TIMEOUT) }
+}
+
+/// The message is PostgreSQL's own.
+fn statement_timed_out() -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_QUERY_CANCELED, "canceling statement due to statement timeout")
+}
+
 /// Works in a subtransaction with this `lock_timeout`; `None` leaves the setting. A timeout or a cancel that comes
 /// after the last wait still ends the work.
+///
+/// PostgreSQL reports the earlier one of two timeouts that have passed, and forgets the other. A caller that catches the
+/// error of `lock_timeout` and goes on would never hear of the statement timeout.
 pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
     xact::in_subtransaction(|| {
         // SAFETY: a variable of this process. PostgreSQL reads it once for each wait.
         let before = unsafe { pg_sys::LockTimeout };
         // SAFETY: as above.
         unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+        let had_statement_timer = is_statement_timer_running();
         let work = || {
             let result = work();
             check_for_interrupts!();
             result
         };
         PgTryBuilder::new(AssertUnwindSafe(work))
+            .catch_others(move |cause| {
+                if is_lock_timeout(&cause) && had_statement_timer && !is_statement_timer_running() {
+                    statement_timed_out().raise();
+                }
+                cause.rethrow()
+            })
             // SAFETY: as above; also when the wait ends by an error.
             .finally(move || unsafe { pg_sys::LockTimeout = before })
             .execute()

@@ -4,6 +4,7 @@ use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
+use std::time::{Duration, Instant};
 
 use crate::{builder, locks_of, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
 
@@ -186,4 +187,33 @@ fn turn_that_comes_as_the_wait_ends_is_used_or_returned() {
         });
         execute(&mut observer, "DELETE FROM idgen.lease");
     }
+}
+
+/// The wait for a row ends now and then by a timeout of its own, and begins again. PostgreSQL forgets a statement timeout
+/// that passes with it.
+#[test]
+fn statement_timeout_that_passes_with_a_turn_of_the_wait_ends_the_wait() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    keep(&cluster, Place::Row, &mut holder, &mut client);
+    // A turn takes a second more than this.
+    execute(&mut client, "SET deadlock_timeout = '1s'; SET statement_timeout = '3s'");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT lease_acquire('w', '1 day')", "57014"));
+        wait_until_waiting_for_row(&cluster, pid);
+        let paused = pause(pid);
+        let over = format!(
+            "SELECT clock_timestamp() > query_start + interval '3010 ms' FROM pg_stat_activity WHERE pid = {pid}"
+        );
+        cluster.wait_for(PATIENCE, "both timeouts to pass", || value(&mut observer, &over));
+        paused.resume();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !waiter.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A wait that goes on gets the lease, which fails the test.
+        execute(&mut holder, "COMMIT");
+        waiter.join().unwrap();
+    });
 }

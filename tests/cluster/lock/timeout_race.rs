@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Cluster, Debugger, pause};
 use postgres::{Client, SimpleQueryMessage};
 
@@ -255,6 +255,35 @@ fn cancel_that_coincides_with_the_timeout_gets_the_answer_of_the_timeout() {
             paused.resume();
             assert_eq!(waiter.join().unwrap(), answer, "{wait}");
         });
+        assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
+    }
+}
+
+/// PostgreSQL reports the earlier one of two timeouts and forgets the other. Here the earlier one is an answer, and the
+/// statement goes on.
+#[test]
+fn statement_timeout_that_coincides_with_the_timeout_of_the_call_ends_the_statement() {
+    let cluster = builder().start_with_extension();
+    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
+    let pid = backend_pid(&mut client);
+    execute(&mut holder, "SELECT lock_acquire('taken')");
+    execute(&mut client, "SET statement_timeout = '3s'");
+    for wait in [
+        "SELECT lock_try_acquire('taken', '2 s'), pg_sleep(10)",
+        "SELECT lock_try_acquire_xact('taken', '2 s'), pg_sleep(10)",
+        "SELECT lock_try_acquire_many('{free,taken}', '2 s'), pg_sleep(10)",
+        "SELECT name, pg_sleep(10) FROM lease_try_acquire('taken', '2 s') RIGHT JOIN (SELECT 1) AS one ON true",
+    ] {
+        execute(&mut holder, "BEGIN; SELECT lease_acquire('taken')");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| expect_error(&mut client, wait, "57014"));
+            wait_until_queued(&cluster, pid);
+            let paused = pause(pid);
+            wait_until_waited(&cluster, &mut observer, pid, 3010);
+            paused.resume();
+            assert_eq!(waiter.join().unwrap().message(), "canceling statement due to statement timeout", "{wait}");
+        });
+        execute(&mut holder, "ROLLBACK");
         assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
     }
 }
