@@ -31,6 +31,11 @@ pub fn is_loss(error: &Error) -> bool {
     error.sqlstate.as_deref().is_some_and(|sqlstate| LOST.contains(&sqlstate))
 }
 
+/// True if the coordinator has refused the request itself: the server has reached a time that is too far ahead.
+pub fn is_refusal(error: &Error) -> bool {
+    error.sqlstate.as_deref() == Some("55000")
+}
+
 impl Coordinator {
     /// Acquires a worker id for the ttl of the pool, and returns that ttl. The lease lasts from the time that the
     /// server has reached. It is not bound to the session, so that it survives the connection and a restart of the

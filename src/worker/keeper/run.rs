@@ -1,5 +1,6 @@
 //! The keeper's main loop: signals, settings, requests of sessions, and when to renew.
 
+use super::requests::is_refusal;
 use crate::clock;
 use crate::coordinator::{self, Coordinator};
 use crate::pg::libpq::{Error, Resolver};
@@ -180,6 +181,11 @@ impl Keeper {
             // Not a failure: this process has ended the attempt.
             Err(_) if is_interrupted() => Duration::ZERO,
             Err(error) => {
+                if is_refusal(&error) {
+                    // The clock of the session may have been wrong, and be right again. A session that still needs such a
+                    // time asks again.
+                    self.needed_ms = NO_REQUEST;
+                }
                 self.first_address += 1;
                 self.report(&error);
                 let pause = self.pace.retry_after(self.failures, session::random_fraction());

@@ -12,6 +12,7 @@ mod network;
 mod random;
 mod stop;
 mod unset;
+mod wrong_clock;
 
 use idgen_testkit::sql::{PATIENCE, row, value};
 use idgen_testkit::{Builder, Cluster, grants};

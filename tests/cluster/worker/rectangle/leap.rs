@@ -62,6 +62,24 @@ fn worker_id_a_year_ahead_is_refused_until_it_is_corrected() {
     assert!(cured.from_us == started_us && cured.until_us <= true_us() + 10 * SECOND_US, "{cured:?}");
 }
 
+/// Both clocks were wrong when the holder renewed, and right again before its next id.
+#[test]
+fn release_with_the_last_time_gives_a_rectangle_of_wrong_clocks_back() {
+    let cluster = builder().fake_clock().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 1, '10 s')");
+    let mut client = cluster.client();
+    let mut held = acquire(&mut client, &at(true_us()));
+    cluster.clock().set_offset_ms(YEAR_MS);
+    held.until_us = value(&mut client, &renewal(&held, "clock_timestamp()"));
+    cluster.clock().set_offset_ms(0);
+    assert!(held.until_us > true_us() + 300 * 86_400 * SECOND_US, "{held:?}");
+    let last_us = true_us();
+    let release = format!("SELECT worker_release('p', {}, {}, {})", held.token, at(last_us), at(held.until_us));
+    assert!(value::<bool>(&mut client, &release));
+    let next = acquire(&mut client, &at(true_us()));
+    assert!(next.from_us == last_us + 1 && next.until_us <= true_us() + 10 * SECOND_US, "{next:?}");
+}
+
 /// A free worker id that begins soon is preferred to one that begins late. A caller a year ahead is refused.
 #[test]
 fn far_worker_id_is_skipped_and_a_far_caller_refused() {
