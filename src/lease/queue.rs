@@ -118,10 +118,7 @@ impl Queue {
     pub fn sleep(&self, broadcasts: u64, time: Duration) {
         match self.condition {
             Some(condition) => condition.sleep_unless_broadcast_since(broadcasts, time.min(LONGEST_SLEEP), &LEASE_WAIT),
-            None => {
-                latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED), &LEASE_WAIT);
-                check_for_interrupts!();
-            }
+            None => latch::sleep(time.min(LONGEST_SLEEP_UNPRELOADED), &LEASE_WAIT),
         }
     }
 }

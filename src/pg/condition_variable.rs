@@ -30,8 +30,10 @@ impl ConditionVariable {
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.variable.get()) };
     }
 
-    /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is canceled.
+    /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is canceled, also if there
+    /// is nothing to sleep for.
     pub fn sleep(&self, time: Duration, event: &WaitEvent) -> bool {
+        check_for_interrupts!();
         let ms = time.as_millis().max(1) as i64;
         // SAFETY: as in `prepare_to_sleep`.
         !unsafe { pg_sys::ConditionVariableTimedSleep(self.variable.get(), ms, event.id()) }
@@ -41,8 +43,9 @@ impl ConditionVariable {
         self.broadcasts.load(Acquire)
     }
 
-    /// Sleeps unless there was a broadcast since this count was read.
+    /// Sleeps unless there was a broadcast since this count was read. Raises as [`ConditionVariable::sleep`].
     pub fn sleep_unless_broadcast_since(&self, broadcasts: u64, time: Duration, event: &WaitEvent) {
+        check_for_interrupts!();
         self.prepare_to_sleep();
         if self.broadcasts() == broadcasts {
             self.sleep(time, event);

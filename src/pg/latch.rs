@@ -1,4 +1,5 @@
-//! The latch of this process: sleeping until another process or a signal handler sets it.
+//! The latch of this process: sleeping until another process or a signal handler sets it. Each sleep first checks for
+//! interrupts, so that no loop around it runs on after a cancel, a timeout or a stop, however short the sleeps are.
 
 use super::wait_event::WaitEvent;
 use pgrx::prelude::*;
@@ -21,7 +22,7 @@ pub unsafe fn set_at(address: usize) {
     unsafe { pg_sys::SetLatch(address as *mut pg_sys::Latch) };
 }
 
-/// Sleeps until the latch is set, at most `time` if there is one, and resets the latch. Serves no interrupts.
+/// Sleeps until the latch is set, at most `time` if there is one, and resets the latch.
 pub fn wait(time: Option<Duration>, event: &WaitEvent) {
     wait_for(pg_sys::WL_LATCH_SET, -1, time, event);
 }
@@ -32,6 +33,8 @@ pub fn wait_or_socket(socket: c_int, events: u32, time: Duration, event: &WaitEv
 }
 
 fn wait_for(events: u32, socket: c_int, time: Option<Duration>, event: &WaitEvent) -> u32 {
+    // A signal that arrives from here on sets the latch.
+    check_for_interrupts!();
     let timeout = if time.is_some() { pg_sys::WL_TIMEOUT } else { 0 };
     let events = (events | timeout | pg_sys::WL_EXIT_ON_PM_DEATH) as c_int;
     let ms = time.map_or(-1, |time| time.as_millis() as i64);
@@ -51,6 +54,7 @@ pub fn sleep(time: Duration, event: &WaitEvent) {
     if time.as_millis() > 0 {
         return wait(Some(time.min(Duration::from_secs(1))), event);
     }
+    check_for_interrupts!();
     // A latch counts milliseconds, and would sleep for a whole one. A signal that arrives just
     // before the sleep is served within the millisecond.
     let rest = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };

@@ -92,6 +92,8 @@ impl ExtensionTable {
     /// the extension's tables.
     pub fn lock(&self, mode: u32) -> pg_sys::Oid {
         loop {
+            // Every query passes here, and with it every loop that reads rows until they are as it needs them.
+            check_for_interrupts!();
             let table = self.find().unwrap_or_else(|| self.raise_missing());
             // SAFETY: in a transaction. It waits for a lock as a query does.
             unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };

@@ -15,7 +15,6 @@ pub fn wait_for_flushed(event: &WaitEvent) {
     // SAFETY: the caller is not in recovery; null: the timeline is not wanted.
     let until = unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) };
     while has_synchronous_standbys() && flushed_by_standbys() < until {
-        check_for_interrupts!();
         latch::wait(Some(READ_EVERY), event);
         // A session reloads its settings between statements only. Like the wait of a commit, this wait ends when no
         // standby is synchronous any more.

@@ -3,7 +3,6 @@
 use super::error::Error;
 use crate::pg::latch;
 use crate::pg::wait_event::WaitEvent;
-use pgrx::prelude::*;
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
@@ -46,7 +45,6 @@ impl Deadline {
                 return Ok(false);
             }
             let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.event);
-            check_for_interrupts!();
             if is_ready {
                 return Ok(true);
             }

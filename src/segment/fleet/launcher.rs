@@ -49,7 +49,6 @@ fn start_worker(database: u32) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        check_for_interrupts!();
         latch::wait(Some(RETRY), &LAUNCHER_WAIT);
     }
     true

@@ -246,7 +246,6 @@ fn sleep_until_woken() {
         return;
     }
     latch::wait(None, &MAIN_WAIT);
-    check_for_interrupts!();
 }
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);

@@ -1,5 +1,6 @@
-//! The shape of the source code: which modules may import which, and what lies in shared memory.
+//! The shape of the source code: which modules may import which, what lies in shared memory, and how processes sleep.
 
 mod imports;
 mod layers;
 mod shared_memory;
+mod sleeps;
