@@ -92,9 +92,8 @@ pub fn tend(state: &State, limit_ms: i64) {
     // idgen.status() shows a failure of the file now; it is an error when ids reach the mark.
     let may_move = |state: &State| state.label.reaches(target.mark_ms) || label::is_given_up(state);
     if !may_move(state) {
-        let allow = || FILE.try_exclusive(|written| _ = allow_label(state, written, target.mark_ms));
-        state.label.request(target.mark_ms, || _ = allow());
-        return;
+        let allow = |written: &mut Written| drop(allow_label(state, written, target.mark_ms));
+        return state.label.request(target.mark_ms, || drop(FILE.try_exclusive(allow)));
     }
     let moved = FILE.try_exclusive(|written| {
         if is_due(state) && may_move(state) {

@@ -1,7 +1,7 @@
 //! The cost of issuing an id and parsing a layout, without PostgreSQL.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use idgen_core::generator::{Generator, GeneratorTable};
+use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorTable};
 use idgen_core::layout::{Layout, Node};
 use idgen_core::snowflake::Bounds;
 use std::hint::black_box;
@@ -14,8 +14,9 @@ fn issue(c: &mut Criterion) {
         let layout = Layout::parse(name).expect("a preset");
         let space = layout.id_space(Node::default()).expect("worker 0 fits");
         let generators = [Generator::new(), Generator::new()];
-        let mut tenants = [None, None];
-        let attachment = GeneratorTable::new(&generators, &mut tenants).attach(space, (layout, Node::default()), None);
+        let (mut tenants, mut floors) = ([None, None], [const { Floor::new() }; FLOORS]);
+        let mut table = GeneratorTable::new(&generators, &mut tenants, &mut floors);
+        let attachment = table.attach(space, (layout, Node::default()), None);
         let mut now_ms = NOW_MS;
         c.bench_function(&format!("issue {want} in {name}"), |b| {
             b.iter(|| {

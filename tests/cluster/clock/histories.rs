@@ -115,10 +115,14 @@ struct Origin {
 }
 
 impl Origin {
-    fn new() -> Self {
+    fn new(has_label: bool) -> Self {
         let archiving = builder().conf("archive_mode", "on").conf("autovacuum", "off");
+        let writing = match has_label {
+            true => archiving,
+            false => archiving.conf("max_worker_processes", "0").conf("max_logical_replication_workers", "0"),
+        };
         // The command runs in the data directory.
-        let primary = archiving
+        let primary = writing
             .conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f")
             .conf("max_wal_size", "1GB")
             .start_with_extension();
@@ -126,7 +130,7 @@ impl Origin {
         let origin = Self { archive: primary.data_dir().with_file_name("archive"), primary, dir };
         origin.primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
         origin.primary.clock().set_offset_ms(HOUR_MS);
-        origin.back_up();
+        origin.back_up(has_label);
         insert(&mut origin.primary.client(), 10_000);
         origin.primary.execute("SELECT pg_create_restore_point('here')");
         insert(&mut origin.primary.client(), 100);
@@ -136,7 +140,7 @@ impl Origin {
     }
 
     /// A base backup whose WAL has ids far past the mark in the file that it has copied.
-    fn back_up(&self) {
+    fn back_up(&self, is_clock_wrong_for_a_moment: bool) {
         let mut client = self.primary.client();
         insert(&mut client, 10);
         execute(&mut client, "SELECT pg_backup_start('backup', true)");
@@ -144,7 +148,9 @@ impl Origin {
         std::fs::remove_file(self.backup().join("postmaster.pid")).expect("the file of a running server");
         self.primary.clock().set_offset_ms(HOUR_MS + 60 * SECOND_MS);
         insert(&mut self.primary.client(), 10_000);
-        self.primary.clock().set_offset_ms(YEAR_MS);
+        if is_clock_wrong_for_a_moment {
+            self.primary.clock().set_offset_ms(YEAR_MS);
+        }
         execute(&mut client, "CREATE TABLE unrelated (); CHECKPOINT");
         self.primary.clock().set_offset_ms(HOUR_MS + 60 * SECOND_MS);
         let label: String = row(&mut client, "SELECT labelfile FROM pg_backup_stop()").get(0);
@@ -177,6 +183,7 @@ impl History {
             server.clock().set_offset_ms(3 * HOUR_MS);
         }
         server.set_conf("archive_mode", "off");
+        server.set_conf("max_worker_processes", "8");
         server.set_conf("hot_standby", if self.hot_standby { "on" } else { "off" });
         match self.asked {
             Standby => self.follow(&server, origin),
@@ -257,7 +264,7 @@ fn request(server: &Cluster, signal: &str) -> PathBuf {
 
 #[test]
 fn no_history_of_the_data_repeats_an_id_smoke() {
-    let origin = Origin::new();
+    let origin = Origin::new(true);
     let copied_ms = {
         let bytes = std::fs::read(origin.backup().join("idgen/clock")).expect("the file in the backup");
         idgen_core::clock::record::Record::newest(&bytes).expect("a record").record.mark_ms
@@ -294,6 +301,22 @@ fn no_history_of_the_data_repeats_an_id_smoke() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} histories:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// The times of commits stand in for a label that no worker could write, as long as the server runs.
+#[test]
+fn promotion_without_a_label_repeats_no_id() {
+    let origin = Origin::new(false);
+    for asked in [Standby, Archive] {
+        let history =
+            History { asked, ended: Promoted, hot_standby: true, is_killed_again: false, is_clock_ahead: false };
+        let server = history.play(&origin);
+        let mut client = server.client();
+        assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM pg_shseclabel WHERE provider = 'idgen'"), 0);
+        let ids = stored(&mut client);
+        let first = draw_one(&mut client, "snowflake");
+        assert!(first.id > last(&ids), "{history:?}: {} after {}", first.id, last(&ids));
+    }
 }
 
 /// The table of the page has these histories, and no other.

@@ -48,7 +48,7 @@ pub struct Floor {
 
 impl Floor {
     #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self { ms: i64::MIN, last: None }
     }
 
