@@ -114,6 +114,7 @@ pub fn at_xact_event() {
     if IS_WAITING.swap(false, Relaxed)
         && let Some(clock) = STATE.get()
     {
+        // Also what other sessions want: they ask again when they wake.
         clock.label.wanted_ms.store(i64::MIN, Release);
         request_if_due(clock);
     }
@@ -136,10 +137,10 @@ pub fn keep_ahead(clock: &State) {
 /// Requests a label if the one in WAL does not cover the next move of the mark, or reaches further than ids need it.
 fn request_if_due(clock: &State) {
     let state = &clock.label;
-    let needed_ms = clock.mark.mark_ms().max(state.wanted_ms.load(Acquire));
-    let until_ms = state.until_ms.load(Acquire);
-    if MarkLabel::is_due(until_ms, needed_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
-        // The newest record allows a label for its own mark.
+    // The same as what the worker goes by: otherwise its label could be due again as soon as it is written.
+    let needed_ms = mark::known_mark_ms(clock).max(state.wanted_ms.load(Acquire));
+    let (until_ms, allowed_ms) = (state.until_ms.load(Acquire), state.allowed_ms.load(Acquire));
+    if MarkLabel::is_due(until_ms, needed_ms, allowed_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
         state.request(needed_ms, || ());
     }
 }
@@ -155,6 +156,10 @@ fn write(clock: &State) -> mark::NextLabel {
     // Otherwise two workers would update one row, in another order than they have chosen its time.
     security_label::lock_catalog();
     let next = mark::choose_label(clock);
+    if next.is_lower {
+        // The next record says that no label is later. A crash must not bring the later one back.
+        bgworker::set_variable(c"synchronous_commit", c"local");
+    }
     let label = MarkLabel { timeline: recovery::timeline(), until_ms: next.until_ms };
     security_label::write(PROVIDER, Some(&label.to_string()));
     next

@@ -20,10 +20,9 @@ use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Reads the file, unless a process has since the server started. `now_ms` is the time of the id that is about to be
-/// issued; `None` if no id is, and then the wall clock is ignored. Raises what is wrong with the file; the next call tries
+/// Reads the file, unless a process has since the server started. Raises what is wrong with the file; the next call tries
 /// again, so a repaired file needs no restart.
-pub fn ensure_begun(now_ms: Option<i64>) {
+pub fn ensure_begun() {
     let state = STATE.require();
     if state.is_ready.load(Acquire) {
         return;
@@ -35,7 +34,7 @@ pub fn ensure_begun(now_ms: Option<i64>) {
     let begin = |written: &mut Written| {
         let mut is_ready = false;
         if !state.is_begun.load(Relaxed) {
-            let (found, is_promised) = begin_at_floor(state, written, &evidence, now_ms)?;
+            let (found, is_promised) = begin_at_floor(state, written, &evidence)?;
             (begun, is_ready) = (Some(found), is_promised);
             state.is_begun.store(true, Relaxed);
         }
@@ -91,9 +90,14 @@ pub fn tend(state: &State, limit_ms: i64) {
     let target = Target::past(limit_ms, settings::clock_window_ms());
     // idgen.status() shows a failure of the file now; it is an error when ids reach the mark.
     let may_move = |state: &State| state.label.reaches(target.mark_ms) || label::is_given_up(state);
+    if !state.label.reaches(target.mark_ms) {
+        state.label.request(target.mark_ms, || {
+            FILE.try_exclusive(|written| drop(allow_label(state, written, target.mark_ms)));
+            state.moved.broadcast();
+        });
+    }
     if !may_move(state) {
-        let allow = |written: &mut Written| drop(allow_label(state, written, target.mark_ms));
-        return state.label.request(target.mark_ms, || drop(FILE.try_exclusive(allow)));
+        return;
     }
     let moved = FILE.try_exclusive(|written| {
         if is_due(state) && may_move(state) {
@@ -130,7 +134,7 @@ fn allow_label(state: &State, written: &mut Written, mark_ms: i64) -> Result<(),
 }
 
 /// The mark, or the floor before the first mark of a server.
-fn known_mark_ms(state: &State) -> i64 {
+pub fn known_mark_ms(state: &State) -> i64 {
     if state.mark.is_known() { state.mark.mark_ms() } else { GENERATORS.shared(|table| table.floor_ms()) }
 }
 
@@ -172,13 +176,9 @@ fn begin_at_floor(
     state: &State,
     written: &mut Written,
     evidence: &Evidence,
-    now_ms: Option<i64>,
 ) -> Result<(Option<String>, bool), FileError> {
     let found = file::read(pg_recovery::system_identifier())?;
-    // Without a file, ids begin at the clock, but only if an id is about to be issued: the clock may be wrong for a moment.
-    // A file with a damaged record also needs the clock.
-    let wall_ms = now_ms.unwrap_or(if found.is_some() { evidence.wall_ms } else { i64::MIN });
-    let floor_ms = Evidence { wall_ms, ..*evidence }.floor_ms(found.as_ref());
+    let floor_ms = evidence.floor_ms(found.as_ref());
     let is_promised = found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms && !found.record.in_recovery)
         && !evidence.is_replayed;
     written.latest_label_ms = evidence.label_ms.unwrap_or(i64::MIN);
@@ -219,19 +219,23 @@ pub fn note_recovery(written: &mut Written) -> Result<(), FileError> {
 /// A label that is about to be written.
 pub struct NextLabel {
     pub until_ms: i64,
+    /// It takes back a later one.
+    pub is_lower: bool,
     number: u64,
 }
 
-/// Chooses the time of the next label: as far as the mark, and the ids that wait, need it and the file allows it. A label that
-/// goes back, because ids were not issued after all, limits the mark from here on.
+/// Chooses the time of the next label. One that goes back, because ids were not issued after all, limits the mark from here
+/// on.
 pub fn choose_label(state: &State) -> NextLabel {
     FILE.exclusive(|written| {
-        let needed_ms = known_mark_ms(state).max(state.label.wanted_ms.load(Acquire));
-        let until_ms = reach_ms(needed_ms).min(state.label.allowed_ms.load(Acquire));
+        let (wanted_ms, allowed_ms) = (state.label.wanted_ms.load(Acquire), state.label.allowed_ms.load(Acquire));
+        let (drift_ms, window_ms) = (settings::max_drift_ms(), settings::clock_window_ms());
+        let until_ms = MarkLabel::next_ms(known_mark_ms(state), wanted_ms, allowed_ms, drift_ms, window_ms);
+        let is_lower = until_ms < written.latest_label_ms;
         written.latest_label_ms = written.latest_label_ms.max(until_ms);
         state.label.until_ms.fetch_min(until_ms, AcqRel);
         written.labels += 1;
-        NextLabel { until_ms, number: written.labels }
+        NextLabel { until_ms, is_lower, number: written.labels }
     })
 }
 

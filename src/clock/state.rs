@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64};
 
 pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State::new());
 
-/// The high-water file. Under the lock: file I/O, which raises nothing. A process that does not get it waits on
+/// The high-water file. Under the lock: file I/O, which raises nothing. A session that does not get it waits on
 /// [`State::moved`], because a wait for an LWLock cannot be cancelled.
 pub static FILE: Locked<Written> = Locked::new(c"idgen clock file", 10, |_| Written::default());
 

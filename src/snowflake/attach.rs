@@ -65,14 +65,12 @@ fn find(clock: &'static clock::State, layout: Layout) -> Option<AttachedGenerato
 /// generator, and a clock by which no id is issued moves no mark.
 fn begin(clock: &clock::State, layout: &Layout, space: &IdSpace) {
     let bounds = clock.careful_bounds();
-    match space.next(0, 1, &bounds) {
-        // The clock may have been set back. Ids then continue from where they are.
-        Issue::BeforeEpoch => clock::ensure_begun(None),
-        answer => {
-            refuse_outside(layout, answer);
-            clock::ensure_begun(Some(bounds.now_ms));
-        }
+    // The clock may have been set back before the epoch. Ids then continue from where they are.
+    let answer = space.next(0, 1, &bounds);
+    if answer != Issue::BeforeEpoch {
+        refuse_outside(layout, answer);
     }
+    clock::ensure_begun();
     let free = GENERATORS.shared(|table| table.free_slot(space));
     refuse_outside(layout, space.next(free, 1, &bounds));
 }
@@ -93,7 +91,12 @@ impl AttachedGenerator {
 
     /// As [`Generator::open_tick`], now.
     pub fn open_tick(&self) -> Result<(), i64> {
-        self.generator.open_tick(i64::from(self.layout.unit_ms()) * US_PER_MS, system_clock::boot_us())
+        self.generator.open_tick(self.tick_us(), system_clock::boot_us())
+    }
+
+    /// The length of a tick in microseconds.
+    pub fn tick_us(&self) -> i64 {
+        i64::from(self.layout.unit_ms()) * US_PER_MS
     }
 }
 

@@ -10,7 +10,7 @@ use super::{earliest_draw, layouts, node};
 use crate::args;
 use crate::clock;
 use crate::pg::call_site::CallSite;
-use crate::pg::srf;
+use crate::pg::{srf, system_clock};
 use crate::settings;
 use crate::shmem::Part;
 use idgen_core::snowflake::{Bounds, Issue, SlotRun};
@@ -129,6 +129,9 @@ fn issue(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     }
 }
 
+/// Short compared with a tick, long compared with a draw.
+const FIRST_PAUSE_US: i64 = 100;
+
 /// Issues within the careful bounds. Where they stop the issue, waits or moves the mark.
 #[cold]
 fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
@@ -138,6 +141,8 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
     node::follow_settings();
     // Ids ahead of the limit may begin the tick of this time.
     let mut opened_ms = i64::MIN;
+    // Another process may have opened a tick and not drawn from it yet: ask again at once, then more and more slowly.
+    let mut pause_us = 0;
     loop {
         let mut bounds = attached.clock.careful_bounds();
         bounds.limit_ms = bounds.limit_ms.max(opened_ms);
@@ -147,10 +152,20 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
                 attached.clock.issued(&bounds, attached.space.time_ms(run.first + run.count - 1));
                 return run;
             }
-            Ok(Issue::Wait { time_ms }) => wait(attached, time_ms, i64::MAX),
+            Ok(Issue::Wait { time_ms }) => {
+                // At most a tick, and by the clock alone: it may step back, or others may use up the tick that was opened.
+                // Then the ids are ahead.
+                opened_ms = i64::MIN;
+                wait(attached, time_ms, system_clock::boot_us() + attached.tick_us());
+            }
             Ok(Issue::Ahead { time_ms }) => match attached.open_tick() {
                 Ok(()) => opened_ms = time_ms,
-                Err(again_us) => wait(attached, time_ms, again_us),
+                Err(again_us) => {
+                    if pause_us > 0 {
+                        wait(attached, time_ms, again_us.min(system_clock::boot_us() + pause_us));
+                    }
+                    pause_us = (2 * pause_us).max(FIRST_PAUSE_US);
+                }
             },
             Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.make_room(&bounds, (first_ms, last_ms)),
             Ok(answer) => refuse_outside(&attached.layout, answer),

@@ -42,7 +42,7 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     if !force && floor_ms > system_clock::wall_ms() + MAX_LEAD_MS {
         errors::observed_too_far_ahead(id, parts.time_ms).raise();
     }
-    clock::ensure_begun(None);
+    clock::ensure_begun();
     clock::raise_to(floor_ms);
     floor
 }

@@ -36,7 +36,7 @@ fn settled(layout: &Layout) -> i64 {
         errors::settled_in_one_snapshot().raise();
     }
     // Ids go on from the mark, which no transaction of an earlier start can have reached.
-    clock::ensure_begun(None);
+    clock::ensure_begun();
     let before_next = || {
         // Under the lock, because worker ids change under it.
         GENERATORS.shared(|table| {

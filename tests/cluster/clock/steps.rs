@@ -253,4 +253,12 @@ fn waiting_session_is_not_stuck_when_the_clock_steps() {
         let error = waiter.join().unwrap();
         assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
     });
+    // A step back during a wait for the next tick: the ids are then ahead, and go on tick by tick.
+    execute(&mut client, "SET statement_timeout = '30 s'");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| value::<i64>(&mut client, &sql.replace("200", "10")));
+        wait_until_waiting(&cluster, pid);
+        cluster.clock().set_offset_ms(-HOUR_MS);
+        assert_eq!(waiter.join().unwrap(), 10);
+    });
 }

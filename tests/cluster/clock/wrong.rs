@@ -147,7 +147,40 @@ fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
     }
 }
 
-/// The four steps of the page on operations, on a primary and its standby.
+/// The first draw of a server, which has no file yet.
+#[test]
+fn cancelled_first_draw_under_a_wrong_clock_leaves_nothing_and_starts_one_worker() {
+    let server = builder().start_with_extension();
+    let mut dba = server.client();
+    let mut holder = server.client();
+    execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
+    server.clock().set_offset_ms(YEAR_MS);
+    let mut client = server.client();
+    let pid = backend_pid(&mut client);
+    std::thread::scope(|scope| {
+        let drawing = scope.spawn(|| expect_error(&mut client, "SELECT snowflake_next()", "57014"));
+        wait_for_event(&server, pid, "Extension");
+        execute(&mut dba, &format!("SELECT pg_cancel_backend({pid})"));
+        drawing.join().expect("a session");
+    });
+    execute(&mut holder, "COMMIT");
+    server.clock().set_offset_ms(0);
+    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    // A worker that starts the next one at its end would write on and on.
+    let first = draw_one(&mut dba, "snowflake");
+    assert!(first.lead_ms <= AFTER_CRASH_MS, "{} ms ahead of the clock", first.lead_ms);
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    let writes = "SELECT n_tup_ins + n_tup_upd FROM pg_stat_all_tables WHERE relname = 'pg_shseclabel'";
+    let writes: i64 = value(&mut dba, writes);
+    assert!(writes <= 5, "the label was written {writes} times");
+    drop(dba);
+    server.kill9_postmaster();
+    server.start_again();
+    assert_near_the_clock(&server, "after a crash");
+}
+
+/// The steps of the page on operations, on a primary and its standby.
 #[test]
 fn wrong_ids_and_their_time_are_removed_by_the_steps_of_the_page() {
     let server = builder().start_with_extension();

@@ -36,12 +36,18 @@ impl MarkLabel {
         moved_ms(mark_ms, drift_ms, window_ms.max(SPAN_MS))
     }
 
+    /// How far the next label reaches: as far as the mark, and the ids that wait for a label, need it and the file allows
+    /// it. Never before the mark, also if a failed write has left nothing allowed.
+    pub fn next_ms(mark_ms: i64, wanted_ms: i64, allowed_ms: i64, drift_ms: i64, window_ms: i64) -> i64 {
+        Self::reach_ms(mark_ms.max(wanted_ms), drift_ms, window_ms).min(allowed_ms).max(mark_ms)
+    }
+
     /// True if the label does not cover the next move of the mark, where one written for a slightly earlier mark is
     /// enough; or if it is further ahead than that: it was written for ids that were not issued after all, and a server
-    /// that is promoted would begin past it.
-    pub fn is_due(until_ms: i64, mark_ms: i64, drift_ms: i64, window_ms: i64) -> bool {
-        until_ms < moved_ms(mark_ms, drift_ms, window_ms).saturating_sub(window_ms / 4)
-            || until_ms > Self::reach_ms(mark_ms, drift_ms, window_ms)
+    /// that is promoted would begin past it. A label as far as the file allows is never due for being short.
+    pub fn is_due(until_ms: i64, mark_ms: i64, allowed_ms: i64, drift_ms: i64, window_ms: i64) -> bool {
+        let enough_ms = moved_ms(mark_ms, drift_ms, window_ms).saturating_sub(window_ms / 4);
+        until_ms < enough_ms.min(allowed_ms) || until_ms > Self::reach_ms(mark_ms, drift_ms, window_ms)
     }
 }
 

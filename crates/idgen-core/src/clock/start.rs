@@ -9,6 +9,7 @@ const MARGIN_MS: i64 = 10_000;
 /// The facts known when a server issues its first id after a start. All times in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
+    /// Counts only if a record of the file is damaged: no id need have been issued under this clock.
     pub wall_ms: i64,
     /// The data may be newer than the file: this start replays another server's WAL, or an earlier one has, and this
     /// server has issued nothing since. A file that was written in recovery says the same.
@@ -40,7 +41,7 @@ impl Evidence {
         let is_replayed = self.is_replayed || file.is_some_and(|found| found.record.in_recovery);
         let known_ms = self.past_label_ms().unwrap_or_else(|| self.past_commits_ms(is_replayed));
         let Some(found) = file else {
-            return known_ms.max(self.wall_ms.saturating_add(1));
+            return known_ms;
         };
         let mark_ms = found.record.mark_ms;
         if found.other_is_damaged {

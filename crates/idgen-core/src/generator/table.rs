@@ -42,33 +42,36 @@ pub const FLOORS: usize = 1024;
 pub struct Floor {
     /// They issued nothing at or after this time (milliseconds since 1970), but for `last`.
     ms: i64,
-    /// The space that left last. If it is the next one that returns, it goes on within its tick.
-    last: Option<(IdSpace, Progress)>,
+    /// The space that left last, and its first free slot. If it is the next one that returns, it goes on within its tick.
+    last: Option<(IdSpace, u64)>,
+    /// When any of them last opened a tick ahead of the limit: otherwise spaces that take turns would each open one at once.
+    opened_us: i64,
 }
 
 impl Floor {
     #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
     pub const fn new() -> Self {
-        Self { ms: i64::MIN, last: None }
+        Self { ms: i64::MIN, last: None, opened_us: NEVER }
     }
 
     /// No space of this floor issued anything at or after this time.
     fn unused_from_ms(&self) -> i64 {
-        self.last.map_or(self.ms, |(space, progress)| space.unused_from_ms(progress.free).max(self.ms))
+        self.last.map_or(self.ms, |(space, free)| space.unused_from_ms(free).max(self.ms))
     }
 
-    fn leave(&mut self, space: IdSpace, progress: Progress) {
+    fn leave(&mut self, space: IdSpace, Progress { free, opened_us }: Progress) {
         self.ms = self.unused_from_ms_without(&space);
-        self.last = Some((space, progress));
+        self.last = Some((space, free));
+        self.opened_us = opened_us.max(self.opened_us);
     }
 
     /// The floor of a space, but for where it left itself.
     fn unused_from_ms_without(&self, space: &IdSpace) -> i64 {
-        if self.progress_of(space).is_some() { self.ms } else { self.unused_from_ms() }
+        if self.free_slot_of(space).is_some() { self.ms } else { self.unused_from_ms() }
     }
 
-    fn progress_of(&self, space: &IdSpace) -> Option<Progress> {
-        self.last.filter(|(last, _)| last == space).map(|(_, progress)| progress)
+    fn free_slot_of(&self, space: &IdSpace) -> Option<u64> {
+        self.last.filter(|(last, _)| last == space).map(|(_, free)| free)
     }
 }
 
@@ -211,9 +214,8 @@ impl<'a> GeneratorTable<'a> {
         let is_sibling = |index: usize| self.tenants[index].is_some_and(|other| other.space.shares_layout_with(space));
         let siblings = self.unused_by_tenant().filter(|(index, _)| is_sibling(*index));
         let start_ms = siblings.map(|(_, unused_ms)| unused_ms).fold(floor.unused_from_ms_without(space), i64::max);
-        let first = space.first_slot_from(start_ms);
-        let left = floor.progress_of(space).unwrap_or(Progress { free: 0, opened_us: NEVER });
-        Progress { free: first.max(left.free), opened_us: left.opened_us }
+        let free = space.first_slot_from(start_ms).max(floor.free_slot_of(space).unwrap_or(0));
+        Progress { free, opened_us: floor.opened_us }
     }
 
     /// For each generator with a tenant, the time from which on it has issued nothing.

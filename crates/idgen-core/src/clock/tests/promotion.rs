@@ -26,14 +26,39 @@ fn label_reads_back_and_other_texts_are_none() {
 fn label_is_due_again_once_the_mark_has_moved() {
     for window_ms in [100, 3000, 60_000] {
         let until_ms = MarkLabel::reach_ms(NOW_MS, DRIFT_MS, window_ms);
-        assert!(!MarkLabel::is_due(until_ms, NOW_MS, DRIFT_MS, window_ms));
-        assert!(!MarkLabel::is_due(until_ms, NOW_MS + window_ms / 10, DRIFT_MS, window_ms), "a slightly later mark");
+        assert!(!MarkLabel::is_due(until_ms, NOW_MS, i64::MAX, DRIFT_MS, window_ms));
+        assert!(
+            !MarkLabel::is_due(until_ms, NOW_MS + window_ms / 10, i64::MAX, DRIFT_MS, window_ms),
+            "a slightly later mark"
+        );
         let moved_ms = Target::past(NOW_MS - window_ms / 2 + DRIFT_MS, window_ms).mark_ms;
         assert!(moved_ms <= until_ms, "the mark need not wait for a label");
         if window_ms >= 1000 {
-            assert!(MarkLabel::is_due(until_ms, moved_ms, DRIFT_MS, window_ms));
+            assert!(MarkLabel::is_due(until_ms, moved_ms, i64::MAX, DRIFT_MS, window_ms));
         }
     }
+}
+
+/// Whatever the worker reads, the label that it writes is not due at once, or a worker would follow another for ever.
+#[test]
+fn label_is_not_due_right_after_it_was_written() {
+    for (mark_ms, wanted_ms, allowed_ms) in [
+        (NOW_MS, i64::MIN, i64::MAX),
+        (NOW_MS, NOW_MS + 100_000, i64::MAX),
+        (NOW_MS, NOW_MS + 100_000, NOW_MS + 5),
+        (NOW_MS, i64::MIN, NOW_MS),
+        (NOW_MS, NOW_MS + 100_000, i64::MIN),
+    ] {
+        for (drift_ms, window_ms) in [(DRIFT_MS, WINDOW_MS), (0, 100), (60_000, 60_000)] {
+            let needed_ms = mark_ms.max(wanted_ms);
+            let until_ms = MarkLabel::next_ms(mark_ms, wanted_ms, allowed_ms, drift_ms, window_ms);
+            assert!(until_ms >= mark_ms);
+            assert!(!MarkLabel::is_due(until_ms, needed_ms, allowed_ms, drift_ms, window_ms));
+        }
+    }
+    // Taken back, and before the first file.
+    assert!(MarkLabel::is_due(NOW_MS + 100_000, NOW_MS, i64::MAX, DRIFT_MS, WINDOW_MS));
+    assert!(!MarkLabel::is_due(i64::MIN, NOW_MS, i64::MIN, DRIFT_MS, WINDOW_MS));
 }
 
 /// A primary, and what its standby has replayed.
@@ -99,7 +124,7 @@ impl Primary {
             self.label_ms = MarkLabel::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
         }
         self.mark = target;
-        if MarkLabel::is_due(self.label_ms, target.mark_ms, self.drift_ms, self.window_ms) {
+        if MarkLabel::is_due(self.label_ms, target.mark_ms, i64::MAX, self.drift_ms, self.window_ms) {
             self.label_ms = MarkLabel::reach_ms(target.mark_ms, self.drift_ms, self.window_ms);
         }
     }
