@@ -15,5 +15,8 @@ run_named() {
 
 run_named _smoke
 [[ $("$PG_CONFIG" --version) =~ ^"PostgreSQL "([0-9]+) ]]
-# Ignored otherwise: PostgreSQL has the program since version 17.
-[ "${BASH_REMATCH[1]}" -lt 17 ] || run_named create_subscriber --ignored
+# Ignored otherwise: PostgreSQL has these programs since version 17.
+if [ "${BASH_REMATCH[1]}" -ge 17 ]; then
+  run_named create_subscriber --ignored
+  run_named incremental_backup --ignored
+fi

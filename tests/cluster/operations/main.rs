@@ -8,6 +8,7 @@ mod dump_options;
 mod encodings;
 mod examples;
 mod extension_drops;
+mod incremental_backup;
 mod lease_dump;
 mod monitoring;
 mod pg_upgrade;
