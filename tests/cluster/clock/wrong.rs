@@ -98,6 +98,12 @@ fn observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
     }
 }
 
+/// Waits until no worker writes the label.
+fn wait_for_end_of_worker(server: &Cluster, client: &mut Client) {
+    let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(client, workers) == 0);
+}
+
 /// The time of the label, `i64::MIN` without one.
 fn label_ms(client: &mut Client) -> i64 {
     let text: Option<String> = value(client, "SELECT max(label) FROM pg_shseclabel WHERE provider = 'idgen'");
@@ -113,8 +119,7 @@ fn label_of_a_cancelled_draw_under_a_wrong_clock_is_taken_back() {
         let standby = server.standby();
         let mut dba = server.client();
         draw_one(&mut dba, "snowflake");
-        let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-        server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+        wait_for_end_of_worker(&server, &mut dba);
         let (before_ms, mark_before_ms) = (label_ms(&mut dba), mark_ms(&server));
 
         let mut holder = server.client();
@@ -165,12 +170,11 @@ fn cancelled_first_draw_under_a_wrong_clock_leaves_nothing_and_starts_one_worker
     });
     execute(&mut holder, "COMMIT");
     server.clock().set_offset_ms(0);
-    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    wait_for_end_of_worker(&server, &mut dba);
     // A worker that starts the next one at its end would write on and on.
     let first = draw_one(&mut dba, "snowflake");
     assert!(first.lead_ms <= AFTER_CRASH_MS, "{} ms ahead of the clock", first.lead_ms);
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    wait_for_end_of_worker(&server, &mut dba);
     let writes = "SELECT n_tup_ins + n_tup_upd FROM pg_stat_all_tables WHERE relname = 'pg_shseclabel'";
     let writes: i64 = value(&mut dba, writes);
     assert!(writes <= 5, "the label was written {writes} times");
@@ -192,8 +196,7 @@ fn wrong_ids_and_their_time_are_removed_by_the_steps_of_the_page() {
     server.clock().set_offset_ms(0);
     server.execute("DELETE FROM t WHERE snowflake_time(id) > now() + interval '1 day'");
     let mut dba = server.client();
-    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut dba, worker) == 0);
+    wait_for_end_of_worker(&server, &mut dba);
     execute(&mut dba, "DELETE FROM pg_shseclabel WHERE provider = 'idgen'");
     drop(dba);
     standby.wait_until_replayed(&server);
