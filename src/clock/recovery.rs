@@ -1,10 +1,8 @@
 //! What this server knows about the time before its start: whether its data may be newer than its file, and what the data
 //! tells then.
 
-use super::errors;
-use super::label;
-use super::mark;
 use super::state::{FILE, STATE, State};
+use super::{errors, label, mark};
 use crate::pg::{recovery, spi, system_clock, timestamp};
 use crate::settings;
 use idgen_core::clock::start::{Commits, Evidence};

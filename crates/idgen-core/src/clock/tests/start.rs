@@ -66,7 +66,7 @@ fn floor_of_replayed_data_is_past_the_label_and_the_next_one_that_may_be_lost() 
     let later = found(&[record(1, NOW_MS + 900_000)]);
     assert_eq!(replayed.floor_ms(Some(&later)), NOW_MS + 900_000);
     // The file says so too, for a start that was killed before it wrote a mark.
-    let noted = found(&[Record { in_recovery: true, ..record(1, NOW_MS) }]);
+    let noted = found(&[Record { in_recovery: true, latest_label_ms: i64::MAX, ..record(1, NOW_MS) }]);
     assert_eq!(Evidence { is_replayed: false, ..replayed }.floor_ms(Some(&noted)), NOW_MS + 100_000 + AHEAD_MS);
     // A server whose file is its own and newer than the data relies on it.
     let own = found(&[record(1, NOW_MS + 99_000)]);
