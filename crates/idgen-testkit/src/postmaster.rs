@@ -75,10 +75,17 @@ impl Postmaster {
         poll(deadline, || self.exit_status())
     }
 
-    /// Kills the postmaster alone and returns the processes that it left behind.
+    /// Kills the postmaster and returns the processes that it left behind.
+    ///
+    /// It kills a startup process too: at the end of recovery this one asks for a checkpoint for a minute, although the
+    /// checkpointer has exited with the postmaster.
     pub(crate) fn kill9(mut self) -> Vec<Pid> {
         let orphans = self.freeze();
         self.reap();
+        for &startup in orphans.iter().filter(|&&pid| Process::title(pid).contains("startup")) {
+            // A child of this process now, so its id is not reused.
+            let _ = kill(startup, Signal::SIGKILL);
+        }
         orphans
     }
 

@@ -51,6 +51,12 @@ impl Process {
         Some(Duration::from_nanos(own_ns) + Duration::from_millis(10 * ticks))
     }
 
+    /// What it does, as `ps` shows it; empty if it has exited.
+    pub(crate) fn title(pid: Pid) -> String {
+        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&title).into_owned()
+    }
+
     /// True if it has released all its resources, reaped or not.
     pub(crate) fn is_dead(pid: Pid) -> bool {
         Process::find(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
