@@ -99,8 +99,9 @@ impl AdvisoryLock {
 
     #[inline]
     fn lock_acquire(&self, scope: Scope, dont_wait: bool) -> Option<Acquired> {
+        let (mode, of_session) = (self.mode.lockmode(), scope == Scope::Session);
         // SAFETY: a whole lock tag, of the lock method that it names.
-        match unsafe { pg_sys::LockAcquire(&self.tag, self.mode.lockmode(), scope == Scope::Session, dont_wait) } {
+        match xact::owning_locks(|| unsafe { pg_sys::LockAcquire(&self.tag, mode, of_session, dont_wait) }) {
             pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL => None,
             pg_sys::LockAcquireResult::LOCKACQUIRE_OK => Some(Acquired::First),
             _ => Some(Acquired::Again),
@@ -113,7 +114,7 @@ impl AdvisoryLock {
     pub fn release(&self, scope: Scope) -> bool {
         let _quiet = Quiet::new();
         // SAFETY: as in `lock_acquire`.
-        unsafe { pg_sys::LockRelease(&self.tag, self.mode.lockmode(), scope == Scope::Session) }
+        xact::owning_locks(|| unsafe { pg_sys::LockRelease(&self.tag, self.mode.lockmode(), scope == Scope::Session) })
     }
 
     /// True if this process holds it in either scope.

@@ -91,18 +91,20 @@ impl ExtensionTable {
     /// Locks the table until the end of the transaction. The lock keeps DROP EXTENSION out, so the names in a query mean
     /// the extension's tables.
     pub fn lock(&self, mode: u32) -> pg_sys::Oid {
-        loop {
-            // Every query passes here, and with it every loop that reads rows until they are as it needs them.
-            check_for_interrupts!();
-            let table = self.find().unwrap_or_else(|| self.raise_missing());
-            // SAFETY: in a transaction. It waits for a lock as a query does.
-            unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
-            if self.find() == Some(table) {
-                return table;
+        xact::owning_locks(|| {
+            loop {
+                // Every query passes here, and with it every loop that reads rows until they are as it needs them.
+                check_for_interrupts!();
+                let table = self.find().unwrap_or_else(|| self.raise_missing());
+                // SAFETY: in a transaction. It waits for a lock as a query does.
+                unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
+                if self.find() == Some(table) {
+                    return table;
+                }
+                // SAFETY: locked above. The table was dropped during the wait.
+                unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
             }
-            // SAFETY: locked above. The table was dropped during the wait.
-            unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
-        }
+        })
     }
 
     fn raise_missing(&self) -> ! {
@@ -141,10 +143,12 @@ pub fn user_name() -> String {
 
 /// Runs with the rights of the table's owner, as PostgreSQL's referential integrity does, with the table locked in this mode.
 pub fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
-    let table = table.lock(mode);
-    // SAFETY: the table is there, because it is locked.
-    let owner = unsafe { (*PgRelation::open(table).rd_rel).relowner };
-    as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, work)
+    xact::owning_locks(|| {
+        let table = table.lock(mode);
+        // SAFETY: the table is there, because it is locked.
+        let owner = unsafe { (*PgRelation::open(table).rd_rel).relowner };
+        as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, work)
+    })
 }
 
 /// Runs with the rights of a role, in a security context with these flags too. If `work` raises, the end of the

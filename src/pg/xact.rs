@@ -85,18 +85,58 @@ pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     result.expect("the read has returned")
 }
 
+/// The owners of what is acquired: of the running query, and of the (sub)transaction. Restored when this is dropped, also
+/// after an error.
+struct Owners {
+    query: pg_sys::ResourceOwner,
+    transaction: pg_sys::ResourceOwner,
+}
+
+impl Owners {
+    /// Makes one owner both, and keeps what they were.
+    fn replace(owner: pg_sys::ResourceOwner) -> Self {
+        // SAFETY: variables of this process, in a transaction.
+        unsafe {
+            Self {
+                query: (&raw mut pg_sys::CurrentResourceOwner).replace(owner),
+                transaction: (&raw mut pg_sys::CurTransactionResourceOwner).replace(owner),
+            }
+        }
+    }
+}
+
+impl Drop for Owners {
+    fn drop(&mut self) {
+        // SAFETY: as in `replace`; both outlive the call.
+        unsafe {
+            pg_sys::CurrentResourceOwner = self.query;
+            pg_sys::CurTransactionResourceOwner = self.transaction;
+        }
+    }
+}
+
+/// Works so that the (sub)transaction owns the locks that the work takes, as it owns the rows that the work changes.
+///
+/// In a cursor, the owner is otherwise that of the cursor's query. It gives its locks up when the query fails, although an
+/// earlier savepoint keeps the rows; and it keeps them when a savepoint is rolled back, although the rows are gone.
+#[inline]
+pub fn owning_locks<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: reads a variable of this process.
+    let _owners = Owners::replace(unsafe { pg_sys::CurTransactionResourceOwner });
+    work()
+}
+
 /// Releases the locks that the work has taken, unless it returns a value. Cheaper than a subtransaction, and undoes nothing
 /// else: work that returns `None` must have changed and locked no row.
 pub fn keeping_locks_of_success<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
-    // SAFETY: in a transaction. Locks belong to the resource owner that is current when they are taken. An error leaves
-    // this one to the owner above, which the end of the (sub)transaction releases with all below it. The work has ended
-    // its queries, so that nothing but locks is left.
+    // SAFETY: in a transaction. An error leaves the new owner to the one above, which the end of the (sub)transaction releases
+    // with all below it. The work has ended its queries, so that nothing but locks is left. A release of a lock finds only
+    // those of the owner that is current: locks that were taken before this are not released by the work.
     unsafe {
-        let above = pg_sys::CurrentResourceOwner;
-        let own = pg_sys::ResourceOwnerCreate(above, c"idgen".as_ptr());
-        pg_sys::CurrentResourceOwner = own;
+        let own = pg_sys::ResourceOwnerCreate(pg_sys::CurTransactionResourceOwner, c"idgen".as_ptr());
+        let owners = Owners::replace(own);
         let result = work();
-        pg_sys::CurrentResourceOwner = above;
+        drop(owners);
         use pg_sys::ResourceReleasePhase::*;
         for phase in [RESOURCE_RELEASE_BEFORE_LOCKS, RESOURCE_RELEASE_LOCKS, RESOURCE_RELEASE_AFTER_LOCKS] {
             // As at the end of a subtransaction: a success hands the locks to the owner above.

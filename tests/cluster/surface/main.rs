@@ -5,6 +5,7 @@ mod call;
 mod catalog;
 mod context;
 mod faults;
+mod lifetimes;
 mod promises;
 mod relations;
 mod session;
