@@ -3,6 +3,7 @@
 use super::holds::{self, LockWait};
 use super::{errors, registry};
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
+use crate::pg::client_message::MessageEffects;
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
@@ -22,6 +23,9 @@ impl Named<'_> {
 
     #[inline]
     fn acquired(&self, mode: Mode, scope: Scope, acquired: Acquired) {
+        if scope == Scope::Session {
+            ACQUIRED.push((self.hash.key, mode));
+        }
         if holds::acquired(self.hash.key, mode, scope, acquired) {
             registry::register(self.hash, self.name);
         }
@@ -33,6 +37,20 @@ impl Named<'_> {
         registry::register(self.hash, self.name);
         waiting
     }
+}
+
+/// The session's locks that the client's message has acquired, and not released since. If it ends in an error, its client does
+/// not know that it holds them.
+static ACQUIRED: MessageEffects<(i64, Mode)> = MessageEffects::new(|(key, mode)| {
+    if holds::lock(key, mode).release(Scope::Session) {
+        holds::released(key, mode);
+    }
+});
+
+/// Notes that a session's lock was released once.
+fn released(key: i64, mode: Mode) {
+    ACQUIRED.forget(|acquired| *acquired == (key, mode));
+    holds::released(key, mode);
 }
 
 /// Acquires a lock. False when the time is over.
@@ -73,7 +91,7 @@ pub fn all(names: &[(NameHash, String)], mode: Mode, scope: Scope, limit: Limit)
         for ((lock, _), (hash, _)) in held.lock().drain(..).zip(names) {
             lock.release(Scope::Session);
             if scope == Scope::Session {
-                holds::released(hash.key, mode);
+                released(hash.key, mode);
             }
         }
     };
@@ -128,7 +146,7 @@ pub fn release(named: &Named, mode: Option<Mode>) -> bool {
     };
     match modes.iter().find(|mode| named.lock(**mode).release(Scope::Session)) {
         Some(mode) => {
-            holds::released(named.hash.key, *mode);
+            released(named.hash.key, *mode);
             true
         }
         None => {

@@ -4,6 +4,7 @@
 pub mod advisory_lock;
 pub mod bgworker;
 pub mod call_site;
+pub mod client_message;
 pub mod condition_variable;
 pub mod data_directory;
 pub mod databases;

@@ -3,6 +3,7 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::rounds;
 use idgen_testkit::sql::{backend_pid, execute, value};
+use postgres::Client;
 use postgres::error::SqlState;
 
 use crate::{builder, locks_of};
@@ -53,50 +54,81 @@ impl Seen {
     }
 }
 
+/// What ends a wait that takes too long.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// `lock_timeout`, or the timeout of the call.
+    Timeout,
+    /// `statement_timeout`, which can strike at any time in the message.
+    Cancel,
+}
+
 /// Tries to take the lock repeatedly, and counts the held locks whenever that fails.
-fn contend(cluster: &Cluster, form: &Form, tries: usize) -> Seen {
+fn contend(cluster: &Cluster, form: &Form, end: End, tries: usize) -> Seen {
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);
     let mut seen = Seen::default();
     for ms in TIMEOUTS_MS.iter().cycle().take(tries) {
-        if !form.take.contains("$ms") {
-            execute(&mut client, &format!("SET lock_timeout = {ms}"));
-        }
-        execute(&mut client, "BEGIN");
-        let answer = client.query_one(&form.take.replace("$ms", &ms.to_string()), &[]).map(|row| row.get::<_, bool>(0));
-        let granted = answer.unwrap_or_else(|error| {
-            assert!(!form.take.contains("$ms"), "a try call does not raise an error: {}: {error:?}", form.take);
-            assert_eq!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE), "{}: {error:?}", form.take);
-            execute(&mut client, "ROLLBACK; BEGIN");
-            false
-        });
+        let granted = match end {
+            End::Timeout => take_in_time(&mut client, form, *ms),
+            End::Cancel => take_uncancelled(&mut client, form, *ms),
+        };
         let held = locks_of(&mut client, pid);
         if granted {
             seen.granted += 1;
-            assert!(held > 0, "{} succeeded but holds nothing", form.take);
+            let is_over = end == End::Cancel && form.release == NONE;
+            assert!(held > 0 || is_over, "{} succeeded but holds nothing", form.take);
             execute(&mut client, &format!("SELECT pg_sleep(0.001); {}", form.release));
         } else {
             seen.refused += 1;
             seen.ghosts += held as usize;
             execute(&mut client, "SELECT pg_advisory_unlock_all()");
         }
-        execute(&mut client, "COMMIT");
+        if end == End::Timeout {
+            execute(&mut client, "COMMIT");
+        }
         assert_eq!(locks_of(&mut client, pid), 0, "{}", form.take);
     }
-    assert_eq!(
-        value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_holds() WHERE pid = pg_backend_pid()"),
-        0
-    );
+    let noted = "SELECT count(*) FROM idgen.lock_get_holds() WHERE pid = pg_backend_pid()";
+    assert_eq!(value::<i64>(&mut client, noted), 0);
     seen
 }
 
-fn storm(cluster: &Cluster, sessions: usize, tries: usize, form_of: impl Fn(usize) -> &'static Form) -> Seen {
+/// In a transaction block, which goes on.
+fn take_in_time(client: &mut Client, form: &Form, ms: u32) -> bool {
+    if !form.take.contains("$ms") {
+        execute(client, &format!("SET lock_timeout = {ms}"));
+    }
+    execute(client, "BEGIN");
+    let answer = client.query_one(&form.take.replace("$ms", &ms.to_string()), &[]).map(|row| row.get(0));
+    answer.unwrap_or_else(|error| {
+        assert!(!form.take.contains("$ms"), "a try call does not raise an error: {}: {error:?}", form.take);
+        assert_eq!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE), "{}: {error:?}", form.take);
+        execute(client, "ROLLBACK; BEGIN");
+        false
+    })
+}
+
+/// In a transaction of its own.
+fn take_uncancelled(client: &mut Client, form: &Form, ms: u32) -> bool {
+    let take = client.prepare(&form.take.replace("$ms ms", "1 min")).expect("the form can be prepared");
+    execute(client, &format!("SET statement_timeout = {ms}"));
+    let answer = client.query_one(&take, &[]).map(|row| row.get(0));
+    // It can be cancelled too.
+    while client.batch_execute("RESET statement_timeout").is_err() {}
+    answer.unwrap_or_else(|error| {
+        assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED), "{}: {error:?}", form.take);
+        false
+    })
+}
+
+fn storm(cluster: &Cluster, sessions: usize, end: End, tries: usize, form_of: impl Fn(usize) -> &'static Form) -> Seen {
     let tries = tries.div_ceil(sessions);
     std::thread::scope(|scope| {
         let sessions: Vec<_> = (0..sessions)
             .map(|n| {
                 let form = form_of(n);
-                scope.spawn(move || contend(cluster, form, tries))
+                scope.spawn(move || contend(cluster, form, end, tries))
             })
             .collect();
         Seen::sum(sessions.into_iter().map(|session| session.join().unwrap()))
@@ -106,12 +138,11 @@ fn storm(cluster: &Cluster, sessions: usize, tries: usize, form_of: impl Fn(usiz
 #[test]
 fn session_whose_call_failed_holds_nothing() {
     let cluster = builder().start_with_extension();
-    let named = Seen::sum(
-        SESSIONS
-            .into_iter()
-            .map(|sessions| storm(&cluster, sessions, rounds(2_000, 500_000), |n| &FORMS[n % FORMS.len()])),
-    );
-    let control = storm(&cluster, SESSIONS[0], rounds(2_000, 100_000), |_| &CONTROL);
+    let form = |n: usize| &FORMS[n % FORMS.len()];
+    let timeouts = SESSIONS.map(|sessions| storm(&cluster, sessions, End::Timeout, rounds(2_000, 500_000), form));
+    let cancels = storm(&cluster, 8, End::Cancel, rounds(4_000, 1_000_000), form);
+    let named = Seen::sum(timeouts.into_iter().chain([cancels]));
+    let control = storm(&cluster, SESSIONS[0], End::Timeout, rounds(2_000, 100_000), |_| &CONTROL);
     println!(
         "named locks: {} granted, {} refused, {} ghosts; pg_advisory_lock with lock_timeout: {} granted, {} refused, {} ghosts",
         named.granted, named.refused, named.ghosts, control.granted, control.refused, control.ghosts

@@ -3,6 +3,7 @@
 mod contention;
 mod endings;
 mod limits;
+mod messages;
 mod modes;
 mod pooler;
 mod queue;

@@ -1,0 +1,152 @@
+//! What the client's message has done outside of its transaction, to be undone if the message itself ends in an error.
+//!
+//! A cancel or a timeout can strike after a function has returned, in a check for interrupts of the executor or of the
+//! commit. Then the client has no result of it. A later ROLLBACK, or an exception that PL/pgSQL catches, is no such end.
+//! All of these raise the same events of transactions; but before PostgreSQL aborts for a message that has failed, it
+//! forgets the text of the message's query.
+
+use parking_lot::Mutex;
+use pgrx::prelude::*;
+use std::ffi::c_void;
+use std::sync::Once;
+
+/// Effects of the running message, the newest last.
+pub struct MessageEffects<T: 'static> {
+    message: Mutex<Message<T>>,
+    undo: fn(T),
+    following: Once,
+}
+
+struct Message<T> {
+    effects: Vec<T>,
+    /// When it began.
+    began: pg_sys::TimestampTz,
+    /// PostgreSQL tells when it ends.
+    is_followed: bool,
+    /// It has ended, but its transaction commits with the message Sync, which does not begin a statement.
+    awaits_sync: bool,
+}
+
+fn statement_began() -> pg_sys::TimestampTz {
+    // SAFETY: reads a variable of this process.
+    unsafe { pg_sys::GetCurrentStatementStartTimestamp() }
+}
+
+/// False also in a background worker, unless it sets one.
+fn has_query_text() -> bool {
+    // SAFETY: reads a variable of this process.
+    unsafe { !pg_sys::debug_query_string.is_null() }
+}
+
+impl<T: Send> MessageEffects<T> {
+    /// `undo` runs for each effect of a message that fails, the newest first, while its transaction aborts.
+    pub const fn new(undo: fn(T)) -> Self {
+        let message = Message { effects: Vec::new(), began: 0, is_followed: false, awaits_sync: false };
+        Self { message: Mutex::new(message), undo, following: Once::new() }
+    }
+
+    /// Adds an effect of the running message. Without a message, as in a background worker, there is nothing to undo.
+    pub fn push(&'static self, effect: T) {
+        if !has_query_text() {
+            return;
+        }
+        let arg = (&raw const *self).cast_mut().cast();
+        // SAFETY: the trampolines have the signatures of callbacks, and get the list that they cast back.
+        self.following.call_once(|| unsafe {
+            pg_sys::RegisterXactCallback(Some(xact_event::<T>), arg);
+            pg_sys::RegisterSubXactCallback(Some(subxact_event::<T>), arg);
+        });
+        let mut message = self.message.lock();
+        if std::mem::take(&mut message.awaits_sync) {
+            message.effects.clear();
+        }
+        if !message.is_followed {
+            // SAFETY: PostgreSQL resets this context before it reads the next message, and calls what it has of callbacks.
+            // The callback lives there.
+            unsafe {
+                let callback =
+                    pg_sys::MemoryContextAllocZero(pg_sys::MessageContext, size_of::<pg_sys::MemoryContextCallback>());
+                let callback = callback.cast::<pg_sys::MemoryContextCallback>();
+                (*callback).func = Some(message_ended::<T>);
+                (*callback).arg = arg;
+                pg_sys::MemoryContextRegisterResetCallback(pg_sys::MessageContext, callback);
+            }
+            message.is_followed = true;
+        }
+        message.began = statement_began();
+        message.effects.push(effect);
+    }
+
+    /// Removes the newest such effect: the message has undone it itself.
+    pub fn forget(&self, is_undone: impl Fn(&T) -> bool) {
+        let effects = &mut self.message.lock().effects;
+        if let Some(index) = effects.iter().rposition(is_undone) {
+            effects.remove(index);
+        }
+    }
+
+    fn message_ended(&self) {
+        let mut message = self.message.lock();
+        message.is_followed = false;
+        // SAFETY: reads this process's own state.
+        message.awaits_sync = unsafe { pg_sys::IsTransactionState() && !pg_sys::IsTransactionBlock() };
+        if !message.awaits_sync {
+            message.effects.clear();
+        }
+    }
+
+    fn aborted(&self) {
+        let effects = {
+            let mut message = self.message.lock();
+            let is_running = !message.awaits_sync || message.began == statement_began();
+            if has_query_text() || !is_running { Vec::new() } else { std::mem::take(&mut message.effects) }
+        };
+        effects.into_iter().rev().for_each(self.undo);
+    }
+
+    fn transaction_ended(&self) {
+        let mut message = self.message.lock();
+        if std::mem::take(&mut message.awaits_sync) {
+            message.effects.clear();
+        }
+    }
+}
+
+/// # Safety
+/// `list` is a static [`MessageEffects<T>`].
+unsafe fn list_of<T>(list: *mut c_void) -> &'static MessageEffects<T> {
+    // SAFETY: by the above.
+    unsafe { &*list.cast() }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn message_ended<T: Send + 'static>(list: *mut c_void) {
+    // SAFETY: registered by `push`, with a list of this type.
+    unsafe { list_of::<T>(list) }.message_ended();
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn xact_event<T: Send + 'static>(event: pg_sys::XactEvent::Type, list: *mut c_void) {
+    use pg_sys::XactEvent::*;
+    // SAFETY: as above.
+    let list = unsafe { list_of::<T>(list) };
+    if event == XACT_EVENT_ABORT {
+        list.aborted();
+    }
+    if matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
+        list.transaction_ended();
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn subxact_event<T: Send + 'static>(
+    event: pg_sys::SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    list: *mut c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        // SAFETY: as above.
+        unsafe { list_of::<T>(list) }.aborted();
+    }
+}
