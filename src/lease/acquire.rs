@@ -79,6 +79,8 @@ unsafe fn acquire_by_args(
     let bind_session = args::required(bind_session, "bind_session");
     let shared = shared.is_some_and(|shared| args::required(shared, "shared"));
     xact::require_read_write(c"lease_acquire()");
+    // SAFETY: by the above.
+    let is_own_statement = unsafe { xact::is_own_statement(fcinfo) };
     let granted = match token {
         Some(token) => holder::deepen(name, token, ttl_us, bind_session, shared),
         None => {
@@ -89,13 +91,16 @@ unsafe fn acquire_by_args(
                 shared,
                 only_if_free: false,
                 preference: None,
-                has_one_snapshot: xact::has_one_snapshot(),
+                shares_snapshot: !is_own_statement && !xact::is_read_committed(),
             };
             acquire(&request, limit)?
         }
     };
-    if xact::is_in_block() {
+    if !is_own_statement {
         errors::not_held_before_commit(name).warn();
+    } else if !xact::is_read_committed() {
+        // The next statement of a pipeline would see what this one saw before it waited.
+        xact::commit_with_statement();
     }
     let expires_at = granted.expires_at();
     let Granted { slot, token, owner, acquired_at, depth, .. } = granted;

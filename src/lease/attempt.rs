@@ -25,8 +25,8 @@ pub struct AcquireRequest<'a> {
     /// True to be refused at once if no slot is free.
     pub only_if_free: bool,
     pub preference: Option<&'a dyn SlotPreference>,
-    /// The request is part of a transaction block that has one snapshot for all its statements.
-    pub has_one_snapshot: bool,
+    /// What runs after the request in its transaction sees by a snapshot that was taken before it.
+    pub shares_snapshot: bool,
 }
 
 /// The slots that a caller prefers, and what it knows about their holders. Asked at the head of the queue, before each
@@ -92,7 +92,7 @@ fn definition_lock_for_grant(name: &str) -> AdvisoryLock {
 /// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its
 /// owner, which the statement replaces. And it would raise the tokens of the process before it knows that it grants one.
 fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
-    if request.preference.is_some() || request.has_one_snapshot || !store::has_raised_tokens() {
+    if request.preference.is_some() || request.shares_snapshot || !store::has_raised_tokens() {
         return None;
     }
     let AtOnce { granted, lock_delay_us, is_visible } = xact::keeping_locks_of_success(|| {
@@ -347,7 +347,7 @@ pub fn begun(request: &AcquireRequest, granted: Granted, lock_delay_us: i64) -> 
 /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not release
 /// the slot may have written at any time.
 pub fn refuse_older_snapshot(request: &AcquireRequest, shows_all: impl FnOnce() -> bool) {
-    if request.has_one_snapshot && !shows_all() {
+    if request.shares_snapshot && !shows_all() {
         errors::snapshot_too_old(request.name).raise();
     }
 }

@@ -82,7 +82,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
         queue::yield_to_take_over(name, cached_slot_of(name, token));
     }
     let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
-    if xact::has_one_snapshot() && !terms::is_in_snapshot(name, token) {
+    if !xact::is_read_committed() && !terms::is_in_snapshot(name, token) {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }

@@ -164,15 +164,29 @@ pub fn refuse_during_recovery(command: &CStr) {
     unsafe { pg_sys::PreventCommandDuringRecovery(command.as_ptr()) };
 }
 
-/// True in a transaction block. Also inside of [`in_subtransaction`], which looks like a block.
-pub fn is_in_block() -> bool {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::IsTransactionBlock() }
+/// True if the call is part of a statement that the client has sent by itself, and that is the whole of its transaction so
+/// far. False in a transaction block, in a pipeline behind another statement, and in what a statement runs in turn: a
+/// function in any language, a procedure, DO.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+pub unsafe fn is_own_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: reads this process's own state, and `flinfo` of the call by the above. The executor keeps it in the context of
+    // the query. For a statement of the client, that is directly below the context of its portal; for others, it is below
+    // that of SPI or of a function.
+    unsafe {
+        let call = (*fcinfo).flinfo.as_ref();
+        let is_of_client =
+            call.is_some_and(|call| pg_sys::MemoryContextGetParent(call.fn_mcxt) == pg_sys::PortalContext);
+        !pg_sys::IsInTransactionBlock(is_of_client)
+    }
 }
 
-/// True in a transaction block whose later statements see what its first one saw.
-pub fn has_one_snapshot() -> bool {
-    !is_read_committed() && is_in_block()
+/// Commits at the end of the statement, also if others follow it in a pipeline, as PostgreSQL does for its own commands that
+/// must be alone in their transaction.
+pub fn commit_with_statement() {
+    // SAFETY: a variable of this process.
+    unsafe { pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32 };
 }
 
 /// True if each statement sees what was committed before it.

@@ -113,7 +113,7 @@ fn acquire_slot(
         shared: false,
         only_if_free: true,
         preference: Some(&WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) }),
-        has_one_snapshot: false,
+        shares_snapshot: false,
     };
     let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
     // Callers of 0.7, which do not pass `reached`, do not call worker_confirm().

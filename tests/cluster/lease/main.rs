@@ -24,6 +24,7 @@ mod session_ends;
 mod several_slots;
 mod shared;
 mod snapshots;
+mod stale_reads;
 mod terms;
 mod unpreloaded;
 mod view_plans;
