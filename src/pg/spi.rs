@@ -207,10 +207,12 @@ impl Query {
         self.run(args, read, true, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
     }
 
-    /// Changes or locks what is committed now, and returns the rows that the query returns.
+    /// Changes or locks what is committed now, and returns the rows that the query returns. Where another transaction has
+    /// changed a row, it waits for that one and goes on with the newest version, as READ COMMITTED does. A transaction with
+    /// one snapshot would fail with 40001 there, although this never uses that snapshot.
     pub fn write_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
         // SAFETY: SPI copies the snapshot.
-        self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() })
+        as_read_committed(|| self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() }))
     }
 
     /// Reads what the transaction's snapshot shows.
@@ -319,10 +321,11 @@ impl Drop for ByIndex {
     }
 }
 
-/// Runs queries that lock or change rows as READ COMMITTED does: where another transaction has changed a row, they wait for
-/// it and go on with the newest version. A transaction with one snapshot would fail with 40001 there, although
-/// [`Query::write_latest`] never uses that snapshot.
+/// Works in READ COMMITTED.
 pub fn as_read_committed<R>(work: impl FnOnce() -> R) -> R {
+    if xact::is_read_committed() {
+        return work();
+    }
     // SAFETY: in a transaction. Its first snapshot is taken by its own isolation level.
     unsafe { pg_sys::GetTransactionSnapshot() };
     let _level = IsolationLevel::set(pg_sys::XACT_READ_COMMITTED as i32);

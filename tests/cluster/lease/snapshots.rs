@@ -1,10 +1,10 @@
 //! Transactions with a single snapshot: they take over only if their snapshot has the writes of the last holder.
 
 use idgen_testkit::lease::{acquire, take_if_free};
-use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 use postgres::Client;
 
-use crate::{boot_us, builder};
+use crate::{boot_us, builder, wait_until_waiting_for_row};
 
 const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
@@ -231,6 +231,35 @@ fn fence_reads_the_latest_row_not_the_snapshot_smoke() {
             execute(&mut holder, &format!("SELECT {}", end.replace("$token", &token.to_string())));
             expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
             execute(&mut worker, "ROLLBACK");
+        }
+    }
+}
+
+/// A call that waits for the row of its term goes on with the newest version, as in READ COMMITTED.
+#[test]
+fn holder_is_served_after_a_wait_for_its_row_smoke() {
+    let cluster = builder().start_with_extension();
+    for level in LEVELS {
+        let [mut first, mut second] = [cluster.client(), cluster.client()];
+        execute(&mut second, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
+        let pid = backend_pid(&mut second);
+        let token = acquire(&mut first, "'a', ttl => '1 hour'").token;
+        for call in [
+            "lease_renew('a', $1)",
+            "lease_fence('a', $1)",
+            "lease_renew_many('{a}', '{$1}')",
+            "lease_release('a', $1)",
+        ] {
+            let call = call.replace("$1", &token.to_string());
+            // An exclusive lock on the row, and a new version.
+            execute(&mut first, "BEGIN; UPDATE idgen.lease SET ttl_us = ttl_us + 1, token = token WHERE name = 'a'");
+            execute(&mut first, "SELECT FROM idgen.lease WHERE name = 'a' FOR UPDATE");
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| execute(&mut second, &format!("SELECT {call}")));
+                wait_until_waiting_for_row(&cluster, pid);
+                execute(&mut first, "COMMIT");
+                waiting.join().unwrap();
+            });
         }
     }
 }

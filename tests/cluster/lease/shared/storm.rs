@@ -52,8 +52,7 @@ impl Storm<'_> {
             let call = format!(
                 "lease_try_acquire('defined', '10 s', '{TTL_US} us', shared => {shared}, bind_session => {bound})"
             );
-            let Some(row) = client.query_opt(&format!("SELECT token FROM {call}"), &[])? else { continue };
-            let token: i64 = row.get(0);
+            let Some(token) = acquire(client, &format!("SELECT token FROM {call}"))? else { continue };
             let work = format!(
                 "BEGIN; SELECT lease_fence('defined', {token}); INSERT INTO work VALUES ({token}, {shared}, clock_timestamp());
                  SELECT pg_sleep({}); UPDATE work SET ended = clock_timestamp() WHERE token = {token}; COMMIT",
@@ -110,6 +109,52 @@ impl Storm<'_> {
     }
 }
 
+/// Acquires in one of the ways in which a session can. `None` if it holds nothing afterwards.
+fn acquire(client: &mut Client, query: &str) -> Result<Option<i64>, postgres::Error> {
+    let token = |client: &mut Client, sql: &str| Ok(client.query_opt(sql, &[])?.and_then(|row| row.get(0)));
+    let cursor = format!(
+        "BEGIN; DECLARE c CURSOR FOR SELECT CASE n WHEN 1 THEN ({query}) ELSE 1 / (n - 2) END FROM generate_series(1, 2) AS n"
+    );
+    match random(8) {
+        0 => {
+            client.batch_execute(&cursor)?;
+            let token = token(client, "FETCH c")?;
+            client.batch_execute("SAVEPOINT s")?;
+            let failed = client.batch_execute("FETCH c").expect_err("a division by zero");
+            if failed.code() != Some(&SqlState::DIVISION_BY_ZERO) {
+                return Err(failed);
+            }
+            client.batch_execute("ROLLBACK TO s; COMMIT")?;
+            Ok(token)
+        }
+        1 => {
+            client.batch_execute(&format!("{cursor}; SAVEPOINT s; FETCH c; ROLLBACK TO s; COMMIT"))?;
+            Ok(None)
+        }
+        2 => {
+            client.batch_execute(&format!("SET statement_timeout = '{} ms'", 1 + random(3)))?;
+            let taken = token(client, query);
+            // It can be cancelled too.
+            while let Err(error) = client.batch_execute("RESET statement_timeout") {
+                if error.code() != Some(&SqlState::QUERY_CANCELED) {
+                    return Err(error);
+                }
+            }
+            match taken {
+                Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => Ok(None),
+                taken => taken,
+            }
+        }
+        3 => {
+            client.batch_execute("SET default_transaction_isolation = 'repeatable read'")?;
+            let token = token(client, query)?;
+            client.batch_execute("RESET default_transaction_isolation")?;
+            Ok(token)
+        }
+        _ => token(client, query),
+    }
+}
+
 /// False if the lease was lost.
 fn is_held(outcome: Result<(), postgres::Error>) -> Result<bool, postgres::Error> {
     match outcome {
@@ -128,7 +173,7 @@ fn no_reader_works_beside_a_writer() {
     );
     let storm = Storm {
         cluster: &cluster,
-        wanted: rounds(1000, 20_000),
+        wanted: rounds(600, 20_000),
         written: AtomicUsize::new(0),
         sessions: Mutex::new(Vec::new()),
         is_over: AtomicBool::new(false),
