@@ -32,7 +32,6 @@ fn statement_began() -> pg_sys::TimestampTz {
     unsafe { pg_sys::GetCurrentStatementStartTimestamp() }
 }
 
-/// False also in a background worker, unless it sets one.
 fn has_query_text() -> bool {
     // SAFETY: reads a variable of this process.
     unsafe { !pg_sys::debug_query_string.is_null() }
@@ -45,9 +44,10 @@ impl<T: Send> MessageEffects<T> {
         Self { message: Mutex::new(message), undo, following: Once::new() }
     }
 
-    /// Adds an effect of the running message. Without a message, as in a background worker, there is nothing to undo.
+    /// Adds an effect of the running message. A background worker has no message: an error ends its process.
     pub fn push(&'static self, effect: T) {
-        if !has_query_text() {
+        // SAFETY: reads a variable of this process.
+        if unsafe { pg_sys::MessageContext }.is_null() || !has_query_text() {
             return;
         }
         let arg = (&raw const *self).cast_mut().cast();
