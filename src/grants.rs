@@ -3,7 +3,7 @@
 
 use crate::pg::datum::c_string;
 use crate::pg::ereport::Report;
-use crate::pg::spi::{self, ExtensionTable, Query};
+use crate::pg::spi::{self, ExtensionTable, Query, text};
 use pgrx::prelude::*;
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
@@ -48,6 +48,8 @@ pub trait GrantedColumns {
     const TABLE: &str;
     /// The column that names what is owned. It may have several rows.
     const KEY: &str;
+    /// The order in which all writers lock rows.
+    const LOCK_ORDER: &str = Self::KEY;
     const GRANTEES: &str;
 }
 
@@ -56,6 +58,8 @@ pub struct GrantedTable {
     table: &'static ExtensionTable,
     add_grantee: Query,
     remove_grantee: Query,
+    lock_owned: Query,
+    lock_owned_and_granted: Query,
     reassign: Query,
     delete_owned: Query,
     remove_grantees: Query,
@@ -67,10 +71,17 @@ impl GrantedTable {
             table,
             add_grantee: Query::new(table, set_grantee::<C, true>),
             remove_grantee: Query::new(table, set_grantee::<C, false>),
-            reassign: Query::new(table, || {
-                format!("UPDATE {} SET owner = $2::pg_catalog.regrole WHERE {IS_OWNED}", C::TABLE)
+            lock_owned: Query::new(table, || lock_keys_with::<C>(IS_OWNED.to_owned())),
+            lock_owned_and_granted: Query::new(table, || {
+                lock_keys_with::<C>(format!("({IS_OWNED} OR {})", is_granted::<C>()))
             }),
-            delete_owned: Query::new(table, || format!("DELETE FROM {} WHERE {IS_OWNED}", C::TABLE)),
+            reassign: Query::new(table, || {
+                let is_listed = is_listed::<C>();
+                format!("UPDATE {} SET owner = $3::pg_catalog.regrole WHERE {is_listed} AND {IS_OWNED}", C::TABLE)
+            }),
+            delete_owned: Query::new(table, || {
+                format!("DELETE FROM {} WHERE {} AND {IS_OWNED}", C::TABLE, is_listed::<C>())
+            }),
             remove_grantees: Query::new(table, remove_grantees::<C>),
         }
     }
@@ -82,18 +93,50 @@ impl GrantedTable {
         self.table.write(query, &[key.into(), i64::from(role.to_u32()).into()]);
     }
 
-    /// Makes another role the owner of all rows of these roles.
-    pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-        spi::as_read_committed(|| self.table.write(&self.reassign, &[owners.to_vec().into(), heir.into()]));
+    /// Makes another role the owner of all rows of these roles. False if there are none.
+    pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
+        spi::as_read_committed(|| {
+            let keys = lock(&self.lock_owned, owners);
+            let is_any = !keys.is_empty();
+            self.table.write(&self.reassign, &[owners.to_vec().into(), keys.into(), heir.into()]);
+            is_any
+        })
     }
 
-    /// Deletes all rows of these roles, and revokes what was granted to them.
-    pub fn drop_owned(&self, owners: &[pg_sys::Oid]) {
+    /// Deletes all rows of these roles, and revokes what was granted to them. False if there are none.
+    pub fn drop_owned(&self, owners: &[pg_sys::Oid]) -> bool {
         spi::as_read_committed(|| {
-            self.table.write(&self.delete_owned, &[owners.to_vec().into()]);
-            self.table.write(&self.remove_grantees, &[owners.to_vec().into()]);
-        });
+            let keys = lock(&self.lock_owned_and_granted, owners);
+            for query in [&self.delete_owned, &self.remove_grantees] {
+                self.table.write(query, &[owners.to_vec().into(), keys.clone().into()]);
+            }
+            !keys.is_empty()
+        })
     }
+}
+
+/// Locks all rows of the keys that the query finds, after waiting for transactions that change them. One that adds a row
+/// to a key has locked the rows before it. So the statements that follow see all rows of these keys.
+fn lock(query: &Query, roles: &[pg_sys::Oid]) -> Vec<String> {
+    let mut keys = query.write_latest(&[roles.to_vec().into()], |row| text(row, 1));
+    keys.dedup();
+    keys
+}
+
+fn lock_keys_with<C: GrantedColumns>(condition: String) -> String {
+    let (table, key, order) = (C::TABLE, C::KEY, C::LOCK_ORDER);
+    format!(
+        "SELECT {key} FROM {table} WHERE {key} OPERATOR(pg_catalog.=) ANY (ARRAY( \
+             SELECT {key} FROM {table} WHERE {condition})) ORDER BY {order} FOR NO KEY UPDATE"
+    )
+}
+
+fn is_listed<C: GrantedColumns>() -> String {
+    format!("{} OPERATOR(pg_catalog.=) ANY ($2)", C::KEY)
+}
+
+fn is_granted<C: GrantedColumns>() -> String {
+    format!("{}::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1", C::GRANTEES)
 }
 
 /// True if an owner is among the roles of the first parameter.
@@ -118,6 +161,8 @@ fn remove_grantees<C: GrantedColumns>() -> String {
         "UPDATE {table} SET {grantees} = ARRAY( \
              SELECT granted.role FROM pg_catalog.unnest({grantees}) WITH ORDINALITY AS granted (role, place) \
              WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ($1) ORDER BY granted.place) \
-         WHERE {grantees}::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1"
+         WHERE {} AND {}",
+        is_listed::<C>(),
+        is_granted::<C>()
     )
 }

@@ -79,9 +79,11 @@ fn lease_drop(name: Option<Text>) {
     drop_lease(args::name(name.as_deref(), "name"));
 }
 
-/// Drops all leases that these roles have defined.
-pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    definitions::owned(owners).iter().for_each(|name| drop_lease(name));
+/// Drops all leases that these roles have defined. False if there are none.
+pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
+    let names = definitions::owned(owners);
+    names.iter().for_each(|name| drop_lease(name));
+    !names.is_empty()
 }
 
 fn drop_lease(name: &str) {

@@ -4,6 +4,7 @@
 //! PostgreSQL knows no dependency on the roles in these rows, and REASSIGN OWNED fires no event trigger. So a hook looks at
 //! every utility command. PostgreSQL runs the command first, and checks the caller's privileges with it.
 
+use super::xact;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::c_char;
@@ -14,8 +15,9 @@ use std::sync::Once;
 pub struct OwnedRows {
     /// False if the tables do not exist here: no extension, an older one, or the command has dropped them.
     pub exist: fn() -> bool,
-    pub reassign: fn(owners: &[pg_sys::Oid], heir: pg_sys::Oid),
-    pub drop: fn(owners: &[pg_sys::Oid]),
+    /// Both are false if they have changed no row.
+    pub reassign: fn(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool,
+    pub drop: fn(owners: &[pg_sys::Oid]) -> bool,
 }
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
@@ -137,10 +139,12 @@ unsafe extern "C-unwind" fn follow(command: *mut pg_sys::Node) {
     // A copy: a trigger on these rows may run such a command, too.
     let all = OWNED_ROWS.lock().clone();
     for rows in all.into_iter().filter(|rows| (rows.exist)()) {
-        match heir {
+        let change = || match heir {
             Some(heir) => (rows.reassign)(&owners, heir),
             None => (rows.drop)(&owners),
-        }
+        };
+        // Every role may run these commands. Without rows, none of the tables stays locked.
+        xact::in_subtransaction(|| change().then_some(())).unwrap_or_else(|cause| cause.rethrow());
     }
 }
 

@@ -55,7 +55,7 @@ fn id_unmask(prefix: Text, masked: i64) -> i64 {
 pub fn init() {
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::PUBLIC_KEY.find().is_some(),
-        reassign: store::reassign,
-        drop: store::drop_owned,
+        reassign: |owners, heir| store::OWNERS.reassign(owners, heir),
+        drop: |owners| store::OWNERS.drop_owned(owners),
     });
 }

@@ -21,6 +21,7 @@ struct Columns;
 impl GrantedColumns for Columns {
     const TABLE: &str = "idgen.public_key";
     const KEY: &str = "prefix";
+    const LOCK_ORDER: &str = "prefix, version";
     const GRANTEES: &str = "users";
 }
 
@@ -129,22 +130,4 @@ static SET_OWNER: Query = PUBLIC_KEY
 
 pub fn set_owner(prefix: &str, owner: pg_sys::Oid) {
     PUBLIC_KEY.write(&SET_OWNER, &[prefix.into(), owner.into()]);
-}
-
-/// Makes another role the owner of all prefixes of these roles.
-pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    block_rotations();
-    OWNERS.reassign(owners, heir);
-}
-
-/// Drops all prefixes of these roles, and revokes what was granted to them.
-pub fn drop_owned(owners: &[pg_sys::Oid]) {
-    block_rotations();
-    OWNERS.drop_owned(owners);
-}
-
-/// Waits for all other writers, and blocks them until the transaction ends. A rotation that commits during a statement
-/// would add a row that the statement does not see, and that would keep the old owner.
-fn block_rotations() {
-    PUBLIC_KEY.lock(pg_sys::ShareRowExclusiveLock);
 }

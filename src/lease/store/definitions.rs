@@ -127,12 +127,12 @@ fn number_and_owner(row: &SpiHeapTupleData) -> (i32, Option<String>) {
 
 static REASSIGN: Query = LEASE.query(
     "UPDATE idgen.lease_definition SET owner = $2::pg_catalog.regrole \
-     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)",
+     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) RETURNING slots",
 );
 
-/// Makes another role the definer of all leases of these roles.
-pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) {
-    spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()));
+/// Makes another role the definer of all leases of these roles. False if there are none.
+pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
+    !spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ())).is_empty()
 }
 
 static OWNED: Query = LEASE.query(

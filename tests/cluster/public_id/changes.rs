@@ -146,6 +146,33 @@ fn rotation_that_meets_a_change_of_owner_leaves_one_owner() {
     }
 }
 
+/// Any role may drop and reassign what it owns, even if that is nothing.
+#[test]
+fn role_that_owns_nothing_blocks_no_change() {
+    let (cluster, mut app) = with_prefix();
+    cluster.execute("CREATE ROLE other; SELECT public_id_define('old'), public_id_revoke('ord', 'app')");
+    cluster.execute("GRANT app TO other; SELECT lease_define('job'), segment_create('t')");
+    let mut owner = cluster.client();
+    execute(&mut owner, "SET lock_timeout = '1s'");
+    for command in ["DROP OWNED BY CURRENT_USER", "REASSIGN OWNED BY app TO app"] {
+        execute(&mut app, &format!("BEGIN; {command}"));
+        for change in [
+            "public_id_define('new')",
+            "public_id_rotate('ord', 'long')",
+            "public_id_grant('ord', 'other')",
+            "public_id_drop('new')",
+            "lease_define('job', 2)",
+            "segment_alter('t', max_step => 2000)",
+        ] {
+            execute(&mut owner, &format!("SELECT {change}"));
+        }
+        // As the first grant of worker ids and ALTER EXTENSION UPDATE do.
+        let tables = "idgen.public_key, idgen.segment, idgen.lease_definition";
+        execute(&mut owner, &format!("BEGIN; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE NOWAIT; COMMIT"));
+        execute(&mut app, "COMMIT");
+    }
+}
+
 /// Both orders of two roles, as in a function that is a SECURITY DEFINER.
 #[test]
 fn privileges_are_those_of_the_current_user_at_each_call() {
