@@ -7,7 +7,7 @@ use super::store::at_once;
 use super::store::versions::{self, Rows};
 use super::store::{self, Granted, LeaseState, NewHolder};
 use super::{errors, known_definition, notify, pending, sweep};
-use crate::pg::advisory_lock::{AdvisoryLock, Limit, Mode, Scope, acquire_for_transaction};
+use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::xact;
 use idgen_core::lease::{
     Availability, Choice, LeaseDefinition, Now, SharedChoice, Term, choose, choose_shared, has_holders_outside,
@@ -64,8 +64,8 @@ pub enum Outcome {
 
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
 pub fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
-    // A grant holds the lock until the transaction ends, so that none follows a definition that has been replaced.
-    let definition = definition_lock_for_grant(request.name);
+    // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
+    let definition = queue::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition, limit) {
         return Outcome::Refused;
     }
@@ -74,19 +74,10 @@ pub fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome
         true => attempt_at_once(request, queue).unwrap_or_else(|| attempt_by_definition(request, queue)),
         false => Outcome::Refused,
     };
-    if !queue.is_bypassed() && !matches!(outcome, Outcome::Granted(_)) {
+    if !queue.is_bypassed() {
         definition.release(Scope::Transaction);
     }
     outcome
-}
-
-/// A transaction with more terms acquires one lock for the definitions of all further leases. A lock for each would fill
-/// the lock table.
-const MANY_TERMS: usize = 64;
-
-fn definition_lock_for_grant(name: &str) -> AdvisoryLock {
-    let all = queue::all_definitions_lock(Mode::Shared);
-    if all.is_held() || pending::term_count() >= MANY_TERMS { all } else { queue::definition_lock(name, Mode::Shared) }
 }
 
 /// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its

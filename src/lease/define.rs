@@ -1,8 +1,8 @@
 //! lease_define, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::queue::{Precedence, Queue, all_definitions_lock, definition_lock};
+use super::queue::{Precedence, Queue, definition_lock};
 use super::store::definitions::{self, NewColumns};
-use super::store::{self, LeaseState};
+use super::store::{self, LeaseState, unfinished};
 use super::{acquire, errors, notify, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
@@ -118,8 +118,11 @@ pub fn lock_slots(name: &str) -> Vec<Term> {
 
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 pub fn lock_definition(name: &str) {
-    all_definitions_lock(Mode::Intent).acquire(Scope::Transaction);
+    // First without the lock: a transaction that is waited for may acquire another slot.
+    unfinished::wait(name);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
+    // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
+    unfinished::wait(name);
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.

@@ -103,11 +103,6 @@ pub fn released(token: i64) {
     record(|effects| effects.release(token));
 }
 
-/// How many terms the transaction has begun or extended.
-pub fn term_count() -> usize {
-    EFFECTS.lock().locked_count()
-}
-
 /// True if the transaction holds a lock on the row of this token's term, so that a take-over waits for its end.
 pub fn has_locked(token: i64) -> bool {
     EFFECTS.lock().has_locked(token)

@@ -1,7 +1,7 @@
 //! Advisory locks of a lease: the queue of acquirers, the lock of the definition, and precedence over fences.
 //!
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
-//! transaction that needs both enters the queue first. The lock of all definitions comes before those of leases.
+//! transaction that needs both enters the queue first.
 
 use super::store;
 use crate::pg::advisory_lock::{
@@ -34,8 +34,6 @@ const QUEUE: LockKind = LockKind::new(b"lq");
 const DEFINITION: LockKind = LockKind::new(b"ld");
 /// Held shared by a transaction that has begun a shared term, until it ends.
 const SHARED_GRANT: LockKind = LockKind::new(b"lg");
-/// The key is 0.
-const ALL_DEFINITIONS: LockKind = LockKind::new(b"lD");
 /// Held shared by a fence before it locks the row, exclusively by a take-over that waits for that row.
 const FENCE: LockKind = LockKind::new(b"lf");
 
@@ -123,16 +121,10 @@ impl Queue {
     }
 }
 
-/// The lock of a definition. A transaction that has acquired the lease holds it shared until it ends; a transaction that
-/// changes the definition holds it exclusively.
+/// The lock of a definition. A grant holds it shared while it chooses a slot and writes the row. A transaction that changes
+/// the definition holds it exclusively until it ends.
 pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
     AdvisoryLock::new(DEFINITION, NameHash::of(name).key, mode)
-}
-
-/// The lock of all definitions. A transaction that has acquired many leases holds it shared, in place of the locks of
-/// further leases. Transactions that change definitions hold it in intent mode, and do not wait for each other.
-pub fn all_definitions_lock(mode: Mode) -> AdvisoryLock {
-    AdvisoryLock::new(ALL_DEFINITIONS, 0, mode)
 }
 
 /// While another term can end first, sleep this long before waiting in the lock manager. Only the lock manager detects

@@ -30,8 +30,6 @@ impl LockKind {
 pub enum Mode {
     Exclusive,
     Shared,
-    /// Conflicts with the other two, but not with itself.
-    Intent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +43,11 @@ impl Mode {
         if shared { Mode::Shared } else { Mode::Exclusive }
     }
 
-    /// The first two are those of PostgreSQL's own advisory locks.
+    /// Those of PostgreSQL's own advisory locks.
     fn lockmode(self) -> pg_sys::LOCKMODE {
         match self {
             Mode::Exclusive => pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
             Mode::Shared => pg_sys::ShareLock as pg_sys::LOCKMODE,
-            Mode::Intent => pg_sys::RowExclusiveLock as pg_sys::LOCKMODE,
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod bound;
 pub mod definitions;
 pub mod slots;
 pub mod terms;
+pub mod unfinished;
 pub mod versions;
 
 /// Slots and their terms. Queries on the other tables of leases use the rights of its owner, too.

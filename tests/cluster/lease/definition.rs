@@ -3,7 +3,7 @@
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
-use crate::{builder, release, renew, wait_until_queued};
+use crate::{builder, release, renew, wait_until_queued, wait_until_waiting_for_row};
 
 /// The calls that block grants while their transaction is open.
 const CHANGES: [&str; 3] = [
@@ -91,4 +91,59 @@ fn pool_dropped_during_the_wait_grants_no_worker_id() {
         waiter.join().unwrap();
     });
     assert_eq!(value::<i64>(&mut definer, "SELECT count(*) FROM idgen.worker_number"), 0);
+}
+
+/// Grants of open transactions, however their rows came about.
+#[test]
+fn definition_waits_for_an_uncommitted_grant() {
+    let cluster = builder().start_with_extension();
+    let [mut definer, mut holder] = [cluster.client(), cluster.client()];
+    execute(&mut definer, "SELECT lease_define('taken'), lease_define('slots', 4), lease_define('first')");
+    let token = acquire(&mut holder, "'taken'").token;
+    release(&mut holder, "taken", token);
+    execute(&mut definer, "SET lock_timeout = '50ms'");
+    for (name, shared) in
+        [("taken", "false"), ("slots", "false"), ("first", "false"), ("new", "false"), ("read", "true")]
+    {
+        execute(&mut holder, &format!("BEGIN; SAVEPOINT s; SELECT lease_acquire('{name}', shared => {shared})"));
+        for change in ["lease_define($1, 2)", "lease_drop($1)"] {
+            let change = format!("SELECT {}", change.replace("$1", &format!("'{name}'")));
+            expect_error(&mut definer, &change, "55P03");
+        }
+        execute(&mut holder, "ROLLBACK TO s");
+        execute(&mut definer, &format!("SELECT lease_define('{name}')"));
+        execute(&mut holder, "COMMIT");
+    }
+}
+
+/// Its new row has the token of a term that is known.
+#[test]
+fn definition_does_not_wait_for_an_uncommitted_renewal() {
+    let cluster = builder().conf("lock_timeout", "1s").start_with_extension();
+    let [mut definer, mut holder] = [cluster.client(), cluster.client()];
+    execute(&mut definer, "SELECT lease_define('p', 2, '1 hour')");
+    let token = acquire(&mut holder, "'p'").token;
+    execute(&mut holder, "BEGIN");
+    renew(&mut holder, "p", token);
+    execute(&mut definer, "SELECT lease_define('p', 3, '1 hour')");
+    execute(&mut holder, "COMMIT");
+}
+
+/// The definition would wait for the transaction, and that for the definition.
+#[test]
+fn transaction_that_a_definition_waits_for_acquires_another_slot() {
+    let cluster = builder().start_with_extension();
+    let [mut definer, mut holder] = [cluster.client(), cluster.client()];
+    execute(&mut definer, "SELECT lease_define('p', 4, '1 hour')");
+    execute(&mut holder, "BEGIN");
+    assert_eq!(acquire(&mut holder, "'p'").slot, 0);
+    let pid = backend_pid(&mut definer);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| execute(&mut definer, "SELECT lease_define('p', 2, '1 hour')"));
+        wait_until_waiting_for_row(&cluster, pid);
+        assert_eq!(acquire(&mut holder, "'p'").slot, 1);
+        execute(&mut holder, "COMMIT");
+        waiter.join().unwrap();
+    });
+    assert_eq!(try_acquire(&mut holder, "'p'"), None);
 }

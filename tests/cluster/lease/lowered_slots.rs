@@ -124,7 +124,7 @@ fn definition_waits_for_a_transaction_that_has_acquired() {
     assert_eq!(acquire(&mut client, "'s'").slot, 1);
     std::thread::scope(|scope| {
         let definer = scope.spawn(|| execute(&mut other, "SELECT lease_define('s', 1)"));
-        wait_until_queued(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut client, "COMMIT");
         definer.join().unwrap();
     });

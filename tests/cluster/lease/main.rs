@@ -87,7 +87,7 @@ fn wait_until_queued(cluster: &Cluster, pid: i32) {
     );
 }
 
-/// Waits until a process waits for a transaction that has locked a row.
+/// Waits until a process waits for a transaction that has locked or written a row.
 fn wait_until_waiting_for_row(cluster: &Cluster, pid: i32) {
     let waiting = "NOT granted AND locktype = 'transactionid'";
     wait_for_one(cluster, "the session to wait for a row", &format!("pg_locks WHERE pid = {pid} AND {waiting}"));

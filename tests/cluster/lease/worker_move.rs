@@ -113,7 +113,7 @@ fn pool_is_not_dropped_while_worker_ids_are_moved_to_it() {
     execute(&mut mover, "BEGIN; SELECT worker_move('a', 'b')");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| expect_error(&mut client, "SELECT lease_drop('b')", "55006"));
-        wait_until_queued(&cluster, pid);
+        wait_until_waiting_for_row(&cluster, pid);
         execute(&mut mover, "COMMIT");
         waiter.join().unwrap();
     });

@@ -11,7 +11,6 @@ pub struct Effects {
     terms: HashMap<i64, TermEffects>,
     /// How many terms of a lease the transaction has fenced by and not released.
     fences: HashMap<String, FenceCounts>,
-    locked: usize,
 }
 
 /// Never both 0.
@@ -73,7 +72,6 @@ impl Effects {
     pub fn lock(&mut self, token: i64) -> Option<Effect> {
         let term = self.terms.entry(token).or_default();
         let is_first = !std::mem::replace(&mut term.is_locked, true);
-        self.locked += usize::from(is_first);
         is_first.then_some(Effect::Locked { token })
     }
 
@@ -96,10 +94,7 @@ impl Effects {
                 term.fences.retain(|fenced| fenced != fence);
                 self.forget_fence(fence);
             }
-            Effect::Locked { .. } => {
-                term.is_locked = false;
-                self.locked -= 1;
-            }
+            Effect::Locked { .. } => term.is_locked = false,
             Effect::Released { fences, is_first, .. } => {
                 term.is_released = !is_first;
                 term.fences.clone_from(fences);
@@ -118,11 +113,6 @@ impl Effects {
                 self.fences.remove(&fence.name);
             }
         }
-    }
-
-    /// How many terms the transaction has begun or extended.
-    pub fn locked_count(&self) -> usize {
-        self.locked
     }
 
     /// True if the transaction holds a lock on the row of this token's term, so that a take-over waits for its end.

@@ -1,0 +1,53 @@
+//! Terms that running transactions have begun. No snapshot shows their rows, so this file reads the versions themselves.
+
+use super::{LEASE, LeaseState};
+use crate::pg::datum::Text;
+use pgrx::prelude::*;
+
+/// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
+/// deadlocks.
+pub fn wait(name: &str) {
+    while let Some(xid) = grantor(name) {
+        // SAFETY: an id of a transaction that was running, and no tuple for the message.
+        unsafe {
+            let no_tuple = std::ptr::null_mut();
+            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), no_tuple, pg_sys::XLTW_Oper::XLTW_None);
+        }
+    }
+}
+
+/// A running transaction of another session that has written a version with a token that was never committed. Renewals and
+/// releases keep the token.
+fn grantor(name: &str) -> Option<pg_sys::TransactionId> {
+    let committed: Vec<i64> = LeaseState::read(name).terms.into_iter().map(|term| term.token).collect();
+    let table = LEASE.lock(pg_sys::AccessShareLock);
+    // SAFETY: the table is locked, and is a heap with a primary key that begins with the name. `key` outlives the scan, and
+    // its type and collation are those of the column. The scan returns tuples of pinned pages, which the next call
+    // releases. Who inserted a tuple, and its columns, never change.
+    unsafe {
+        let mut key = pg_sys::ScanKeyData::default();
+        let name = Text::from(name).into_datum().unwrap_or(pg_sys::Datum::null());
+        let (equal, collation) = (pg_sys::BTEqualStrategyNumber as u16, pg_sys::DEFAULT_COLLATION_OID);
+        let compare = pg_sys::F_TEXTEQ.into();
+        pg_sys::ScanKeyEntryInitialize(&mut key, 0, 1, equal, pg_sys::InvalidOid, collation, compare, name);
+        let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        let index = pg_sys::get_relname_relid(c"lease_pkey".as_ptr(), (*(*table).rd_rel).relnamespace);
+        let token_column = pg_sys::SPI_fnumber((*table).rd_att, c"token".as_ptr());
+        let scan = pg_sys::systable_beginscan(table, index, true, &raw mut pg_sys::SnapshotAnyData, 1, &mut key);
+        let next = || Some(pg_sys::systable_getnext(scan)).filter(|tuple| !tuple.is_null());
+        let found = std::iter::from_fn(next).find_map(|tuple| {
+            let header = &*(*tuple).t_data;
+            let is_frozen = u32::from(header.t_infomask) & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN;
+            let xid = header.t_choice.t_heap.t_xmin;
+            if is_frozen || pg_sys::TransactionIdIsCurrentTransactionId(xid) || !pg_sys::TransactionIdIsInProgress(xid)
+            {
+                return None;
+            }
+            let token = pg_sys::SPI_getbinval(tuple, (*table).rd_att, token_column, &mut false);
+            (!committed.contains(&i64::from_datum(token, false)?)).then_some(xid)
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        found
+    }
+}
