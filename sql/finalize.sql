@@ -168,8 +168,10 @@ COMMENT ON FUNCTION lease_fence(text, bigint) IS
     'lets the transaction commit only if the token is current; delays take-overs until it ends';
 COMMENT ON FUNCTION lease_guard() IS
     'BEFORE trigger: refuses writes of transactions that have not fenced by the lease in its argument';
-COMMENT ON FUNCTION lease_define(text, int, interval, interval, int, boolean) IS
-    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, int, boolean, boolean) IS
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms; force excludes holders';
+COMMENT ON FUNCTION lease_alter(text, int, interval, interval, int, boolean, boolean) IS
+    'changes the definition of a lease; omitted arguments keep their values';
 COMMENT ON FUNCTION lease_drop(text) IS 'drops a lease that is not held';
 COMMENT ON FUNCTION lease_revoke(text, int) IS 'ends the term in a slot of a lease; false if the slot is free';
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
@@ -286,7 +288,7 @@ REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- The table of leases has tokens, so it is not readable: the view hides them. A superuser grants the definition of leases.
 -- The role that defines a name owns it.
 GRANT SELECT ON idgen.leases, idgen.workers, idgen.stat_worker, idgen.stat_lease, idgen.lease_definition TO PUBLIC;
-REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION lease_define(text, int, interval, interval, int, boolean, boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION idgen.lease_lock_row(tid, boolean), idgen.lease_definition_changed() FROM PUBLIC;
 -- The caller declares that the origin of a copy grants no more worker ids. Grant it to administrators only.
 REVOKE EXECUTE ON FUNCTION worker_begin_history(timestamptz) FROM PUBLIC;

@@ -1,1 +1,34 @@
 \echo Use "ALTER EXTENSION idgen UPDATE TO '0.14.2'" to load this file. \quit
+
+-- A definition that would exclude holders is refused unless it is forced.
+CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', lock_delay interval DEFAULT '0',
+                             first_slot int DEFAULT 0, notify boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lease_define_unless_harmful_wrapper';
+CREATE FUNCTION lease_alter(name text, slots int DEFAULT NULL, ttl interval DEFAULT NULL, lock_delay interval DEFAULT NULL,
+                            first_slot int DEFAULT NULL, notify boolean DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_wrapper';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, int, boolean, boolean) IS
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms; force excludes holders';
+COMMENT ON FUNCTION lease_alter(text, int, interval, interval, int, boolean, boolean) IS
+    'changes the definition of a lease; omitted arguments keep their values';
+-- The new function keeps the owner and the privileges of the old one. A GRANT in this script would count as one of the
+-- extension, and pg_dump would leave it out.
+DO $$
+DECLARE
+    old CONSTANT pg_catalog.oid := 'lease_define(text, int, interval, interval, int, boolean)'::pg_catalog.regprocedure;
+    new CONSTANT pg_catalog.oid := 'lease_define(text, int, interval, interval, int, boolean, boolean)'::pg_catalog.regprocedure;
+    owner pg_catalog.name;
+BEGIN
+    SELECT pg_catalog.pg_get_userbyid(proowner) INTO owner FROM pg_catalog.pg_proc WHERE oid OPERATOR(pg_catalog.=) old;
+    EXECUTE pg_catalog.format('ALTER FUNCTION %s OWNER TO %I', new::pg_catalog.regprocedure, owner);
+    EXECUTE pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', new::pg_catalog.regprocedure);
+    UPDATE pg_catalog.pg_proc SET proacl = replaced.proacl FROM pg_catalog.pg_proc AS replaced
+    WHERE pg_proc.oid OPERATOR(pg_catalog.=) new AND replaced.oid OPERATOR(pg_catalog.=) old;
+    INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)
+    SELECT dbid, classid, new, objsubid, refclassid, refobjid, deptype FROM pg_catalog.pg_shdepend
+    WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                       WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+      AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+      AND objid OPERATOR(pg_catalog.=) old AND deptype OPERATOR(pg_catalog.=) 'a';
+END $$;
+DROP FUNCTION lease_define(text, int, interval, interval, int, boolean);

@@ -12,7 +12,7 @@ use pgrx::prelude::*;
 /// Of 0.6 to 0.7: slots begin at 0, and `idgen.lease_definition` has no column first_slot.
 #[pg_extern(sql = false)]
 fn lease_define(name: Option<Text>, slots: Option<i32>, ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    lease::define(name, slots, ttl, lock_delay, NewColumns::None);
+    lease::define(name, slots, ttl, lock_delay, NewColumns::None, true);
 }
 
 /// Of 0.8 to 0.12: `idgen.lease_definition` has no column notify.
@@ -25,7 +25,22 @@ fn lease_define_range(
     first_slot: Option<i32>,
 ) {
     let first_slot = args::required(first_slot, "first_slot");
-    lease::define(name, slots, ttl, lock_delay, NewColumns::FirstSlot(first_slot));
+    lease::define(name, slots, ttl, lock_delay, NewColumns::FirstSlot(first_slot), true);
+}
+
+/// Of 0.13 to 0.14.1: nothing is refused, because the caller has no argument to insist.
+#[pg_extern(sql = false)]
+fn lease_define_watched(
+    name: Option<Text>,
+    slots: Option<i32>,
+    ttl: Option<Interval>,
+    lock_delay: Option<Interval>,
+    first_slot: Option<i32>,
+    notify: Option<bool>,
+) {
+    let first_slot = args::required(first_slot, "first_slot");
+    let notify = args::required(notify, "notify");
+    lease::define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify }, true);
 }
 
 /// Of 0.7: the end of the rectangle is not compared.

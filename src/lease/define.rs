@@ -1,4 +1,4 @@
-//! lease_define, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
+//! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::queue::{Precedence, Queue, definition_lock};
 use super::store::definitions::{self, NewColumns};
@@ -9,28 +9,32 @@ use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
 use crate::pg::{spi, xact};
 use crate::settings;
-use idgen_core::lease::{MAX_SLOTS, Term};
+use idgen_core::lease::{LeaseDefinition, MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
-/// Defines a lease, or changes its definition: how many slots it has, the ttl of terms, how long a slot stays
+/// Defines a lease, or replaces its definition: how many slots it has, the ttl of terms, how long a slot stays
 /// unavailable after its holder vanished or was revoked, its first slot, and whether NOTIFY tells of its terms. Running
-/// terms keep their end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as the definer, or as the role of a
-/// holder of an undefined lease.
+/// terms keep their end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as
+/// the definer, or as the role of a holder of an undefined lease; and, unless forced, 55006 for slots that exclude a
+/// holder, and 55000 for another first slot of a defined lease.
 #[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
-           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0, notify boolean DEFAULT false) RETURNS void \
+           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0, notify boolean DEFAULT false, \
+           force boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn lease_define_watched(
+fn lease_define_unless_harmful(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
     first_slot: Option<i32>,
     notify: Option<bool>,
+    force: Option<bool>,
 ) {
     let first_slot = args::required(first_slot, "first_slot");
     let notify = args::required(notify, "notify");
-    define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify });
+    let force = args::required(force, "force");
+    define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify }, force);
 }
 
 /// `columns` are those that the SQL of the caller has.
@@ -40,22 +44,14 @@ pub fn define(
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
     columns: NewColumns,
+    force: bool,
 ) {
     let name = args::stored_name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
     let ttl = args::required(ttl, "ttl");
     let lock_delay = args::required(lock_delay, "lock_delay");
-    if !(1..=MAX_SLOTS).contains(&slots) {
-        errors::slots_out_of_range(slots).raise();
-    }
-    if let Some(first_slot) = columns.first_slot().filter(|first_slot| !(0..=MAX_SLOTS - slots).contains(first_slot)) {
-        errors::first_slot_out_of_range(first_slot, slots).raise();
-    }
-    acquire::checked_ttl_us(Some(ttl));
-    let longest = settings::lease_ttl_limits_us().end().to_owned();
-    if !(0..=i128::from(longest)).contains(&lock_delay.as_micros()) {
-        errors::lock_delay_out_of_range(longest).raise();
-    }
+    check_slots(columns.first_slot().unwrap_or(0), slots);
+    check_times(Some(ttl), Some(lock_delay));
     xact::require_read_write(c"lease_define()");
     // Before the wait, so that no caller waits in vain.
     if let Some(definer) = LeaseState::read(name).definer {
@@ -64,11 +60,91 @@ pub fn define(
     // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
     refuse_foreign_holder(name);
+    let lease = LeaseState::read(name);
+    let first_slot = columns.first_slot().unwrap_or(lease.definition.first_slot);
+    let new = LeaseDefinition { first_slot, slots, ..lease.definition };
+    require_holders_inside(name, &lease, &new, force);
+    if lease.definer.is_some() && first_slot != lease.definition.first_slot && !force {
+        errors::moves_first_slot(name, &lease.definition, &new).hint(errors::hint_to_keep_or_force(name)).raise();
+    }
     if !definitions::define(name, slots, ttl, lock_delay, columns) {
         errors::not_definer(name).raise();
     }
     // There may be more slots now.
     pending::wake_at_end(name);
+}
+
+/// Changes the definition of a lease; NULL keeps a setting. Raises 42704 if the lease is not defined, else as
+/// `lease_define`; but the first slot may be moved.
+#[pg_extern(sql = "CREATE FUNCTION lease_alter(name text, slots int DEFAULT NULL, ttl interval DEFAULT NULL, \
+           lock_delay interval DEFAULT NULL, first_slot int DEFAULT NULL, notify boolean DEFAULT NULL, \
+           force boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn lease_alter(
+    name: Option<Text>,
+    slots: Option<i32>,
+    ttl: Option<Interval>,
+    lock_delay: Option<Interval>,
+    first_slot: Option<i32>,
+    notify: Option<bool>,
+    force: Option<bool>,
+) {
+    let name = args::name(name.as_deref(), "name");
+    let force = args::required(force, "force");
+    check_times(ttl, lock_delay);
+    xact::require_read_write(c"lease_alter()");
+    // Before the wait, as in `define`, and after it, when the lease may be another.
+    require_defined(name);
+    lock_definition(name);
+    let lease = require_defined(name);
+    let new = LeaseDefinition {
+        first_slot: first_slot.unwrap_or(lease.definition.first_slot),
+        slots: slots.unwrap_or(lease.definition.slots),
+        ..lease.definition
+    };
+    check_slots(new.first_slot, new.slots);
+    require_holders_inside(name, &lease, &new, force);
+    definitions::alter(name, slots, ttl, lock_delay, first_slot, notify);
+    pending::wake_at_end(name);
+}
+
+/// A lease that is defined, and by a role that the caller may act as.
+fn require_defined(name: &str) -> LeaseState {
+    let lease = LeaseState::read(name);
+    let definer = lease.definer.unwrap_or_else(|| errors::undefined(name).raise());
+    require_membership(name, definer);
+    lease
+}
+
+fn check_slots(first_slot: i32, slots: i32) {
+    if !(1..=MAX_SLOTS).contains(&slots) {
+        errors::slots_out_of_range(slots).raise();
+    }
+    if !(0..=MAX_SLOTS - slots).contains(&first_slot) {
+        errors::first_slot_out_of_range(first_slot, slots).raise();
+    }
+}
+
+fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
+    acquire::checked_ttl_us(ttl);
+    let longest = settings::lease_ttl_limits_us().end().to_owned();
+    if lock_delay.is_some_and(|delay| !(0..=i128::from(longest)).contains(&delay.as_micros())) {
+        errors::lock_delay_out_of_range(longest).raise();
+    }
+}
+
+/// Raises 55006 if a slot outside of the new definition is held; says so if the caller insists. Such a holder keeps its
+/// term, and may extend it. Shared terms are outside of every definition.
+fn require_holders_inside(name: &str, lease: &LeaseState, new: &LeaseDefinition, force: bool) {
+    let now = lease.now();
+    let is_excluded = |term: &&Term| !term.is_shared() && !new.has(term.slot) && term.is_held(now);
+    let mut excluded: Vec<i32> = lease.terms.iter().filter(is_excluded).map(|term| term.slot).collect();
+    if excluded.is_empty() {
+        return;
+    }
+    excluded.sort_unstable();
+    let report = errors::excludes_holders(name, &lease.definition, new, &excluded);
+    if force { report.notice() } else { report.hint(errors::hint_to_keep_or_force(name)).raise() }
 }
 
 /// Drops a lease: its definition and its slots. Waits in the queue, and for transactions that have fenced. Raises 42501

@@ -1,7 +1,7 @@
 //! The errors of leases.
 
 use crate::pg::ereport::{Report, quoted};
-use idgen_core::lease::MAX_SLOTS;
+use idgen_core::lease::{LeaseDefinition, MAX_SLOTS};
 use pgrx::PgSqlErrorCode::*;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -30,6 +30,32 @@ pub fn first_slot_out_of_range(first_slot: i32, slots: i32) -> Report {
         MAX_SLOTS - slots,
         MAX_SLOTS - 1
     ))
+}
+
+pub fn excludes_holders(name: &str, old: &LeaseDefinition, new: &LeaseDefinition, held: &[i32]) -> Report {
+    const MOST: usize = 10;
+    let slots: Vec<String> = held.iter().take(MOST).map(i32::to_string).collect();
+    let more = if held.len() > MOST { format!(" and {} more", held.len() - MOST) } else { String::new() };
+    Report::new(ERRCODE_OBJECT_IN_USE, format!("lease \"{name}\" has holders outside of its new slots"))
+        .detail(format!("{} Holders are in {}{more}.", ranges(old, new), slots.join(", ")))
+}
+
+pub fn moves_first_slot(name: &str, old: &LeaseDefinition, new: &LeaseDefinition) -> Report {
+    let message = format!("lease \"{name}\" is defined with another first slot");
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(ranges(old, new))
+}
+
+/// For the two errors above.
+pub fn hint_to_keep_or_force(name: &str) -> String {
+    format!(
+        "To keep the settings that you do not name, use SELECT lease_alter({}, ...); to insist, add force => true.",
+        quoted(name)
+    )
+}
+
+fn ranges(old: &LeaseDefinition, new: &LeaseDefinition) -> String {
+    let range = |of: &LeaseDefinition| format!("{} to {}", of.first_slot, of.first_slot + of.slots - 1);
+    format!("Its slots are {}, and would be {}.", range(old), range(new))
 }
 
 pub fn lengths_differ(names: usize, tokens: usize) -> Report {
@@ -92,6 +118,11 @@ pub fn in_use(name: &str, slot: i32) -> Report {
 
 pub fn unknown(name: &str) -> Report {
     Report::new(ERRCODE_UNDEFINED_OBJECT, format!("lease \"{name}\" does not exist"))
+}
+
+pub fn undefined(name: &str) -> Report {
+    Report::new(ERRCODE_UNDEFINED_OBJECT, format!("lease \"{name}\" is not defined"))
+        .hint(format!("Define it with SELECT lease_define({});", quoted(name)))
 }
 
 pub fn not_definer(name: &str) -> Report {

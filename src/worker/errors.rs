@@ -30,9 +30,8 @@ pub fn exhausted(pool: &str, slots: i32, idle: &[Holder]) -> Report {
     )
     .detail(format!("Least recently renewed: {}.", holders.join("; ")))
     .hint(format!(
-        "Release unused worker ids, or raise the pool's slots with lease_define(), up to the limit of the layout's worker field; \
-         repeat its ttl, lock_delay and first_slot there, because an omitted one gets its default. \
-         To take a worker id from its holder, run SELECT lease_revoke({}, <worker id>);",
+        "Release unused worker ids, or run SELECT lease_alter({0}, slots => ...); up to the limit of the layout's worker field. \
+         To take a worker id from its holder, run SELECT lease_revoke({0}, <worker id>);",
         quoted(pool)
     ))
 }
@@ -75,8 +74,7 @@ pub fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) -> Report {
     Report::new(ERRCODE_INVALID_PARAMETER_VALUE, format!("ttl is longer than that of worker pool \"{pool}\""))
         .detail(format!("The ttl of the pool is {}.", micros_text(ttl_us)))
         .hint(format!(
-            "Use a shorter ttl, or raise that of the pool: run SELECT lease_define({}, ttl => ..., slots => ..., first_slot => ..., \
-             lock_delay => ...); with its other settings repeated, because an omitted one gets its default.",
+            "Use a shorter ttl, or raise that of the pool: run SELECT lease_alter({}, ttl => ...);",
             quoted(pool)
         ))
 }

@@ -62,6 +62,25 @@ pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, colum
     !query.write_latest(&args, |_| ()).is_empty()
 }
 
+static ALTER: Query = LEASE.query(
+    "UPDATE idgen.lease_definition SET slots = COALESCE($2, slots), ttl = COALESCE($3, ttl), \
+     lock_delay = COALESCE($4, lock_delay), first_slot = COALESCE($5, first_slot), notify = COALESCE($6, notify) \
+     WHERE name OPERATOR(pg_catalog.=) $1",
+);
+
+/// Changes a definition that the transaction has locked; `None` keeps a setting.
+pub fn alter(
+    name: &str,
+    slots: Option<i32>,
+    ttl: Option<Interval>,
+    lock_delay: Option<Interval>,
+    first_slot: Option<i32>,
+    notify: Option<bool>,
+) {
+    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), first_slot.into(), notify.into()];
+    ALTER.write_latest(&args, |_| ());
+}
+
 static FIND: Query = Query::new(&LEASE, || {
     format!(
         "SELECT first_slot, slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",

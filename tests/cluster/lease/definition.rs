@@ -7,9 +7,9 @@ use crate::{builder, release, renew, wait_until_queued, wait_until_waiting_for_r
 
 /// The calls that block grants while their transaction is open.
 const CHANGES: [&str; 3] = [
-    "SELECT lease_define('p', 3, '1 hour')",
-    "SELECT lease_define('p', 3, '1 hour', first_slot => 100)",
-    "SELECT lease_define('q'), lease_define('p', 1), lease_drop('q')",
+    "SELECT lease_define('p', 3, '1 hour', force => true)",
+    "SELECT lease_alter('p', slots => 3, first_slot => 100, force => true)",
+    "SELECT lease_define('q'), lease_define('p', 1, force => true), lease_drop('q')",
 ];
 
 #[test]

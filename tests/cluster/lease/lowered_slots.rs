@@ -5,7 +5,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error};
 use idgen_testkit::{Cluster, sql};
 use postgres::Client;
 
-use crate::{builder, release, renew, states, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
+use crate::{builder, release, renew, states, wait_until_head, wait_until_waiting_for_row};
 
 /// Both slots of "s", with expired terms.
 fn two_expired(cluster: &Cluster) -> [Grant; 2] {
@@ -82,7 +82,7 @@ fn uncommitted_grant_counts_beside_a_running_term_above_the_limit() {
     execute(&mut client, "SELECT lease_define('s', 3, '1 day')");
     let grants = [(); 3].map(|()| acquire(&mut client, "'s'"));
     assert!(release(&mut client, "s", grants[0].token) && release(&mut client, "s", grants[1].token));
-    execute(&mut client, "SELECT lease_define('s', 2, '1 day')");
+    execute(&mut client, "SELECT lease_define('s', 2, '1 day', force => true)");
     execute(&mut client, "BEGIN");
     acquire(&mut client, "'s'");
     assert_eq!(try_acquire(&mut other, "'s'"), None);
@@ -104,7 +104,7 @@ fn take_over_follows_the_definition_at_the_time_of_its_grant() {
         let waiter = scope.spawn(|| acquire(&mut client, "'s', '1 day'"));
         wait_until_waiting_for_row(&cluster, pid);
         execute(&mut other, &format!("COMMIT; SELECT lease_renew('s', {}, '1 day')", old[1].token));
-        execute(&mut other, "SELECT lease_define('s', 1)");
+        execute(&mut other, "SELECT lease_define('s', 1, force => true)");
         execute(&mut holder, "COMMIT");
         wait_until_head(&cluster, pid);
         assert!(release(&mut other, "s", old[1].token));
@@ -123,7 +123,7 @@ fn definition_waits_for_a_transaction_that_has_acquired() {
     execute(&mut client, "BEGIN");
     assert_eq!(acquire(&mut client, "'s'").slot, 1);
     std::thread::scope(|scope| {
-        let definer = scope.spawn(|| execute(&mut other, "SELECT lease_define('s', 1)"));
+        let definer = scope.spawn(|| execute(&mut other, "SELECT lease_define('s', 1, force => true)"));
         wait_until_waiting_for_row(&cluster, pid);
         execute(&mut client, "COMMIT");
         definer.join().unwrap();

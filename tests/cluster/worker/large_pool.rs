@@ -133,14 +133,14 @@ fn slot_that_is_no_candidate_is_granted_if_no_other_is_free() {
     assert_eq!(full.code().map(postgres::error::SqlState::code), Some("53400"));
 }
 
-/// After lease_define() with another range, rows outside of it count until their holders have ended.
+/// After a change of the range, rows outside of it count until their holders have ended.
 #[test]
 fn holders_outside_of_a_changed_range_count() {
     let cluster = builder().start_with_extension();
     let mut client = cluster.client();
     execute(&mut client, "SELECT lease_define('p', 2, '1 h')");
     let grants = [(); 2].map(|()| try_acquire(&mut client, "'p', ttl => '1 h'").expect("a worker id"));
-    execute(&mut client, "SELECT lease_define('p', 2, '1 h', first_slot => 10)");
+    execute(&mut client, "SELECT lease_alter('p', first_slot => 10, force => true)");
     expect_error(&mut client, "SELECT worker_acquire('p')", "53400");
     execute(&mut client, &format!("SELECT worker_release('p', {})", grants[0].token));
     assert_eq!(try_acquire(&mut client, "'p', ttl => '1 h'").expect("a worker id").worker_id, 10);

@@ -32,12 +32,59 @@ SELECT slot, token AS t4 FROM lease_acquire('pool') \gset
 \echo :slot
 -- fewer slots: holders keep theirs, and no one gets a slot before there is room
 SELECT lease_define('pool', 1, '1 h');
+\echo :SQLSTATE
+SELECT lease_define('pool', 1, '1 h', force => true);
 SELECT * FROM slots;
 SELECT lease_release('pool', :t4), lease_release('pool', :t2);
 SELECT slot FROM lease_try_acquire('pool');
 SELECT lease_release('pool', :t3);
 SELECT slot, token AS t5 FROM lease_try_acquire('pool') \gset
 \echo :slot
+
+-- changed settings: omitted arguments keep their values
+SELECT lease_define('servers', 900, '5 min', '7 s', 100, notify => true);
+CREATE TEMP VIEW definition AS
+SELECT slots, ttl, lock_delay, first_slot, notify FROM idgen.lease_definition WHERE name = 'servers';
+SELECT lease_define('servers', ttl => '2 min');
+\echo :SQLSTATE
+SELECT lease_alter('servers');
+TABLE definition;
+SELECT lease_alter('servers', ttl => '2 min');
+TABLE definition;
+SELECT lease_alter('servers', notify => false), lease_alter('servers', lock_delay => '0');
+TABLE definition;
+-- what would exclude a holder is refused, or forced and told
+SELECT slot, token AS t6 FROM lease_acquire('servers') \gset
+\echo :slot
+SELECT lease_alter('servers', first_slot => 200);
+\echo :SQLSTATE
+SELECT lease_define('servers', 900, '2 min', first_slot => 200);
+SELECT lease_define('servers', ttl => '2 min');
+SELECT lease_alter('servers', 50, first_slot => 101);
+SELECT lease_alter('servers', slots => 50);
+SELECT lease_alter('servers', first_slot => 99, slots => 2);
+TABLE definition;
+SELECT lease_alter('servers', first_slot => 101, force => true);
+SELECT lease_release('servers', :t6);
+-- without holders, the first slot can be altered
+SELECT lease_alter('servers', first_slot => 300);
+SELECT lease_define('servers', 10, '2 min', first_slot => 400, force => true);
+TABLE definition;
+SELECT lease_alter('servers', slots => 65537);
+SELECT lease_alter('servers', slots => 65200);
+\echo :SQLSTATE
+SELECT lease_alter('servers', ttl => '1 ms');
+SELECT lease_alter('servers', lock_delay => '-1 s');
+SELECT lease_alter('servers', force => NULL);
+\echo :SQLSTATE
+SELECT lease_alter(NULL);
+SELECT lease_alter('unknown', 2);
+\echo :SQLSTATE
+-- shared terms are outside of every definition
+SELECT token AS s FROM lease_acquire('read', shared => true) \gset
+SELECT lease_define('read'), lease_alter('read', ttl => '1 h');
+SELECT lease_release('read', :s), lease_drop('read'), lease_drop('servers');
+DROP VIEW definition;
 
 -- invalid definitions
 SELECT lease_define('x', 0);
@@ -69,6 +116,8 @@ RESET ROLE;
 GRANT EXECUTE ON FUNCTION lease_define TO idgen_holder;
 SET ROLE idgen_holder;
 SELECT lease_define('pool', 9);
+\echo :SQLSTATE
+SELECT lease_alter('pool', 9);
 \echo :SQLSTATE
 SELECT lease_drop('pool');
 \echo :SQLSTATE

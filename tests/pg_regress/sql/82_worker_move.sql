@@ -32,7 +32,7 @@ SELECT lease_define('x', 1, first_slot => NULL);
 SELECT lease_define('x', 1, first_slot => 65535);
 SELECT slot FROM lease_acquire('x');
 -- a changed range: a slot outside it stays with its holder and is not granted again
-SELECT lease_define('x', 1, first_slot => 7);
+SELECT lease_alter('x', first_slot => 7, force => true);
 SELECT slot FROM lease_try_acquire('x');
 SELECT lease_revoke('x', 65535);
 SELECT slot FROM lease_try_acquire('x');
@@ -58,7 +58,7 @@ SELECT worker_id FROM worker_acquire('new', 'c', '1 h');
 SELECT worker_release('new', :t0);
 -- the next holder begins after the one of the old pool
 SELECT not_after AS end0 FROM idgen.workers WHERE worker_id = 100 \gset
-SELECT lease_define('new', 1, '1 h', first_slot => 100);
+SELECT lease_alter('new', slots => 1, force => true);
 SELECT lease_revoke('new', slot) FROM generate_series(101, 102) AS slot;
 SELECT worker_id, not_before = :'end0' AS after_it FROM worker_acquire('new', 'd', '1 h');
 

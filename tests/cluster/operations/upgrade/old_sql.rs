@@ -2,7 +2,7 @@
 //! release.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{PATIENCE, column, execute, row, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, row, value};
 use postgres::fallible_iterator::FallibleIterator;
 
 use super::{current, install, releases};
@@ -95,7 +95,7 @@ fn leases_continue_under_the_sql_of_the_previous_release_and_over_its_upgrade() 
     assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 free of 4"]);
     let first_slot = "SELECT first_slot FROM idgen.lease_definition WHERE name = 'p'";
     assert_eq!(value::<i32>(&mut client, first_slot), 0);
-    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour', first_slot => 100)");
+    execute(&mut client, "SELECT lease_alter('p', first_slot => 100, force => true)");
     assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
 }
 
@@ -122,4 +122,32 @@ fn segment_of_the_sql_of_0_13_is_attached_after_its_upgrade() {
     let before: i64 = value(&mut client, max_id);
     assert_eq!(value::<i64>(&mut client, "SELECT segment_next('t')"), before + 1);
     assert!(value::<i64>(&mut other, max_id) > before);
+}
+
+/// The UPDATE replaces the function, which one superuser has created and another one updates.
+#[test]
+fn privileges_on_lease_define_survive_the_upgrade_smoke() {
+    let cluster = Cluster::start();
+    cluster.execute("CREATE ROLE boss SUPERUSER LOGIN; CREATE ROLE definer; CREATE ROLE fellow; CREATE ROLE stranger");
+    let mut boss = cluster.client_as("postgres", "boss");
+    execute(&mut boss, "CREATE EXTENSION idgen VERSION '0.14.1'");
+    execute(
+        &mut boss,
+        "GRANT EXECUTE ON FUNCTION lease_define TO definer WITH GRANT OPTION;
+         SET ROLE definer; GRANT EXECUTE ON FUNCTION lease_define TO fellow",
+    );
+    let mut client = cluster.client();
+    let privileges = "SELECT concat_ws(' ', proowner::regrole, proacl, initprivs) FROM pg_proc
+                      LEFT JOIN pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass
+                      WHERE proname = 'lease_define'";
+    let before: String = value(&mut client, privileges);
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+    assert_eq!(value::<String>(&mut client, privileges), before);
+    for role in ["definer", "fellow"] {
+        execute(&mut client, &format!("SET ROLE {role}; SELECT lease_define('{role}', force => true); RESET ROLE"));
+        expect_error(&mut client, &format!("DROP ROLE {role}"), "2BP01");
+    }
+    execute(&mut client, "SET ROLE stranger");
+    expect_error(&mut client, "SELECT lease_define('p')", "42501");
+    execute(&mut client, "RESET ROLE; DROP OWNED BY definer, fellow CASCADE; DROP ROLE definer, fellow");
 }
