@@ -28,7 +28,7 @@ fn named(form: &str) -> Form {
 }
 
 /// Adds a key to a prefix, and returns its version. Texts of older keys go on decoding. NULL keeps the form. Raises 55000
-/// for a second key of the short form, 42704 if there is no such prefix, 42501 unless the caller is a member of its owner,
+/// for a second key of the short form, 54000 after the last version, 42704 if there is no such prefix, 42501 unless the caller is a member of its owner,
 /// 22023 for an unknown form, 22004 for another NULL.
 #[pg_extern(sql = "CREATE FUNCTION public_id_rotate(prefix text, form text DEFAULT NULL) \
            RETURNS int VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -59,6 +59,7 @@ fn raise_rotation_error(error: RotationError, prefix: &str) -> ! {
         RotationError::SecondShortKey(short) => errors::second_short_key(prefix, short).raise(),
         RotationError::Newest(version) => errors::newest_key(prefix, version).raise(),
         RotationError::UnknownVersion(version) => errors::unknown_key(prefix, version).raise(),
+        RotationError::NoMoreVersions => errors::no_more_versions(prefix).raise(),
     }
 }
 

@@ -81,6 +81,13 @@ pub fn unknown_key(prefix: &str, version: i32) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, message)
 }
 
+pub fn no_more_versions(prefix: &str) -> Report {
+    let message = format!("public id prefix \"{prefix}\" has no more versions");
+    Report::new(PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED, message)
+        .detail("Its newest key has the last version, which a row inserted by hand can have.")
+        .hint("Define another prefix with public_id_define().")
+}
+
 pub fn row_trigger_only() -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,

@@ -100,6 +100,13 @@ SELECT public_id_rotate('ord', 'short');
 \echo :SQLSTATE
 SELECT public_id_rotate('ord'), public_id_rotate('ord', 'long');
 SELECT version, form FROM idgen.public_key WHERE prefix = 'ord' ORDER BY version;
+-- the last version: an error without the row, which would have the secret
+BEGIN;
+INSERT INTO idgen.public_key (prefix, version, form, secret, owner, users)
+SELECT prefix, 1000000000, 'long', secret, owner, users FROM idgen.public_key WHERE prefix = 'ord' LIMIT 1;
+SELECT public_id_rotate('ord', 'long');
+\echo :SQLSTATE
+ROLLBACK;
 SELECT public_id('ord', 1) AS newest, public_id('ord', 1) <> 'ord_ahtwxLFvtKfrABXFQDRvjt' AS rotated \gset
 SELECT :'rotated' AS rotated, public_id_decode('ord', :'newest'), public_id_decode('ord', 'ord_ahtwxLFvtKfrABXFQDRvjt') AS long,
        public_id_decode('ord', 'ord_jSvceAeDoUz') AS short;

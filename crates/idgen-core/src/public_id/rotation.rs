@@ -18,7 +18,12 @@ pub enum RotationError {
     /// The key of this version is the newest, which makes the texts.
     Newest(i32),
     UnknownVersion(i32),
+    /// The prefix has a key of [`MAX_VERSION`].
+    NoMoreVersions,
 }
+
+/// The table refuses higher versions, by an error that would show the row with its new secret.
+const MAX_VERSION: i32 = 1_000_000_000;
 
 /// The version and the form of the next key of a prefix, which has at least one. Without a form, that of the newest key.
 pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), RotationError> {
@@ -26,6 +31,7 @@ pub fn next_key(keys: &[KeyState], form: Option<Form>) -> Result<(i32, Form), Ro
     let form = form.unwrap_or(newest.form);
     match keys.iter().find(|key| key.form == Form::Short) {
         Some(short) if form == Form::Short => Err(RotationError::SecondShortKey(short.version)),
+        _ if newest.version >= MAX_VERSION => Err(RotationError::NoMoreVersions),
         _ => Ok((newest.version + 1, form)),
     }
 }

@@ -123,6 +123,8 @@ fn rotation_never_gives_a_prefix_two_short_keys() {
     let key = |version, form, is_retired| KeyState { version, form, is_retired };
     let short = [key(1, Form::Short, false)];
     assert_eq!(next_key(&short, None), Err(RotationError::SecondShortKey(1)));
+    let last = [KeyState { version: 1_000_000_000, form: Form::Long, is_retired: false }];
+    assert_eq!(next_key(&last, None), Err(RotationError::NoMoreVersions));
     assert_eq!(next_key(&short, Some(Form::Short)), Err(RotationError::SecondShortKey(1)));
     assert_eq!(next_key(&short, Some(Form::Long)), Ok((2, Form::Long)));
     let rotated = [key(2, Form::Long, false), key(1, Form::Short, true)];
