@@ -192,6 +192,16 @@ pub fn lock_slots(name: &str) -> Vec<Term> {
     store::lock_all(name)
 }
 
+/// Moves the terms of a lease, whose rows are locked, to another lease, and drops the definition. Shared terms, which are
+/// over, end here: in the other lease, no slot would be granted beside one.
+pub fn rename(from: &str, to: &str) {
+    for term in LeaseState::read(from).terms.iter().filter(|term| term.is_shared()) {
+        notify::expired(from, term.slot);
+        store::remove(from, term.slot);
+    }
+    definitions::rename(from, to);
+}
+
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 pub fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.

@@ -2,6 +2,7 @@
 //! when the transaction commits.
 
 use super::known_definition;
+use super::store::abandoned::Deleted;
 use super::store::{Granted, definitions};
 use crate::pg::notify::notify;
 use serde_json::Value;
@@ -44,6 +45,13 @@ pub fn expired(name: &str, slot: i32) {
         && let Some((1.., owner)) = definitions::depth_and_owner(name, slot)
     {
         send(name, slot, "expired", owner.as_deref());
+    }
+}
+
+/// The row of a term that has expired, or was released, was deleted.
+pub fn deleted(row: &Deleted) {
+    if row.depth > 0 && is_watched(&row.name) {
+        send(&row.name, row.slot, "expired", row.owner.as_deref());
     }
 }
 

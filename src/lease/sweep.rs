@@ -7,6 +7,7 @@
 //! locked: it waits, or gets no row if it does not wait. A rollback keeps the rows for a later sweep. So a sweep deletes
 //! few rows, and reads few.
 
+use super::notify;
 use super::store::abandoned;
 use crate::pg::{session, system_clock};
 use crate::shmem::Part;
@@ -47,7 +48,8 @@ pub fn sweep_if_due() {
     let pages = abandoned::pages();
     let first = Some(sweep.next_page.load(Relaxed)).filter(|first| *first < pages).unwrap_or(0);
     let found = abandoned::find(first, first + PAGES);
-    abandoned::delete(&found[..found.len().min(MOST)]);
+    let deleted = abandoned::delete(&found[..found.len().min(MOST)]);
+    deleted.iter().for_each(notify::deleted);
     if found.len() > MOST {
         // More are left in this part.
         sweep.due_us.store(now_us, Relaxed);

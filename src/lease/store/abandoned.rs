@@ -1,10 +1,12 @@
 //! The rows of undefined names and of shared terms that nobody holds any more.
 
 use super::{LEASE, TERM, clock, now_for, term};
-use crate::pg::spi::{self, Query, text, value};
+use crate::pg::datum::Text;
+use crate::pg::spi::{self, Query, optional, text, value};
 use crate::pg::{recovery, system_clock};
 use idgen_core::lease::{ABANDONED_AFTER_US, Term};
 use pgrx::datum::DatumWithOid;
+use pgrx::spi::SpiHeapTupleData;
 
 /// An abandoned row.
 pub struct Abandoned {
@@ -65,19 +67,33 @@ static DELETE: Query = Query::new(&LEASE, || {
              FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($5), pg_catalog.unnest($6)) AS found (name, slot, token) \
              JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) found.name \
               AND lease.slot OPERATOR(pg_catalog.=) found.slot AND lease.token OPERATOR(pg_catalog.=) found.token \
-             WHERE {ENDED} FOR UPDATE OF lease SKIP LOCKED)) RETURNING slot"
+             WHERE {ENDED} FOR UPDATE OF lease SKIP LOCKED)) RETURNING name, slot, depth, owner"
     )
 });
 
-/// Deletes these rows, except those that another transaction has locked, fenced, changed or defined.
-pub fn delete(rows: &[Abandoned]) {
+/// A row that was deleted, with what its holder said of itself.
+pub struct Deleted {
+    pub name: String,
+    pub slot: i32,
+    pub depth: i32,
+    pub owner: Option<String>,
+}
+
+/// Deletes these rows, except those that another transaction has locked, fenced, changed or defined. Returns the others.
+pub fn delete(rows: &[Abandoned]) -> Vec<Deleted> {
     if rows.is_empty() {
-        return;
+        return Vec::new();
     }
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     let slots: Vec<i32> = rows.iter().map(|row| row.term.slot).collect();
     let tokens: Vec<i64> = rows.iter().map(|row| row.term.token).collect();
     let [clock, by_this_clock, by_another] = limits();
     let args = [names.into(), clock, by_this_clock, by_another, slots.into(), tokens.into()];
-    spi::as_read_committed(|| DELETE.write_latest(&args, |_| ()));
+    let deleted = |row: &SpiHeapTupleData| Deleted {
+        name: text(row, 1),
+        slot: value(row, 2),
+        depth: value(row, 3),
+        owner: optional::<Text>(row, 4).map(String::from),
+    };
+    spi::as_read_committed(|| DELETE.write_latest(&args, deleted))
 }

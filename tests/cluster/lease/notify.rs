@@ -173,6 +173,23 @@ fn worker_ids_of_a_pool_are_told() {
     assert_eq!(listener.seen(&cluster), [""; 0], "the definition of the old pool is gone");
 }
 
+/// A session that acquires another name deletes the row a day later. Without preload, each session does.
+#[test]
+fn expired_shared_term_is_told_when_its_row_is_deleted() {
+    let cluster = builder().preload(false).start_with_extension();
+    let (mut listener, mut client) = (Listener::of(&cluster), cluster.client());
+    execute(&mut client, "SELECT lease_define('w', notify => true)");
+    let slots = ["a", "b"].map(|owner| acquire(&mut client, &format!("'w', '1 min', '{owner}', shared => true")).slot);
+    execute(&mut client, "UPDATE idgen.lease SET ends_us = ends_us - 90000000000");
+    listener.seen(&cluster);
+    acquire(&mut cluster.client(), "'new'");
+    let mut events = listener.events(&cluster, "w");
+    events.sort();
+    let mut expected = [format!("{} expired a", slots[0]), format!("{} expired b", slots[1])];
+    expected.sort();
+    assert_eq!(events, expected);
+}
+
 /// PostgreSQL limits a payload to 7,999 bytes.
 #[test]
 fn payload_is_json_and_a_long_owner_is_cut() {

@@ -120,6 +120,21 @@ fn pool_is_not_dropped_while_worker_ids_are_moved_to_it() {
     execute(&mut client, &renewal("b", token));
 }
 
+/// Under the other pool's name, its holder could renew it, and no worker id would be granted beside it.
+#[test]
+fn expired_shared_term_ends_with_the_move() {
+    let cluster = pools();
+    let mut client = cluster.client();
+    let token = acquire(&mut client, "'c', '100 ms', shared => true").token;
+    execute(&mut client, "SELECT lease_define('c', 4, '1 hour')");
+    cluster.wait_for(PATIENCE, "the shared term to end", || states(&mut client, "c")[0].ends_with(" expired"));
+    execute(&mut client, "SELECT worker_move('c', 'b')");
+    for pool in ["b", "c"] {
+        expect_error(&mut client, &format!("SELECT lease_renew('{pool}', {token})"), "55000");
+    }
+    assert_eq!(acquire_worker(&mut client, "b").0, 10);
+}
+
 /// The session keeps its leases under the names that it acquired.
 #[test]
 fn worker_id_bound_to_a_session_stays_bound_over_a_move() {
