@@ -83,7 +83,7 @@ COMMENT ON COLUMN idgen.segment.changed_in IS
 COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
-COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database, directory and restored base backup under which it last granted values';
+COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';
 COMMENT ON COLUMN idgen.segment.received IS 'highest value of the coordinator when the segment was detached; NULL once the coordinator knows it';
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
 COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
@@ -236,7 +236,7 @@ COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one
 COMMENT ON COLUMN idgen.worker_history.system_identifier IS 'system identifier of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.timeline IS 'timeline of the server; 0 in a dump';
 COMMENT ON COLUMN idgen.worker_history.database IS 'OID of the database; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy does not share; and a digest of the label of the base backup that was restored into it';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place';
 COMMENT ON COLUMN idgen.worker_history.since IS
     'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
 COMMENT ON COLUMN idgen.worker_history.first_token IS 'lowest token granted since then; lower ones cannot be renewed';

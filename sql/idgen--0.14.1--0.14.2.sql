@@ -32,3 +32,6 @@ BEGIN
       AND objid OPERATOR(pg_catalog.=) old AND deptype OPERATOR(pg_catalog.=) 'a';
 END $$;
 DROP FUNCTION lease_define(text, int, interval, interval, int, boolean);
+-- A server that has followed other WAL, and one that was restored without, end the history of a coordinator too.
+COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';
+COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place';

@@ -22,7 +22,19 @@ pub fn refuse_on_standby(action: &str) {
     }
 }
 
-pub fn directory_unreadable(error: &std::io::Error) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read the file status of \"PG_VERSION\": {error}"))
-        .detail("The file status distinguishes this data directory from a copy.")
+/// A file that identifies the data directory.
+pub fn directory_unreadable(file: &str, error: &std::io::Error) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read file \"{file}\": {error}"))
+        .detail("The file distinguishes this data directory from a copy, and from its own state before a restore.")
+        .hint(
+            "Restore its permissions. If it is \"idgen_place\" and missing, restart the server, which then writes it.",
+        )
+}
+
+pub fn place_not_written(file: &str, error: &std::io::Error) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not write file \"{file}\": {error}"))
+        .detail(
+            "Until the server can write the file at a start, it grants neither worker ids nor ranges to other servers.",
+        )
+        .hint("Free disk space, or restore the permissions, and restart the server.")
 }

@@ -14,6 +14,7 @@ mod grants;
 mod lease;
 mod lock;
 mod pg;
+mod place;
 mod public_id;
 mod reset_time;
 mod retired;
@@ -41,6 +42,7 @@ pub extern "C-unwind" fn _PG_init() {
     if preloading {
         shmem::install_hooks();
         reset_time::init();
+        shmem::at_startup(place::begin);
         clock::init();
         snowflake::init();
         public_id::init();

@@ -1,28 +1,34 @@
 //! The data directory, which is the working directory of every process of a server.
 
-use idgen_core::coordinator::Place;
 use pgrx::pg_sys;
-use std::fs::File;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::UNIX_EPOCH;
 
-/// Identifies the data directory: inode and birth time of a file that nothing replaces. A copied directory has others.
-/// On a file system without birth times only the inode remains.
+/// A file that nothing replaces while the directory exists.
+pub const FINGERPRINT: &str = "PG_VERSION";
+
+/// Identifies the data directory.
 pub fn fingerprint() -> io::Result<String> {
-    let metadata = std::fs::metadata("PG_VERSION")?;
+    identity_of(FINGERPRINT)
+}
+
+/// Inode and birth time of a file. A copy has others. On a file system without birth times only the inode remains.
+pub fn identity_of(path: &str) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     Ok(format!("{}-{}", metadata.ino(), born.map_or(0, |born| born.as_nanos())))
 }
 
-/// This data directory, and the base backup that it was restored from: PostgreSQL keeps the label of that, whether or not
-/// recovery has begun a new timeline.
-pub fn place() -> io::Result<Place> {
-    let label = match std::fs::read("backup_label.old") {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        label => Some(label.map_err(|error| io::Error::new(error.kind(), format!("backup_label.old: {error}")))?),
-    };
-    Ok(Place::new(fingerprint()?, label.as_deref()))
+/// Writes a small file durably, all of it or nothing.
+pub fn replace_file(path: &str, content: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{path}.tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode() & 0o666).open(&unfinished)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(unfinished, path)?;
+    sync(".")
 }
 
 /// The permissions of the data directory, which those of its files follow.

@@ -4,9 +4,9 @@ use super::checks::finite_us;
 use super::errors;
 use super::store::history::{WORKER_HISTORY, has_restored_rectangles, longest_ttl_us, read, write};
 use super::store::label::{self, Label};
-use crate::error;
 use crate::lease::{self, pending};
-use crate::pg::{data_directory, recovery, session, timestamp, xact};
+use crate::pg::{recovery, session, timestamp, xact};
+use crate::place;
 use crate::settings;
 use idgen_core::worker::PoolBounds;
 use idgen_core::worker::history::{History, HistoryState, Identity};
@@ -142,7 +142,7 @@ fn identity() -> Identity {
         system_identifier: recovery::system_identifier() as i64,
         timeline: recovery::timeline() as i32,
         database: session::database(),
-        place: data_directory::place().unwrap_or_else(|e| error::directory_unreadable(&e).raise()),
+        place: place::current(),
     }
 }
 

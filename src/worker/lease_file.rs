@@ -11,13 +11,10 @@
 
 use crate::pg::data_directory;
 use idgen_core::worker::memory::{Memory, RememberedLease};
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, ErrorKind};
 
 pub const PATH: &str = "idgen_worker";
-/// The file under construction.
-const UNFINISHED: &str = "idgen_worker.tmp";
 
 pub enum LeaseFile {
     /// This server never had a pool.
@@ -41,10 +38,5 @@ pub fn read() -> LeaseFile {
 /// Replaces the file durably.
 pub fn write(lease: Option<RememberedLease>) -> io::Result<()> {
     let memory = Memory { directory: data_directory::fingerprint()?, lease };
-    let mode = data_directory::mode() & 0o666;
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(UNFINISHED)?;
-    file.write_all(memory.encode().as_bytes())?;
-    file.sync_all()?;
-    fs::rename(UNFINISHED, PATH)?;
-    data_directory::sync(".")
+    data_directory::replace_file(PATH, memory.encode().as_bytes())
 }

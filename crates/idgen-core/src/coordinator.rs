@@ -1,6 +1,5 @@
 //! The coordinator: the database that several servers ask for what they must not share.
 
-use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::Duration;
 
@@ -12,66 +11,63 @@ pub struct CoordinatorId {
     pub database: u32,
 }
 
-/// Where a coordinator grants from: its data directory, and the base backup that the directory was restored from.
+/// Where a coordinator grants from: its data directory, and the life of the data in it.
 ///
-/// A restore in place can leave the files that have not changed, and recovery can end on the same timeline. But each restore
-/// leaves the label of its backup. Rows written after it are only in later backups, which have other labels.
+/// A standby that is switched back, and a restore in place, can leave the directory and its timeline as they were. But the
+/// control file is another one after most restores, and a server draws a number before it follows other WAL than its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// A file of the directory, as its file system identifies it.
+    /// A file that a restore in place can leave, as its file system identifies it.
     directory: String,
-    /// `None` in a row of 0.14.0, which does not say.
-    backup: Option<Backup>,
+    /// The control file, as its file system identifies it, and the number. `None` in a row of 0.14.1 or earlier.
+    life: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Backup {
-    /// There is no label. Somebody may have removed it.
-    Unlabelled,
-    /// A digest of the label.
-    Labelled(String),
-}
+/// Ends a number that was drawn to follow other WAL.
+const REPLAYED: char = 'r';
 
-const UNLABELLED: &str = "-";
+/// The text of a number that was drawn when the server started. Never two servers or starts draw the same one.
+pub fn life_number(random: u64, follows_other_wal: bool) -> String {
+    let mut text = format!("{random:016x}");
+    text.extend(follows_other_wal.then_some(REPLAYED));
+    text
+}
 
 impl Place {
-    pub fn new(directory: String, label: Option<&[u8]>) -> Self {
-        let digest = |label| Sha256::digest(label)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { directory, backup: Some(label.map_or(Backup::Unlabelled, |label| Backup::Labelled(digest(label)))) }
+    pub fn new(directory: &str, control_file: &str, life_number: &str) -> Self {
+        Self { directory: directory.to_owned(), life: Some(format!("{control_file}/{life_number}")) }
     }
 
     /// The place of a row.
     pub fn parse(text: &str) -> Self {
-        let (directory, backup) =
-            text.split_once(' ').map_or((text, None), |(directory, backup)| (directory, Some(backup)));
-        let backup = backup.map(|backup| match backup {
-            UNLABELLED => Backup::Unlabelled,
-            digest => Backup::Labelled(digest.to_owned()),
-        });
-        Self { directory: directory.to_owned(), backup }
+        let (directory, life) = text.split_once(' ').unwrap_or((text, ""));
+        // Before 0.14.2, a row has the digest of a backup's label there, or nothing.
+        Self { directory: directory.to_owned(), life: Some(life.to_owned()).filter(|life| life.contains('/')) }
     }
 
     pub fn is_directory_of(&self, other: &Place) -> bool {
         self.directory == other.directory
     }
 
-    /// True if no backup was restored here since a row was written that has the recorded place.
+    /// True if the data here were another server's, or a backup, since the server has such numbers.
+    pub fn has_followed_other_wal(&self) -> bool {
+        self.life.as_deref().is_some_and(|life| life.ends_with(REPLAYED))
+    }
+
+    /// True if this server has written its data alone since it wrote a row that has the recorded place.
     pub fn continues(&self, recorded: &Place) -> bool {
-        let is_restored = match (&recorded.backup, &self.backup) {
-            (Some(before), Some(now @ Backup::Labelled(_))) => before != now,
-            _ => false,
+        let is_same_life = match &recorded.life {
+            Some(_) => self.life == recorded.life,
+            None => !self.has_followed_other_wal(),
         };
-        self.is_directory_of(recorded) && !is_restored
+        self.is_directory_of(recorded) && is_same_life
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.backup {
-            None => f.write_str(&self.directory),
-            Some(Backup::Unlabelled) => write!(f, "{} {UNLABELLED}", self.directory),
-            Some(Backup::Labelled(digest)) => write!(f, "{} {digest}", self.directory),
-        }
+        f.write_str(&self.directory)?;
+        self.life.iter().try_for_each(|life| write!(f, " {life}"))
     }
 }
 
@@ -93,20 +89,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_reads_back_and_ends_with_the_restore_of_another_backup() {
-        let place = |label: Option<&str>| Place::new("4-5".to_owned(), label.map(str::as_bytes));
-        let (none, one, two) = (place(None), place(Some("one")), place(Some("two")));
-        let of_0_14 = Place::parse("4-5");
-        assert_eq!([&none, &of_0_14].map(Place::to_string), ["4-5 -", "4-5"]);
-        for recorded in [&none, &one, &of_0_14] {
-            assert_eq!(Place::parse(&recorded.to_string()), *recorded);
-            assert!(recorded.continues(recorded));
-            assert!(!recorded.continues(&Place::new("6-7".to_owned(), None)));
+    fn place_reads_back_and_ends_with_another_control_file_or_number() {
+        let place = |control: &str, number: &str| Place::new("4-5", control, number);
+        let [own, later] = [1, 2].map(|random| life_number(random, false));
+        let [replayed, replayed_again] = [3, 4].map(|random| life_number(random, true));
+        let first = place("6-7", &own);
+        assert_eq!(first.to_string(), "4-5 6-7/0000000000000001");
+        for here in [&first, &place("6-7", &replayed)] {
+            assert_eq!(Place::parse(&here.to_string()), *here);
+            assert!(here.continues(here));
+            assert!(!here.continues(&Place::new("8-9", "6-7", &own)), "another directory");
+            assert!(!place("8-9", &own).continues(here), "a backup was restored without WAL of its own");
+            assert!(!place("6-7", &later).continues(here), "the number is lost");
+            assert!(!place("6-7", &replayed_again).continues(here), "it has followed other WAL since");
         }
-        assert!(!one.continues(&none), "a backup was restored");
-        assert!(!two.continues(&one), "another backup was restored");
-        assert!(none.continues(&one), "the label was removed");
-        assert!(one.continues(&of_0_14), "the row does not say");
+        for row_of_0_14_1 in ["4-5", "4-5 -", "4-5 0123456789abcdef"].map(Place::parse) {
+            assert!(first.continues(&row_of_0_14_1));
+            assert!(!place("6-7", &replayed).continues(&row_of_0_14_1), "the row can be another server's");
+            assert!(!Place::new("8-9", "6-7", &own).continues(&row_of_0_14_1));
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Physical standbys and copies of a cluster.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -79,6 +79,18 @@ impl Cluster {
         dir
     }
 
+    /// A copy of the data directory of this stopped server.
+    pub fn cold_backup(&self) -> TempDir {
+        let dir = private_dir();
+        run(Command::new("cp").arg("-a").arg(self.data_dir()).arg(dir.path().join("data")));
+        dir
+    }
+
+    /// Copies a backup over the data directory of this stopped server: every file keeps its inode.
+    pub fn overwrite_in_place(&self, backup: &TempDir) {
+        run(Command::new("cp").args(["-a", "-T"]).arg(backup.path().join("data")).arg(self.data_dir()));
+    }
+
     /// Restores a base backup into the data directory of this stopped server, as tools do that leave unchanged files in
     /// place: `PG_VERSION` stays the same file.
     pub fn restore_in_place(&self, backup: &TempDir) {
@@ -95,9 +107,7 @@ impl Cluster {
     /// Recovers this stopped server, restored from a base backup, to the point where the backup ended, and stops it there.
     /// The next start ends the recovery without a new timeline.
     pub fn recover_and_shut_down(&self) {
-        let signal = self.data_dir().join("recovery.signal");
-        std::fs::write(&signal, "").expect("the data directory is writable");
-        chown_to_server(&signal);
+        let signal = self.write_signal("recovery.signal");
         let recovery = [
             ("restore_command", "false"),
             ("recovery_target", "immediate"),
@@ -121,10 +131,17 @@ impl Cluster {
         let settings = data.join("postgresql.auto.conf");
         std::fs::write(&settings, format!("primary_conninfo = '{}'\n", conninfo.replace('\'', "''")))
             .expect("the data directory is writable");
-        let signal = data.join("standby.signal");
-        std::fs::write(&signal, "").expect("the data directory is writable");
-        [&settings, &signal].into_iter().for_each(|file| chown_to_server(file));
+        chown_to_server(&settings);
+        self.write_signal("standby.signal");
         self.start_again();
+    }
+
+    /// Writes a file by which PostgreSQL starts recovery.
+    pub fn write_signal(&self, name: &str) -> PathBuf {
+        let signal = self.data_dir().join(name);
+        std::fs::write(&signal, "").expect("the data directory is writable");
+        chown_to_server(&signal);
+        signal
     }
 
     /// Promotes this standby and waits until it is a primary.

@@ -11,7 +11,8 @@ use crate::error;
 use crate::pg::datum::{Composite, Text, form_row, text_arg};
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::xact::{self, Durability};
-use crate::pg::{data_directory, recovery, session, sync_rep};
+use crate::pg::{recovery, session, sync_rep};
+use crate::place;
 use crate::segment;
 use crate::segment::define::{self, lock_owned};
 use crate::segment::store::{self, Link, TagRow};
@@ -253,7 +254,7 @@ struct CurrentHistory {
 fn current() -> &'static CurrentHistory {
     static CURRENT: OnceLock<CurrentHistory> = OnceLock::new();
     CURRENT.get_or_init(|| {
-        let place = data_directory::place().unwrap_or_else(|e| error::directory_unreadable(&e).raise());
+        let place = place::current();
         let (system, timeline) = (recovery::system_identifier(), recovery::timeline());
         let server = format!("{system}/{timeline}/{}/", session::database());
         let text = format!("{server}{place}");

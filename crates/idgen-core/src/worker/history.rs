@@ -34,7 +34,7 @@ pub struct History {
 pub enum HistoryState {
     /// All its grants come from this database.
     Own,
-    /// Another server or database made its grants, or a backup was restored since.
+    /// Another server or database made its grants, or the data have been another server's or a backup since.
     Interrupted,
     /// The data directory was copied. Both copies would grant the same rectangles.
     Copied,
@@ -63,18 +63,18 @@ impl History {
 mod tests {
     use super::*;
 
-    fn place(directory: &str, label: &str) -> Place {
-        Place::new(directory.to_owned(), Some(label.as_bytes()))
+    fn place(directory: &str, number: &str) -> Place {
+        Place::new(directory, "6-7", number)
     }
 
     fn identity() -> Identity {
-        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "a backup") }
+        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "one") }
     }
 
     #[test]
     fn history_is_interrupted_in_another_server_timeline_or_database_or_by_a_restore_and_copied_in_another_directory() {
         let history = History { identity: identity(), since_us: None, first_token: 0, longest_us: 90 };
-        let copied = Identity { place: place("6-7", "a backup"), ..identity() };
+        let copied = Identity { place: place("8-9", "one"), ..identity() };
         assert_eq!(history.state(&identity()), HistoryState::Own);
         assert_eq!(history.state(&copied), HistoryState::Copied);
         for other in [
@@ -82,7 +82,7 @@ mod tests {
             Identity { timeline: 9, ..identity() },
             Identity { database: 9, ..identity() },
             Identity { timeline: 9, ..copied },
-            Identity { place: place("4-5", "another backup"), ..identity() },
+            Identity { place: place("4-5", "another"), ..identity() },
         ] {
             assert_eq!(history.state(&other), HistoryState::Interrupted, "{other:?}");
         }

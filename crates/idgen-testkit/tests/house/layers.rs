@@ -18,12 +18,13 @@ const ROOMS: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.
-const GROUND: [(&str, u8); 9] = [
+const GROUND: [(&str, u8); 10] = [
     ("pg", 1),
     ("args", 2),
     ("coordinator", 2),
     ("error", 2),
     ("grants", 2),
+    ("place", 2),
     ("reset_time", 2),
     ("settings", 2),
     ("shmem", 2),

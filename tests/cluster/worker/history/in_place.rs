@@ -1,7 +1,9 @@
 //! A base backup that is restored into the directory of its origin. Server, timeline, database and directory stay the same.
 
-use idgen_testkit::Stop;
 use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::{Cluster, Stop};
+
+use tempfile::TempDir;
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
 
@@ -43,18 +45,69 @@ fn backup_restored_in_place_grants_no_id_time_again_however_its_recovery_ends() 
     }
 }
 
-/// The rows of 0.14.0 do not name the backup that their directory was restored from.
+/// Nothing in the data tells that they are older: only the files do.
 #[test]
-fn rows_of_an_earlier_release_do_not_interrupt_the_history_of_a_restored_server() {
-    let origin = builder().start_with_extension();
-    define_pool(&origin);
-    let cluster = origin.copy();
-    origin.stop(Stop::Immediate);
+fn cold_backup_copied_back_grants_no_id_time_again() {
+    assert_grants_apart_after(|cluster, backup| cluster.restore_in_place(backup));
+}
+
+/// The files are the same, with the content of the backup. Only the standby's start tells.
+#[test]
+fn standby_switched_back_without_a_promotion_grants_no_id_time_again() {
+    assert_grants_apart_after(|cluster, backup| {
+        cluster.overwrite_in_place(backup);
+        let signal = cluster.write_signal("standby.signal");
+        cluster.start_again();
+        cluster.stop(Stop::Fast);
+        std::fs::remove_file(signal).expect("it was a standby");
+    });
+}
+
+/// Restores a cold backup, which lacks a renewal and a grant.
+fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
+    let cluster = builder().start_with_extension();
+    define_pool(&cluster);
+    let mut first = acquire(&mut cluster.client());
+    cluster.stop(Stop::Fast);
+    let backup = cluster.cold_backup();
+    cluster.start_again();
     let mut client = cluster.client();
-    let mut first = acquire(&mut client);
-    execute(&mut client, "UPDATE idgen.worker_history SET place = split_part(place, ' ', 1)");
-    renew(&mut client, &mut first, "10 s");
-    acquire(&mut client);
-    let is_updated = "SELECT since = '-infinity' AND place LIKE '% %' FROM idgen.worker_history";
-    assert!(value::<bool>(&mut client, is_updated));
+    renew(&mut client, &mut first, "14 s");
+    let second = acquire(&mut client);
+    cluster.stop(Stop::Immediate);
+    restore(&cluster, &backup);
+    cluster.start_again();
+
+    let mut client = cluster.client();
+    assert_eq!(value::<i32>(&mut client, TIMELINE), 1);
+    expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
+    release(&mut client, &first);
+    let (third, fourth) = (acquire(&mut client), acquire(&mut client));
+    assert_apart(&[&first, &second, &third, &fourth]);
+}
+
+/// Their rows name the directory, and a digest of the label of a base backup.
+#[test]
+fn rows_of_an_earlier_release_end_the_history_only_if_the_server_has_followed_other_wal() {
+    for is_restored in [false, true] {
+        let cluster = builder().start_with_extension();
+        define_pool(&cluster);
+        let mut client = cluster.client();
+        let mut first = acquire(&mut client);
+        execute(&mut client, "UPDATE idgen.worker_history SET place = split_part(place, ' ', 1) || ' -'");
+        let backup = cluster.base_backup();
+        cluster.stop(Stop::Fast);
+        if is_restored {
+            cluster.restore_in_place(&backup);
+        }
+        cluster.start_again();
+        let mut client = cluster.client();
+        match is_restored {
+            true => drop(expect_error(&mut client, &renewal(first.token, "10 s"), "55000")),
+            false => renew(&mut client, &mut first, "10 s"),
+        }
+        acquire(&mut client);
+        let is_updated = "SELECT (since > '-infinity') = $1 AND place LIKE '% %/%' FROM idgen.worker_history";
+        assert!(client.query_one(is_updated, &[&is_restored]).expect("a row").get::<_, bool>(0));
+    }
 }

@@ -1,0 +1,41 @@
+//! The place that this server grants from as a coordinator, to detect that another server has, or that its own grants are
+//! lost.
+//!
+//! The file `idgen_place` has a number, which the server draws anew before it follows other WAL than its own: as a standby, or
+//! from a backup. So a server that stops following, in whatever way, does not pass for the one that it was before. The file
+//! is not in the directory of the high-water file, which operators remove.
+
+use crate::error;
+use crate::pg::{data_directory, recovery, session};
+use idgen_core::coordinator::{Place, life_number};
+use std::fs;
+use std::io;
+
+const PATH: &str = "idgen_place";
+const CONTROL_FILE: &str = "global/pg_control";
+
+/// In the postmaster before recovery begins, which removes the evidence.
+pub fn begin() {
+    let follows_other_wal = recovery::starts_from_other_wal();
+    if !follows_other_wal && fs::exists(PATH).unwrap_or(true) {
+        return;
+    }
+    let number = life_number(session::random_i64() as u64, follows_other_wal);
+    if let Err(error) = data_directory::replace_file(PATH, number.as_bytes()) {
+        // The earlier number would vouch for the data. Without one, this server grants nothing.
+        let _ = fs::remove_file(PATH);
+        error::place_not_written(PATH, &error).warn();
+    }
+}
+
+/// Raises 58030 if a file of the data directory cannot be read.
+pub fn current() -> Place {
+    let read = |path, identity: io::Result<String>| {
+        identity.unwrap_or_else(|error| error::directory_unreadable(path, &error).raise())
+    };
+    Place::new(
+        &read(data_directory::FINGERPRINT, data_directory::fingerprint()),
+        &read(CONTROL_FILE, data_directory::identity_of(CONTROL_FILE)),
+        &read(PATH, fs::read_to_string(PATH)),
+    )
+}
