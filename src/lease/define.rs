@@ -12,6 +12,7 @@ use crate::settings;
 use idgen_core::lease::{LeaseDefinition, MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
+use std::sync::OnceLock;
 
 /// Defines a lease, or replaces its definition: how many slots it has, the ttl of terms, how long a slot stays
 /// unavailable after its holder vanished or was revoked, its first slot, and whether NOTIFY tells of its terms. Running
@@ -35,6 +36,13 @@ fn lease_define_unless_harmful(
     let notify = args::required(notify, "notify");
     let force = args::required(force, "force");
     define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify }, force);
+}
+
+static AT_DEFINITION: OnceLock<fn()> = OnceLock::new();
+
+/// Registers a function that is called before each definition, in its transaction. While the postmaster preloads libraries.
+pub fn at_definition(function: fn()) {
+    let _ = AT_DEFINITION.set(function);
 }
 
 /// `columns` are those that the SQL of the caller has.
@@ -67,6 +75,7 @@ pub fn define(
     if lease.definer.is_some() && first_slot != lease.definition.first_slot && !force {
         errors::moves_first_slot(name, &lease.definition, &new).hint(errors::hint_to_keep_or_force(name)).raise();
     }
+    AT_DEFINITION.get().into_iter().for_each(|function| function());
     if !definitions::define(name, slots, ttl, lock_delay, columns) {
         errors::not_definer(name).raise();
     }

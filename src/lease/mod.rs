@@ -28,11 +28,11 @@ mod sweep;
 pub use acquire::{acquire, checked_ttl_us};
 pub use attempt::{AcquireRequest, SlotPreference};
 pub use candidates::{Candidates, Unused};
-pub use define::{define, lock_definition, lock_slots, rename, require_definer};
+pub use define::{at_definition, define, lock_definition, lock_slots, rename, require_definer};
 pub use holder::{raise_stale, release, renew};
 pub use queue::Queue;
 pub use store::definitions::{Holder, NewColumns, idle_holders};
-pub use store::slots::defined;
+pub use store::slots::{Defined, defined};
 pub use store::terms::slot_of;
 pub use store::{Granted, LEASE, LeaseState, NewHolder, lock_slot_waiting, next_token};
 

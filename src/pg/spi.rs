@@ -107,6 +107,13 @@ impl ExtensionTable {
         })
     }
 
+    /// As [`ExtensionTable::lock`], without a wait. False if the lock is held, or there is no such table.
+    pub fn try_lock(&self, mode: u32) -> bool {
+        // SAFETY: in a transaction.
+        let try_lock = |table| unsafe { pg_sys::ConditionalLockRelationOid(table, mode as pg_sys::LOCKMODE) };
+        self.find().is_some_and(try_lock)
+    }
+
     fn raise_missing(&self) -> ! {
         let (extension, table) = (EXTENSION.to_string_lossy(), self.name.to_string_lossy());
         Report::new(

@@ -123,8 +123,9 @@ fn acquire_slot(
         errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()
     };
     // Read again: during the wait the pool may have been moved, dropped or changed, and the history interrupted.
-    let history = history::for_holder(pool, granted.token);
-    (granted, history.of_pool(pool_ttl_us(pool)))
+    let ttl_us = pool_ttl_us(pool);
+    let bounds = history::for_holder(pool, granted.token, ttl_us).of_pool(ttl_us);
+    (granted, bounds)
 }
 
 /// Tells a caller that has to wait before its first id for how long.

@@ -48,7 +48,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     let found = xact::rolled_back(|| {
         let found = FIND.read_latest(&[pool.into(), token.into(), spi::user().into()], read).pop();
         if found.is_some() {
-            history::for_holder(pool, token);
+            history::require_known(pool, token);
         }
         found
     });

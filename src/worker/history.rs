@@ -2,14 +2,14 @@
 
 use super::checks::finite_us;
 use super::errors;
-use super::store::history::{WORKER_HISTORY, has_restored_rectangles, longest_ttl_us, read, write};
+use super::store::history::{WORKER_HISTORY, is_new, longest_ttl_us, read, write};
 use super::store::label::{self, Label};
 use crate::lease::{self, pending};
-use crate::pg::{recovery, session, timestamp, xact};
+use crate::pg::{recovery, session, system_clock, timestamp, xact};
 use crate::place;
 use crate::settings;
 use idgen_core::worker::PoolBounds;
-use idgen_core::worker::history::{History, HistoryState, Identity};
+use idgen_core::worker::history::{History, HistoryState, Identity, Past};
 use pgrx::prelude::*;
 
 /// The part of the history that bounds rectangles.
@@ -40,8 +40,17 @@ impl HistoryBounds {
     }
 }
 
-/// For a grant of a pool with this ttl. Inserts the row, or records an interruption or longer rectangles. Raises 55000
-/// if this database is a copy.
+/// With the first definition of a lease, which may become a pool: a copy, a failover or a restore before the first grant then
+/// ends the history. Waits for nobody: a grant that finds no row counts as interrupted.
+pub fn begin() {
+    let is_missing = || WORKER_HISTORY.find().is_some() && read().is_none();
+    if is_missing() && WORKER_HISTORY.try_lock(pg_sys::ShareRowExclusiveLock) && is_missing() {
+        write(&begun(identity()));
+    }
+}
+
+/// For a grant of a pool with this ttl. Records an interruption, or longer rectangles. Raises 55000 if this database is a
+/// copy.
 pub fn for_grant(ttl_us: i64) -> HistoryBounds {
     if WORKER_HISTORY.find().is_none() {
         return HistoryBounds::default();
@@ -62,21 +71,34 @@ pub fn for_grant(ttl_us: i64) -> HistoryBounds {
         Some(history) => interrupted(&history, identity),
         None => begun(identity),
     };
-    let history = with_longest(history, longest_us);
-    write(&history);
+    // The row of a definition does not have the longest rectangle of a dropped database or extension.
+    let history = with_longest(history, longest_us.max(longest_of_label()));
+    write_for_grants(&history);
     HistoryBounds::from(&history)
 }
 
-/// For the holder of a token. Raises 55000 if the token is older than an interruption.
-pub fn for_holder(pool: &str, token: i64) -> HistoryBounds {
-    // Right after an upgrade there is no row yet.
-    let Some(history) = WORKER_HISTORY.find().and_then(|_| read()) else {
-        return HistoryBounds::default();
-    };
+/// For a renewal by the holder of a token, under a pool with this ttl. Records longer rectangles before one is granted.
+/// Raises 55000 if the token is older than an interruption.
+pub fn for_holder(pool: &str, token: i64, ttl_us: i64) -> HistoryBounds {
+    let known = || require_known(pool, token).as_ref().map(HistoryBounds::from);
+    match known() {
+        Some(bounds) if bounds.longest_us < longest_of(ttl_us) => {
+            for_grant(ttl_us);
+            // It may have waited for worker_begin_history().
+            known().unwrap_or_default()
+        }
+        // The SQL of 0.7 granted without a row.
+        bounds => bounds.unwrap_or_default(),
+    }
+}
+
+/// The history, if it has the grant of this token. Raises 55000 if the token is older than an interruption.
+pub fn require_known(pool: &str, token: i64) -> Option<History> {
+    let history = WORKER_HISTORY.find().and_then(|_| read())?;
     if !is_own(&history, &identity()) || token < history.first_token {
         errors::token_before_interruption(pool).raise();
     }
-    HistoryBounds::from(&history)
+    Some(history)
 }
 
 /// Begins a new history, for a copy of a coordinator whose origin grants no more. Returns the time from which worker
@@ -89,18 +111,17 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     let stated_us = since.map(|since| finite_us("since", since));
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
     let identity = identity();
-    let first = || History { identity: identity.clone(), since_us: None, first_token: 0, longest_us: 0 };
-    let history = with_longest(read().unwrap_or_else(first), longest_us());
-    let mut begun = interrupted(&history, identity);
+    let history = with_longest(read().unwrap_or_else(|| begun(identity.clone())), longest_us());
+    let mut history = interrupted(&history, identity);
     if stated_us.is_some() {
         // Corrects the label too, and drops longer rectangles of the past.
-        (begun.since_us, begun.longest_us) = (stated_us, longest_us());
+        (history.since_us, history.longest_us) = (stated_us, longest_us());
         label::remove();
     }
-    write(&begun);
+    write_for_grants(&history);
     pending::require_durability();
-    let since_us = begun.since_us.expect("it was interrupted");
-    timestamp::from_us_or_infinity(since_us.saturating_add(begun.longest_us))
+    let since_us = history.since_us.expect("it was interrupted");
+    timestamp::from_us_or_infinity(since_us.saturating_add(history.longest_us))
 }
 
 /// False if the history is interrupted. Raises 55000 if this database is a copy.
@@ -113,7 +134,7 @@ fn is_own(history: &History, identity: &Identity) -> bool {
 }
 
 fn interrupted(history: &History, identity: Identity) -> History {
-    let history = with_longest(history.clone(), label::read().map_or(0, |label| label.longest_us));
+    let history = with_longest(history.clone(), longest_of_label());
     History {
         identity,
         since_us: Some(history.interrupted_us(timestamp::now_us())),
@@ -122,15 +143,29 @@ fn interrupted(history: &History, identity: Identity) -> History {
     }
 }
 
-/// The history of the first grant of this database. It is incomplete in two cases: the label says that a dropped
-/// database or extension of this server has granted, or a restored dump has left rectangles without leases. Existing
-/// leases go on.
+/// The history of a database that has no row. Existing leases go on.
 fn begun(identity: Identity) -> History {
-    let label = label::read();
-    let is_incomplete = label.is_some() || has_restored_rectangles();
-    let label = label.unwrap_or(Label { until_us: i64::MIN, longest_us: 0 });
-    let since_us = is_incomplete.then(|| timestamp::now_us().max(label.until_us));
-    with_longest(History { identity, since_us, first_token: 0, longest_us: label.longest_us }, longest_us())
+    let now_us = timestamp::now_us();
+    let writing_us = recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us);
+    let past = Past {
+        is_new: is_new(),
+        now_us,
+        began_us: now_us - writing_us,
+        label_until_us: label::read().map(|label| label.until_us),
+    };
+    History::begun(identity, past)
+}
+
+/// The longest time from the clock to the end of a rectangle, in all databases of this server so far.
+fn longest_of_label() -> i64 {
+    label::read().map_or(0, |label| label.longest_us)
+}
+
+/// Writes the row, and raises the label to it.
+fn write_for_grants(history: &History) {
+    let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
+    label::raise(Label { until_us, longest_us: history.longest_us });
+    write(history);
 }
 
 fn with_longest(history: History, longest_us: i64) -> History {

@@ -8,6 +8,7 @@
 //! errors that their comments say.
 
 use crate::clock;
+use crate::lease;
 use crate::shmem;
 use crate::snowflake::node;
 
@@ -37,5 +38,6 @@ pub fn init() {
     shmem::at_startup(server::begin);
     node::lease_from(node::NodeSource { follow_settings: server::follow_settings, wait: server::wait_for_node });
     clock::on_lease_end_reached(server::wait_for_renewal);
+    lease::at_definition(history::begin);
     keeper::register();
 }

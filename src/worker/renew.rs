@@ -65,10 +65,12 @@ fn worker_renew(
 
 fn checked_bounds(pool: &str, token: i64) -> PoolBounds {
     require_own_transaction(c"worker_renew()");
-    let history = history::for_holder(pool, token);
-    // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
-    let defined = lease::defined(pool).unwrap_or_else(|| lease::raise_stale(pool, token));
-    history.of_pool(defined.definition.ttl_us)
+    let Some(lease::Defined { definition, .. }) = lease::defined(pool) else {
+        // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
+        history::require_known(pool, token);
+        lease::raise_stale(pool, token)
+    };
+    history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us)
 }
 
 /// # Safety

@@ -1,6 +1,5 @@
 //! The row of `idgen.worker_history`.
 
-use super::label::{self, Label};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
 use crate::pg::timestamp;
 use idgen_core::coordinator::Place;
@@ -37,10 +36,7 @@ static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS 
      database = excluded.database, place = excluded.place, since = excluded.since, first_token = excluded.first_token, \
      longest = excluded.longest");
 
-/// Writes the row, and raises the label to it.
 pub fn write(history: &History) {
-    let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
-    label::raise(Label { until_us, longest_us: history.longest_us });
     let Identity { system_identifier, timeline, database, place } = &history.identity;
     let place = place.to_string();
     let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
@@ -67,13 +63,10 @@ pub fn longest_ttl_us() -> Option<i64> {
     LONGEST_TTL.read_latest(&[], |row| optional(row, 1)).pop().flatten()
 }
 
-static RESTORED: Query = WORKER_HISTORY.query(
-    "SELECT 1 FROM idgen.worker_number AS known \
-     WHERE NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) known.pool \
-                       AND lease.slot OPERATOR(pg_catalog.=) known.number) LIMIT 1",
-);
+static IS_NEW: Query = WORKER_HISTORY
+    .query("SELECT NOT EXISTS (SELECT FROM idgen.lease_definition) AND NOT EXISTS (SELECT FROM idgen.worker_number)");
 
-/// True if rectangles were restored from a dump, which has no leases.
-pub fn has_restored_rectangles() -> bool {
-    !RESTORED.read_latest(&[], |_| ()).is_empty()
+/// True if no lease is defined in this database, and no worker id of it is known.
+pub fn is_new() -> bool {
+    IS_NEW.read_latest(&[], |row| value(row, 1)).contains(&true)
 }

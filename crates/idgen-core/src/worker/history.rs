@@ -40,7 +40,32 @@ pub enum HistoryState {
     Copied,
 }
 
+/// What a database without a history tells of its past.
+#[derive(Clone, Copy, Debug)]
+pub struct Past {
+    /// No lease was defined in this database, and no worker id granted, as far as it knows.
+    pub is_new: bool,
+    pub now_us: i64,
+    /// When this server began to write: at its start or its promotion.
+    pub began_us: i64,
+    /// The end of the wait that a dropped database or extension of this server has left, if one has granted.
+    pub label_until_us: Option<i64>,
+}
+
 impl History {
+    /// The first one of a database. Without a row, grants may be forgotten: the row is written with the first definition.
+    /// What a new database has forgotten ended with a promotion or a restore, which the first server never had.
+    pub fn begun(identity: Identity, past: Past) -> Self {
+        let is_first_server = identity.timeline == 1 && !identity.place.has_followed_other_wal();
+        let since_us = match past.label_until_us {
+            Some(until_us) => Some(past.now_us.max(until_us)),
+            None if !past.is_new => Some(past.now_us),
+            None if is_first_server => None,
+            None => Some(past.began_us),
+        };
+        History { identity, since_us, first_token: 0, longest_us: 0 }
+    }
+
     pub fn state(&self, now: &Identity) -> HistoryState {
         let recorded = &self.identity;
         let is_same = (recorded.system_identifier, recorded.timeline, recorded.database)
@@ -62,6 +87,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::life_number;
 
     fn place(directory: &str, number: &str) -> Place {
         Place::new(directory, "6-7", number)
@@ -85,6 +111,22 @@ mod tests {
             Identity { place: place("4-5", "another"), ..identity() },
         ] {
             assert_eq!(history.state(&other), HistoryState::Interrupted, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn history_without_a_row_is_complete_only_for_a_new_database_of_the_first_server() {
+        let past = Past { is_new: true, now_us: 1000, began_us: 400, label_until_us: None };
+        let since_us = |identity: &Identity, past| History::begun(identity.clone(), past).since_us;
+        let first = Identity { timeline: 1, ..identity() };
+        let restored = Identity { place: Place::new("4-5", "6-7", &life_number(1, true)), ..first.clone() };
+        assert_eq!(since_us(&first, past), None);
+        assert_eq!(since_us(&identity(), past), Some(400), "it was promoted");
+        assert_eq!(since_us(&restored, past), Some(400));
+        for identity in [first, identity(), restored] {
+            assert_eq!(since_us(&identity, Past { is_new: false, ..past }), Some(1000), "a dump or an older release");
+            assert_eq!(since_us(&identity, Past { label_until_us: Some(i64::MIN), ..past }), Some(1000));
+            assert_eq!(since_us(&identity, Past { label_until_us: Some(1090), ..past }), Some(1090));
         }
     }
 

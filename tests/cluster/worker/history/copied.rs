@@ -21,6 +21,17 @@ fn copied_coordinator_grants_nothing_before_worker_begin_history() {
     assert_grants_once_the_operator_has_decided(&copy, &first, &second);
 }
 
+/// The copy is older than the first grant.
+#[test]
+fn copy_of_a_coordinator_that_has_only_defined_its_pool_grants_nothing() {
+    let origin = builder().start_with_extension();
+    define_pool(&origin);
+    let copy = origin.copy();
+    acquire(&mut origin.client());
+    let error = expect_error(&mut copy.client(), "SELECT worker_acquire('p', NULL, '10 s')", "55000");
+    assert_eq!(error.message(), "this database is a copy of the coordinator");
+}
+
 /// It begins to write on the timeline of its primary, without the last grants of that.
 #[test]
 fn standby_without_its_signal_file_grants_nothing_before_worker_begin_history() {

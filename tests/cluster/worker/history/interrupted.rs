@@ -1,9 +1,13 @@
 //! Failovers: the promoted standby may lack the last grants and renewals.
 
+use std::time::Duration;
+
 use idgen_testkit::Stop;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// With `ANY 1 (a, b)` one standby has every grant, and the other one can be promoted.
 #[test]
@@ -96,4 +100,71 @@ fn restart_and_crash_do_not_interrupt_the_history() {
     acquire(&mut client);
     assert!(value::<bool>(&mut client, "SELECT since = '-infinity' FROM idgen.worker_history"));
     execute(&mut client, &format!("SELECT worker_confirm('p', {})", grant.token));
+}
+
+/// The standby lacks the first grant, or the definition of the pool too, which the operator then repeats.
+#[test]
+fn standby_without_the_first_grant_grants_no_id_time_again() {
+    for is_defined in [true, false] {
+        let primary = builder().start_with_extension();
+        if is_defined {
+            define_pool(&primary);
+        }
+        let standby = primary.standby();
+        standby.wait_until_replayed(&primary);
+        standby.stop(Stop::Fast);
+        if !is_defined {
+            define_pool(&primary);
+        }
+        let mut client = primary.client();
+        let mut first = acquire(&mut client);
+        renew(&mut client, &mut first, "14 s");
+        primary.stop(Stop::Immediate);
+        standby.start_again();
+        standby.promote();
+        if !is_defined {
+            define_pool(&standby);
+        }
+        let mut client = standby.client();
+        let granted: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
+        let mut all = vec![&first];
+        all.extend(&granted);
+        assert_apart(&all);
+    }
+}
+
+/// Renewals under a raised limit are replicated, and the one that uses it is lost with the limit.
+#[test]
+fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
+    for raises_lead in [true, false] {
+        let primary = builder().start_with_extension();
+        define_pool(&primary);
+        let mut client = primary.client();
+        let mut first = acquire(&mut client);
+        let standby = primary.standby();
+        match raises_lead {
+            true => {
+                primary.set_conf("idgen.worker_max_lead", "40s");
+                primary.reload();
+                let is_raised =
+                    || value::<bool>(&mut client, "SELECT current_setting('idgen.worker_max_lead') = '40s'");
+                primary.wait_for(PATIENCE, "the reload", is_raised);
+            }
+            false => execute(&mut client, "SELECT lease_define('p', 4, '50 s')"),
+        }
+        renew(&mut client, &mut first, "10 s");
+        standby.wait_until_replayed(&primary);
+        standby.stop(Stop::Fast);
+        renew(&mut client, &mut first, "50 s");
+        primary.stop(Stop::Immediate);
+        standby.start_again();
+        standby.promote();
+        define_pool(&standby);
+        let mut client = standby.client();
+        release(&mut client, &first);
+        let granted: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
+        let mut all = vec![&first];
+        all.extend(&granted);
+        assert_apart(&all);
+    }
 }

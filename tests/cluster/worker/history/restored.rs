@@ -57,6 +57,29 @@ fn restored_dump_grants_no_id_time_again() {
     assert!(value::<bool>(&mut client, interrupted));
 }
 
+/// The dump knows the pool. One of 0.14.1 has no history then.
+#[test]
+fn dump_of_a_pool_without_grants_grants_no_id_time_again() {
+    for has_history in [true, false] {
+        let (origin, other) = (builder().start_with_extension(), builder().start());
+        define_pool(&origin);
+        let mut client = origin.client();
+        let history = "CREATE TABLE history AS TABLE idgen.worker_history; DELETE FROM idgen.worker_history";
+        if !has_history {
+            execute(&mut client, history);
+        }
+        let file = origin.data_dir().with_file_name("coordinator.dump");
+        run(origin.program("pg_dump").args(["-Fc", "-d", "postgres", "-f"]).arg(&file));
+        if !has_history {
+            execute(&mut client, "INSERT INTO idgen.worker_history TABLE history");
+        }
+        let first = acquire(&mut client);
+        run(other.program("pg_restore").args(["-d", "postgres"]).arg(&file));
+        let second = acquire(&mut other.client());
+        assert_apart(&[&first, &second]);
+    }
+}
+
 /// The longest rectangle that was possible before counts, not the current definition of the pool.
 #[test]
 fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
