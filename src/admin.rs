@@ -5,7 +5,7 @@ use crate::pg::{recovery, spi, system_clock};
 use crate::snowflake::{default_layout, node};
 use crate::worker::{SERVER_LEASE, WorkerStatus};
 use crate::{clock, lease, reset_time, segment, settings, shmem, snowflake, worker};
-use idgen_core::layout::{Node, time_text};
+use idgen_core::layout::{Node, time_text, time_text_us};
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
@@ -54,6 +54,7 @@ fn status() -> JsonB {
             entry("clock", check_clock()),
             entry("mark", check_mark()),
             entry("segments", check_segments()),
+            entry("pools", check_pools()),
         ],
     }))
 }
@@ -239,5 +240,16 @@ fn check_segments() -> Check {
         (_, Some(error)) => {
             Err(format!("{} of {count} attached segments in use live on their stock: {error}", errors.len()))
         }
+    }
+}
+
+/// Fails if ids may still be made under a worker id that its pool no longer has.
+fn check_pools() -> Check {
+    match worker::outside_of_ranges() {
+        None => Ok("no worker id outside of the range of its pool is in use".to_owned()),
+        Some((pool, worker_id, until_us)) => Err(format!(
+            "worker id {worker_id} is outside of the range of its pool \"{pool}\", and may be in use until {}: let no other pool grant it, and set it on no server, before then",
+            time_text_us(until_us)
+        )),
     }
 }

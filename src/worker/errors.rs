@@ -7,6 +7,7 @@ use crate::pg::ereport::{Report, quoted};
 use crate::pg::system_clock;
 use crate::settings;
 use idgen_core::layout::{time_text, time_text_us};
+use idgen_core::lease::LeaseDefinition;
 use idgen_core::worker::PoolBounds;
 use pgrx::PgSqlErrorCode::{self, *};
 use std::ffi::CStr;
@@ -89,6 +90,16 @@ pub fn renewed_by_another(pool: &str, worker_id: i32, last_us: i64, not_after_us
         "Stop generating ids under it, and acquire a worker id with worker_acquire(). Two processes have the token, or the \
          answer to a renewal was lost.",
     )
+}
+
+pub fn outside_of_range(pool: &str, worker_id: i32, definition: &LeaseDefinition) -> Report {
+    let LeaseDefinition { first_slot, slots, .. } = definition;
+    Report::new(
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("worker id {worker_id} of pool \"{pool}\" is outside of the pool's range"),
+    )
+    .detail(format!("The pool was changed, and now has the worker ids {first_slot} to {}.", first_slot + slots - 1))
+    .hint("Stop generating ids under it, and acquire a worker id with worker_acquire().")
 }
 
 pub fn in_transaction_block(function: &CStr) -> Report {

@@ -30,7 +30,7 @@ mod store;
 pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
 pub use stats::{WorkerStatus, status};
-pub use store::pool_that_grants;
+pub use store::{outside_of_ranges, pool_that_grants};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

@@ -1,12 +1,14 @@
 //! Renewing and releasing a worker id: its lease, and the end of its rectangle.
 
 use super::checks::{finite_us, require_own_transaction};
+use super::errors;
 use super::history;
 use super::store::HeldWorkerId;
 use crate::args;
 use crate::lease::{self, Granted, pending};
 use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::{timestamp, xact};
+use idgen_core::lease::LeaseDefinition;
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -14,7 +16,8 @@ use pgrx::prelude::*;
 /// Extends the lease of a worker id and the end of its id time. `last_not_after` is the end that the caller was last
 /// told. Of two processes with one token, the second one is refused. `reached` is the latest time of the caller's ids
 /// and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a transaction block, 55000 for
-/// a stale token, a bare lease or another end, and 42501 if the lease is another role's.
+/// a stale token, a bare lease, another end, or a worker id outside of the pool's range, and 42501 if the lease is another
+/// role's.
 #[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, \
            reached timestamptz DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -28,8 +31,9 @@ fn worker_renew_compared(
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
-    let bounds = checked_bounds(pool, token);
+    let (definition, bounds) = checked_bounds(pool, token);
     let renewed = pending::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
+    require_in_range(pool, renewed.slot, &definition);
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let held = holder.rectangle();
@@ -52,9 +56,10 @@ fn worker_renew(
 ) -> Composite {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let ttl_us = lease::checked_ttl_us(ttl);
-    let bounds = checked_bounds(pool, token);
+    let (definition, bounds) = checked_bounds(pool, token);
     let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
     let renewed = lease::renew(pool, token, split.map(|(lease_us, _)| lease_us));
+    require_in_range(pool, renewed.slot, &definition);
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let reached_us = split.map_or(bounds.now_us, |(_, reached_us)| reached_us);
     let rectangle = holder.rectangle().renewed(reached_us, renewed.ttl_us.min(bounds.ttl_us), &bounds);
@@ -63,14 +68,22 @@ fn worker_renew(
     unsafe { result(fcinfo, &renewed, rectangle) }
 }
 
-fn checked_bounds(pool: &str, token: i64) -> PoolBounds {
+fn checked_bounds(pool: &str, token: i64) -> (LeaseDefinition, PoolBounds) {
     require_own_transaction(c"worker_renew()");
     let Some(lease::Defined { definition, .. }) = lease::defined(pool) else {
         // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
         history::require_known(pool, token);
         lease::raise_stale(pool, token)
     };
-    history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us)
+    let bounds = history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us);
+    (definition, bounds)
+}
+
+/// Another pool may have got the worker ids that a new definition leaves out.
+fn require_in_range(pool: &str, worker_id: i32, definition: &LeaseDefinition) {
+    if !definition.has(worker_id) {
+        errors::outside_of_range(pool, worker_id, definition).raise();
+    }
 }
 
 /// # Safety

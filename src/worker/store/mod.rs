@@ -159,6 +159,27 @@ pub fn move_all(from: &str, to: &str) -> usize {
     MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
 }
 
+/// The definition of each pool. The SQL of 0.7 has no column first_slot. The name then resolves to `standard.first_slot`,
+/// which is 0.
+static OUTSIDE: Query = WORKER_NUMBER.query(
+    "SELECT known.pool, known.number, known.not_after FROM idgen.worker_number AS known, \
+         (SELECT 0 AS first_slot) AS standard, \
+         LATERAL (SELECT slots, first_slot FROM idgen.lease_definition AS stored \
+                  WHERE stored.name OPERATOR(pg_catalog.=) known.pool) AS defined \
+     WHERE known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
+       AND (known.number OPERATOR(pg_catalog.<) defined.first_slot \
+            OR known.number OPERATOR(pg_catalog.>=) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots)) \
+     ORDER BY known.not_after DESC LIMIT 1",
+);
+
+/// A worker id whose id times are not over, and which the definition of its pool leaves out: the pool, the worker id, and the
+/// end of its id times in microseconds since 1970. Of several the one that ends last.
+pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
+    WORKER_NUMBER.find()?;
+    let read = |row: &SpiHeapTupleData| (text(row, 1), value(row, 2), timestamp::to_us(value(row, 3)));
+    OUTSIDE.read_latest(&[], read).pop()
+}
+
 /// A pool is a lease that has granted a worker id. The SQL of 0.7 has no column first_slot. The name then resolves to
 /// `standard.first_slot`, which is 0.
 static POOL_THAT_GRANTS: Query = WORKER_NUMBER.query(
