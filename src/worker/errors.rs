@@ -133,6 +133,14 @@ pub fn token_before_interruption(pool: &str) -> Report {
     .hint("Stop generating ids under the worker id, and acquire one with worker_acquire().")
 }
 
+pub fn grants_are_lost() -> Report {
+    Report::new(ERRCODE_WARNING, "this coordinator has lost grants of worker ids")
+        .detail(
+            "A holder was told a later not_after than this database has: a backup or a snapshot was restored in place.",
+        )
+        .hint("Servers lease again by themselves. Other holders must acquire with worker_acquire().")
+}
+
 pub fn copy_of_the_coordinator() -> Report {
     Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "this database is a copy of the coordinator")
         .detail("Another data directory of the same server and timeline has granted worker ids, and may still do so.")

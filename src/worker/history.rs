@@ -101,6 +101,18 @@ pub fn require_known(pool: &str, token: i64) -> Option<History> {
     Some(history)
 }
 
+/// A holder was told a later end than this database knows: the database was set back, and nothing else has shown it. Ends the
+/// history. False if it was interrupted since the server started, so that no holder can end it again and again.
+pub fn note_lost_grants() -> bool {
+    WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
+    let history = read().filter(|history| history.since_us < Some(session::server_start_us()));
+    if let Some(history) = &history {
+        write_for_grants(&interrupted(history, identity()));
+        errors::grants_are_lost().warn();
+    }
+    history.is_some()
+}
+
 /// Begins a new history, for a copy of a coordinator whose origin grants no more. Returns the time from which worker
 /// ids are granted without a wait. `since` replaces the time of the interruption where the clock was wrong; NULL keeps
 /// it. Raises 22008 if `since` is infinite.

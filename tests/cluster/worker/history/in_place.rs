@@ -1,11 +1,13 @@
 //! A base backup that is restored into the directory of its origin. Server, timeline, database and directory stay the same.
 
+use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, value};
 use idgen_testkit::{Cluster, Stop};
 
 use tempfile::TempDir;
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use crate::Grant;
 
 const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
 
@@ -63,14 +65,49 @@ fn standby_switched_back_without_a_promotion_grants_no_id_time_again() {
     });
 }
 
-/// Restores a cold backup, which lacks a renewal and a grant.
-fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
+/// Even the files are the same. The first holder that renews tells.
+#[test]
+fn backup_written_over_the_same_files_is_found_out_by_a_holder() {
+    let (cluster, mut first, backup) = with_cold_backup();
+    let mut client = cluster.client();
+    renew(&mut client, &mut first, "14 s");
+    let second = acquire(&mut client);
+    cluster.stop(Stop::Immediate);
+    cluster.overwrite_in_place(&backup);
+    cluster.start_again();
+
+    let mut client = cluster.client();
+    let last = format!("'epoch'::timestamptz + {} * interval '1 microsecond'", first.until_us);
+    let renewal = format!("SELECT {} FROM worker_renew('p', {}, {last})", epoch_us("not_after"), first.token);
+    assert_eq!(value::<i64>(&mut client, &renewal), first.until_us, "the holder keeps what it was told, and no more");
+    let error = expect_error(&mut client, &renewal, "55000");
+    assert!(error.message().contains("before the history of this coordinator was interrupted"), "{}", error.message());
+    release(&mut client, &first);
+    let (third, fourth) = (acquire(&mut client), acquire(&mut client));
+    assert_apart(&[&first, &second, &third, &fourth]);
+    // Once a start: no holder ends the history again and again.
+    let since = "SELECT since::text FROM idgen.worker_history";
+    let since_before: String = value(&mut client, since);
+    let later = format!("SELECT worker_renew('p', {}, now() + interval '1 day')", third.token);
+    let error = expect_error(&mut client, &later, "55000");
+    assert!(error.message().contains("was renewed by another holder of its token"), "{}", error.message());
+    assert_eq!(value::<String>(&mut client, since), since_before);
+}
+
+/// A running coordinator, its first grant, and a cold backup with that.
+fn with_cold_backup() -> (Cluster, Grant, TempDir) {
     let cluster = builder().start_with_extension();
     define_pool(&cluster);
-    let mut first = acquire(&mut cluster.client());
+    let first = acquire(&mut cluster.client());
     cluster.stop(Stop::Fast);
     let backup = cluster.cold_backup();
     cluster.start_again();
+    (cluster, first, backup)
+}
+
+/// Restores a cold backup, which lacks a renewal and a grant.
+fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
+    let (cluster, mut first, backup) = with_cold_backup();
     let mut client = cluster.client();
     renew(&mut client, &mut first, "14 s");
     let second = acquire(&mut client);
