@@ -60,8 +60,7 @@ COMMENT ON FUNCTION idgen.reset_stats() IS 'sets the counters of all views to ze
 COMMENT ON TABLE idgen.segment IS
     'segments: one row for each tag, with the highest value that any server may have handed out';
 COMMENT ON COLUMN idgen.segment.tag IS 'name of the segment, 1 to 255 bytes';
-COMMENT ON COLUMN idgen.segment.max_id IS
-    'highest value that may have been handed out; it falls only when a stopping server gives unused values back';
+COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out';
 COMMENT ON COLUMN idgen.segment.step IS
     'number of values in the last range taken; adapts between min_step and max_step';
 COMMENT ON COLUMN idgen.segment.min_step IS 'lowest step';
@@ -92,8 +91,8 @@ COMMENT ON COLUMN idgen.segment_server.name IS 'name of the attached server: its
 COMMENT ON COLUMN idgen.segment_server.max_id IS 'highest value that the server has received';
 COMMENT ON COLUMN idgen.segment_server.history IS 'history of the coordinator at the last report: see idgen.segment.history';
 COMMENT ON COLUMN idgen.segment_server.reported_at IS 'time of the last report';
-COMMENT ON COLUMN idgen.segment_server.first_id IS 'first value of the newest grants, those that no other grant separates; NULL if none can be given back';
-COMMENT ON COLUMN idgen.segment_server.last_id IS 'last value of the newest grants';
+COMMENT ON COLUMN idgen.segment_server.first_id IS 'not in use; dumps of earlier versions have it';
+COMMENT ON COLUMN idgen.segment_server.last_id IS 'not in use; dumps of earlier versions have it';
 COMMENT ON FUNCTION idgen.segment_row() IS
     'trigger of idgen.segment: sets creation, version and transaction ids, and announces changes to all sessions';
 COMMENT ON TRIGGER segment_row ON idgen.segment IS
@@ -115,8 +114,6 @@ COMMENT ON FUNCTION segment_detach(text) IS 'ends the attachment of a segment to
 COMMENT ON FUNCTION segment_request(text, bigint, text, bigint, bigint) IS
     'at a coordinator: reports what an attached server has received, and grants it values';
 COMMENT ON FUNCTION segment_confirm() IS 'at a coordinator: waits until the synchronous standbys have all grants';
-COMMENT ON FUNCTION segment_return(text, bigint, bigint, bigint) IS
-    'at a coordinator: a server gives back unused values; true if they can be granted again';
 COMMENT ON FUNCTION segment_leave(text, bigint, bigint) IS 'at a coordinator: a server is no longer attached';
 COMMENT ON FUNCTION segment_resume(text, bigint) IS
     'at a coordinator: grants values again from above max_id on, although attached servers have not reported';

@@ -35,3 +35,9 @@ DROP FUNCTION lease_define(text, int, interval, interval, int, boolean);
 -- A server that has followed other WAL, and one that was restored without, end the history of a coordinator too.
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';
 COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place';
+-- A server that stops keeps its values: those that are left are a gap.
+DROP FUNCTION segment_return(text, bigint, bigint, bigint);
+UPDATE idgen.segment_server SET first_id = NULL, last_id = NULL WHERE first_id IS NOT NULL;
+COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out';
+COMMENT ON COLUMN idgen.segment_server.first_id IS 'not in use; dumps of earlier versions have it';
+COMMENT ON COLUMN idgen.segment_server.last_id IS 'not in use; dumps of earlier versions have it';

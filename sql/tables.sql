@@ -57,6 +57,7 @@ CREATE TABLE idgen.segment_server (
     max_id bigint NOT NULL,
     history text NOT NULL,
     reported_at timestamptz NOT NULL,
+    -- Not in use: a dump of an earlier version has these columns.
     first_id bigint,
     last_id bigint,
     PRIMARY KEY (tag, server)

@@ -55,3 +55,9 @@ fn lease_get_states(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, 
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { form_rows(fcinfo, lease::stats::all_states()) }
 }
+
+/// Of 0.14.0 to 0.14.1: a server that stopped gave values back. They are a gap.
+#[pg_extern(sql = false)]
+fn segment_return(_tag: Option<Text>, _server: Option<i64>, _first_id: Option<i64>, _last_id: Option<i64>) -> bool {
+    false
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    pub fn die(signal: c_int);
+    fn die(signal: c_int);
     /// PostgreSQL's handler of SIGHUP, likewise.
     fn SignalHandlerForConfigReload(signal: c_int);
 }
@@ -104,38 +104,5 @@ pub unsafe fn in_signal_handler(note: impl FnOnce()) {
         note();
         pg_sys::SetLatch(pg_sys::MyLatch);
         *libc::__errno_location() = errno;
-    }
-}
-
-/// Ends this process after some time, as PostgreSQL's handler of SIGTERM does. A signal handler may start it, but not make
-/// it. Its signal is one that workers do not use.
-pub struct TerminationTimer(libc::timer_t);
-
-// SAFETY: the number of a timer of this process, which the kernel looks up.
-unsafe impl Send for TerminationTimer {}
-// SAFETY: as above.
-unsafe impl Sync for TerminationTimer {}
-
-impl TerminationTimer {
-    /// `None` if the system has no room for it.
-    pub fn new() -> Option<Self> {
-        // SAFETY: in a background worker; a structure of numbers and null, and a pointer to a local that the call sets.
-        unsafe {
-            set_signal_handler(libc::SIGUSR2, Some(die));
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_SIGNAL;
-            event.sigev_signo = libc::SIGUSR2;
-            let mut timer = std::ptr::null_mut();
-            (libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) == 0).then_some(Self(timer))
-        }
-    }
-
-    /// Starts the timer. May be called in a signal handler. False if that failed.
-    pub fn start(&self, time: Duration) -> bool {
-        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        let once = libc::itimerspec { it_interval: none, it_value };
-        // SAFETY: a timer of this process, and a pointer to a local; null: the former time is not wanted.
-        unsafe { libc::timer_settime(self.0, 0, &once, std::ptr::null_mut()) == 0 }
     }
 }

@@ -23,7 +23,7 @@ static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenRefillMain");
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_refill(argument: pg_sys::Datum) {
-    if let Some(duty) = worker_process::begin(argument, false, None) {
+    if let Some(duty) = worker_process::begin(argument, false) {
         run(duty);
     }
 }

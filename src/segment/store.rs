@@ -219,15 +219,6 @@ pub fn share(creation: i64, max_id: i64, history: Option<&str>) {
     as_allocation(|| SEGMENT.write(&SHARE, &[creation.into(), max_id.into(), history.into()]));
 }
 
-static TAKE_BACK: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET max_id = $3 WHERE creation OPERATOR(pg_catalog.=) $1 AND max_id OPERATOR(pg_catalog.=) $2",
-);
-
-/// At a coordinator: values from above the new `max_id` up to the current one can be granted again.
-pub fn take_back(creation: i64, max_id: i64, new_max_id: i64) {
-    as_return(|| SEGMENT.write(&TAKE_BACK, &[creation.into(), max_id.into(), new_max_id.into()]));
-}
-
 /// A tag that is attached, or whose coordinator has to hear that it is not any more.
 #[derive(Clone, Debug)]
 pub struct AttachedTag {
@@ -286,45 +277,21 @@ pub struct Received<'a> {
     pub step: i64,
 }
 
-static GIVE_BACK: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET max_id = $4 WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 \
-     AND reserve IS NOT NULL AND max_id OPERATOR(pg_catalog.=) $3",
-);
-
-/// On an attached server: the coordinator has taken back the values above the new `max_id`. Does nothing if the row has
-/// changed: a tag that was detached has no value left.
-pub fn give_back(creation: i64, server: i64, max_id: i64, new_max_id: i64) {
-    as_return(|| SEGMENT.write(&GIVE_BACK, &[creation.into(), server.into(), max_id.into(), new_max_id.into()]));
-}
-
-/// The trigger announces no change of `max_id` then.
+/// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.
 fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
-    while_set(&IS_ALLOCATION, write)
-}
-
-/// As [`as_allocation`], and the trigger lets `max_id` fall.
-fn as_return<R>(write: impl FnOnce() -> R) -> R {
-    while_set(&IS_RETURN, || as_allocation(write))
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            IS_ALLOCATION.store(false, Relaxed);
+        }
+    }
+    IS_ALLOCATION.store(true, Relaxed);
+    let _end = End;
+    write()
 }
 
 /// True in [`as_allocation`].
 pub static IS_ALLOCATION: AtomicBool = AtomicBool::new(false);
-
-/// True in [`as_return`].
-pub static IS_RETURN: AtomicBool = AtomicBool::new(false);
-
-/// Also an error clears the flag: the session may go on, and write other rows.
-fn while_set<R>(flag: &AtomicBool, write: impl FnOnce() -> R) -> R {
-    struct Clear<'a>(&'a AtomicBool);
-    impl Drop for Clear<'_> {
-        fn drop(&mut self) {
-            self.0.store(false, Relaxed);
-        }
-    }
-    flag.store(true, Relaxed);
-    let _clear = Clear(flag);
-    write()
-}
 
 /// The columns that a definition sets.
 const SETTINGS: &str = "max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound";

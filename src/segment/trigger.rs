@@ -29,8 +29,8 @@ ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
     requires = [segment_row]
 );
 
-/// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it. `max_id` falls
-/// only where values were given back: else that raises 22023. A change of owner or grants keeps the version, so that the
+/// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it. A lower
+/// `max_id` raises 22023. A change of owner or grants keeps the version, so that the
 /// ring keeps its values.
 #[pg_extern(
     sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
@@ -100,7 +100,7 @@ fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
 
 fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<Tuple<'a>, TryFromDatumError> {
     let (max_id, new_max_id) = (number(old, "max_id")?, number(&new, "max_id")?);
-    if new_max_id < max_id && !store::IS_RETURN.load(Relaxed) {
+    if new_max_id < max_id {
         errors::lowered(&tag(old)?, max_id, new_max_id).raise();
     }
     new.set_by_name("creation", number(old, "creation")?)?;

@@ -3,7 +3,7 @@
 use super::demand::{wanted, with_demand};
 use super::refill;
 use super::state::{SEGMENTS, ring_state};
-use crate::pg::bgworker::{self, SignalHandler};
+use crate::pg::bgworker;
 use crate::pg::latch;
 use crate::pg::xact;
 use crate::shmem;
@@ -35,10 +35,10 @@ unsafe extern "C-unwind" fn on_cancel(signal: c_int) {
 static DUTY: Mutex<Option<Duty>> = Mutex::new(None);
 
 /// Registers this process and connects it. `None` if the database has such a worker already, or without preload. The
-/// main function of a worker calls this first. By default SIGTERM has PostgreSQL's own handler, which also ends the wait
-/// for a synchronous standby.
-pub fn begin(argument: pg_sys::Datum, is_attached: bool, on_terminate: Option<SignalHandler>) -> Option<Duty> {
-    bgworker::handle_signals(on_terminate, Some(on_cancel));
+/// main function of a worker calls this first. SIGTERM has PostgreSQL's own handler, which also ends the wait for a
+/// synchronous standby.
+pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
+    bgworker::handle_signals(None, Some(on_cancel));
     if !shmem::is_preloaded() {
         return None;
     }

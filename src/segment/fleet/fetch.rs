@@ -86,7 +86,7 @@ impl SupplyWorker {
 
 /// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not
 /// be recorded.
-pub fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
+fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
     let lock = || store::SEGMENT.find().map(|_| store::lock(creation));
     match refill::in_transaction(lock).map_err(Failure::Tag)? {
         Some(LockedRow::Found { definition, link, .. }) if link.is_attached() => Ok((definition, link)),

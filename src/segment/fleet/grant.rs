@@ -61,7 +61,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let (range, waits_for) = match shared.standing(history()) {
         Standing::Waits { unreported } => (None, Some(servers::names(&tag, unreported))),
         Standing::Grants if count == 0 => (None, None),
-        Standing::Grants => match shared.grant_to(server, count as u64, history()) {
+        Standing::Grants => match shared.grant(count as u64, history()) {
             Grant::Granted(range) => (Some(range), None),
             _ => segment::errors::exhausted(&tag, row.definition.upper_bound).raise(),
         },
@@ -83,30 +83,6 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
             ],
         )
     }
-}
-
-/// Called by an attached server that stops: gives back the values from `first_id` to `last_id`, which it has never used
-/// and never will. True if they are the last ones that were granted, to this server and under the current history: then
-/// `max_id` falls below them. Otherwise they are a gap. Call it once for the same values. Raises 22004 for NULL, 42704 if
-/// there is no such segment, 42501 without the privilege to draw from it, 55000 and 55P03 as
-/// `segment_request`, 25006 on a standby.
-#[pg_extern(
-    sql = "CREATE FUNCTION segment_return(tag text, server bigint, first_id bigint, last_id bigint) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
-fn segment_return(tag: Option<Text>, server: Option<i64>, first_id: Option<i64>, last_id: Option<i64>) -> bool {
-    let tag = args::required(tag.as_deref(), "tag");
-    let server = args::required(server, "server");
-    let (first_id, last_id) = (args::required(first_id, "first_id"), args::required(last_id, "last_id"));
-    let row = lock_shared(tag);
-    let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
-    let is_taken = shared.take_back(server, first_id, last_id, history());
-    if is_taken {
-        // A crash that undoes this leaves a gap.
-        servers::take_back(tag, shared.report_of(server).expect("it was granted these values"));
-        store::take_back(row.key.creation, row.definition.max_id, shared.allocation.max_id);
-    }
-    is_taken
 }
 
 /// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a

@@ -2,18 +2,15 @@
 //!
 //! At the coordinator, `grant` hands out ranges, and `servers` has what each attached server has received. On an attached
 //! server, `attach` links a tag, and the supply worker fetches ranges: `contact` keeps the connection, `request` has the
-//! calls, `fetch` makes one request, and `stock` measures the rings and says which request is due. When the server stops,
-//! `stop` lets the worker end its request, and `give_back` returns what is unused.
+//! calls, `fetch` makes one request, and `stock` measures the rings and says which request is due.
 
 pub mod attach;
 mod contact;
 pub mod errors;
 mod fetch;
-mod give_back;
 pub mod grant;
 pub mod launcher;
 mod request;
 pub mod servers;
 mod stock;
-mod stop;
 pub mod supply_worker;

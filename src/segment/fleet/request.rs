@@ -98,16 +98,6 @@ impl Coordinator {
         Ok(self.query(sql, &[tag, &server, name, &received, &count])?)
     }
 
-    /// Gives back values that no session has drawn. False if they are a gap. An answer that does not come leaves that open,
-    /// and asking again is no way to find out: by then, another server may have the values.
-    pub fn return_values(&mut self, tag: &str, server: i64, values: &ValueRun) -> Result<bool, Failure> {
-        let sql = |schema: &str| {
-            format!("SELECT {schema}.segment_return($1, $2::pg_catalog.int8, $3::pg_catalog.int8, $4::pg_catalog.int8)")
-        };
-        let [server, first, last] = [server, values.first, values.last()].map(|number| number.to_string());
-        Ok(text(&self.query(sql, &[tag, &server, &first, &last])?, 0).as_deref() == Some("t"))
-    }
-
     /// Ends the attachment of a tag. The last report counts.
     pub fn leave_tag(&mut self, caller: &Caller) -> Result<(), Failure> {
         let sql = |schema: &str| format!("SELECT {schema}.segment_leave($1, $2::pg_catalog.int8, $3::pg_catalog.int8)");

@@ -2,19 +2,18 @@
 
 use crate::pg::datum::Text;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
-use idgen_core::segment::fleet::{NewestGrant, ServerReport};
+use idgen_core::segment::fleet::ServerReport;
 use pgrx::spi::SpiHeapTupleData;
 
 /// One row for each tag and server. The SQL of 0.13 does not have the table.
 pub static SEGMENT_SERVER: ExtensionTable = ExtensionTable::new(c"segment_server");
 
 static ONE: Query = SEGMENT_SERVER.query(
-    "SELECT server, max_id, history, first_id, last_id FROM idgen.segment_server \
+    "SELECT server, max_id, history FROM idgen.segment_server \
      WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2",
 );
-static ALL: Query = SEGMENT_SERVER.query(
-    "SELECT server, max_id, history, first_id, last_id FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1",
-);
+static ALL: Query = SEGMENT_SERVER
+    .query("SELECT server, max_id, history FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1");
 
 /// The report of one server, if it is known. The caller has locked the row of the tag, without which no report changes.
 pub fn report(tag: &str, server: i64) -> Vec<ServerReport> {
@@ -27,8 +26,7 @@ pub fn reports(tag: &str) -> Vec<ServerReport> {
 }
 
 fn read(row: &SpiHeapTupleData) -> ServerReport {
-    let newest = optional(row, 4).zip(optional(row, 5)).map(|(first_id, last_id)| NewestGrant { first_id, last_id });
-    ServerReport { server: value(row, 1), max_id: value(row, 2), history: text(row, 3), newest }
+    ServerReport { server: value(row, 1), max_id: value(row, 2), history: text(row, 3) }
 }
 
 static NAMES: Query = SEGMENT_SERVER.query(
@@ -43,29 +41,16 @@ pub fn names(tag: &str, servers: Vec<i64>) -> String {
 }
 
 static WRITE: Query = SEGMENT_SERVER.query(
-    "INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at, first_id, last_id) \
-     VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp(), $6, $7) ON CONFLICT (tag, server) DO UPDATE \
-     SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at, \
-       first_id = excluded.first_id, last_id = excluded.last_id",
+    "INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
+     VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp()) ON CONFLICT (tag, server) DO UPDATE \
+     SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at",
 );
 
 /// Inserts or replaces a server's report.
 pub fn write(tag: &str, name: &str, report: &ServerReport) {
-    let ServerReport { server, max_id, history, newest } = report;
-    let (first_id, last_id) = newest.map(|newest| (newest.first_id, newest.last_id)).unzip();
-    let mut args = vec![tag.into(), (*server).into(), name.into(), (*max_id).into(), history.as_str().into()];
-    args.extend([first_id, last_id].map(Into::into));
+    let ServerReport { server, max_id, history } = report;
+    let args = [tag.into(), (*server).into(), name.into(), (*max_id).into(), history.as_str().into()];
     SEGMENT_SERVER.write(&WRITE, &args);
-}
-
-static TAKE_BACK: Query = SEGMENT_SERVER.query(
-    "UPDATE idgen.segment_server SET max_id = $3, first_id = NULL, last_id = NULL \
-     WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2",
-);
-
-/// A server has given back values, and has no others to give back.
-pub fn take_back(tag: &str, report: &ServerReport) {
-    SEGMENT_SERVER.write(&TAKE_BACK, &[tag.into(), report.server.into(), report.max_id.into()]);
 }
 
 static DELETE: Query = SEGMENT_SERVER
@@ -77,7 +62,7 @@ pub fn delete(tag: &str, server: i64) {
 }
 
 static KEEP: Query = SEGMENT_SERVER.query(
-    "UPDATE idgen.segment_server SET max_id = GREATEST(max_id, $2), first_id = NULL, last_id = NULL \
+    "UPDATE idgen.segment_server SET max_id = GREATEST(max_id, $2) \
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );
 

@@ -4,7 +4,6 @@
 use super::contact::Contact;
 use super::request::Failure;
 use super::stock::{self, Need, REPORT_EVERY, RingStock, Stock};
-use super::stop;
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker;
 use crate::pg::spi::{self, Query, value};
@@ -35,7 +34,7 @@ const CURRENT: Duration = Duration::from_secs(1);
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
-    if let Some(duty) = worker_process::begin(argument, true, Some(stop::handler())) {
+    if let Some(duty) = worker_process::begin(argument, true) {
         // A reload before the handler was installed would be missed.
         session::reload_configuration();
         SupplyWorker::new(duty).run();
@@ -85,9 +84,6 @@ impl SupplyWorker {
     fn run(mut self) {
         loop {
             check_for_interrupts!();
-            if stop::is_requested() {
-                return self.give_back();
-            }
             if session::is_reload_pending() {
                 session::reload_configuration();
                 self.contact.follow_settings();

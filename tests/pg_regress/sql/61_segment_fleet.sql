@@ -13,16 +13,6 @@ SELECT tag, server, name, max_id FROM idgen.segment_server ORDER BY server;
 -- A server that has received higher values than were granted here: values go on above them.
 SELECT first_id, count FROM segment_request('fleet', 3, 'three', 1000, 10);
 
--- Unused values that were granted last come back, once.
-SELECT segment_return('fleet', 3, 1006, 1010), segment_return('fleet', 3, 1006, 1010);
-SELECT segment_return('fleet', 1, 161, 165) AS are_not_the_last, segment_return('fleet', 9, 1, 1005) AS is_unknown;
-SELECT first_id, count FROM segment_request('fleet', 3, 'three', 1005, 5);
-SELECT segment_return(NULL, 3, 1006, 1010);
-SELECT segment_return('fleet', NULL, 1006, 1010);
-SELECT segment_return('fleet', 3, NULL, 1010);
-SELECT segment_return('fleet', 3, 1006, NULL);
-SELECT segment_return('nothing', 3, 1006, 1010);
-
 -- Another definition is another source.
 SELECT source AS before FROM segment_request('fleet', 1, 'one', 165, 0) \gset
 SELECT segment_alter('fleet', stride => 2, residue => 1);
@@ -90,7 +80,6 @@ SELECT segment_detach('fleet');
 SELECT segment_resume('fleet', 1);
 SELECT * FROM segment_request('fleet', 1, 'one', 0, 1);
 SELECT segment_leave('fleet', 1, 0);
-SELECT segment_return('fleet', 1, 1, 2);
 SELECT * FROM idgen.segment_server;
 RESET ROLE;
 SELECT segment_grant('fleet', 'regress_fleet');

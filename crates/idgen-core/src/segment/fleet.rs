@@ -9,9 +9,6 @@
 //! the operator has to resume the tag above its values. And the values that the coordinator's own sessions have drawn
 //! in the lost part are lost as those of a tag without a fleet.
 //!
-//! A server that stops gives back values that it has not used, if no later ones were granted: only then does `max_id`
-//! fall.
-//!
 //! A caller reads the rows of a tag under a lock, calls a decision, and writes back the rows that it changed. While the
 //! history is the tag's, the tag waits for no server and `max_id` covers all reports. Then the caller need not read the
 //! rows of other servers than the one that calls, except to resume.
@@ -38,15 +35,6 @@ pub struct ServerReport {
     pub max_id: i64,
     /// The coordinator's history at the time of the report.
     pub history: String,
-    /// `None` if nothing was granted under this history, or some of it was given back.
-    pub newest: Option<NewestGrant>,
-}
-
-/// The last values that a server was granted, by requests without any other grant between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewestGrant {
-    pub first_id: i64,
-    pub last_id: i64,
 }
 
 /// May the coordinator grant values of a tag?
@@ -104,48 +92,11 @@ impl SharedTag {
     pub fn report(&mut self, server: i64, received: i64, current: &str) -> ServerReport {
         let earlier = self.servers.iter().position(|report| report.server == server);
         let earlier = earlier.map(|index| self.servers.swap_remove(index));
-        let max_id = earlier.as_ref().map_or(received, |report| report.max_id.max(received));
-        // Another history may have granted the same values again.
-        let newest = earlier.filter(|report| report.history == current).and_then(|report| report.newest);
-        let report = ServerReport { server, max_id, history: current.to_owned(), newest };
+        let max_id = earlier.map_or(received, |report| report.max_id.max(received));
+        let report = ServerReport { server, max_id, history: current.to_owned() };
         self.servers.push(report.clone());
         self.settle(current);
         report
-    }
-
-    /// Grants up to `want` values, at least one, to a server that has just reported, and notes them in its row.
-    pub fn grant_to(&mut self, server: i64, want: u64, current: &str) -> Grant {
-        let before = self.allocation.max_id;
-        let grant = self.grant(want, current);
-        if let Grant::Granted(run) = &grant
-            && let Some(report) = self.servers.iter_mut().find(|report| report.server == server)
-        {
-            let continued = report.newest.filter(|newest| newest.last_id == before);
-            let first_id = continued.map_or(run.first, |newest| newest.first_id);
-            report.newest = Some(NewestGrant { first_id, last_id: run.last() });
-        }
-        grant
-    }
-
-    /// A server gives back values that it has never used, from `first_id` up to the last one that it was granted. False
-    /// if they are not the last ones that were granted at all, under the current history: then they stay unused.
-    /// Otherwise they can be granted again. The note of the grant goes, so that no value is taken back twice: by then it
-    /// may be another server's, and `max_id` may be the same again.
-    pub fn take_back(&mut self, server: i64, first_id: i64, last_id: i64, current: &str) -> bool {
-        let (history, max_id) = (self.history.as_deref(), self.allocation.max_id);
-        let Some(report) = self.servers.iter_mut().find(|report| report.server == server) else {
-            return false;
-        };
-        let is_current = history == Some(current) && report.history == current;
-        let is_granted = |newest: NewestGrant| newest.last_id == last_id && newest.first_id <= first_id;
-        if !is_current || max_id != last_id || first_id > last_id || !report.newest.is_some_and(is_granted) {
-            return false;
-        }
-        // Not to the value before: under another stride, there may be others between the two.
-        self.allocation.max_id = first_id - 1;
-        report.max_id = report.max_id.min(first_id - 1);
-        report.newest = None;
-        true
     }
 
     /// Grants up to `want` values, at least one. Raises `max_id` to the last of them.

@@ -237,16 +237,14 @@ impl Ring {
         self.request_at.store(request_at, Ordering::Relaxed);
     }
 
-    /// Ends the tenancy and discards the values that are left. Returns those of the range that was installed last: no draw
-    /// has got one of them, or will. For the exclusive holder of the table's lock.
-    pub(super) fn end(&self, handle: RingHandle) -> Option<ValueRun> {
+    /// Ends the tenancy and discards the values that are left. For the exclusive holder of the table's lock.
+    pub(super) fn end(&self, handle: RingHandle) {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);
         let end = self.last_range().end.load(Ordering::Relaxed).max(self.position.load(Ordering::Relaxed));
         // Past every range, and moved even if every value is used. Release, for rule 2: a load that sees this position
-        // sees the number above. The swap tells the last position that a draw has moved to: one that loaded it fails.
-        let position = self.position.swap(end + 1, Ordering::AcqRel);
+        // sees the number above.
+        self.position.store(end + 1, Ordering::Release);
         self.request_at.store(REQUESTED, Ordering::Relaxed);
-        self.last_range().rest(position, handle.stride).map(|rest| rest.run(handle.stride))
     }
 
     /// Begins the next tenancy, with nothing to draw. For the exclusive holder of the table's lock, on a ring without a

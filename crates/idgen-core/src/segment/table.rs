@@ -2,7 +2,7 @@
 //!
 //! The table is protected by one lock. Drawing does not take it.
 
-use super::{Ring, RingHandle, ValueRun};
+use super::{Ring, RingHandle};
 use crate::tenancy::Attachment;
 
 /// A tag in any database. The creation number is random: a tag that was dropped and created again is another one.
@@ -88,13 +88,6 @@ impl RingTable<'_> {
         if let Some(tenant) = self.tenants[index].take() {
             self.rings[index].end(tenant.handle);
         }
-    }
-
-    /// Ends this tenancy of a ring, unless it has ended. Returns the values of its newest range that no session has drawn,
-    /// and none can draw any more. Those of earlier ranges are discarded.
-    pub fn take_unused(&mut self, index: usize, handle: RingHandle) -> Option<ValueRun> {
-        self.tenants[index].take_if(|tenant| tenant.handle == handle)?;
-        self.rings[index].end(handle)
     }
 
     /// The ring for a tag that has none.

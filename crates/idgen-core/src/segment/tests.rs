@@ -174,21 +174,6 @@ fn full_table_evicts_a_tag_that_is_gone_or_else_the_one_refilled_longest_ago() {
 }
 
 #[test]
-fn unused_values_are_taken_once_and_only_from_the_same_tenancy() {
-    let mut rings = Rings::new(1);
-    let old = rings.table().attach(key(1), 1, 1, 0, &[]);
-    rings.rings[0].install(old.handle, 1, 10, None);
-    assert!(matches!(rings.rings[0].draw(old.handle, 4), Ok(Draw::Drawn { .. })));
-    assert_eq!(rings.table().take_unused(0, old.handle), Some(ValueRun { first: 5, count: 6, stride: 1 }));
-    assert_eq!(rings.rings[0].draw(old.handle, 1), Err(Ended));
-    assert_eq!(rings.table().take_unused(0, old.handle), None);
-    let new = rings.table().attach(key(1), 1, 1, 0, &[]);
-    rings.rings[0].install(new.handle, 11, 10, None);
-    assert_eq!(rings.table().take_unused(0, old.handle), None);
-    assert!(matches!(rings.rings[0].draw(new.handle, 1), Ok(Draw::Drawn { .. })), "the tenancy goes on");
-}
-
-#[test]
 fn evicted_tag_returns_with_an_empty_ring() {
     let mut rings = Rings::new(1);
     let first = rings.table().attach(key(1), 1, 1, 0, &[]);

@@ -207,33 +207,6 @@ fn draws_against_eviction() {
     });
 }
 
-/// G1: a draw during the end takes values that are not given back, or none.
-#[test]
-fn draws_against_giving_back() {
-    loom::model(|| {
-        let server = Server::new();
-        let handle = server.attach(KEY, 1);
-        server.install(handle, 1, 1, None);
-        server.install(handle, 11, 2, None);
-        let draws = move |server: &Server| {
-            let all =
-                [1, 1].map(|want| server.draw(handle, want).map_or_else(|Ended| Vec::new(), |(values, _)| values));
-            all.concat()
-        };
-        let other = spawn(&server, draws);
-        let given_back = server.table.lock().unwrap().take_unused(0, handle).expect("three values, and two draws");
-        assert_eq!(server.draw(handle, 1), Err(Ended));
-        let drawn = other.join().unwrap();
-        let expected: &[&[i64]] = if given_back.first == 11 { &[&[], &[1]] } else { &[&[1, 11]] };
-        assert!(expected.contains(&drawn.as_slice()), "{drawn:?} were drawn, {given_back:?} given back");
-        assert_eq!(given_back.last(), 12);
-        // The next tenancy begins with these values.
-        let again = server.attach(KEY, 1);
-        server.install(again, given_back.first, given_back.count, None);
-        assert_exactly(&server, again, Vec::new(), &[11, 12][2 - given_back.count as usize..]);
-    });
-}
-
 #[test]
 fn one_draw_requests_the_refill() {
     loom::model(|| {

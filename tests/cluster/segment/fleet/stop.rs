@@ -1,5 +1,4 @@
-//! Clean stops of attached servers: values that were not drawn go back to the coordinator, if they are the last ones that
-//! it has granted.
+//! Stops of attached servers: the stock is a gap, and nothing delays the stop.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use idgen_testkit::{Cluster, Proxy, Stop};
 use super::{attached, coordinator, draw, request_at_least};
 use crate::max_id;
 
-/// A stop waits at most 5 seconds for the supply worker. The rest is for a busy machine.
+/// For a busy machine.
 const LONGEST_STOP: Duration = Duration::from_secs(15);
 
 const SUPPLY: &str = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
@@ -41,110 +40,30 @@ fn stop(server: &Cluster, how: Stop) {
 }
 
 #[test]
-fn clean_stop_of_the_only_server_leaves_no_gap_smoke() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = stocked(&coordinator.conninfo());
-    let mut seen = Vec::new();
-    for how in [Stop::Fast, Stop::Smart, Stop::Fast] {
-        seen.extend(draw(&server, 10));
-        stop(&server, how);
-        assert_eq!(row(&coordinator), last(&seen));
-        server.start_again();
-        assert_eq!(row(&server), last(&seen));
-    }
-    // From several requests in a row.
-    seen.extend(draw(&server, 2500));
-    stop(&server, Stop::Fast);
-    server.start_again();
-    seen.extend(draw(&server, 10));
-    assert_eq!(seen, (2..=2541).collect::<Vec<_>>());
-    assert!(!server.log().contains("could not give back"), "{}", server.log());
-}
-
-#[test]
-fn clean_stop_leaves_no_gap_with_a_stride() {
-    let coordinator = coordinator(Cluster::builder());
-    coordinator.execute("SELECT segment_alter('t', stride => 10, residue => 7)");
-    let server = stocked(&coordinator.conninfo());
-    let mut seen = Vec::new();
-    for _ in 0..2 {
-        seen.extend(draw(&server, 5));
-        server.restart();
-    }
-    seen.extend(draw(&server, 1));
-    assert_eq!(seen, (1..12).map(|turn| 7 + turn * 10).collect::<Vec<_>>());
-}
-
-#[test]
-fn clean_stop_gives_back_nothing_where_nothing_is_unused() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "2 seconds");
-    // The ring was never filled.
-    server.restart();
-    server.execute("SELECT segment_alter('t', min_step => 1, max_step => 1)");
-    let drawn = draw(&server, 20);
-    // Each value was requested alone, and drawn.
-    server.restart();
-    assert_eq!(row(&server), 20);
-    assert_eq!([drawn, draw(&server, 1)].concat(), (1..=21).collect::<Vec<_>>());
-    assert!(!server.log().contains("could not give back"), "{}", server.log());
-}
-
-#[test]
-fn values_before_those_of_another_server_are_a_gap() {
+fn clean_stop_of_a_server_leaves_its_stock_as_a_gap_smoke() {
     let coordinator = coordinator(Cluster::builder());
     let servers = [0, 1].map(|_| stocked(&coordinator.conninfo()));
-    let mut seen = draw(&servers[0], 10);
-    let earlier = row(&servers[0]);
-    seen.extend(draw(&servers[1], 10));
-    let highest = last(&seen);
-    let granted = row(&coordinator);
-    stop(&servers[0], Stop::Fast);
-    assert_eq!(row(&coordinator), granted, "the other server has the last values");
-    stop(&servers[1], Stop::Fast);
-    assert_eq!(row(&coordinator), highest);
-    servers.iter().for_each(Cluster::start_again);
-    assert_eq!([row(&servers[0]), row(&servers[1])], [earlier, highest]);
-    let next = draw(&servers[0], 10);
-    assert_eq!(next, (highest + 1..=highest + 10).collect::<Vec<_>>());
-    seen.extend(next);
-    seen.extend(draw(&servers[1], 10));
+    let mut seen = Vec::new();
+    for how in [Stop::Fast, Stop::Smart] {
+        seen.extend(servers.iter().flat_map(|server| draw(server, 10)));
+        // The one with the last values is first.
+        let mut granted = row(&coordinator);
+        for server in servers.iter().rev() {
+            let received = row(server);
+            stop(server, how);
+            server.start_again();
+            assert_eq!((row(server), row(&coordinator)), (received, granted), "{how:?}");
+            let next = draw(server, 10);
+            assert_eq!(next[0], granted + 1, "the gap is the stock");
+            granted = row(&coordinator);
+            seen.extend(next);
+        }
+    }
     assert_distinct(seen);
 }
 
 #[test]
-fn values_before_those_of_the_coordinator_are_a_gap() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = stocked(&coordinator.conninfo());
-    let mut seen = draw(&server, 10);
-    let received = row(&server);
-    let own = draw(&coordinator, 10);
-    assert_eq!(own[0], received + 1);
-    seen.extend(own);
-    server.restart();
-    assert_eq!(row(&server), received);
-    seen.extend(draw(&server, 10));
-    assert_increasing(&seen);
-}
-
-#[test]
-fn values_are_a_gap_if_the_coordinator_is_away_at_the_stop() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = stocked(&coordinator.conninfo());
-    let mut seen = draw(&server, 10);
-    let received = row(&server);
-    coordinator.stop(Stop::Immediate);
-    stop(&server, Stop::Fast);
-    assert!(server.log().contains("could not give back the unused values of segment \"t\""), "{}", server.log());
-    coordinator.start_again();
-    server.start_again();
-    seen.extend(draw(&server, 10));
-    assert_eq!(seen[10], received + 1);
-    assert_increasing(&seen);
-}
-
-#[test]
-fn silent_coordinator_delays_a_stop_for_seconds_only() {
+fn silent_coordinator_does_not_delay_a_stop() {
     let coordinator = coordinator(Cluster::builder());
     let proxy = Proxy::on_socket(&coordinator);
     let server = stocked(&proxy.conninfo());
@@ -154,15 +73,14 @@ fn silent_coordinator_delays_a_stop_for_seconds_only() {
     stop(&server, Stop::Fast);
     proxy.resume_forwarding();
     server.start_again();
-    // The values are back, or a gap: the request may have arrived.
     seen.extend(draw(&server, 10));
-    assert!([seen[9] + 1, received + 1].contains(&seen[10]), "{seen:?}");
+    assert_eq!(seen[10], received + 1, "the gap is the stock");
     assert_increasing(&seen);
 }
 
-/// The stop waits for the request that is running, but not for a standby that never comes.
+/// The request that is running waits for a standby that never comes.
 #[test]
-fn missing_standby_delays_a_stop_for_seconds_only() {
+fn missing_standby_does_not_delay_a_stop() {
     let coordinator = coordinator(Cluster::builder());
     let server = stocked(&coordinator.conninfo());
     let mut seen = draw(&server, 10);
@@ -184,7 +102,7 @@ fn missing_standby_delays_a_stop_for_seconds_only() {
 }
 
 #[test]
-fn worker_that_is_terminated_alone_ends_at_once_and_gives_back_nothing() {
+fn worker_that_is_terminated_ends_at_once_and_keeps_the_stock() {
     let coordinator = coordinator(Cluster::builder());
     let proxy = Proxy::on_socket(&coordinator);
     let server = stocked(&proxy.conninfo());

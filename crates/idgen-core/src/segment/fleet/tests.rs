@@ -47,7 +47,7 @@ fn tag_without_servers_grants_under_any_history() {
 #[test]
 fn first_report_gives_the_tag_the_current_history() {
     let mut tag = tag();
-    assert_eq!(tag.report(1, 10, "a"), ServerReport { server: 1, max_id: 10, history: "a".to_owned(), newest: None });
+    assert_eq!(tag.report(1, 10, "a"), ServerReport { server: 1, max_id: 10, history: "a".to_owned() });
     assert_eq!(tag.history.as_deref(), Some("a"));
     assert_eq!(tag.grant(2, "a"), run(11, 2));
 }
@@ -132,83 +132,4 @@ fn exhausted_tag_grants_what_is_left_and_then_nothing() {
     assert_eq!(tag.grant(9999, "a"), run(101, 900));
     assert_eq!(tag.grant(1, "a"), Grant::Exhausted);
     assert_eq!(tag.grant(1, "b"), Grant::Waits { unreported: vec![1, 2] });
-}
-
-/// Servers 1 and 2 are granted 101 to 110 and 111 to 120, each by two requests in a row.
-fn granted() -> SharedTag {
-    let mut tag = fleet();
-    for server in [1, 1, 2, 2] {
-        assert!(matches!(tag.grant_to(server, 5, "a"), Grant::Granted(_)));
-    }
-    tag
-}
-
-#[test]
-fn values_granted_last_are_taken_back() {
-    let mut tag = granted();
-    assert!(!tag.take_back(1, 106, 110, "a"), "others were granted since");
-    assert!(tag.take_back(2, 114, 120, "a"), "from both requests");
-    assert_eq!(tag.grant(1, "a"), run(114, 1));
-    let mut tag = granted();
-    assert!(tag.take_back(2, 111, 120, "a"));
-    assert!(tag.take_back(1, 110, 110, "a"), "the last ones now");
-    assert_eq!(tag.grant_to(2, 5, "a"), run(110, 5));
-}
-
-#[test]
-fn server_that_gives_back_has_not_received_these_values() {
-    let mut tag = granted();
-    tag.report(2, 120, "a");
-    assert!(tag.take_back(2, 114, 120, "a"));
-    assert_eq!(tag.servers.iter().find(|report| report.server == 2).map(|report| report.max_id), Some(113));
-    // Its report was lost, or a crash has undone what it recorded: a gap.
-    tag.report(2, 120, "a");
-    assert_eq!(tag.grant(1, "a"), run(121, 1));
-}
-
-#[test]
-fn only_what_the_server_itself_was_granted_is_taken_back() {
-    for (server, first_id, last_id) in
-        [(1, 114, 120), (2, 110, 120), (2, 121, 120), (2, 114, 119), (2, 114, 121), (3, 114, 120)]
-    {
-        let mut tag = granted();
-        assert!(!tag.take_back(server, first_id, last_id, "a"), "{server} {first_id} {last_id}");
-        assert_eq!(tag, granted());
-    }
-}
-
-#[test]
-fn values_are_taken_back_once() {
-    let mut tag = granted();
-    assert!(tag.take_back(2, 114, 120, "a"));
-    assert!(!tag.take_back(2, 114, 120, "a"));
-    // By another server, up to the same value again.
-    tag.grant_to(1, 7, "a");
-    tag.report(2, 120, "a");
-    assert_eq!(tag.allocation.max_id, 120);
-    assert!(!tag.take_back(2, 114, 120, "a"));
-}
-
-#[test]
-fn values_of_another_history_are_not_taken_back() {
-    let mut tag = granted();
-    assert!(!tag.take_back(2, 114, 120, "b"));
-    tag.report(1, 110, "b");
-    assert!(!tag.take_back(2, 114, 120, "b"));
-    tag.report(2, 120, "b");
-    assert_eq!(tag.standing("b"), Standing::Grants);
-    assert!(!tag.take_back(2, 114, 120, "b"));
-    let mut tag = granted();
-    tag.resume(120, "b");
-    assert!(!tag.take_back(2, 114, 120, "b"), "it has not reported");
-}
-
-#[test]
-fn values_between_two_strides_are_not_granted_again() {
-    let mut tag = fleet();
-    (tag.allocation.stride, tag.allocation.residue) = (10, 7);
-    assert_eq!(tag.grant_to(1, 2, "a"), Grant::Granted(ValueRun { first: 107, count: 2, stride: 10 }));
-    assert!(tag.take_back(1, 107, 117, "a"));
-    (tag.allocation.stride, tag.allocation.residue) = (1, 0);
-    assert_eq!(tag.grant(1, "a"), run(107, 1), "100 was granted before, and 101 may have been");
 }

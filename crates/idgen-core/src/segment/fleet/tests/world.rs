@@ -10,10 +10,6 @@ struct Server {
     runs: Vec<ValueRun>,
     /// Granted, and not yet received.
     on_the_way: Option<ValueRun>,
-    /// What its ring received last, without a gap.
-    stock: Option<ValueRun>,
-    /// The first and the last value that it gave back last, before it has asked for others.
-    given_back: Option<(i64, i64)>,
     has_left: bool,
     /// The state of the coordinator that has its row first; `None` if that was lost.
     known_since: Option<usize>,
@@ -39,8 +35,6 @@ enum Step {
     DrawOwn { want: u64 },
     FallBack { states: usize },
     Leave { server: usize },
-    Stop { server: usize, drawn: u64, answer_is_lost: bool },
-    GiveBackAgain { server: usize },
     Resume { above: i64 },
     Recreate,
 }
@@ -56,9 +50,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..20u64).prop_map(|want| Step::DrawOwn { want }),
         2 => (0..15usize).prop_map(|states| Step::FallBack { states }),
         1 => server().prop_map(|server| Step::Leave { server }),
-        5 => (server(), 0..20u64, prop::bool::weighted(0.3))
-            .prop_map(|(server, drawn, answer_is_lost)| Step::Stop { server, drawn, answer_is_lost }),
-        3 => server().prop_map(|server| Step::GiveBackAgain { server }),
         1 => (0..5i64).prop_map(|above| Step::Resume { above }),
         1 => Just(Step::Recreate),
     ]
@@ -94,11 +85,8 @@ impl World {
             Step::Request { server, want, answer_is_lost } => {
                 let Some(server) = self.attached(server) else { return };
                 self.report(server);
-                self.servers[server].given_back = None;
                 let history = self.history();
-                if let Grant::Granted(run) =
-                    self.with_rows_of(server, |tag| tag.grant_to(server as i64, want, &history))
-                {
+                if let Grant::Granted(run) = self.with_rows_of(server, |tag| tag.grant(want, &history)) {
                     self.servers[server].on_the_way = Some(run).filter(|_| !answer_is_lost);
                 }
                 self.commit();
@@ -122,42 +110,9 @@ impl World {
                     self.commit();
                 }
             }
-            Step::Stop { server, drawn, answer_is_lost } => {
-                let Some(server) = self.attached(server) else { return };
-                self.stop(server, drawn, answer_is_lost);
-            }
-            Step::GiveBackAgain { server } => {
-                let Some(server) = self.attached(server) else { return };
-                if let Some((first_id, last_id)) = self.servers[server].given_back {
-                    self.give_back(server, first_id, last_id);
-                }
-            }
             Step::Resume { above } => self.resume(above),
             Step::Recreate => self.recreate(),
         }
-    }
-
-    /// A server that has drawn so many values of its stock stops, and starts again without a stock.
-    fn stop(&mut self, server: usize, drawn: u64, answer_is_lost: bool) {
-        self.receive(server);
-        let Some(stock) = self.servers[server].stock.take().filter(|stock| stock.count > drawn) else { return };
-        let unused = ValueRun { first: stock.first + drawn as i64 * stock.stride, count: stock.count - drawn, ..stock };
-        let (first_id, last_id) = (unused.first, unused.last());
-        self.servers[server].given_back = Some((first_id, last_id));
-        if self.give_back(server, first_id, last_id) {
-            let server = &mut self.servers[server];
-            server.received = if answer_is_lost { server.received } else { first_id - 1 };
-            server.runs.retain(|run| run.first < first_id);
-            let last = server.runs.last_mut().filter(|run| run.last() >= first_id);
-            last.into_iter().for_each(|run| run.count = (first_id - run.first) as u64 / run.stride as u64);
-        }
-    }
-
-    fn give_back(&mut self, server: usize, first_id: i64, last_id: i64) -> bool {
-        let history = self.history();
-        let is_taken = self.with_rows_of(server, |tag| tag.take_back(server as i64, first_id, last_id, &history));
-        self.commit();
-        is_taken
     }
 
     /// Decides as a caller that reads the rows of other servers only if the tag may wait for them.
@@ -177,10 +132,6 @@ impl World {
             let server = &mut self.servers[server];
             server.received = run.last();
             server.runs.push(run);
-            match &mut server.stock {
-                Some(stock) if stock.last() + stock.stride == run.first => stock.count += run.count,
-                stock => *stock = Some(run),
-            }
         }
     }
 
@@ -224,7 +175,7 @@ impl World {
             return;
         }
         for report in &mut self.tag.servers {
-            (report.max_id, report.newest) = (report.max_id.max(last), None);
+            report.max_id = report.max_id.max(last);
         }
         self.tag.history = Some(String::new());
         self.commit();
