@@ -84,6 +84,7 @@ COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coord
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';
 COMMENT ON COLUMN idgen.segment.received IS 'highest value of the coordinator when the segment was detached; NULL once the coordinator knows it';
+COMMENT ON COLUMN idgen.segment.servers IS 'at a coordinator: roles besides the owner that may request and report for attached servers; - is PUBLIC';
 COMMENT ON TABLE idgen.segment_server IS 'at a coordinator: servers that are attached to its segments';
 COMMENT ON COLUMN idgen.segment_server.tag IS 'segment that the server draws from';
 COMMENT ON COLUMN idgen.segment_server.server IS 'number of the attached server';
@@ -106,8 +107,9 @@ COMMENT ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interva
 COMMENT ON FUNCTION segment_alter(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint, text) IS
     'alters a segment: NULL keeps a setting; max_id cannot be lowered';
 COMMENT ON FUNCTION segment_drop(text) IS 'drops a segment';
-COMMENT ON FUNCTION segment_grant(text, text) IS 'lets a role, or public, draw from a segment';
-COMMENT ON FUNCTION segment_revoke(text, text) IS 'revokes what segment_grant granted';
+COMMENT ON FUNCTION segment_grant(text, text, boolean) IS
+    'lets a role, or public, draw from a segment; as a server, request and report for attached servers';
+COMMENT ON FUNCTION segment_revoke(text, text, boolean) IS 'revokes what segment_grant granted';
 COMMENT ON FUNCTION segment_attach(text, interval) IS
     'lets a segment draw from that of the same name at the coordinator, with values for the reserve fetched ahead';
 COMMENT ON FUNCTION segment_detach(text) IS 'ends the attachment of a segment to the coordinator';

@@ -41,3 +41,51 @@ UPDATE idgen.segment_server SET first_id = NULL, last_id = NULL WHERE first_id I
 COMMENT ON COLUMN idgen.segment.max_id IS 'highest value that may have been handed out';
 COMMENT ON COLUMN idgen.segment_server.first_id IS 'not in use; dumps of earlier versions have it';
 COMMENT ON COLUMN idgen.segment_server.last_id IS 'not in use; dumps of earlier versions have it';
+
+-- A role that may draw no longer acts as a server by that. Fleets go on: roles that may draw from a segment with attached
+-- servers keep both.
+ALTER TABLE idgen.segment ADD COLUMN servers regrole[] NOT NULL DEFAULT '{}';
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
+    SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
+           ARRAY(SELECT granted.role FROM pg_catalog.unnest(drawers) WITH ORDINALITY AS granted (role, place)
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                 ORDER BY granted.place),
+           creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received,
+           ARRAY(SELECT granted.role FROM pg_catalog.unnest(servers) WITH ORDINALITY AS granted (role, place)
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                 ORDER BY granted.place)
+    FROM idgen.segment$condition$);
+COMMENT ON COLUMN idgen.segment.servers IS 'at a coordinator: roles besides the owner that may request and report for attached servers; - is PUBLIC';
+DROP FUNCTION segment_grant(text, text);
+DROP FUNCTION segment_revoke(text, text);
+CREATE FUNCTION segment_grant(tag text, role text, server boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'segment_grant_kind_wrapper';
+CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'segment_revoke_kind_wrapper';
+COMMENT ON FUNCTION segment_grant(text, text, boolean) IS
+    'lets a role, or public, draw from a segment; as a server, request and report for attached servers';
+COMMENT ON FUNCTION segment_revoke(text, text, boolean) IS 'revokes what segment_grant granted';
+DO LANGUAGE plpgsql $update$
+DECLARE
+    kept record;
+BEGIN
+    FOR kept IN
+        UPDATE idgen.segment SET servers = drawers
+        WHERE drawers::oid[] OPERATOR(pg_catalog.<>) '{}'::oid[]
+          AND EXISTS (SELECT FROM idgen.segment_server AS attached WHERE attached.tag OPERATOR(pg_catalog.=) segment.tag)
+        RETURNING tag, ARRAY(SELECT CASE WHEN role::oid OPERATOR(pg_catalog.=) 0::oid THEN 'public' ELSE role::text END
+                             FROM pg_catalog.unnest(drawers) AS granted (role)) AS roles
+    LOOP
+        -- No notice: a script of an extension shows none.
+        RAISE WARNING 'roles that may act as servers of segment "%": %', kept.tag, pg_catalog.array_to_string(kept.roles, ', ')
+            USING HINT = pg_catalog.format('For each role that no server connects as, run SELECT segment_revoke(%L, role, server => true);',
+                                           kept.tag);
+    END LOOP;
+END
+$update$;

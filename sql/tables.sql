@@ -27,6 +27,7 @@ CREATE TABLE idgen.segment (
     source text,
     history text,
     received bigint,
+    servers regrole[] NOT NULL DEFAULT '{}',
     CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
     CHECK (residue OPERATOR(pg_catalog.<) stride),
     CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound),
@@ -45,7 +46,12 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
                                WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
-           creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received
+           creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received,
+           ARRAY(SELECT granted.role FROM pg_catalog.unnest(servers) WITH ORDINALITY AS granted (role, place)
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                    OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                 ORDER BY granted.place)
     FROM idgen.segment$condition$);
 
 -- At a coordinator: the servers that are attached to a tag. They outlive it: a tag that is created again must not repeat their

@@ -5,6 +5,7 @@
 use crate::args;
 use crate::lease::NewColumns;
 use crate::pg::datum::{Composite, Text, form_rows};
+use crate::segment::define::set_grantee;
 use crate::{lease, worker};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -60,4 +61,16 @@ fn lease_get_states(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, 
 #[pg_extern(sql = false)]
 fn segment_return(_tag: Option<Text>, _server: Option<i64>, _first_id: Option<i64>, _last_id: Option<i64>) -> bool {
     false
+}
+
+/// Of 0.4 to 0.14.1: roles that may draw may also act as servers.
+#[pg_extern(sql = false)]
+fn segment_grant(tag: Option<Text>, role: Option<Text>) {
+    set_grantee(tag, role, Some(false), true);
+}
+
+/// As [`segment_grant`].
+#[pg_extern(sql = false)]
+fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
+    set_grantee(tag, role, Some(false), false);
 }

@@ -127,25 +127,26 @@ fn segment_drop(tag: Option<Text>) {
     store::delete(tag);
 }
 
-/// Lets a role draw, or `public`. Raises 42704 if there is no such segment or role, 42501 unless the caller is a member
-/// of the owner, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION segment_grant(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn segment_grant(tag: Option<Text>, role: Option<Text>) {
-    set_drawer(tag, role, true);
+/// Lets a role draw, or `public`. As a `server`, lets it request and report for attached servers instead. Raises 42704 if
+/// there is no such segment or role, 42501 unless the caller is a member of the owner, 22004 for NULL.
+#[pg_extern(sql = "CREATE FUNCTION segment_grant(tag text, role text, server boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn segment_grant_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool>) {
+    set_grantee(tag, role, server, true);
 }
 
 /// Revokes what `segment_grant` granted, from the next statement of each session on. Errors as `segment_grant`.
-#[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
-fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
-    set_drawer(tag, role, false);
+#[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false) RETURNS void \
+           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+fn segment_revoke_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool>) {
+    set_grantee(tag, role, server, false);
 }
 
-fn set_drawer(tag: Option<Text>, role: Option<Text>, may_draw: bool) {
+pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, is_granted: bool) {
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
+    let grantees = if args::required(server, "server") { &store::SERVERS } else { &store::DRAWERS };
     lock_owned(tag);
-    store::OWNERS.set_grantee(tag, grants::grantee(role), may_draw);
+    grantees.set_grantee(tag, grants::grantee(role), is_granted);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.
@@ -153,9 +154,9 @@ pub fn lock_owned(tag: &str) -> TagRow {
     lock_if(tag, |row| if row.may_alter { Ok(()) } else { Err(errors::not_owner(tag)) })
 }
 
-/// Locks the row of a tag that the current user may draw from, and returns it.
-pub fn lock_drawn(tag: &str) -> TagRow {
-    lock_if(tag, |row| if row.may_draw { Ok(()) } else { Err(errors::may_not_draw(tag, &spi::user_name())) })
+/// Locks the row of a tag for which the current user may act as a server, and returns it.
+pub fn lock_served(tag: &str) -> TagRow {
+    lock_if(tag, |row| if row.may_serve { Ok(()) } else { Err(fleet::errors::may_not_serve(tag, &spi::user_name())) })
 }
 
 /// Locks the row of a tag, and returns it. A role without the privilege neither waits for the lock nor holds it.

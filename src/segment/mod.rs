@@ -12,7 +12,7 @@ use idgen_core::segment::tag::MAX_STEP;
 use pgrx::prelude::*;
 
 mod attach;
-mod define;
+pub mod define;
 mod demand;
 mod draw;
 mod errors;
@@ -104,7 +104,12 @@ pub fn init() {
     coordinator::follow(fleet::launcher::start);
     process_utility::follow_owners_of(process_utility::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
-        reassign: |owners, heir| store::OWNERS.reassign(owners, heir),
-        drop: |owners| store::OWNERS.drop_owned(owners),
+        reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
+        drop: |owners| {
+            store::DRAWERS.drop_owned(owners);
+            if store::has_servers() {
+                store::SERVERS.drop_owned(owners);
+            }
+        },
     });
 }

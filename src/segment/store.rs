@@ -17,14 +17,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
 
 /// The grantees may draw.
-pub static OWNERS: GrantedTable = GrantedTable::new::<Columns>(&SEGMENT);
+pub static DRAWERS: GrantedTable = GrantedTable::new::<Drawers>(&SEGMENT);
 
-struct Columns;
+/// At a coordinator: the grantees may request and report for attached servers.
+pub static SERVERS: GrantedTable = GrantedTable::new::<Servers>(&SEGMENT);
 
-impl GrantedColumns for Columns {
+struct Drawers;
+
+impl GrantedColumns for Drawers {
     const TABLE: &str = "idgen.segment";
     const KEY: &str = "tag";
     const GRANTEES: &str = "drawers";
+}
+
+struct Servers;
+
+impl GrantedColumns for Servers {
+    const TABLE: &str = Drawers::TABLE;
+    const KEY: &str = Drawers::KEY;
+    const GRANTEES: &str = "servers";
 }
 
 /// The row of a tag, and what the current user may do with it.
@@ -37,6 +48,8 @@ pub struct TagRow {
     /// Changed by the running transaction: other sessions see the old row.
     pub changed_here: bool,
     pub may_draw: bool,
+    /// At a coordinator, for attached servers.
+    pub may_serve: bool,
     pub may_alter: bool,
     pub definition: TagDefinition,
     pub link: Link,
@@ -116,33 +129,63 @@ pub fn has_links() -> bool {
     SEGMENT.has_column(c"server")
 }
 
-static FIND: Query = Query::new(&SEGMENT, || by_tag(true, ""));
-static LOCK: Query = Query::new(&SEGMENT, || by_tag(true, "FOR NO KEY UPDATE"));
-static FIND_FROM_0_13: Query = Query::new(&SEGMENT, || by_tag(false, ""));
-static LOCK_FROM_0_13: Query = Query::new(&SEGMENT, || by_tag(false, "FOR NO KEY UPDATE"));
+/// False with the SQL of 0.14.0 and 0.14.1, where roles that may draw may also act as servers.
+pub fn has_servers() -> bool {
+    SEGMENT.has_column(c"servers")
+}
 
-fn by_tag(has_links: bool, locking: &str) -> String {
+/// A query on the row of a tag, for each set of columns that the table can have.
+struct ByTag {
+    now: Query,
+    without_servers: Query,
+    without_links: Query,
+}
+
+static FIND: ByTag = ByTag {
+    now: Query::new(&SEGMENT, || by_tag(true, "servers", "")),
+    without_servers: Query::new(&SEGMENT, || by_tag(true, "drawers", "")),
+    without_links: Query::new(&SEGMENT, || by_tag(false, "drawers", "")),
+};
+
+static LOCK: ByTag = ByTag {
+    now: Query::new(&SEGMENT, || by_tag(true, "servers", FOR_CHANGES)),
+    without_servers: Query::new(&SEGMENT, || by_tag(true, "drawers", FOR_CHANGES)),
+    without_links: Query::new(&SEGMENT, || by_tag(false, "drawers", FOR_CHANGES)),
+};
+
+const FOR_CHANGES: &str = "FOR NO KEY UPDATE";
+
+impl ByTag {
+    fn query(&self) -> &Query {
+        match (has_servers(), has_links()) {
+            (true, _) => &self.now,
+            (false, true) => &self.without_servers,
+            (false, false) => &self.without_links,
+        }
+    }
+}
+
+fn by_tag(has_links: bool, servers: &str, locking: &str) -> String {
     format!(
-        "SELECT {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
+        "SELECT {}, {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
         columns(has_links),
-        grants::owns_or_has("$2", "drawers")
+        grants::owns_or_has("$2", "drawers"),
+        grants::owns_or_has("$2", servers)
     )
 }
 
 /// The row of a tag as it is now. The transaction's snapshot may still show a tag that was dropped, whose values must
 /// not be drawn.
 pub fn find(tag: &str) -> Option<TagRow> {
-    let find = if has_links() { &FIND } else { &FIND_FROM_0_13 };
-    find.read_latest(&[tag.into(), user().into()], tag_row).pop()
+    FIND.query().read_latest(&[tag.into(), user().into()], tag_row).pop()
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    let lock = if has_links() { &LOCK } else { &LOCK_FROM_0_13 };
-    spi::as_read_committed(|| lock.write_latest(&[tag.into(), user().into()], tag_row)).pop()
+    spi::as_read_committed(|| LOCK.query().write_latest(&[tag.into(), user().into()], tag_row)).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {
@@ -153,7 +196,8 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
         created_here: is_here(value(row, 7)),
         changed_here: is_here(value(row, 8)),
         may_draw: value(row, 18),
-        may_alter: value(row, 19),
+        may_serve: value(row, 19),
+        may_alter: value(row, 20),
         definition: definition(row),
         link: link(row),
     }

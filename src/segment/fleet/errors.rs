@@ -62,6 +62,15 @@ pub fn set_at_the_coordinator(tag: &str, setting: &str) -> Report {
 }
 
 /// At the coordinator.
+pub fn may_not_serve(tag: &str, user: &str) -> Report {
+    Report::new(
+        PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+        format!("permission denied to act as a server of segment \"{tag}\""),
+    )
+    .hint(format!("Ask its owner to run SELECT segment_grant({}, {}, server => true);", quoted(tag), quoted(user)))
+}
+
+/// At the coordinator.
 pub fn chained(tag: &str) -> Report {
     wrong_state(format!("segment \"{tag}\" of the coordinator is attached itself"))
         .detail("Values come from a segment that is attached to no other one.")

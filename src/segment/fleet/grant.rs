@@ -26,8 +26,8 @@ use std::sync::OnceLock;
 /// Called by an attached server. Records the highest value that it has received, and grants it `count` values, or as many
 /// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
 /// servers whose reports are missing, if any are. The values count once `segment_confirm()` has returned. Raises 22004 for
-/// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege to draw
-/// from it, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
+/// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege of
+/// a server, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
 /// 55P03 if another transaction keeps the row locked for a second, 25006 on a standby.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, \
@@ -87,7 +87,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 
 /// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a
 /// server of a segment that was dropped. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the
-/// privilege to draw from it, 2200H if the server has received values above the upper bound, 55000 and 55P03 as
+/// privilege of a server, 2200H if the server has received values above the upper bound, 55000 and 55P03 as
 /// `segment_request`, 25006 on a standby.
 #[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
            VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -169,11 +169,11 @@ fn forgets_of_dropped(tag: &str, server: i64) -> bool {
     is_dropped
 }
 
-/// Locks the row of a tag that the current user may draw from.
+/// Locks the row of a tag for which the current user may act as a server.
 fn lock_shared(tag: &str) -> TagRow {
     error::refuse_on_standby("grant values");
     SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
-    let row = define::lock_drawn(tag);
+    let row = define::lock_served(tag);
     refuse_attached(tag, &row);
     // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
     if row.created_here {

@@ -82,11 +82,30 @@ SELECT * FROM segment_request('fleet', 1, 'one', 0, 1);
 SELECT segment_leave('fleet', 1, 0);
 SELECT * FROM idgen.segment_server;
 RESET ROLE;
+-- One that may draw is no server, and a server may not draw.
 SELECT segment_grant('fleet', 'regress_fleet');
 SET ROLE regress_fleet;
+SELECT segment_next('fleet') > 0 AS drawn;
 SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
+SELECT segment_leave('fleet', 2, 0);
+SELECT segment_grant('fleet', 'regress_fleet', server => true);
+RESET ROLE;
+SELECT segment_revoke('fleet', 'regress_fleet'), segment_grant('fleet', 'regress_fleet', server => true);
+SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet';
+SET ROLE regress_fleet;
+SELECT segment_next('fleet');
+SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
+SELECT segment_leave('fleet', 4, 0);
 SELECT segment_resume('fleet', 1);
 RESET ROLE;
+SELECT segment_revoke('fleet', 'regress_fleet', server => true);
+SET ROLE regress_fleet;
+SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
+RESET ROLE;
+SELECT segment_grant('fleet', 'public', server => true), segment_grant('fleet', 'regress_fleet', server => true);
+SELECT segment_grant('fleet', 'public', NULL);
+DROP OWNED BY regress_fleet;
+SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet';
 
 -- Its servers outlive the tag, until they leave.
 SELECT segment_drop('fleet'), segment_drop('short');

@@ -1,6 +1,8 @@
 //! Users replace the library first and run ALTER EXTENSION idgen UPDATE later: the new library works under the SQL of every
 //! release.
 
+use std::sync::{Arc, Mutex};
+
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, row, value};
 use postgres::fallible_iterator::FallibleIterator;
@@ -150,4 +152,35 @@ fn privileges_on_lease_define_survive_the_upgrade_smoke() {
     execute(&mut client, "SET ROLE stranger");
     expect_error(&mut client, "SELECT lease_define('p')", "42501");
     execute(&mut client, "RESET ROLE; DROP OWNED BY definer, fellow CASCADE; DROP ROLE definer, fellow");
+}
+
+/// Under the SQL of 0.14.1, a role that may draw is a server. The update keeps that where servers are attached.
+#[test]
+fn fleet_of_the_sql_of_0_14_goes_on_over_its_upgrade() {
+    let coordinator = Cluster::start();
+    coordinator.execute("CREATE ROLE fleet LOGIN; CREATE ROLE app LOGIN; CREATE EXTENSION idgen VERSION '0.14.1'");
+    coordinator.execute("SELECT segment_create(tag), segment_grant(tag, 'app') FROM unnest('{t,own}'::text[]) AS tag");
+    coordinator.execute("SELECT segment_grant('t', 'fleet')");
+    let conninfo = coordinator.connect_string("postgres", "fleet");
+    let server = Cluster::builder().conf("idgen.coordinator", &conninfo).start_with_extension();
+    server.execute("SELECT segment_attach('t', '2 seconds')");
+    let many = "SELECT count(segment_next('t')) FROM generate_series(1, 3000)";
+    server.execute(many);
+    // What a server of that release calls when it stops.
+    let mut fleet = coordinator.client_as("postgres", "fleet");
+    assert!(!value::<bool>(&mut fleet, "SELECT segment_return('t', 1, 1, 3000)"));
+
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&notices);
+    let mut config: postgres::Config = coordinator.connect_string("postgres", "postgres").parse().expect("a string");
+    config.notice_callback(move |notice| seen.lock().expect("no panic").push(notice.message().to_owned()));
+    let mut client = config.connect(postgres::NoTls).expect("a session");
+    execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+    let expected = "roles that may act as servers of segment \"t\": app, fleet";
+    assert_eq!(*notices.lock().expect("no panic"), [expected]);
+    let servers = "SELECT array_agg(servers::text ORDER BY tag) FROM idgen.segment";
+    assert_eq!(value::<Vec<String>>(&mut client, servers), ["{}", "{app,fleet}"]);
+    execute(&mut client, "SELECT segment_revoke('t', 'app', server => true)");
+    expect_error(&mut coordinator.client_as("postgres", "app"), "SELECT segment_leave('t', 1, 0)", "42501");
+    server.execute(many);
 }

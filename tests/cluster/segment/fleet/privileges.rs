@@ -11,8 +11,12 @@ fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
     coordinator.execute("CREATE ROLE fleet LOGIN");
     let server = attached(&coordinator.connect_string("postgres", "fleet"), "10 seconds");
     let detail = refused(&mut server.client(), "55P03");
-    assert!(detail.contains("permission denied for segment \"t\""), "{detail}");
+    let denied = "permission denied to act as a server of segment \"t\"";
+    assert!(detail.contains(denied), "{detail}");
     coordinator.execute("SELECT segment_grant('t', 'fleet')");
+    let detail = refused(&mut server.client(), "55P03");
+    assert!(detail.contains(denied), "a role that may draw is no server: {detail}");
+    coordinator.execute("SELECT segment_grant('t', 'fleet', server => true)");
     assert_eq!(draw(&server, 1).len(), 1);
 
     server.execute("CREATE ROLE app LOGIN");
@@ -26,7 +30,7 @@ fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
 
     let mut fleet = coordinator.client_as("postgres", "fleet");
     expect_error(&mut fleet, "SELECT segment_resume('t', 5)", "42501");
-    coordinator.execute("SELECT segment_revoke('t', 'fleet')");
+    coordinator.execute("SELECT segment_revoke('t', 'fleet', server => true)");
     expect_error(&mut fleet, "SELECT segment_request('t', 1, 'me', 0, 10)", "42501");
     expect_error(&mut fleet, "SELECT segment_leave('t', 1, 0)", "42501");
 }
