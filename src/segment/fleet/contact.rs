@@ -1,12 +1,13 @@
 //! The supply worker's connection to the coordinator, and its failures.
 
-use super::request::Failure;
+use super::request::{Caller, Failure, GrantedRange};
 use crate::coordinator::{COORDINATOR_WAIT, Coordinator};
 use crate::pg::libpq::{Error, Resolver, Timeout};
 use crate::pg::session;
 use crate::settings;
 use idgen_core::coordinator::retry_pause;
 use pgrx::prelude::*;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub struct Contact {
     first_address: usize,
     answered_at: Option<Instant>,
     granted_at: Option<Instant>,
+    /// The last request for values was not confirmed.
+    is_unconfirmed: bool,
     /// Requests that have failed in a row because of the coordinator, not of a tag.
     failures: u32,
     /// No request before that.
@@ -49,6 +52,7 @@ impl Contact {
             first_address: 0,
             answered_at: None,
             granted_at: None,
+            is_unconfirmed: false,
             failures: 0,
             retry_at: Instant::now(),
             failure: None,
@@ -82,9 +86,24 @@ impl Contact {
         outcome
     }
 
-    /// Values were granted.
-    pub fn note_load(&mut self) {
-        self.granted_at = Some(Instant::now());
+    /// Asks for values, and waits until they count. The values of a request that is not confirmed are lost. So a retry
+    /// first waits for the standbys, which changes nothing, and loses no others while these are away.
+    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<GrantedRange, Failure> {
+        let is_unconfirmed = Cell::new(self.is_unconfirmed);
+        let outcome = self.call(|coordinator| {
+            if is_unconfirmed.replace(true) {
+                coordinator.confirm_segments()?;
+            }
+            let granted = coordinator.take_values(caller, count)?;
+            coordinator.confirm_segments()?;
+            is_unconfirmed.set(false);
+            Ok(granted)
+        });
+        self.is_unconfirmed = is_unconfirmed.get();
+        if outcome.is_ok() {
+            self.granted_at = Some(Instant::now());
+        }
+        outcome
     }
 
     /// The connection of the last request, if it is usable.

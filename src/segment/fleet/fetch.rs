@@ -65,12 +65,7 @@ impl SupplyWorker {
         }
         stock.ask();
         let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
-        let granted = contact.call(|coordinator| {
-            let granted = coordinator.take_values(&caller, count)?;
-            coordinator.confirm_segments()?;
-            Ok(granted)
-        })?;
-        contact.note_load();
+        let granted = contact.take_values(&caller, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
         let GrantedRange { range, origin } = granted;
         let version = receive(creation, server, range.last(), &origin, step)?;
