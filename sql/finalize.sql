@@ -79,7 +79,7 @@ COMMENT ON COLUMN idgen.segment.version IS
 COMMENT ON COLUMN idgen.segment.created_in IS 'id of the transaction that created the row; set by a trigger';
 COMMENT ON COLUMN idgen.segment.changed_in IS
     'id of the transaction that last changed the row, refills excluded; set by a trigger';
-COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is attached';
+COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is or was attached';
 COMMENT ON COLUMN idgen.segment.reserve IS 'how long values last while the coordinator is away; NULL unless the segment is attached';
 COMMENT ON COLUMN idgen.segment.source IS 'tag of the coordinator that the last values came from: system identifier, database, creation, version';
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';

@@ -89,3 +89,6 @@ BEGIN
     END LOOP;
 END
 $update$;
+
+-- A server keeps its number when a segment is detached.
+COMMENT ON COLUMN idgen.segment.server IS 'number by which the coordinator knows this server; NULL unless the segment is or was attached';

@@ -58,7 +58,8 @@ pub struct TagRow {
 /// The columns of a tag that is attached to a coordinator's, or was.
 #[derive(Clone, Debug, Default)]
 pub struct Link {
-    /// The coordinator knows this server by this number. Stays after a detachment until the coordinator was told.
+    /// The coordinator knows this server by this number. Stays after a detachment: a coordinator that falls back to an
+    /// earlier state still knows it, and a tag that is attached again must report under it.
     pub server: Option<i64>,
     /// `None` unless the tag is attached.
     pub reserve_us: Option<i64>,
@@ -273,7 +274,10 @@ pub struct AttachedTag {
 }
 
 static ATTACHED: Query = Query::new(&SEGMENT, || {
-    format!("SELECT {}, tag FROM idgen.segment WHERE server IS NOT NULL ORDER BY tag", columns(true))
+    format!(
+        "SELECT {}, tag FROM idgen.segment WHERE reserve IS NOT NULL OR received IS NOT NULL ORDER BY tag",
+        columns(true)
+    )
 });
 
 /// The attached tags of this database, and those that were detached.
@@ -288,7 +292,7 @@ pub fn attached() -> Vec<AttachedTag> {
 }
 
 static LEFT: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET server = NULL, received = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
+    "UPDATE idgen.segment SET received = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
      AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NULL",
 );
 

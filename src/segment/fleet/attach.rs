@@ -13,8 +13,8 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 /// Attaches a segment to that of the same name in the database of `idgen.coordinator`. If there is none here, creates it;
-/// the caller owns it. The server fetches ahead what it draws in `reserve`, 2 seconds to 365 days. The step is free from
-/// then on: `segment_alter` can limit it. An attached segment gets another reserve. Raises 22004 for NULL, 22023 for a
+/// the caller owns it. The server fetches ahead what it draws in `reserve`, 2 seconds to 365 days. The first time,
+/// the step is free from then on: `segment_alter` can limit it. An attached segment gets another reserve. Raises 22004 for NULL, 22023 for a
 /// reserve or a tag that is out of range, 42501 unless the caller is a member of the owner, 55000 without
 /// `idgen.coordinator`, 42P01 with older SQL objects.
 #[pg_extern(sql = "CREATE FUNCTION segment_attach(tag text, reserve interval DEFAULT '10 minutes') RETURNS void \
@@ -48,8 +48,9 @@ const NEW: TagDefinition = TagDefinition {
 static ATTACH: Query = SEGMENT.query(
     "UPDATE idgen.segment SET reserve = $3, server = COALESCE(server, $2), \
        source = CASE WHEN reserve IS NOT NULL THEN source END, received = NULL, \
-       min_step = CASE WHEN reserve IS NOT NULL THEN min_step ELSE 1 END, \
-       max_step = CASE WHEN reserve IS NOT NULL THEN max_step ELSE $4 END, upper_bound = 9223372036854775807 \
+       min_step = CASE WHEN reserve IS NULL AND source IS NULL THEN 1 ELSE min_step END, \
+       max_step = CASE WHEN reserve IS NULL AND source IS NULL THEN $4 ELSE max_step END, \
+       upper_bound = 9223372036854775807 \
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );
 

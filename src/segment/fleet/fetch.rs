@@ -31,13 +31,13 @@ impl SupplyWorker {
         Ok(())
     }
 
-    /// Tells the coordinator that a tag was detached, and forgets by which number it knew this server.
+    /// Tells the coordinator that a tag was detached.
     pub fn leave(&mut self, creation: i64) -> Result<(), Failure> {
         let Self { contact, name, stocks, read_at, .. } = self;
         let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
         let server = row.link.server.ok_or(Failure::Gone)?;
         // Since then, the row may have values of its own.
-        let received = row.link.received.unwrap_or(row.definition.max_id);
+        let received = row.link.received.ok_or(Failure::Gone)?;
         let caller = Caller { tag: &row.tag, server, name, received };
         contact.call(|coordinator| {
             coordinator.leave_tag(&caller)?;

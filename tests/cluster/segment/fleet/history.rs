@@ -207,3 +207,22 @@ fn rows_of_an_earlier_release_do_not_interrupt_the_history_of_a_restored_coordin
     seen.extend(draw(&all.servers[0], 3000));
     assert_distinct(seen);
 }
+
+/// The coordinator falls back to a state in which the server had not been detached yet.
+#[test]
+fn server_that_was_attached_again_is_known_to_an_earlier_coordinator() {
+    let origin = coordinator(Cluster::builder());
+    let server = attached(&origin.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 10);
+    wait_for_servers(&origin, 1);
+    let restored = origin.copy();
+    server.execute("SELECT segment_detach('t')");
+    wait_for_servers(&origin, 0);
+    server.execute("SELECT segment_attach('t', '10 seconds')");
+    seen.extend(draw(&server, 10));
+    origin.stop(Stop::Immediate);
+    server.set_conf("idgen.coordinator", &restored.conninfo());
+    server.reload();
+    seen.extend(draw_patiently(&server, 5000));
+    assert_distinct(seen);
+}

@@ -127,3 +127,18 @@ fn value_of_a_canceled_call_is_never_drawn() {
     let next = draw(&server, 1)[0];
     assert!(next > above, "{next} after {above}");
 }
+
+#[test]
+fn tag_that_is_attached_again_stays_in_order() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
+    // Also before it has any value.
+    for _ in 0..2 {
+        server.execute("SELECT segment_detach('t')");
+        server.execute("SELECT segment_attach('t')");
+        let limits = "SELECT int8range(min_step, max_step, '[]')::text FROM idgen.segment";
+        assert_eq!(value::<String>(&mut server.client(), limits), "[1,2)");
+        draw(&server, 1);
+    }
+}
