@@ -3,7 +3,7 @@
 
 use crate::pg::datum::c_string;
 use crate::pg::ereport::Report;
-use crate::pg::spi::{self, ExtensionTable, Query, text};
+use crate::pg::spi::{ExtensionTable, Query, text, user};
 use pgrx::prelude::*;
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
@@ -25,7 +25,7 @@ pub fn grantee(name: &str) -> pg_sys::Oid {
 pub fn new_owner(name: &str) -> pg_sys::Oid {
     let role = role(name);
     // SAFETY: reads system caches.
-    if !unsafe { pg_sys::is_member_of_role(spi::user(), role) } {
+    if !unsafe { pg_sys::is_member_of_role(user(), role) } {
         let message = format!("must be member of role \"{name}\"");
         Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, message).raise();
     }
@@ -95,23 +95,19 @@ impl GrantedTable {
 
     /// Makes another role the owner of all rows of these roles. False if there are none.
     pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
-        spi::as_read_committed(|| {
-            let keys = lock(&self.lock_owned, owners);
-            let is_any = !keys.is_empty();
-            self.table.write(&self.reassign, &[owners.to_vec().into(), keys.into(), heir.into()]);
-            is_any
-        })
+        let keys = lock(&self.lock_owned, owners);
+        let is_any = !keys.is_empty();
+        self.table.write(&self.reassign, &[owners.to_vec().into(), keys.into(), heir.into()]);
+        is_any
     }
 
     /// Deletes all rows of these roles, and revokes what was granted to them. False if there are none.
     pub fn drop_owned(&self, owners: &[pg_sys::Oid]) -> bool {
-        spi::as_read_committed(|| {
-            let keys = lock(&self.lock_owned_and_granted, owners);
-            for query in [&self.delete_owned, &self.remove_grantees] {
-                self.table.write(query, &[owners.to_vec().into(), keys.clone().into()]);
-            }
-            !keys.is_empty()
-        })
+        let keys = lock(&self.lock_owned_and_granted, owners);
+        for query in [&self.delete_owned, &self.remove_grantees] {
+            self.table.write(query, &[owners.to_vec().into(), keys.clone().into()]);
+        }
+        !keys.is_empty()
     }
 }
 

@@ -218,8 +218,9 @@ impl Query {
     /// changed a row, it waits for that one and goes on with the newest version, as READ COMMITTED does. A transaction with
     /// one snapshot would fail with 40001 there, although this never uses that snapshot.
     pub fn write_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        let _level = (!xact::is_read_committed()).then(ReadCommitted::begin);
         // SAFETY: SPI copies the snapshot.
-        as_read_committed(|| self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() }))
+        self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() })
     }
 
     /// Reads what the transaction's snapshot shows.
@@ -328,31 +329,26 @@ impl Drop for ByIndex {
     }
 }
 
-/// Works in READ COMMITTED.
-pub fn as_read_committed<R>(work: impl FnOnce() -> R) -> R {
-    if xact::is_read_committed() {
-        return work();
-    }
-    // SAFETY: in a transaction. Its first snapshot is taken by its own isolation level.
-    unsafe { pg_sys::GetTransactionSnapshot() };
-    let _level = IsolationLevel::set(pg_sys::XACT_READ_COMMITTED as i32);
-    work()
+/// While this lives, the executor works as in READ COMMITTED. Restores the isolation level, also after an error.
+struct ReadCommitted {
+    level: i32,
 }
 
-/// Restores the isolation level, also after an error.
-struct IsolationLevel(i32);
-
-impl IsolationLevel {
-    fn set(level: i32) -> Self {
-        // SAFETY: a variable of this process. The executor reads it when it finds a changed row.
-        Self(unsafe { (&raw mut pg_sys::XactIsoLevel).replace(level) })
+impl ReadCommitted {
+    fn begin() -> Self {
+        // SAFETY: in a transaction, whose first snapshot is taken by its own isolation level. The executor reads the variable
+        // of this process when it finds a changed row.
+        unsafe {
+            pg_sys::GetTransactionSnapshot();
+            Self { level: (&raw mut pg_sys::XactIsoLevel).replace(pg_sys::XACT_READ_COMMITTED as i32) }
+        }
     }
 }
 
-impl Drop for IsolationLevel {
+impl Drop for ReadCommitted {
     fn drop(&mut self) {
-        // SAFETY: as in `set`.
-        unsafe { pg_sys::XactIsoLevel = self.0 };
+        // SAFETY: as in `begin`.
+        unsafe { pg_sys::XactIsoLevel = self.level };
     }
 }
 

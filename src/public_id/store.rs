@@ -5,7 +5,7 @@
 //! would take the prefix over.
 
 use crate::grants::{self, GrantedColumns, GrantedTable};
-use crate::pg::spi::{self, ExtensionTable, Query, optional, text, unexpected, user, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, text, unexpected, user, value};
 use idgen_core::public_id::{Form, KeyState, SECRET_BYTES};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiError, SpiHeapTupleData};
@@ -82,7 +82,7 @@ static LOCK: Query = PUBLIC_KEY.query(
 /// Locks a prefix against changes until the transaction ends. False if it does not exist.
 pub fn lock(prefix: &str) -> bool {
     PUBLIC_KEY.refuse_during_recovery();
-    !spi::as_read_committed(|| LOCK.write_latest(&[prefix.into()], |row| optional::<i32>(row, 1))).is_empty()
+    !LOCK.write_latest(&[prefix.into()], |row| optional::<i32>(row, 1)).is_empty()
 }
 
 // The statement makes the secret: as a parameter, it could be logged.

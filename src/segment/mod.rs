@@ -106,10 +106,8 @@ pub fn init() {
         exist: || store::SEGMENT.find().is_some(),
         reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
         drop: |owners| {
-            store::DRAWERS.drop_owned(owners);
-            if store::has_servers() {
-                store::SERVERS.drop_owned(owners);
-            }
+            let is_any = store::DRAWERS.drop_owned(owners);
+            is_any | (store::has_servers() && store::SERVERS.drop_owned(owners))
         },
     });
 }

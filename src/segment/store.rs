@@ -3,7 +3,7 @@
 use crate::grants::{self, GrantedColumns, GrantedTable};
 use crate::pg::datum::Text;
 use crate::pg::session::database;
-use crate::pg::spi::{self, ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
+use crate::pg::spi::{ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::tag::TagDefinition;
@@ -186,7 +186,7 @@ pub fn find(tag: &str) -> Option<TagRow> {
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    spi::as_read_committed(|| LOCK.query().write_latest(&[tag.into(), user().into()], tag_row)).pop()
+    LOCK.query().write_latest(&[tag.into(), user().into()], tag_row).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {

@@ -6,7 +6,7 @@ use crate::args;
 use crate::lease::{self, LeaseState, Queue, pending};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::Text;
-use crate::pg::{spi, timestamp, xact};
+use crate::pg::{timestamp, xact};
 use pgrx::prelude::*;
 
 /// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
@@ -31,20 +31,18 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     pools.into_iter().for_each(lease::lock_definition);
     require_pools(from, to);
     // Renewals wait for the rows, and then find no lease under the old name.
-    let moved = spi::as_read_committed(|| {
-        lease::lock_slots(from);
-        let pool = LeaseState::read(from);
-        let now = pool.now();
-        // It would exclude the holders of the other pool.
-        if let Some(term) = pool.terms.iter().find(|term| term.is_shared() && term.is_held(now)) {
-            errors::shared(from, term.slot).raise();
-        }
-        if let Some(worker_id) = store::granted_from_both(from, to) {
-            errors::granted_from_both(worker_id, from, to).raise();
-        }
-        lease::rename(from, to);
-        store::move_all(from, to)
-    });
+    lease::lock_slots(from);
+    let pool = LeaseState::read(from);
+    let now = pool.now();
+    // It would exclude the holders of the other pool.
+    if let Some(term) = pool.terms.iter().find(|term| term.is_shared() && term.is_held(now)) {
+        errors::shared(from, term.slot).raise();
+    }
+    if let Some(worker_id) = store::granted_from_both(from, to) {
+        errors::granted_from_both(worker_id, from, to).raise();
+    }
+    lease::rename(from, to);
+    let moved = store::move_all(from, to);
     pending::require_durability();
     pools.into_iter().for_each(pending::wake_at_end);
     moved as i32
@@ -85,15 +83,13 @@ fn worker_correct(
     // A running transaction may have acquired this worker id.
     lease::lock_definition(pool);
     lease::require_definer(pool, &LeaseState::read(pool));
-    let before = spi::as_read_committed(|| {
-        // Waits for a running renewal or release.
-        lease::lock_slot_waiting(pool, worker_id);
-        // The holder of an expired lease may still renew it.
-        if LeaseState::read(pool).terms.iter().any(|term| term.slot == worker_id && term.depth > 0) {
-            errors::held(pool, worker_id).raise();
-        }
-        store::correct(pool, worker_id, used_until)
-    });
+    // Waits for a running renewal or release.
+    lease::lock_slot_waiting(pool, worker_id);
+    // The holder of an expired lease may still renew it.
+    if LeaseState::read(pool).terms.iter().any(|term| term.slot == worker_id && term.depth > 0) {
+        errors::held(pool, worker_id).raise();
+    }
+    let before = store::correct(pool, worker_id, used_until);
     let before = before.unwrap_or_else(|| errors::never_granted(pool, worker_id).raise());
     pending::require_durability();
     before

@@ -2,7 +2,7 @@
 
 use super::{LEASE, TERM, clock, now_for, term};
 use crate::pg::datum::Text;
-use crate::pg::spi::{self, Query, optional, text, value};
+use crate::pg::spi::{Query, optional, text, value};
 use crate::pg::{recovery, system_clock};
 use idgen_core::lease::{ABANDONED_AFTER_US, Term};
 use pgrx::datum::DatumWithOid;
@@ -95,5 +95,5 @@ pub fn delete(rows: &[Abandoned]) -> Vec<Deleted> {
         depth: value(row, 3),
         owner: optional::<Text>(row, 4).map(String::from),
     };
-    spi::as_read_committed(|| DELETE.write_latest(&args, deleted))
+    DELETE.write_latest(&args, deleted)
 }

@@ -2,7 +2,7 @@
 
 use super::{LEASE, micros};
 use crate::pg::datum::Text;
-use crate::pg::spi::{self, Query, optional, text, user, value};
+use crate::pg::spi::{Query, optional, text, user, value};
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
@@ -151,7 +151,7 @@ static REASSIGN: Query = LEASE.query(
 
 /// Makes another role the definer of all leases of these roles. False if there are none.
 pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
-    !spi::as_read_committed(|| REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ())).is_empty()
+    !REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()).is_empty()
 }
 
 static OWNED: Query = LEASE.query(
