@@ -3,19 +3,15 @@
 use super::attach::{self, AttachedSegment, SharedRing, ValueSource};
 use super::demand;
 use super::state::{LastError, SEGMENTS, ring_state};
-use super::{errors, fleet, store, uncommitted};
+use super::{errors, fleet, store, turns, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::xact;
 use crate::settings;
-use idgen_core::segment::turns::Lack;
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
-use parking_lot::Mutex;
 use std::borrow::Cow;
-use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -28,12 +24,12 @@ static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
 /// The next run of values, at least 1 and at most `want`.
 #[cold]
 pub fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: false, entered: None }.draw()
+    Drawing { attached, site, want, whole: false }.draw()
 }
 
 /// A run of exactly `want` values.
 pub fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: true, entered: None }.draw()
+    Drawing { attached, site, want, whole: true }.draw()
 }
 
 struct Drawing<'a> {
@@ -41,8 +37,6 @@ struct Drawing<'a> {
     site: &'a CallSite,
     want: u64,
     whole: bool,
-    /// The turn of a ring at which this draw began, if the ring's values come in turns.
-    entered: Option<(usize, u64)>,
 }
 
 impl Drawing<'_> {
@@ -87,23 +81,15 @@ impl Drawing<'_> {
         }
     }
 
-    fn draw_from(&mut self, SharedRing { ring, handle, index }: SharedRing) -> Result<Draw, Ended> {
-        if !self.has_turn(index) {
-            return if ring.has_ended(handle) { Err(Ended) } else { Ok(Draw::Dry) };
+    fn draw_from(&self, shared: SharedRing) -> Result<Draw, Ended> {
+        let SharedRing { ring, handle, .. } = shared;
+        if let ValueSource::InOrder(_) = self.attached.source {
+            turns::draw(shared, self.whole)
+        } else if self.whole {
+            ring.draw_block(handle, self.want)
+        } else {
+            ring.draw(handle, self.want)
         }
-        if self.whole { ring.draw_block(handle, self.want) } else { ring.draw(handle, self.want) }
-    }
-
-    /// True if this draw may take what the ring has.
-    fn has_turn(&mut self, index: usize) -> bool {
-        if !matches!(self.attached.source, ValueSource::InOrder(_)) {
-            return true;
-        }
-        let turns = &ring_state(index).turns;
-        if self.entered.is_none_or(|(of, _)| of != index) {
-            self.entered = Some((index, turns.enter()));
-        }
-        self.entered.is_some_and(|(_, entered)| turns.is_open(entered))
     }
 
     /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
@@ -146,28 +132,12 @@ struct RefillWait {
     has_looked: bool,
 }
 
-/// The ring that this process waits for, and the values that it has counted in its `RingState::turns`.
-static LACKING: Mutex<Option<(usize, Lack)>> = Mutex::new(None);
-
-/// Counts what this process lacks, until [`look`].
-fn lack(index: usize, want: u64) {
-    static REGISTERED: Once = Once::new();
-    // A process that is terminated drops nothing.
-    REGISTERED.call_once(|| xact::before_exit(|_| look()));
-    *LACKING.lock() = Some((index, ring_state(index).turns.lack(want)));
-}
-
-/// This process looks at the ring now, or waits no more.
-fn look() {
-    if let Some((index, lack)) = LACKING.lock().take() {
-        ring_state(index).turns.look(lack);
-    }
-}
-
 /// Withdraws the values of a request that is still open. A refill stays requested.
 impl Drop for RefillWait {
     fn drop(&mut self) {
-        look();
+        if turns::withdraw() {
+            return;
+        }
         let state = ring_state(self.index);
         if self.requested_at == Some(state.refills.load(Relaxed)) {
             let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
@@ -201,20 +171,22 @@ impl RefillWait {
         }
         let state = ring_state(self.index);
         let refills = state.refills.load(Relaxed);
-        let is_requested = self.requested_at == Some(refills);
         let timeout = settings::segment_timeout();
         if waited.is_some_and(|waited| waited >= timeout) {
             self.time_out(drawing);
         }
-        lack(self.index, self.want);
-        if !is_requested {
+        let is_new = match drawing.attached.source {
+            ValueSource::InOrder(shared) => turns::join(shared, self.want),
+            _ => self.requested_at != Some(refills),
+        };
+        if is_new {
             self.requested_at = Some(refills);
-            state.demand.fetch_add(self.want, Relaxed);
+            if !matches!(drawing.attached.source, ValueSource::InOrder(_)) {
+                state.demand.fetch_add(self.want, Relaxed);
+            }
             self.summon();
         }
         let is_signalled = state.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT);
-        // Before the caller draws: the supply worker must not ask for a value that this session takes now.
-        look();
         if !is_signalled {
             // The worker may be gone.
             self.summon();

@@ -23,6 +23,7 @@ mod state;
 pub mod stats;
 mod store;
 mod trigger;
+mod turns;
 mod uncommitted;
 mod worker_process;
 

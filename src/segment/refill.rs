@@ -10,7 +10,6 @@ use crate::pg::system_clock;
 use crate::pg::xact::{self, Durability};
 use crate::settings;
 use idgen_core::segment::tag::next_step;
-use idgen_core::segment::turns::Turn;
 use idgen_core::segment::{RingTenant, TagKey, ValueRun};
 use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
@@ -118,8 +117,8 @@ pub struct Grant {
     pub is_attached: bool,
     /// The ring requests values when this many are left; never if `None`.
     pub low_water: Option<u64>,
-    /// The turn that brings them: the values that are left are discarded.
-    pub turn: Option<Turn>,
+    /// The turn that brings them. Its calls draw them; the values that the ring has are discarded.
+    pub turn: Option<u64>,
     pub began: Instant,
 }
 
@@ -184,13 +183,12 @@ pub fn install(key: TagKey, grant: Grant) {
         let Some(tenant) = segments.table.tenants[index].as_mut().filter(is_same) else {
             return;
         };
-        if turn.is_some() {
-            ring(index).discard();
-        }
-        ring(index).install(tenant.handle, range.first, range.count, low_water);
-        // After the install: a session that sees this turn draws its values.
-        if let Some(turn) = turn {
-            state.turns.bring(turn.number);
+        match turn {
+            Some(turn) => {
+                ring(index).pass(range.count);
+                segments.turns[index].bring(turn, range);
+            }
+            None => ring(index).install(tenant.handle, range.first, range.count, low_water),
         }
         tenant.refilled_us = Some(system_clock::boot_us());
         segments.errors[index].clear();

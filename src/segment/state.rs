@@ -27,6 +27,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
     Segments {
         table: RingTable { rings: RINGS.get().map_or(&[][..], |rings| rings), tenants: block.array(count, || None) },
         errors: block.array(count, LastError::default),
+        turns: block.array(count, Turns::default),
         refillers: Refillers(block.array(worker_count, || None)),
         link_changes: 0,
     }
@@ -37,6 +38,8 @@ pub struct Segments {
     pub table: RingTable<'static>,
     /// The error of the last refill of each ring; clear after a refill that succeeded.
     pub errors: &'static mut [LastError],
+    /// The requests for values in one line, for each ring.
+    pub turns: &'static mut [Turns],
     pub refillers: Refillers<'static>,
     /// Commits that have attached or detached tags, in all databases.
     pub link_changes: u64,
@@ -49,6 +52,7 @@ impl Segments {
     pub fn begin(&mut self, index: usize) {
         ring_state(index).begin(ring(index).position());
         self.errors[index].clear();
+        self.turns[index].restart();
     }
 }
 
@@ -109,8 +113,6 @@ pub struct RingState {
     /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The worker that serves the ring
     /// resets it.
     pub demand: AtomicU64,
-    /// The requests for values in one line, and what sessions lack that have found the ring dry and not looked since.
-    pub turns: Turns,
     /// The supply worker serves the ring, not the refill worker. Says who is asked; the row says who may answer.
     pub is_attached: AtomicBool,
     /// Values drawn per second, as the supply worker has measured it: the bits of an f64.
@@ -168,7 +170,6 @@ impl RingState {
     fn new() -> Self {
         Self {
             demand: AtomicU64::new(0),
-            turns: Turns::new(),
             is_attached: AtomicBool::new(false),
             rate: AtomicU64::new(0),
             coordinator: AtomicU8::new(CoordinatorState::Unknown as u8),

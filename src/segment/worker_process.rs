@@ -69,11 +69,17 @@ pub fn end(duty: Duty, failing: bool) -> bool {
     })
 }
 
-/// The demand of an unfinished refill stays, and its waiters start another worker.
+/// The demand of an unfinished refill stays, and its waiters start another worker. Calls of an unfinished turn join another
+/// one.
 fn before_exit(_code: i32) {
     refill::restore_demand();
     let Some(duty) = *DUTY.lock() else { return };
-    SEGMENTS.exclusive(|segments| segments.refillers.end(duty, latch::address()));
+    SEGMENTS.exclusive(|segments| {
+        segments.refillers.end(duty, latch::address());
+        let tenants = segments.table.tenants.iter().zip(segments.turns.iter_mut());
+        let served = tenants.filter(|(tenant, _)| tenant.is_some_and(|tenant| tenant.key.database == duty.database));
+        served.filter(|_| duty.is_attached).for_each(|(_, turns)| turns.give_up());
+    });
     for (index, _) in wanted(duty) {
         ring_state(index).refilled.broadcast();
     }

@@ -9,8 +9,9 @@ use super::stock::RingStock;
 use super::supply_worker::SupplyWorker;
 use crate::pg::xact::{self, Durability};
 use crate::segment::refill::{self, Grant};
+use crate::segment::state::SEGMENTS;
 use crate::segment::store::{self, Link, LockedRow, Received};
-use idgen_core::segment::tag::TagDefinition;
+use idgen_core::segment::tag::{MAX_STEP, TagDefinition};
 use std::time::Instant;
 
 impl SupplyWorker {
@@ -56,11 +57,13 @@ impl SupplyWorker {
         let Self { contact, name, stocks, .. } = self;
         let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
         (stock.row.definition, stock.row.link) = (definition, link);
-        let (turn, ring) = stock.begin_turn(ring);
-        let count = stock.wanted(&ring);
-        if count == 0 {
-            // Sessions may have asked since the ring was read.
+        let turn = begin_turn(ring);
+        let count = turn.map_or_else(|| stock.wanted(ring), |(_, wanted)| wanted.min(MAX_STEP as u64));
+        if turn.is_some() || count == 0 {
+            // A turn brings nothing to the ring, and sessions may have asked since it was read.
             refill::restore_demand();
+        }
+        if count == 0 {
             return Ok(());
         }
         stock.ask();
@@ -74,9 +77,18 @@ impl SupplyWorker {
         }
         stock.row.definition.max_id = range.last();
         let low_water = stock.low_water();
+        let turn = turn.map(|(number, _)| number);
         refill::install(ring.tenant.key, Grant { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
+}
+
+/// Begins a turn, if calls have joined it. Returns its number, and how many values they want.
+fn begin_turn(ring: &RingStock) -> Option<(u64, u64)> {
+    SEGMENTS.exclusive(|segments| {
+        let is_same = segments.table.has_tenancy(ring.index, ring.tenant.handle);
+        is_same.then(|| segments.turns[ring.index].begin()).flatten()
+    })
 }
 
 /// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not

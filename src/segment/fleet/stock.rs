@@ -7,7 +7,6 @@ use crate::segment::store::AttachedTag;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::supply::Supply;
-use idgen_core::segment::turns::Turn;
 use idgen_core::segment::{RingHandle, RingTenant};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,9 +26,9 @@ pub struct RingStock {
     /// How many values are left.
     left: u64,
     position: u64,
-    /// Values that sessions have asked for, and those that the next turn would ask for.
+    /// Values that sessions have asked for, and those that the next turn has to ask for.
     demand: u64,
-    lacking: u64,
+    turn_due: u64,
     has_room: bool,
 }
 
@@ -46,7 +45,7 @@ pub fn rings(duty: Duty) -> Vec<RingStock> {
                 left: ring.remaining(tenant.handle).count,
                 position: ring.position(),
                 demand: ring_state(index).demand.load(Relaxed),
-                lacking: ring_state(index).turns.lacking(),
+                turn_due: segments.turns[index].due(),
                 has_room: ring.has_room(),
             }
         }));
@@ -126,26 +125,7 @@ impl Stock {
     /// How many values to ask for; 0 for none.
     pub fn wanted(&self, ring: &RingStock) -> u64 {
         let (reserve, limits) = (self.reserve(), self.limits());
-        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, self.demand(ring), limits))
-    }
-
-    /// How many values sessions wait for. In order, exactly those that they lack: more would be discarded.
-    fn demand(&self, ring: &RingStock) -> u64 {
-        match ring.demand {
-            0 => 0,
-            _ if self.is_in_order() => ring.lacking,
-            demand => demand,
-        }
-    }
-
-    fn is_in_order(&self) -> bool {
-        self.row.link.is_in_order(&self.row.definition)
-    }
-
-    /// Begins a turn, if values are asked for in turns. Returns the ring as it is then.
-    pub fn begin_turn(&self, ring: &RingStock) -> (Option<Turn>, RingStock) {
-        let turn = self.is_in_order().then(|| ring_state(ring.index).turns.begin());
-        (turn, turn.map_or(*ring, |turn| RingStock { lacking: turn.lacking, ..*ring }))
+        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, ring.demand, limits))
     }
 
     /// When the next request is due, and which one.
@@ -154,13 +134,14 @@ impl Stock {
             return (self.retry_at, Need::Leave);
         }
         let report = (self.report_at.max(self.retry_at), Need::Report);
-        // A turn makes room: it discards the values that are left.
-        let values = ring.filter(|ring| ring.has_room || self.is_in_order()).and_then(|ring| {
-            if self.demand(ring) > 0 {
+        let values = ring.and_then(|ring| {
+            if ring.turn_due > 0 || ring.has_room && ring.demand > 0 {
                 return Some((self.retry_at, Need::Demand));
             }
             let ask_at = self.asked_at.map_or(self.retry_at, |asked_at| self.retry_at.max(asked_at + ASK_EVERY));
-            self.low_water().filter(|low_water| ring.left < *low_water).map(|_| (ask_at, Need::LowWater))
+            self.low_water()
+                .filter(|low_water| ring.has_room && ring.left < *low_water)
+                .map(|_| (ask_at, Need::LowWater))
         });
         values.filter(|(at, _)| *at <= report.0 || *at <= Instant::now()).unwrap_or(report)
     }

@@ -212,6 +212,8 @@ impl SupplyWorker {
     fn serve_ring(&mut self, due: Due, ring: &RingStock) {
         let Some(demand) = demand::take(ring.index, ring.tenant.handle) else { return };
         let outcome = refill::while_running(ring.index, demand, || self.fetch(due.creation, ring));
+        // One that has failed: its calls join another one.
+        SEGMENTS.exclusive(|segments| segments.turns[ring.index].give_up());
         self.conclude(due, demand, outcome);
         ring_state(ring.index).refilled.broadcast();
     }

@@ -204,15 +204,12 @@ impl Ring {
         self.oldest().end.load(Ordering::Relaxed) <= self.position.load(Ordering::Acquire)
     }
 
-    /// Discards the values that are left. For the exclusive holder of the table's lock.
-    pub fn discard(&self) {
+    /// Discards the values that are left, and counts others that calls get by another way. For the exclusive holder of the
+    /// table's lock.
+    pub fn pass(&self, count: u64) {
         // As a draw of all of them: rule 3 holds.
         self.position.fetch_max(self.last_range().end.load(Ordering::Relaxed), Ordering::AcqRel);
-    }
-
-    /// True if draws by this handle fail for good.
-    pub fn has_ended(&self, handle: RingHandle) -> bool {
-        self.tenancy.load(Ordering::Relaxed) != handle.tenancy
+        self.position.fetch_add(count, Ordering::AcqRel);
     }
 
     /// Adds a range of `count` values. A refill is requested when `low_water` values are left, over all ranges. If that

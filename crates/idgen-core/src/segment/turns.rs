@@ -1,123 +1,140 @@
 //! Requests in turns: the values of a tag of a fleet in one line, over all servers.
 //!
 //! A value that was asked for before a call began may be lower than one that another server has drawn before the call.
-//! So each request is a turn, and a call draws only what was brought by a turn that has begun after the call. The values
-//! of a turn that nobody has drawn are discarded when the next one brings its own.
+//! So each request is a turn. A call joins the turn that begins next. That turn asks for what its calls want, and only they
+//! draw what it brings. The values stay with the turn until then, however late its calls wake up.
 
-use crate::sync::{AtomicU64, Ordering};
+use super::ValueRun;
 
-/// The turns of one ring.
-#[derive(Debug)]
+/// How many turns can have calls that have yet to draw. While all of them have, no other one begins.
+const KEPT: usize = 8;
+
+/// The turns of one ring. Protected by the lock of the table of rings.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Turns {
-    /// How many have begun.
-    begun: AtomicU64,
-    /// The last one that has brought values.
-    brought: AtomicU64,
-    /// How many values the calls lack that wait since an even or an odd turn has begun.
-    lacking: [AtomicU64; 2],
+    /// How many have begun, in all tenancies of the ring.
+    begun: u64,
+    /// How many values the calls want that have joined the next turn.
+    wanted: u64,
+    kept: [Turn; KEPT],
 }
 
-/// A turn that has begun, and the values to ask for.
+/// A turn that has begun.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    number: u64,
+    /// How many values the calls wanted that have yet to draw, or to find that there are none.
+    owed: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Running,
+    /// The values that are left, if it has brought any.
+    Over(Option<ValueRun>),
+}
+
+/// A call's part of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    pub number: u64,
-    pub lacking: u64,
-}
-
-/// Values that a call lacks, as they are counted.
-#[derive(Clone, Copy, Debug)]
-pub struct Lack {
-    side: usize,
+pub struct Ticket {
+    turn: u64,
     count: u64,
 }
 
+/// What a turn has for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing yet.
+    Waits,
+    /// Nothing: it has failed, or brought too few values. The call can join another one.
+    Nothing,
+    /// `makes_room`: another turn could not begin before this.
+    Drawn { run: ValueRun, makes_room: bool },
+}
+
 impl Turns {
-    #[allow(clippy::new_without_default, reason = "turns are made in place, in shared memory")]
-    pub fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { begun: zero(), brought: zero(), lacking: [zero(), zero()] }
+    /// Another tenancy begins, which serves no earlier call.
+    pub fn restart(&mut self) {
+        *self = Self { begun: self.begun + 1, ..Self::default() };
     }
 
-    /// A call begins. It may draw once `is_open` says so of the result.
-    pub fn enter(&self) -> u64 {
-        // Sequentially consistent, as all accesses that `begin` relies on.
-        self.begun.load(Ordering::SeqCst)
+    /// A call wants so many values. They are asked for after this.
+    pub fn join(&mut self, count: u64) -> Ticket {
+        self.wanted = self.wanted.saturating_add(count);
+        Ticket { turn: self.begun + 1, count }
     }
 
-    /// True if a call that has entered so may draw what the ring has.
-    pub fn is_open(&self, entered: u64) -> bool {
-        // Acquire: the values of earlier turns are gone from the ring.
-        self.brought.load(Ordering::Acquire) > entered
+    /// A call that has joined ends without values. Those that were asked for are a gap.
+    pub fn withdraw(&mut self, ticket: Ticket) {
+        if ticket.turn == self.begun + 1 {
+            self.wanted = self.wanted.saturating_sub(ticket.count);
+        } else if let Some(turn) = self.of(ticket) {
+            turn.owed = turn.owed.saturating_sub(ticket.count);
+        }
     }
 
-    /// A call that has entered waits for so many values.
-    pub fn lack(&self, count: u64) -> Lack {
-        let side = (self.begun.load(Ordering::SeqCst) % 2) as usize;
-        self.lacking[side].fetch_add(count, Ordering::SeqCst);
-        Lack { side, count }
+    /// Draws what a call has joined for: all of it if `whole`, otherwise at least one value.
+    pub fn claim(&mut self, ticket: Ticket, whole: bool) -> Claim {
+        if ticket.turn > self.begun {
+            return Claim::Waits;
+        }
+        let was_full = self.room().is_none();
+        let Some(turn) = self.of(ticket) else { return Claim::Nothing };
+        let State::Over(left) = &mut turn.state else { return Claim::Waits };
+        turn.owed = turn.owed.saturating_sub(ticket.count);
+        let least = if whole { ticket.count } else { 1 };
+        match left.as_mut().filter(|left| left.count >= least) {
+            Some(left) => {
+                let run = ValueRun { count: ticket.count.min(left.count), ..*left };
+                *left = ValueRun { first: left.first.wrapping_add(run.count as i64 * run.stride), ..*left };
+                left.count -= run.count;
+                Claim::Drawn { run, makes_room: was_full && turn.owed == 0 }
+            }
+            None => Claim::Nothing,
+        }
     }
 
-    /// The call looks at the ring now, or waits no more.
-    pub fn look(&self, lack: Lack) {
-        self.lacking[lack.side].fetch_sub(lack.count, Ordering::SeqCst);
+    /// How many values the next turn has to ask for; 0 if it cannot begin.
+    pub fn due(&self) -> u64 {
+        if self.room().is_some() { self.wanted } else { 0 }
     }
 
-    /// The values that calls lack, except those that waited before the last turn has begun: they look again when it ends,
-    /// whether it brings values or not.
-    pub fn lacking(&self) -> u64 {
-        self.lacking[(self.begun.load(Ordering::SeqCst) % 2) as usize].load(Ordering::SeqCst)
+    /// Begins a turn, if calls have joined it. Returns its number, and how many values to ask for.
+    pub fn begin(&mut self) -> Option<(u64, u64)> {
+        let wanted = Some(self.wanted).filter(|wanted| *wanted > 0)?;
+        let room = self.room()?;
+        self.begun += 1;
+        self.wanted = 0;
+        self.kept[room] = Turn { number: self.begun, owed: wanted, state: State::Running };
+        Some((self.begun, wanted))
     }
 
-    /// Begins a turn. Only one process does so.
-    pub fn begin(&self) -> Turn {
-        let begun = self.begun.load(Ordering::SeqCst);
-        // Before the turn begins: each call that is counted has entered before, and may draw its values.
-        let lacking = self.lacking();
-        self.begun.store(begun + 1, Ordering::SeqCst);
-        Turn { number: begun + 1, lacking }
+    /// A turn has brought values. If it has ended before, they are a gap.
+    pub fn bring(&mut self, number: u64, run: ValueRun) {
+        let is_it = |turn: &&mut Turn| turn.number == number && matches!(turn.state, State::Running);
+        if let Some(turn) = self.kept.iter_mut().find(is_it) {
+            turn.state = State::Over(Some(run));
+        }
     }
 
-    /// The ring has the values of a turn, and no earlier ones.
-    pub fn bring(&self, turn: u64) {
-        // Release: see `is_open`.
-        self.brought.store(turn, Ordering::Release);
+    /// A turn that has brought nothing by now brings nothing: it has failed, or its worker is gone.
+    pub fn give_up(&mut self) {
+        for turn in self.kept.iter_mut().filter(|turn| matches!(turn.state, State::Running)) {
+            turn.state = State::Over(None);
+        }
+    }
+
+    fn of(&mut self, ticket: Ticket) -> Option<&mut Turn> {
+        self.kept.iter_mut().find(|turn| turn.owed > 0 && turn.number == ticket.turn)
+    }
+
+    /// A place for another turn.
+    fn room(&self) -> Option<usize> {
+        self.kept.iter().position(|turn| turn.owed == 0)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn call_may_draw_from_the_next_turn_that_brings_values() {
-        let turns = Turns::new();
-        let early = turns.enter();
-        assert!(!turns.is_open(early));
-        let turn = turns.begin();
-        let late = turns.enter();
-        turns.bring(turn.number);
-        assert!(turns.is_open(early) && !turns.is_open(late));
-        // One that fails brings nothing.
-        turns.begin();
-        assert!(!turns.is_open(late));
-        turns.bring(turns.begin().number);
-        assert!(turns.is_open(late));
-    }
-
-    #[test]
-    fn each_turn_asks_for_what_calls_lack_since_the_last_one() {
-        let turns = Turns::new();
-        let first = turns.lack(2);
-        assert_eq!((turns.lacking(), turns.begin()), (2, Turn { number: 1, lacking: 2 }));
-        let second = turns.lack(3);
-        assert_eq!(turns.lacking(), 3);
-        turns.look(first);
-        assert_eq!(turns.begin(), Turn { number: 2, lacking: 3 });
-        // Not served: it looks, and waits again.
-        turns.look(second);
-        let again = turns.lack(3);
-        assert_eq!(turns.begin().lacking, 3);
-        turns.look(again);
-        assert_eq!([turns.begin().lacking, turns.begin().lacking], [0, 0]);
-    }
-}
+mod tests;

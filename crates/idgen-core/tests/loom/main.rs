@@ -6,7 +6,6 @@ use loom::thread::{self, JoinHandle};
 
 mod segment;
 mod snowflake;
-mod turns;
 
 /// Runs `work` in a thread of its own.
 fn spawn<S: 'static, T: 'static>(server: &Arc<S>, work: impl FnOnce(&S) -> T + 'static) -> JoinHandle<T> {

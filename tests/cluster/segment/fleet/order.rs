@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use idgen_testkit::ids::last;
-use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
-use idgen_testkit::{Cluster, Proxy, rounds};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value, wait_for_event};
+use idgen_testkit::{Cluster, Proxy, pause, rounds};
 use postgres::Client;
 
 use super::{End, attached, coordinator, draw};
+use crate::max_id;
 
 #[test]
 fn values_that_are_asked_for_one_by_one_are_in_one_order() {
@@ -25,22 +26,53 @@ fn values_that_are_asked_for_one_by_one_are_in_one_order() {
     }
 }
 
-/// A value that no session has asked for would be drawn later, after higher ones of other servers.
-#[test]
-fn sessions_that_wait_together_leave_no_value_behind() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+/// A tag whose values are asked for one by one.
+fn in_order(conninfo: &str) -> Cluster {
+    let server = attached(conninfo, "10 seconds");
     server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
+    server
+}
+
+#[test]
+fn sessions_that_wait_together_leave_no_gap() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = in_order(&coordinator.conninfo());
     let mut clients = [(); 6].map(|()| server.client());
+    let mut drawn: Vec<i64> = Vec::new();
     for round in 0..rounds(100, 2000) {
-        std::thread::scope(|scope| {
+        drawn.extend(std::thread::scope(|scope| {
             // Some ask while others are served.
-            for client in &mut clients {
-                scope.spawn(|| ids(client, "SELECT segment_next('t') FROM generate_series(1, 3)"));
-            }
-        });
-        assert_eq!(crate::remaining(&mut clients[0]), 0, "in round {round}");
+            let draws = clients
+                .each_mut()
+                .map(|client| scope.spawn(|| ids(client, "SELECT segment_next('t') FROM generate_series(1, 3)")));
+            draws.map(|draw| draw.join().expect("it draws")).concat()
+        }));
+        assert_eq!(max_id(&mut clients[0], "t"), drawn.len() as i64, "in round {round}");
     }
+}
+
+/// Later requests do not discard the value of a session that has not woken up yet.
+#[test]
+fn session_that_wakes_slowly_gets_its_value() {
+    let coordinator = coordinator(Cluster::builder());
+    let proxy = Proxy::on_socket(&coordinator);
+    let server = in_order(&proxy.conninfo());
+    let mut drawn = draw(&server, 1);
+    let mut slow = server.client();
+    let pid: i32 = value(&mut slow, "SELECT pg_backend_pid()");
+    proxy.stop_forwarding();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| value::<i64>(&mut slow, "SELECT segment_next('t')"));
+        wait_for_event(&server, pid, "Extension");
+        let paused = pause(pid);
+        proxy.resume_forwarding();
+        server.wait_for(PATIENCE, "the value", || max_id(&mut server.client(), "t") == 2);
+        drawn.extend(draw(&server, 20));
+        drop(paused);
+        drawn.push(late.join().expect("it draws"));
+    });
+    drawn.sort_unstable();
+    assert_eq!(drawn, (1..=22).collect::<Vec<_>>());
 }
 
 /// A value, and when the call began and ended that has drawn it.
@@ -122,7 +154,7 @@ fn value_of_a_canceled_call_is_never_drawn() {
     execute(&mut client, "SET statement_timeout = '100ms'");
     expect_error(&mut client, "SELECT segment_next('t')", "57014");
     proxy.resume_forwarding();
-    server.wait_for(PATIENCE, "the answer", || crate::remaining(&mut server.client()) == 1);
+    server.wait_for(PATIENCE, "the answer", || max_id(&mut server.client(), "t") == 2);
     let above = draw(&other, 1)[0];
     let next = draw(&server, 1)[0];
     assert!(next > above, "{next} after {above}");
