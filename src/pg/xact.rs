@@ -189,6 +189,19 @@ pub fn commit_with_statement() {
     unsafe { pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32 };
 }
 
+unsafe extern "C-unwind" {
+    /// pgrx has no binding of it.
+    fn ReleasePredicateLocks(is_commit: bool, is_read_only_safe: bool);
+}
+
+/// Takes a SERIALIZABLE transaction out of the search for dependencies, as PostgreSQL does at its end: what it has read is
+/// forgotten, and what it reads and writes from now on is not compared with others. Only for a transaction whose rows are
+/// locked and compared one by one.
+pub fn leave_serializable() {
+    // SAFETY: in a transaction that is no parallel worker's. Without the search, this does nothing.
+    unsafe { ReleasePredicateLocks(false, false) };
+}
+
 /// True if each statement sees what was committed before it.
 pub fn is_read_committed() -> bool {
     // SAFETY: reads this process's own state.

@@ -49,7 +49,8 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         (text_arg(fcinfo, 0), request)
     };
     let pool = args::name(pool.as_deref(), "pool");
-    require_own_transaction(c"worker_acquire()");
+    // SAFETY: the call's own fcinfo.
+    unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
     let history = history::for_grant(pool_ttl_us(pool));
     let (lease_ttl_us, lead_us) = checked_ttl(pool, &request, history);
     let (granted, bounds) = acquire_slot(pool, &request, lease_ttl_us, history);

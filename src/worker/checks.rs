@@ -6,20 +6,21 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 /// For functions that grant id times. A rectangle must be committed before the caller learns of it: a rollback would
-/// give its id times to the next holder. So this raises 25006 where nothing can be written. It raises 25001 in a
-/// transaction block, and in a pipeline behind another statement. In a pipeline it also commits before the next
-/// statement.
-pub fn require_own_transaction(function: &CStr) {
+/// give its id times to the next holder. So this raises 25006 where nothing can be written, and 25001 if the call is not of
+/// a statement that is the whole of its transaction.
+///
+/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+pub unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallInfo) {
     xact::require_read_write(function);
-    // SAFETY: reads and writes this process's own state. PostgreSQL's own commands that must be alone in their
-    // transaction set the same flag.
-    unsafe {
-        let is_behind_another = pg_sys::MyXactFlags & pg_sys::XACT_FLAGS_PIPELINING as i32 != 0;
-        if pg_sys::IsTransactionBlock() || pg_sys::IsSubTransaction() || is_behind_another {
-            errors::in_transaction_block(function).raise();
-        }
-        pg_sys::MyXactFlags |= pg_sys::XACT_FLAGS_NEEDIMMEDIATECOMMIT as i32;
+    // SAFETY: by the above.
+    if !unsafe { xact::is_own_statement(fcinfo) } {
+        errors::not_own_statement(function).raise();
     }
+    xact::commit_with_statement();
+    xact::leave_serializable();
 }
 
 /// Microseconds since 1970. Raises 22008 if the time is infinite.

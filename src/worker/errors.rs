@@ -102,14 +102,14 @@ pub fn outside_of_range(pool: &str, worker_id: i32, definition: &LeaseDefinition
     .hint("Stop generating ids under it, and acquire a worker id with worker_acquire().")
 }
 
-pub fn in_transaction_block(function: &CStr) -> Report {
+pub fn not_own_statement(function: &CStr) -> Report {
     let function = function.to_string_lossy();
     Report::new(
         ERRCODE_ACTIVE_SQL_TRANSACTION,
-        format!("{function} cannot run inside a transaction block or a subtransaction"),
+        format!("{function} cannot run inside a transaction block or a function"),
     )
     .detail("A rollback would revoke id times that were already returned to the caller.")
-    .hint("Run it outside of a transaction block.")
+    .hint("Run it as a statement of its own.")
 }
 
 pub fn confirmed_too_early(pool: &str, worker_id: i32) -> Report {

@@ -32,7 +32,8 @@ fn worker_renew_compared(
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
-    let (definition, bounds) = checked_bounds(pool, token);
+    // SAFETY: the call's own fcinfo.
+    let (definition, bounds) = unsafe { checked_bounds(pool, token, fcinfo) };
     let renewed = pending::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
     require_in_range(pool, renewed.slot, &definition);
     // The row of the lease is locked, so no other renewal is running.
@@ -64,7 +65,8 @@ fn worker_renew(
 ) -> Composite {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let ttl_us = lease::checked_ttl_us(ttl);
-    let (definition, bounds) = checked_bounds(pool, token);
+    // SAFETY: the call's own fcinfo.
+    let (definition, bounds) = unsafe { checked_bounds(pool, token, fcinfo) };
     let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
     let renewed = lease::renew(pool, token, split.map(|(lease_us, _)| lease_us));
     require_in_range(pool, renewed.slot, &definition);
@@ -76,8 +78,11 @@ fn worker_renew(
     unsafe { result(fcinfo, &renewed, rectangle) }
 }
 
-fn checked_bounds(pool: &str, token: i64) -> (LeaseDefinition, PoolBounds) {
-    require_own_transaction(c"worker_renew()");
+/// # Safety
+/// `fcinfo` is that of the running call.
+unsafe fn checked_bounds(pool: &str, token: i64, fcinfo: pg_sys::FunctionCallInfo) -> (LeaseDefinition, PoolBounds) {
+    // SAFETY: by the above.
+    unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
     let Some(lease::Defined { definition, .. }) = lease::defined(pool) else {
         // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
         history::require_known(pool, token);

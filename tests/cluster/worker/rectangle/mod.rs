@@ -1,5 +1,6 @@
 //! Rectangles from the holder's view: confirmation, renewal, and a wrong clock of the coordinator.
 
+mod alone;
 mod confirm;
 mod leap;
 mod pipeline;
