@@ -102,7 +102,7 @@ fn promoted_standby_begins_past_what_the_servers_have_received() {
     standby.start_again();
     standby.promote();
     for server in &servers {
-        seen.extend(draw(server, 5000));
+        seen.extend(draw_patiently(server, 5000));
     }
     assert_distinct(seen);
 }

@@ -22,28 +22,32 @@ enum Fault {
     SupplyEnded,
     PostmasterKilled,
     Restarted,
+    AllRestarted,
     ClockStepped,
     Detached,
     CoordinatorKilled,
     CoordinatorSessionsEnded,
     Silence,
+    StandbyAway,
     Failover,
     Altered,
     Recreated,
     Restored,
 }
 
-const FAULTS: [Fault; 14] = [
+const FAULTS: [Fault; 16] = [
     Fault::BackendKilled,
     Fault::SupplyKilled,
     Fault::SupplyEnded,
     Fault::PostmasterKilled,
     Fault::Restarted,
+    Fault::AllRestarted,
     Fault::ClockStepped,
     Fault::Detached,
     Fault::CoordinatorKilled,
     Fault::CoordinatorSessionsEnded,
     Fault::Silence,
+    Fault::StandbyAway,
     Fault::Failover,
     Fault::Altered,
     Fault::Recreated,
@@ -158,6 +162,10 @@ impl Storm<'_> {
                 server.start_again();
             }
             Fault::Restarted => server.restart(),
+            Fault::AllRestarted => {
+                self.loads.iter().for_each(|load| load.server.stop(Stop::Fast));
+                self.loads.iter().rev().for_each(|load| load.server.start_again());
+            }
             Fault::ClockStepped => {
                 // The first server has a clock of its own.
                 for offset_ms in [3_600_000, -3_600_000, 0] {
@@ -165,10 +173,7 @@ impl Storm<'_> {
                     self.loads[0].wait_for_values();
                 }
             }
-            Fault::Detached => {
-                server.execute("SELECT segment_detach('t')");
-                server.execute(&format!("SELECT segment_attach('t', '{RESERVE}')"));
-            }
+            Fault::Detached => attach_again(server),
             Fault::CoordinatorKilled => {
                 self.coordinators.serving.kill9_postmaster();
                 self.coordinators.serving.start_again();
@@ -181,6 +186,14 @@ impl Storm<'_> {
                 // Requests hang, and answers are lost.
                 std::thread::sleep(Duration::from_millis(500 + self.rng.u64(..2500)));
                 self.coordinators.proxy.resume_forwarding();
+            }
+            Fault::StandbyAway => {
+                let Coordinators { serving, standby, .. } = &self.coordinators;
+                let unconfirmed = || serving.log().matches("canceling statement due to statement timeout").count();
+                let before = unconfirmed();
+                standby.stop(Stop::Fast);
+                serving.wait_for(PATIENCE, "retries", || unconfirmed() >= before + 2 * self.loads.len());
+                standby.start_again();
             }
             Fault::Failover => self.fail_over(),
             // Past the grants of the meantime.
@@ -210,9 +223,10 @@ impl Storm<'_> {
 
     /// The coordinator's directory is lost, and restored from a base backup that lacks the last grants.
     fn restore(&mut self) {
-        // A server that attached again after the backup would be unknown to it.
         let backup = self.coordinators.serving.copy();
         backup.stop(Stop::Fast);
+        // It keeps the number that the backup knows.
+        attach_again(self.loads[0].server);
         self.loads.iter().for_each(Load::wait_for_values);
         self.coordinators.standby.stop(Stop::Immediate);
         self.coordinators.serving.kill9_postmaster();
@@ -221,6 +235,11 @@ impl Storm<'_> {
         self.coordinators = Coordinators::of(backup);
         self.coordinators.lead(self.loads);
     }
+}
+
+fn attach_again(server: &Cluster) {
+    server.execute("SELECT segment_detach('t')");
+    server.execute(&format!("SELECT segment_attach('t', '{RESERVE}')"));
 }
 
 fn kill9(server: &Cluster, backend_type: &str) {
