@@ -67,7 +67,12 @@ impl Proxy {
         accept: impl Fn() -> io::Result<OwnedFd> + Send + 'static,
         dir: Option<TempDir>,
     ) -> Proxy {
-        let gate = Gate { state: Mutex::new(State::Open), changed: Condvar::new(), accepted: AtomicUsize::new(0) };
+        let gate = Gate {
+            state: Mutex::new(State::Open),
+            changed: Condvar::new(),
+            accepted: AtomicUsize::new(0),
+            delay: Mutex::default(),
+        };
         let gate = Arc::new(gate);
         let (passage, target) = (Arc::clone(&gate), socket(cluster.dir()));
         let acceptor = thread::spawn(move || {
@@ -104,6 +109,11 @@ impl Proxy {
         self.gate.set(State::Stopped);
     }
 
+    /// From now on each transfer arrives this much later, as over a slow link.
+    pub fn delay(&self, time: Duration) {
+        *self.gate.delay.lock().expect("no thread panics with the lock") = time;
+    }
+
     /// Forwards what was held back, and all that follows.
     pub fn resume_forwarding(&self) {
         self.gate.set(State::Open);
@@ -132,9 +142,17 @@ struct Gate {
     state: Mutex<State>,
     changed: Condvar,
     accepted: AtomicUsize,
+    delay: Mutex<Duration>,
 }
 
 impl Gate {
+    /// Takes the time of one transfer, unless the proxy ends.
+    fn travel(&self) {
+        let time = *self.delay.lock().expect("no thread panics with the lock");
+        let state = self.state.lock().expect("no thread panics with the lock");
+        drop(self.changed.wait_timeout_while(state, time, |state| *state != State::Ended));
+    }
+
     /// Waits until the gate is open. The state cannot change while the guard lives. `None` if the proxy has ended.
     fn pass(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock().expect("no thread panics with the lock");
@@ -180,13 +198,18 @@ fn forward(mut from: &UnixStream, to: &UnixStream, gate: &Gate) {
     loop {
         match from.read(&mut buffer) {
             Ok(0) => break,
-            Ok(length) if write(to, &buffer[..length], gate).is_some() => {}
+            Ok(length) if deliver(to, &buffer[..length], gate).is_some() => {}
             Err(error) if is_timeout(&error) && !gate.has_ended() => {}
             _ => break,
         }
     }
     let _passing = gate.pass();
     let _ = to.shutdown(Shutdown::Write);
+}
+
+fn deliver(to: &UnixStream, bytes: &[u8], gate: &Gate) -> Option<()> {
+    gate.travel();
+    write(to, bytes, gate)
 }
 
 /// `None` if the write fails.

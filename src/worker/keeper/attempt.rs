@@ -18,7 +18,7 @@ use idgen_core::worker::memory::RememberedLease;
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Keeper {
     /// Returns the pause until the next attempt. Keeps the connection, if the coordinator has room: a new one costs the
@@ -39,14 +39,19 @@ impl Keeper {
 
     /// The connection of the last attempt, if it is usable, or a new one.
     fn connect(&mut self) -> Result<Coordinator, Error> {
-        let timeout = Timeout { duration: self.pace.patience(), event: &COORDINATOR_WAIT, is_interrupted };
+        let duration = self.pace.patience(self.failures, self.connected_in);
+        let timeout = Timeout { duration, event: &COORDINATOR_WAIT, is_interrupted };
         let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
         let kept =
             self.coordinator.take().and_then(|mut kept| kept.is_usable(&pool.coordinator, timeout).then_some(kept));
         match kept {
             Some(coordinator) => Ok(coordinator),
             None => {
-                Coordinator::connect(&pool.coordinator, APPLICATION, &mut self.resolver, self.first_address, timeout)
+                let (resolver, began) = (&mut self.resolver, Instant::now());
+                let opened =
+                    Coordinator::connect(&pool.coordinator, APPLICATION, resolver, self.first_address, timeout)?;
+                self.connected_in = began.elapsed();
+                Ok(opened)
             }
         }
     }

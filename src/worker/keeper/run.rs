@@ -31,6 +31,8 @@ pub struct Keeper {
     pub last_worker_id: Option<u32>,
     /// The connection of the last attempt, if it stays open.
     pub coordinator: Option<Coordinator>,
+    /// How long the last connection took; zero before the first one.
+    pub connected_in: Duration,
     pub resolver: Resolver,
     /// The index of the address to try first.
     pub first_address: usize,
@@ -63,6 +65,7 @@ impl Keeper {
             last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
             abandoned,
             coordinator: None,
+            connected_in: Duration::ZERO,
             resolver: Resolver::default(),
             first_address: 0,
             failures: 0,

@@ -38,9 +38,13 @@ impl Pace {
         doubled.min(at_most).min(LONGEST_PAUSE).mul_f64(0.5 + 0.5 * within_one(jitter))
     }
 
-    /// How long one try may take.
-    pub fn patience(self) -> Duration {
-        (self.ttl / (2 * RENEWALS)).clamp(Duration::from_millis(500), Duration::from_secs(10))
+    /// How long one call may take, after this many failures in a row. `connected_in` is the time that the last connection
+    /// took, which needs several answers: a slow link is not a silent one. In a long outage there is no lease to save, and
+    /// the link may be too slow for the first connection.
+    pub fn patience(self, failures_before: u32, connected_in: Duration) -> Duration {
+        let shortest = (self.ttl / (2 * RENEWALS)).clamp(Duration::from_millis(500), Duration::from_secs(10));
+        let doublings = failures_before.saturating_sub(SOON - 1).div_ceil(2).min(10);
+        (shortest.max(connected_in * 2) * 2u32.pow(doublings)).min(self.ttl.max(shortest))
     }
 }
 
@@ -62,7 +66,20 @@ mod tests {
     fn lease_has_time_to_try_a_silent_host_and_the_next_one() {
         let pace = pace(30_000);
         // Half of the patience is for the connection of the attempt before.
-        assert!(pace.renew_after(1.0) + pace.patience() * 5 / 2 + pace.retry_after(1, 1.0) < pace.ttl);
+        assert!(pace.renew_after(1.0) + pace.patience(1, Duration::ZERO) * 5 / 2 + pace.retry_after(1, 1.0) < pace.ttl);
+    }
+
+    #[test]
+    fn patience_grows_with_a_slow_link_and_in_a_long_outage_up_to_the_ttl() {
+        let patience =
+            |failures, connected_ms| pace(30_000).patience(failures, Duration::from_millis(connected_ms)).as_millis();
+        assert_eq!(
+            [0, 5, 6, 7, 8, 10, u32::MAX].map(|failures| patience(failures, 3)),
+            [5_000, 5_000, 10_000, 10_000, 20_000, 30_000, 30_000]
+        );
+        assert_eq!([2_500, 6_000, 24_000].map(|connected_ms| patience(0, connected_ms)), [5_000, 12_000, 30_000]);
+        assert_eq!(pace(1_000).patience(u32::MAX, Duration::ZERO), Duration::from_secs(1));
+        assert_eq!(pace(100).patience(u32::MAX, Duration::ZERO), Duration::from_millis(500));
     }
 
     #[test]
@@ -81,10 +98,10 @@ mod tests {
         let pace = pace(3_000);
         let (mut tries, mut passed) = (0, Duration::ZERO);
         while passed < Duration::from_secs(60) {
-            passed += pace.patience() + pace.retry_after(tries, 0.5);
+            passed += pace.patience(tries, Duration::ZERO) + pace.retry_after(tries, 0.5);
             tries += 1;
         }
-        assert!((20..=30).contains(&tries), "{tries} in a minute");
+        assert!((15..=20).contains(&tries), "{tries} in a minute");
     }
 
     proptest! {

@@ -204,3 +204,14 @@ fn standby_among_the_hosts_is_skipped_at_once() {
         1
     );
 }
+
+/// Connecting takes two answers, and a renewal three. Each is slower than the server waits by default with this ttl.
+#[test]
+fn server_leases_and_renews_over_a_link_that_is_slower_than_its_patience() {
+    let coordinator = coordinator(builder(), 1, "6 s");
+    let proxy = Proxy::on_socket(&coordinator);
+    proxy.delay(Duration::from_millis(600));
+    let server = pooled(&proxy.conninfo()).start_with_extension();
+    let mut client = server.client();
+    server.wait_for(PATIENCE, "renewals", || Worker::of(&mut client).renewals >= 2);
+}
