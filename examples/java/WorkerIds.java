@@ -3,6 +3,7 @@ import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.SQLWarning;
 import java.util.Properties;
 import java.util.concurrent.ThreadLocalRandom;
 
@@ -41,7 +42,7 @@ public class WorkerIds implements AutoCloseable {
     // Guarded by this: time and sequence of the last id, in one number. The next one is greater under any worker id.
     long last;
     // Guarded by this: what is granted and confirmed. The times are in ms since the epoch of the layout.
-    long workerId, notBefore, notAfter;
+    long workerId = -1, notBefore, notAfter;
     Exception error;
     boolean closed;
 
@@ -77,7 +78,8 @@ public class WorkerIds implements AutoCloseable {
                 return tick << 22 | workerId << 12 | position & MAX_SEQUENCE;
             }
             if (tick >= notAfter && error != null)
-                throw new Exception("the worker lease is over: " + error.getMessage(), error);
+                throw new Exception((workerId < 0 ? "there is no worker lease yet: " : "the worker lease is over: ")
+                    + error.getMessage(), error);
             // Wait until the clock reaches the id, or until the keeper has an answer.
             wait(tick < notAfter ? tick - now : 0);
         }
@@ -193,6 +195,9 @@ public class WorkerIds implements AutoCloseable {
             for (int i = 0; i < arguments.length; i++) statement.setObject(i + 1, arguments[i]);
             ResultSet row = statement.executeQuery();
             row.next();
+            // A notice says how long next() will wait, if other holders may have used the next times.
+            for (SQLWarning notice = statement.getWarnings(); notice != null; notice = notice.getNextWarning())
+                System.err.println(notice.getMessage());
             String[] values = new String[row.getMetaData().getColumnCount()];
             for (int i = 0; i < values.length; i++) values[i] = row.getString(i + 1);
             return values;

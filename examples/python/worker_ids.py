@@ -43,7 +43,7 @@ class WorkerIds:
         # Used by the thread only. `told` is the last not_after that the server returned, as text to keep it unchanged.
         self.db = self.token = self.acquired = self.since = self.told = None
         # Guarded by `changed`: what is granted and confirmed. The times are in ms since the epoch of the layout.
-        self.worker_id = self.not_before = self.not_after = 0
+        self.worker_id, self.not_before, self.not_after = None, 0, 0
         self.error = None
         self.changed, self.closed = threading.Condition(), threading.Event()
         self.thread = None
@@ -68,7 +68,8 @@ class WorkerIds:
                     self.last = position
                     return tick << 22 | self.worker_id << 12 | position & MAX_SEQUENCE
                 if tick >= self.not_after and self.error:
-                    raise RuntimeError(f"the worker lease is over: {self.error}") from self.error
+                    state = "there is no worker lease yet" if self.worker_id is None else "the worker lease is over"
+                    raise RuntimeError(f"{state}: {self.error}") from self.error
                 # Wait until the clock reaches the id, or until the thread has an answer.
                 self.changed.wait((tick - now) / 1000 if tick < self.not_after else None)
             raise RuntimeError("closed")
@@ -125,9 +126,12 @@ class WorkerIds:
         # statement_timeout ends the wait for a lock or a standby. worker_confirm() waits for the standbys, not the
         # commit: a commit succeeds even if its wait is canceled. In a transaction block the calls are refused, so
         # autocommit is on. A pooler may not support prepared statements, so they are off.
-        return psycopg.connect(
+        db = psycopg.connect(
             self.conninfo, autocommit=True, prepare_threshold=None, connect_timeout=self.patience,
             options=f"-c statement_timeout={self.patience}s -c synchronous_commit=local")
+        # A notice says how long next() will wait, if other holders may have used the next times.
+        db.add_notice_handler(lambda notice: print(notice.message_primary, file=sys.stderr, flush=True))
+        return db
 
     def renew(self, reached):
         try:

@@ -95,7 +95,12 @@ impl Example {
     pub fn wait(&mut self, cluster: &Cluster) -> (ExitStatus, String) {
         cluster.wait_for(PATIENCE, "the program to exit", || self.has_exited());
         let status = self.process.wait().expect("a child can be waited for");
-        (status, std::fs::read_to_string(self.dir.path().join("errors")).expect("UTF-8"))
+        (status, self.errors())
+    }
+
+    /// Its standard error so far.
+    pub fn errors(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("errors")).expect("UTF-8")
     }
 
     /// The file of its standard output.

@@ -66,7 +66,7 @@ fn grant_is_not_replicated(language: Language) {
     });
     assert_eq!(instance.last(), None, "an id of a grant that no standby has");
     let (status, errors) = instance.0.wait(&site.cluster);
-    assert!(!status.success() && errors.contains("the worker lease is over: "), "{status}: {errors}");
+    assert!(!status.success() && errors.contains("there is no worker lease yet: "), "{status}: {errors}");
 
     standby.start_again();
     let mut instance = site.start(language, "b", "6", ENDLESS);
@@ -82,6 +82,25 @@ fn python_client_makes_no_ids_before_its_grant_is_replicated() {
 #[test]
 fn java_client_makes_no_ids_before_its_grant_is_replicated() {
     grant_is_not_replicated(Java);
+}
+
+fn id_times_begin_later(language: Language) {
+    let site = Site::new(builder(), 1);
+    let before = "SELECT worker_release('p', token) FROM worker_acquire('p', ttl => '30 s')";
+    execute(&mut site.cluster.client(), before);
+    let instance = site.start(language, "a", "6", ENDLESS);
+    let is_told = || instance.0.errors().contains("worker id 0 of pool \"p\" can be used in ");
+    site.cluster.wait_for(PATIENCE, "the notice", is_told);
+}
+
+#[test]
+fn python_client_says_how_long_it_waits_for_its_id_times() {
+    id_times_begin_later(Python);
+}
+
+#[test]
+fn java_client_says_how_long_it_waits_for_its_id_times() {
+    id_times_begin_later(Java);
 }
 
 fn worker_id_does_not_fit(language: Language) {
