@@ -242,7 +242,8 @@ fn require_unheld(name: &str, lease: &LeaseState) {
     }
 }
 
-/// Ends the term in a slot, whose lock delay begins. False if the slot has no term. Raises 42501 if the caller may not act
+/// Ends the term in a slot, whose lock delay begins. False if the slot has no term; warns if an open transaction has
+/// acquired it. Raises 42501 if the caller may not act
 /// as the definer; of an undefined lease, unless it is a superuser.
 #[pg_extern(sql = "CREATE FUNCTION lease_revoke(name text, slot int DEFAULT 0) RETURNS boolean \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
@@ -258,6 +259,8 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);
+    } else if let Some((slot, process)) = unfinished::slot_and_process(name, slot) {
+        errors::acquired_in_open_transaction(name, slot, process).warn();
     }
     revoked.is_some()
 }

@@ -69,6 +69,13 @@ pub fn not_held_before_commit(name: &str) -> Report {
         .hint("Acquire the lease in a transaction of its own, and commit before the work begins.")
 }
 
+pub fn acquired_in_open_transaction(name: &str, slot: i32, process: i32) -> Report {
+    let message = format!("slot {slot} of lease \"{name}\" was acquired by an open transaction");
+    Report::new(ERRCODE_WARNING, message)
+        .detail(format!("The transaction of process {process} has not committed, so the term cannot be revoked yet."))
+        .hint(format!("To end it, run SELECT pg_terminate_backend({process});"))
+}
+
 pub fn stale(name: &str, token: i64, state: String) -> Report {
     Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, format!("lease \"{name}\" is not held under token {token}"))
         .detail(state)

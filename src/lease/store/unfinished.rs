@@ -2,12 +2,14 @@
 
 use super::{LEASE, LeaseState};
 use crate::pg::datum::Text;
+use crate::pg::spi::{Query, value};
+use idgen_core::lease::FIRST_SHARED;
 use pgrx::prelude::*;
 
 /// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
 /// deadlocks.
 pub fn wait(name: &str) {
-    while let Some(xid) = grantor(name) {
+    while let Some(Grant { xid, .. }) = find(name, |_| true) {
         // SAFETY: an id of a transaction that was running, and no tuple for the message.
         unsafe {
             let no_tuple = std::ptr::null_mut();
@@ -16,9 +18,30 @@ pub fn wait(name: &str) {
     }
 }
 
-/// A running transaction of another session that has written a version with a token that was never committed. Renewals and
-/// releases keep the token.
-fn grantor(name: &str) -> Option<pg_sys::TransactionId> {
+/// The process that runs a transaction, which is no subtransaction: these lock their id only until they commit.
+static PROCESS: Query = Query::of_statistics(
+    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype OPERATOR(pg_catalog.=) 'transactionid' AND granted \
+     AND mode OPERATOR(pg_catalog.=) 'ExclusiveLock' \
+     AND transactionid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.xid",
+);
+
+/// This slot, or the number of a shared term, if another session has acquired it and not committed; and its process.
+pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
+    let grant = find(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
+    // SAFETY: the id of a transaction that was running.
+    let xid = unsafe { pg_sys::SubTransGetTopmostTransaction(grant.xid) };
+    let process = PROCESS.read_latest(&[i64::from(u32::from(xid)).into()], |row| value(row, 1)).pop()?;
+    Some((grant.slot, process))
+}
+
+struct Grant {
+    slot: i32,
+    xid: pg_sys::TransactionId,
+}
+
+/// A running transaction of another session that has written a version with a token that was never committed, in such a
+/// slot. Renewals and releases keep the token.
+fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Grant> {
     let committed: Vec<i64> = LeaseState::read(name).terms.into_iter().map(|term| term.token).collect();
     let table = LEASE.lock(pg_sys::AccessShareLock);
     // SAFETY: the table is locked, and is a heap with a primary key that begins with the name. `key` outlives the scan, and
@@ -32,7 +55,8 @@ fn grantor(name: &str) -> Option<pg_sys::TransactionId> {
         pg_sys::ScanKeyEntryInitialize(&mut key, 0, 1, equal, pg_sys::InvalidOid, collation, compare, name);
         let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let index = pg_sys::get_relname_relid(c"lease_pkey".as_ptr(), (*(*table).rd_rel).relnamespace);
-        let token_column = pg_sys::SPI_fnumber((*table).rd_att, c"token".as_ptr());
+        let columns = (*table).rd_att;
+        let [slot, token] = [c"slot", c"token"].map(|name| pg_sys::SPI_fnumber(columns, name.as_ptr()));
         let scan = pg_sys::systable_beginscan(table, index, true, &raw mut pg_sys::SnapshotAnyData, 1, &mut key);
         let next = || Some(pg_sys::systable_getnext(scan)).filter(|tuple| !tuple.is_null());
         let found = std::iter::from_fn(next).find_map(|tuple| {
@@ -43,8 +67,9 @@ fn grantor(name: &str) -> Option<pg_sys::TransactionId> {
             {
                 return None;
             }
-            let token = pg_sys::SPI_getbinval(tuple, (*table).rd_att, token_column, &mut false);
-            (!committed.contains(&i64::from_datum(token, false)?)).then_some(xid)
+            let column = |number| pg_sys::SPI_getbinval(tuple, columns, number, &mut false);
+            let (slot, token) = (i32::from_datum(column(slot), false)?, i64::from_datum(column(token), false)?);
+            (is_wanted(slot) && !committed.contains(&token)).then_some(Grant { slot, xid })
         });
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(table, pg_sys::NoLock as i32);

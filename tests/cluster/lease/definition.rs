@@ -1,7 +1,10 @@
 //! Uncommitted changes of a definition: grants wait for them, holders do not.
 
+use std::sync::{Arc, Mutex};
+
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
+use postgres::Config;
 
 use crate::{builder, release, renew, wait_until_queued, wait_until_waiting_for_row};
 
@@ -146,4 +149,40 @@ fn transaction_that_a_definition_waits_for_acquires_another_slot() {
         waiter.join().unwrap();
     });
     assert_eq!(try_acquire(&mut holder, "'p'"), None);
+}
+
+/// A term of an open transaction cannot be revoked. The warning says who has it, and its hint frees the lease.
+#[test]
+fn revocation_names_the_process_of_an_uncommitted_grant() {
+    let cluster = builder().start_with_extension();
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&notices);
+    let mut config: Config = cluster.conninfo().parse().unwrap();
+    let mut definer =
+        config.notice_callback(move |notice| sink.lock().unwrap().push(notice)).connect(postgres::NoTls).unwrap();
+    execute(&mut definer, "SELECT lease_define('taken'), lease_define('slots', 4)");
+    execute(&mut definer, "SELECT lease_release('taken', token) FROM lease_acquire('taken')");
+    let other = acquire(&mut definer, "'slots', '1 day'").slot;
+    for (name, shared) in [("taken", false), ("slots", false), ("new", false), ("read", true)] {
+        let mut holder = cluster.client();
+        let pid = backend_pid(&mut holder);
+        execute(&mut holder, "BEGIN; SAVEPOINT s");
+        let slot = acquire(&mut holder, &format!("'{name}', '1 day', shared => {shared}")).slot;
+        // Of a shared term, only its holder knows the number.
+        let asked = if shared { 0 } else { slot };
+        let revoke = format!("SELECT lease_revoke('{name}', {asked})");
+        assert!(!value::<bool>(&mut definer, &revoke), "{name}");
+        let warning = notices.lock().unwrap().pop().expect("a warning");
+        assert_eq!(warning.message(), format!("slot {slot} of lease \"{name}\" was acquired by an open transaction"));
+        assert_eq!(warning.code().code(), "01000");
+        assert!(warning.detail().unwrap().contains(&format!("process {pid} ")), "{warning:?}");
+        let command = warning.hint().unwrap().strip_prefix("To end it, run ").expect("a command");
+        assert_eq!(command, format!("SELECT pg_terminate_backend({pid});"));
+        execute(&mut definer, command);
+        // Waits for the end of the process.
+        acquire(&mut definer, &format!("'{name}', '1 day'"));
+    }
+    assert!(value::<bool>(&mut definer, &format!("SELECT lease_revoke('slots', {other})")));
+    assert!(!value::<bool>(&mut definer, "SELECT lease_revoke('unknown')"));
+    assert_eq!(notices.lock().unwrap().len(), 0);
 }
