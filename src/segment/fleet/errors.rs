@@ -25,6 +25,14 @@ pub fn not_attached(tag: &str) -> Report {
         .hint(format!("Attach it with SELECT segment_attach({});", quoted(tag)))
 }
 
+pub fn set_back(tag: &str, received: i64, max_id: i64) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this coordinator has lost grants of segment \"{tag}\""))
+        .detail(format!(
+            "A server has received the value {received}, and max_id is {max_id}: a backup or a snapshot was restored in place."
+        ))
+        .hint("No server gets values until all attached servers have reported, which they do by themselves.")
+}
+
 /// A restore by a role that may not attach segments.
 pub fn not_restored(tag: &str) -> Report {
     Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("segment \"{tag}\" is restored without its attachment"))

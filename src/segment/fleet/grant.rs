@@ -56,8 +56,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         segment::errors::count_out_of_range(count, counts).raise();
     }
     let row = lock_shared(&tag);
-    let mut shared = shared_tag(&tag, &row.definition, &row.link, Some(server));
-    shared.report(server, received, history());
+    let mut shared = reported(&tag, &row, server, received);
     let (range, waits_for) = match shared.standing(history()) {
         Standing::Waits { unreported } => (None, Some(servers::names(&tag, unreported))),
         Standing::Grants if count == 0 => (None, None),
@@ -98,8 +97,7 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
         return;
     }
     let row = lock_shared(tag);
-    let mut shared = shared_tag(tag, &row.definition, &row.link, Some(server));
-    shared.report(server, received, history());
+    let mut shared = reported(tag, &row, server, received);
     shared.leave(server, history()).expect("it has reported");
     servers::delete(tag, server);
     write_tag(tag, row.key.creation, &shared);
@@ -188,7 +186,21 @@ fn refuse_attached(tag: &str, row: &TagRow) {
     }
 }
 
-/// While the history is the tag's, the reports of other servers do not matter.
+/// The tag with a new report. While the history is the tag's, and has granted what the server has received, the reports of
+/// others do not matter.
+fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> SharedTag {
+    let TagRow { definition, link, .. } = row;
+    let mut shared = shared_tag(tag, definition, link, (received <= definition.max_id).then_some(server));
+    let was_current = shared.history.as_deref() == Some(history());
+    shared.report(server, received, history());
+    if was_current && shared.history.as_deref() != Some(history()) {
+        errors::set_back(tag, received, definition.max_id).warn();
+        servers::clear_reports(tag);
+    }
+    shared
+}
+
+/// While the history is the tag's, only the report of this server is read, if it is given.
 fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
     let recorded = link.history.clone().map(in_the_present_form);
     let reports = match server {

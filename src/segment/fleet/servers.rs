@@ -53,6 +53,14 @@ pub fn write(tag: &str, name: &str, report: &ServerReport) {
     SEGMENT_SERVER.write(&WRITE, &args);
 }
 
+static CLEAR: Query =
+    SEGMENT_SERVER.query("UPDATE idgen.segment_server SET history = '' WHERE tag OPERATOR(pg_catalog.=) $1");
+
+/// The servers of a tag have to report again. Their highest values still count.
+pub fn clear_reports(tag: &str) {
+    SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
+}
+
 static DELETE: Query = SEGMENT_SERVER
     .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
 

@@ -11,7 +11,7 @@
 //!
 //! A caller reads the rows of a tag under a lock, calls a decision, and writes back the rows that it changed. While the
 //! history is the tag's, the tag waits for no server and `max_id` covers all reports. Then the caller need not read the
-//! rows of other servers than the one that calls, except to resume.
+//! rows of other servers than the one that calls, except to resume, and if that one has received more than `max_id`.
 
 use super::ValueRun;
 use super::tag::Allocation;
@@ -89,9 +89,17 @@ impl SharedTag {
     }
 
     /// A server reports the highest value that it has received. Returns its row, which can be new.
+    ///
+    /// A known server that has received more than this history has granted proves that the coordinator was set back under the
+    /// same history, as by a snapshot of its disk. Then all other servers have to report again: their reports are cleared.
     pub fn report(&mut self, server: i64, received: i64, current: &str) -> ServerReport {
         let earlier = self.servers.iter().position(|report| report.server == server);
         let earlier = earlier.map(|index| self.servers.swap_remove(index));
+        let is_own = self.history.as_deref() == Some(current);
+        if is_own && earlier.is_some() && received > self.allocation.max_id {
+            self.history = Some(String::new());
+            self.servers.iter_mut().for_each(|report| report.history.clear());
+        }
         let max_id = earlier.map_or(received, |report| report.max_id.max(received));
         let report = ServerReport { server, max_id, history: current.to_owned() };
         self.servers.push(report.clone());

@@ -229,3 +229,25 @@ fn server_that_was_attached_again_is_known_to_an_earlier_coordinator() {
     seen.extend(draw_patiently(&server, 5000));
     assert_distinct(seen);
 }
+
+/// Even the files are the same. The first server that reports tells, and the coordinator waits for the others.
+#[test]
+fn coordinator_that_was_set_back_in_place_is_found_out_by_a_server() {
+    let coordinator = coordinator(Cluster::builder());
+    let (servers, mut seen) = two_servers(&coordinator);
+    coordinator.stop(Stop::Fast);
+    let backup = coordinator.cold_backup();
+    coordinator.start_again();
+    seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
+    coordinator.stop(Stop::Immediate);
+    coordinator.overwrite_in_place(&backup);
+    coordinator.start_again();
+    let mut client = coordinator.client();
+    coordinator
+        .wait_for(PATIENCE, "the loss to be noticed", || coordinator.log().contains("has lost grants of segment"));
+    seen.extend(servers.iter().flat_map(|server| draw_patiently(server, 5000)));
+    seen.extend(draw_patiently(&coordinator, 1000));
+    assert_distinct(seen);
+    let history = "SELECT count(DISTINCT history) FROM (SELECT history FROM idgen.segment UNION ALL SELECT history FROM idgen.segment_server) AS h";
+    assert_eq!(value::<i64>(&mut client, history), 1);
+}

@@ -74,6 +74,22 @@ fn other_history_grants_nothing_until_every_server_has_reported() {
     assert_eq!(tag.grant(1, "b"), run(301, 1));
 }
 
+/// As by a snapshot of the coordinator's disk: nothing here tells, but the servers have received more.
+#[test]
+fn server_that_has_received_more_than_was_granted_ends_the_history() {
+    let mut set_back = fleet();
+    // Not a server that is attached just now, nor one that has received what was granted.
+    set_back.report(3, 500, "a");
+    set_back.report(1, 500, "a");
+    assert_eq!(set_back.standing("a"), Standing::Grants);
+    set_back.report(2, 700, "a");
+    assert_eq!(set_back.standing("a"), waits(&[3, 1]));
+    assert_eq!(set_back.grant(1, "a"), Grant::Waits { unreported: vec![3, 1] });
+    set_back.report(3, 900, "a");
+    set_back.report(1, 500, "a");
+    assert_eq!(set_back.grant(1, "a"), run(901, 1));
+}
+
 #[test]
 fn new_server_counts_while_the_tag_waits_for_the_others() {
     let mut tag = fleet();
