@@ -11,27 +11,6 @@ COMMENT ON FUNCTION lease_define(text, int, interval, interval, int, boolean, bo
     'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms; force excludes holders';
 COMMENT ON FUNCTION lease_alter(text, int, interval, interval, int, boolean, boolean) IS
     'changes the definition of a lease; omitted arguments keep their values';
--- The new function keeps the owner and the privileges of the old one. A GRANT in this script would count as one of the
--- extension, and pg_dump would leave it out.
-DO $$
-DECLARE
-    old CONSTANT pg_catalog.oid := 'lease_define(text, int, interval, interval, int, boolean)'::pg_catalog.regprocedure;
-    new CONSTANT pg_catalog.oid := 'lease_define(text, int, interval, interval, int, boolean, boolean)'::pg_catalog.regprocedure;
-    owner pg_catalog.name;
-BEGIN
-    SELECT pg_catalog.pg_get_userbyid(proowner) INTO owner FROM pg_catalog.pg_proc WHERE oid OPERATOR(pg_catalog.=) old;
-    EXECUTE pg_catalog.format('ALTER FUNCTION %s OWNER TO %I', new::pg_catalog.regprocedure, owner);
-    EXECUTE pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', new::pg_catalog.regprocedure);
-    UPDATE pg_catalog.pg_proc SET proacl = replaced.proacl FROM pg_catalog.pg_proc AS replaced
-    WHERE pg_proc.oid OPERATOR(pg_catalog.=) new AND replaced.oid OPERATOR(pg_catalog.=) old;
-    INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)
-    SELECT dbid, classid, new, objsubid, refclassid, refobjid, deptype FROM pg_catalog.pg_shdepend
-    WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
-                                       WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
-      AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
-      AND objid OPERATOR(pg_catalog.=) old AND deptype OPERATOR(pg_catalog.=) 'a';
-END $$;
-DROP FUNCTION lease_define(text, int, interval, interval, int, boolean);
 -- A server that has followed other WAL, and one that was restored without, end the history of a coordinator too.
 COMMENT ON COLUMN idgen.segment.history IS 'at a coordinator: system identifier, timeline, database and place, as in idgen.worker_history, under which it last granted values';
 COMMENT ON COLUMN idgen.worker_history.place IS 'inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place';
@@ -62,8 +41,6 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE fal
                  ORDER BY granted.place)
     FROM idgen.segment$condition$);
 COMMENT ON COLUMN idgen.segment.servers IS 'at a coordinator: roles besides the owner that may request and report for attached servers; - is PUBLIC';
-DROP FUNCTION segment_grant(text, text);
-DROP FUNCTION segment_revoke(text, text);
 CREATE FUNCTION segment_grant(tag text, role text, server boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE
     LANGUAGE c AS 'MODULE_PATHNAME', 'segment_grant_kind_wrapper';
 CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE
@@ -71,6 +48,40 @@ CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false
 COMMENT ON FUNCTION segment_grant(text, text, boolean) IS
     'lets a role, or public, draw from a segment; as a server, request and report for attached servers';
 COMMENT ON FUNCTION segment_revoke(text, text, boolean) IS 'revokes what segment_grant granted';
+-- New functions keep the owner and the privileges of those that they replace. A GRANT in this script would count as one of
+-- the extension, and pg_dump would leave it out.
+DO LANGUAGE plpgsql $update$
+DECLARE
+    replaced record;
+BEGIN
+    FOR replaced IN
+        SELECT old.oid AS old, new.oid AS new, pg_catalog.pg_get_userbyid(old.proowner) AS owner, old.proacl AS privileges
+        FROM (VALUES
+            ('lease_define(text, int, interval, interval, int, boolean)',
+             'lease_define(text, int, interval, interval, int, boolean, boolean)'),
+            ('segment_grant(text, text)', 'segment_grant(text, text, boolean)'),
+            ('segment_revoke(text, text)', 'segment_revoke(text, text, boolean)')
+        ) AS pair (old, new)
+        JOIN pg_catalog.pg_proc AS old ON old.oid OPERATOR(pg_catalog.=) pair.old::pg_catalog.regprocedure
+        JOIN pg_catalog.pg_proc AS new ON new.oid OPERATOR(pg_catalog.=) pair.new::pg_catalog.regprocedure
+    LOOP
+        EXECUTE pg_catalog.format('ALTER FUNCTION %s OWNER TO %I', replaced.new::pg_catalog.regprocedure, replaced.owner);
+        IF EXISTS (SELECT FROM pg_catalog.pg_init_privs
+                   WHERE objoid OPERATOR(pg_catalog.=) replaced.old
+                     AND classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass) THEN
+            EXECUTE pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', replaced.new::pg_catalog.regprocedure);
+        END IF;
+        UPDATE pg_catalog.pg_proc SET proacl = replaced.privileges WHERE oid OPERATOR(pg_catalog.=) replaced.new;
+        INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)
+        SELECT dbid, classid, replaced.new, objsubid, refclassid, refobjid, deptype FROM pg_catalog.pg_shdepend
+        WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                           WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+          AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+          AND objid OPERATOR(pg_catalog.=) replaced.old AND deptype OPERATOR(pg_catalog.=) 'a';
+        EXECUTE pg_catalog.format('DROP FUNCTION %s', replaced.old::pg_catalog.regprocedure);
+    END LOOP;
+END
+$update$;
 DO LANGUAGE plpgsql $update$
 DECLARE
     kept record;

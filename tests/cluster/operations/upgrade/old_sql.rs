@@ -126,22 +126,24 @@ fn segment_of_the_sql_of_0_13_is_attached_after_its_upgrade() {
     assert!(value::<i64>(&mut other, max_id) > before);
 }
 
-/// The UPDATE replaces the function, which one superuser has created and another one updates.
+/// The UPDATE replaces these functions, which one superuser has created and another one updates.
 #[test]
-fn privileges_on_lease_define_survive_the_upgrade_smoke() {
+fn privileges_on_replaced_functions_survive_the_upgrade_smoke() {
     let cluster = Cluster::start();
     cluster.execute("CREATE ROLE boss SUPERUSER LOGIN; CREATE ROLE definer; CREATE ROLE fellow; CREATE ROLE stranger");
     let mut boss = cluster.client_as("postgres", "boss");
     execute(&mut boss, "CREATE EXTENSION idgen VERSION '0.14.1'");
     execute(
         &mut boss,
-        "GRANT EXECUTE ON FUNCTION lease_define TO definer WITH GRANT OPTION;
+        "REVOKE EXECUTE ON FUNCTION segment_grant FROM PUBLIC; GRANT EXECUTE ON FUNCTION segment_grant TO fellow;
+         GRANT EXECUTE ON FUNCTION lease_define TO definer WITH GRANT OPTION;
          SET ROLE definer; GRANT EXECUTE ON FUNCTION lease_define TO fellow",
     );
     let mut client = cluster.client();
-    let privileges = "SELECT concat_ws(' ', proowner::regrole, proacl, initprivs) FROM pg_proc
-                      LEFT JOIN pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass
-                      WHERE proname = 'lease_define'";
+    let privileges =
+        "SELECT string_agg(concat_ws(' ', proname, proowner::regrole, proacl, initprivs), ', ' ORDER BY proname)
+                      FROM pg_proc LEFT JOIN pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass
+                      WHERE proname IN ('lease_define', 'segment_grant', 'segment_revoke')";
     let before: String = value(&mut client, privileges);
     execute(&mut client, "ALTER EXTENSION idgen UPDATE");
     assert_eq!(value::<String>(&mut client, privileges), before);
