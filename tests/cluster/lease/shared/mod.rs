@@ -164,7 +164,7 @@ fn several_slots_are_granted_once_all_readers_have_ended() {
         waiting.join().expect("the wait was canceled");
     });
     // And back: all slots must be free.
-    execute(&mut other, "SELECT lease_define('a')");
+    execute(&mut other, "SELECT lease_define('a', force => true)");
     let tokens: Vec<i64> = column(&mut other, "SELECT token FROM idgen.leases WHERE name = 'a'");
     for token in tokens {
         assert_eq!(read_if_free(&mut third, "a"), None);
