@@ -239,8 +239,9 @@ impl Ring {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);
         let end = self.last_range().end.load(Ordering::Relaxed).max(self.position.load(Ordering::Relaxed));
         // Past every range, and moved even if every value is used. Release, for rule 2: a load that sees this position
-        // sees the number above.
-        self.position.store(end + 1, Ordering::Release);
+        // sees the number above. Acquire, for rule 3, and so no plain store: draws that have succeeded have read their
+        // range before the next tenancy overwrites it.
+        self.position.swap(end + 1, Ordering::AcqRel);
         self.request_at.store(REQUESTED, Ordering::Relaxed);
     }
 
