@@ -1,18 +1,19 @@
 //! lease_acquire and lease_try_acquire: wait in the queue of the lease, then at its head for a slot, and begin a term.
 
 use super::attempt::{AcquireRequest, Outcome, attempt, refuse_older_snapshot, refuse_to_share_slots};
-use super::queue::{Precedence, Queue};
+use super::queue::{Precedence, Queue, with_tables};
 use super::stats::COUNTERS;
 use super::store::{Granted, NewHolder};
 use super::{errors, holder, known_definition};
 use crate::args;
-use crate::pg::advisory_lock::Limit;
+use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{Composite, Text, form_row, form_rows, text_arg};
 use crate::pg::{system_clock, xact};
 use crate::settings;
 use pgrx::datum::Interval;
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 /// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the columns are the OUT parameters.
     unsafe {
-        let row = acquire_by_args(fcinfo, 1, Limit::by_lock_timeout());
+        let row = acquire_by_args(fcinfo, 1, c"lease_acquire()", Limit::by_lock_timeout());
         form_row(fcinfo, row.expect("without an answer it is an error"))
     }
 }
@@ -47,7 +48,7 @@ fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static,
     // SAFETY: as above.
     unsafe {
         let timeout = args::timeout(pg_getarg::<Interval>(fcinfo, 1));
-        form_rows(fcinfo, acquire_by_args(fcinfo, 2, Limit::answer(timeout)))
+        form_rows(fcinfo, acquire_by_args(fcinfo, 2, c"lease_try_acquire()", Limit::answer(timeout)))
     }
 }
 
@@ -59,6 +60,7 @@ fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static,
 unsafe fn acquire_by_args(
     fcinfo: pg_sys::FunctionCallInfo,
     first: usize,
+    function: &CStr,
     limit: Limit,
 ) -> Option<[Option<pg_sys::Datum>; 7]> {
     // SAFETY: by the above.
@@ -78,11 +80,11 @@ unsafe fn acquire_by_args(
     let ttl_us = checked_ttl_us(ttl);
     let bind_session = args::required(bind_session, "bind_session");
     let shared = shared.is_some_and(|shared| args::required(shared, "shared"));
-    xact::require_read_write(c"lease_acquire()");
+    xact::require_read_write(function);
     // SAFETY: by the above.
     let is_own_statement = unsafe { xact::is_own_statement(fcinfo) };
     let granted = match token {
-        Some(token) => holder::deepen(name, token, ttl_us, bind_session, shared),
+        Some(token) => within(limit, || holder::deepen(name, token, ttl_us, bind_session, shared))?,
         None => {
             let request = AcquireRequest {
                 name,
@@ -118,7 +120,7 @@ unsafe fn acquire_by_args(
 /// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
 pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<Granted> {
     // A call that can only fail does not wait in the queue.
-    let known = if request.shared { known_definition::of(request.name) } else { None };
+    let known = if request.shared { with_tables(limit, || known_definition::of(request.name))? } else { None };
     if let Some(definition) = known.and_then(|known| known.definition) {
         refuse_to_share_slots(request.name, &definition);
     }

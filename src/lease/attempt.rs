@@ -70,10 +70,8 @@ pub fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome
         return Outcome::Refused;
     }
     let is_alone = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
-    let outcome = match is_alone {
-        true => attempt_at_once(request, queue).unwrap_or_else(|| attempt_by_definition(request, queue)),
-        false => Outcome::Refused,
-    };
+    let attempt = || attempt_at_once(request, queue).unwrap_or_else(|| attempt_by_definition(request, queue));
+    let outcome = if is_alone { queue::with_tables(limit, attempt) } else { None }.unwrap_or(Outcome::Refused);
     if !queue.is_bypassed() {
         definition.release(Scope::Transaction);
     }

@@ -3,12 +3,13 @@
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
 
-use super::store;
+use super::store::{self, LEASE, LEASE_DEFINITION};
 use crate::pg::advisory_lock::{
-    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout,
+    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout, within,
 };
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::latch;
+use crate::pg::spi::ExtensionTable;
 use crate::pg::wait_event::WaitEvent;
 use crate::shmem::Part;
 use idgen_core::lock::NameHash;
@@ -52,6 +53,22 @@ pub struct Queue {
 pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
     let index = NameHash::of(name).check as usize % CONDITION_COUNT;
     CONDITIONS.get().map(|conditions| &conditions[index])
+}
+
+/// Works with both tables locked, so that its queries wait for no ALTER TABLE. `None`, or the error of `lock_timeout`, if
+/// the limit passes first.
+pub fn with_tables<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
+    // The modes of the queries.
+    let tables = [(&LEASE, pg_sys::RowExclusiveLock), (&LEASE_DEFINITION, pg_sys::AccessShareLock)];
+    let mut locked = Vec::new();
+    for (table, mode) in tables {
+        let lock = table.try_lock(mode).or_else(|| within(limit, || table.lock(mode)));
+        locked.extend(lock.map(|table| (table, mode)));
+    }
+    let result = (locked.len() == tables.len()).then(work);
+    // A session that sleeps has no lock on a table: an ALTER TABLE would wait for it, and renewals for that.
+    locked.into_iter().for_each(|(table, mode)| ExtensionTable::unlock(table, mode));
+    result
 }
 
 impl Queue {

@@ -299,6 +299,16 @@ pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -
     })
 }
 
+/// Works in a subtransaction. A wait for a lock that reaches the limit ends the work: then `None`, or the error of
+/// `lock_timeout`. Waits a millisecond where no time is left, because 0 would be no limit.
+pub fn within<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
+    let ms = limit.left_ms().map(|ms| ms.max(1));
+    match with_lock_timeout(ms, || Some(work())) {
+        Err(cause) if is_lock_timeout(&cause) => limit.time_out(),
+        worked => worked.unwrap_or_else(|cause| cause.rethrow()),
+    }
+}
+
 /// True for the error of a lock that was not available in time.
 pub fn is_lock_timeout(cause: &CaughtError) -> bool {
     let (CaughtError::PostgresError(report)

@@ -107,11 +107,17 @@ impl ExtensionTable {
         })
     }
 
-    /// As [`ExtensionTable::lock`], without a wait. False if the lock is held, or there is no such table.
-    pub fn try_lock(&self, mode: u32) -> bool {
+    /// As [`ExtensionTable::lock`], without a wait. `None` if the lock is held, or there is no such table.
+    pub fn try_lock(&self, mode: u32) -> Option<pg_sys::Oid> {
         // SAFETY: in a transaction.
-        let try_lock = |table| unsafe { pg_sys::ConditionalLockRelationOid(table, mode as pg_sys::LOCKMODE) };
-        self.find().is_some_and(try_lock)
+        let lock = |table: &_| unsafe { pg_sys::ConditionalLockRelationOid(*table, mode as pg_sys::LOCKMODE) };
+        xact::owning_locks(|| self.find().filter(lock))
+    }
+
+    /// Releases one of these locks. Each query has a lock of its own until the end of the transaction.
+    pub fn unlock(table: pg_sys::Oid, mode: u32) {
+        // SAFETY: locked by this (sub)transaction.
+        xact::owning_locks(|| unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) });
     }
 
     fn raise_missing(&self) -> ! {

@@ -44,7 +44,7 @@ impl HistoryBounds {
 /// ends the history. Waits for nobody: a grant that finds no row counts as interrupted.
 pub fn begin() {
     let is_missing = || WORKER_HISTORY.find().is_some() && read().is_none();
-    if is_missing() && WORKER_HISTORY.try_lock(pg_sys::ShareRowExclusiveLock) && is_missing() {
+    if is_missing() && WORKER_HISTORY.try_lock(pg_sys::ShareRowExclusiveLock).is_some() && is_missing() {
         write(&begun(identity()));
     }
 }

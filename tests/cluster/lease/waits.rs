@@ -1,7 +1,7 @@
 //! Waits that end without a grant leave nothing behind, and the transaction can continue.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 use std::time::{Duration, Instant};
@@ -180,8 +180,8 @@ fn turn_that_comes_as_the_wait_ends_is_used_or_returned() {
             assert_eq!(locks_of(&mut observer, pid), 1);
             paused.resume();
             let mut client = waiter.join().unwrap();
-            // A session that creates a slot keeps its turn and its definition lock until others can see the slot.
-            assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 2 }, "{wait}");
+            // A session that creates a slot keeps its turn until others can see the slot.
+            assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 1 }, "{wait}");
             execute(&mut client, "COMMIT");
             assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
         });
@@ -216,4 +216,36 @@ fn statement_timeout_that_passes_with_a_turn_of_the_wait_ends_the_wait() {
         execute(&mut holder, "COMMIT");
         waiter.join().unwrap();
     });
+}
+
+/// Another session has locked a table of the extension, as ALTER EXTENSION UPDATE does.
+#[test]
+fn call_that_waits_for_a_table_obeys_its_timeout() {
+    let cluster = builder().conf("lock_timeout", "30s").start_with_extension();
+    let [mut blocker, mut client] = [cluster.client(), cluster.client()];
+    execute(&mut client, "SELECT lease_define('defined')");
+    let held = acquire(&mut client, "'held', '1 day'");
+    for table in ["lease", "lease_definition"] {
+        execute(&mut blocker, &format!("BEGIN; LOCK TABLE idgen.{table} IN ACCESS EXCLUSIVE MODE"));
+        let again = format!("token => {}", held.token);
+        let mut arguments = vec![("defined", "shared => false"), ("new", "shared => true"), ("new", "shared => false")];
+        // Only the row of a term is needed to acquire it once more.
+        arguments.extend((table == "lease").then_some(("held", again.as_str())));
+        for (name, argument) in arguments {
+            for timeout in ["0", "50 ms"] {
+                let call = format!("'{name}', '{timeout}', {argument}");
+                assert_eq!(try_acquire(&mut client, &call), None, "{table}: {call}");
+            }
+            execute(&mut client, "SET lock_timeout = '50ms'");
+            expect_error(&mut client, &format!("SELECT lease_acquire('{name}', {argument})"), "55P03");
+            execute(&mut client, "SET lock_timeout = '30s'");
+        }
+        let pid = backend_pid(&mut client);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(&mut client, &format!("'{table}'")));
+            wait_for_event(&cluster, pid, "Lock");
+            execute(&mut blocker, "COMMIT");
+            waiter.join().unwrap();
+        });
+    }
 }

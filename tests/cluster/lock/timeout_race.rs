@@ -181,7 +181,7 @@ fn timeout_or_cancel_right_after_the_grant_counts_as_part_of_the_wait() {
         ("SELECT lock_try_acquire_many('{m,n}', '1 min')", End::Cancel, "57014", 0),
         ("SELECT lock_acquire('n')", End::Cancel, "57014", 0),
         ("SELECT lock_acquire_many('{m,n}')", End::Cancel, "57014", 0),
-        ("SELECT name FROM lease_try_acquire('n', '$ms ms')", End::Timeout, "n", 2),
+        ("SELECT name FROM lease_try_acquire('n', '$ms ms')", End::Timeout, "n", 1),
         ("SELECT name FROM lease_acquire('n')", End::Cancel, "57014", 0),
     ] {
         let is_lease = wait.contains("lease");

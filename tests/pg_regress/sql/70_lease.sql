@@ -114,6 +114,9 @@ SELECT lease_acquire('read-only');
 \echo :SQLSTATE
 ROLLBACK;
 BEGIN READ ONLY;
+SELECT lease_try_acquire('read-only');
+ROLLBACK;
+BEGIN READ ONLY;
 SELECT lease_fence('read-only', 1);
 \echo :SQLSTATE
 ROLLBACK;
