@@ -226,6 +226,7 @@ impl<'a> Values<'a> {
             "regrole" => "'ordinary'".to_owned(),
             "regrole[]" => pick(self.rng, &["'{}'", "'{ordinary,-}'", "'{NULL}'"]).to_owned(),
             "bytea" => pick(self.rng, &["''", "'\\x00'", "sha256('')"]).to_owned(),
+            "double precision" => pick(self.rng, &["0", "-1", "1e300", "'NaN'", "'-infinity'"]).to_owned(),
             "name" => "'x'".to_owned(),
             "tid" => pick(self.rng, &["'(0,1)'", "'(4294967295,65535)'"]).to_owned(),
             "integer[]" => "'{}'".to_owned(),
