@@ -56,15 +56,28 @@ fn prepared_transaction_keeps_its_locks() {
     assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
     assert_eq!(locks_of(&mut other, pid), 0);
     assert!(!is_free(&mut other, "p") && !is_free(&mut client, "q"));
-    let ownerless = "SELECT coalesce(name, key::text) || ' ' || scope FROM idgen.locks WHERE pid IS NULL ORDER BY name";
-    assert_eq!(column::<String>(&mut other, ownerless), ["p transaction", "q transaction"]);
+    let ownerless = "SELECT concat_ws(' ', name, scope, gid) FROM idgen.locks WHERE pid IS NULL ORDER BY name";
+    assert_eq!(column::<String>(&mut other, ownerless), ["p transaction two", "q transaction two"]);
 
-    // Also over a restart, which loses the names.
-    cluster.restart();
+    // Also over a crash, which loses the names, and on a promoted standby. A session of the standby goes on there.
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    let standby = cluster.standby();
+    let mut session = standby.client();
+    execute(&mut session, "SELECT lock_acquire('s')");
+    standby.promote();
+    for server in [&cluster, &standby] {
+        let (mut client, mut other) = (server.client(), server.client());
+        let keys = "SELECT (key = lock_key('p')) || ' ' || coalesce(name, '?') || ' ' || gid FROM idgen.locks \
+                    WHERE pid IS NULL ORDER BY 1";
+        assert_eq!(column::<String>(&mut other, keys), ["false ? two", "true ? two"]);
+        assert!(!is_free(&mut other, "p"));
+        execute(&mut client, "COMMIT PREPARED 'two'");
+        assert!(is_free(&mut other, "p") && is_free(&mut other, "q"));
+    }
+    assert!(!is_free(&mut standby.client(), "s"));
+    assert!(value::<bool>(&mut session, "SELECT lock_release('s')"));
     let (mut client, mut other) = (cluster.client(), cluster.client());
-    assert!(!is_free(&mut other, "p"));
-    execute(&mut client, "COMMIT PREPARED 'two'");
-    assert!(is_free(&mut other, "p") && is_free(&mut other, "q"));
 
     // PostgreSQL's rule for every advisory lock.
     execute(&mut client, "BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')");
