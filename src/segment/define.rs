@@ -35,11 +35,12 @@ fn segment_create(
     upper_bound: Option<i64>,
 ) {
     let tag = require_tag(tag.as_deref());
+    let start = args::required(start, "start");
     let step = args::required(step, "step");
     let target_duration = args::required(target_duration, "target_duration");
     let definition = TagDefinition {
         // The check refuses the least bigint, which has none below it.
-        max_id: args::required(start, "start").saturating_sub(1),
+        max_id: start.saturating_sub(1),
         step,
         min_step: min_step.unwrap_or(step),
         max_step: max_step.unwrap_or(step.max(DEFAULT_MAX_STEP)),
@@ -48,7 +49,7 @@ fn segment_create(
         residue: args::required(residue, "residue"),
         upper_bound: args::required(upper_bound, "upper_bound"),
     };
-    definition.check_new().unwrap_or_else(|e| errors::definition(e).raise());
+    definition.check_new(start).unwrap_or_else(|e| errors::definition(e).raise());
     if !store::insert(tag, spi::user(), &definition, target_duration) {
         errors::exists(tag).raise();
     }

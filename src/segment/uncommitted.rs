@@ -60,13 +60,20 @@ fn settle() {
     if tags.is_empty() {
         return;
     }
-    // SAFETY: the transaction still runs, but its last statement has ended, and its snapshot with it.
-    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
-    for tag in tags.iter().filter(|tag| tag.drawn) {
-        // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
-        store::raise_max_id(tag.creation, tag.allocation.max_id, None);
+    // The transaction may have dropped the extension.
+    if store::SEGMENT.find().is_some() {
+        // SAFETY: the transaction still runs, but its last statement has ended, and its snapshot with it. It may be read-only
+        // since it has drawn.
+        unsafe {
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            pg_sys::XactReadOnly = false;
+        }
+        for tag in tags.iter().filter(|tag| tag.drawn) {
+            // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
+            store::raise_max_id(tag.creation, tag.allocation.max_id, None);
+        }
+        // SAFETY: pushed above. After an error, the end of the transaction pops it.
+        unsafe { pg_sys::PopActiveSnapshot() };
     }
-    // SAFETY: pushed above. After an error, the end of the transaction pops it.
-    unsafe { pg_sys::PopActiveSnapshot() };
     attach::forget();
 }

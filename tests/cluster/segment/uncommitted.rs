@@ -45,6 +45,25 @@ fn uncommitted_tag_works_only_in_its_transaction() {
     assert_eq!(next(&mut client, "t"), 26052);
 }
 
+/// The commit notes the values in the row.
+#[test]
+fn transaction_commits_whatever_it_did_after_it_has_drawn() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    for level in ["READ COMMITTED", "SERIALIZABLE"] {
+        execute(&mut client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT segment_create('{level}')"));
+        assert_eq!([next(&mut client, level), next(&mut client, level)], [1, 2]);
+        execute(&mut client, "SET TRANSACTION READ ONLY; COMMIT AND CHAIN");
+        expect_error(&mut client, "CREATE TABLE t ()", "25006");
+        execute(&mut client, "ROLLBACK");
+        assert_eq!(max_id(&mut client, level), 2);
+    }
+    execute(&mut client, "BEGIN; SELECT segment_create('dropped')");
+    assert_eq!(next(&mut client, "dropped"), 1);
+    execute(&mut client, "DROP EXTENSION idgen; COMMIT; CREATE EXTENSION idgen");
+    assert_eq!(rows(&mut client), 0);
+}
+
 #[test]
 fn uncommitted_tag_follows_savepoints() {
     let cluster = Cluster::builder().start_with_extension();

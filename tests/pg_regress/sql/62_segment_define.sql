@@ -18,6 +18,7 @@ SELECT segment_create(repeat('ä', 128));
 -- the longest tag; one byte more
 SELECT segment_create(repeat('ä', 127) || 'x');
 SELECT segment_next(repeat('ä', 127) || 'x');
+SELECT segment_create('d', start => -9223372036854775808);
 SELECT segment_create('d', start => -1);
 \echo :SQLSTATE
 SELECT segment_create('d', start => NULL);

@@ -42,8 +42,8 @@ enum Rule {
 impl TagDefinition {
     /// Is the definition valid? A tag that has reached its upper bound is.
     pub fn check(&self) -> Result<(), TagDefinitionError> {
-        // A value is never negative, so `max_id`, one below the first, is at least -1.
-        between("start", self.max_id.saturating_add(1), 0, i64::MAX)?;
+        // A value is never negative, and this is below the first one.
+        between("max_id", self.max_id, -1, i64::MAX)?;
         // Before the limits: their defaults are derived from it.
         between("step", self.step, 1, MAX_STEP)?;
         between("min_step", self.min_step, 1, MAX_STEP)?;
@@ -56,9 +56,10 @@ impl TagDefinition {
         if value > 0 { Ok(()) } else { Err(TagDefinitionError { field, value, rule }) }
     }
 
-    /// The same for a new tag, which must have room for a value.
-    pub fn check_new(&self) -> Result<(), TagDefinitionError> {
-        between("upper_bound", self.upper_bound, self.max_id.saturating_add(1), i64::MAX)?;
+    /// The same for a new tag whose values begin at `start`, and which must have room for one.
+    pub fn check_new(&self, start: i64) -> Result<(), TagDefinitionError> {
+        between("start", start, 0, i64::MAX)?;
+        between("upper_bound", self.upper_bound, start, i64::MAX)?;
         self.check()
     }
 

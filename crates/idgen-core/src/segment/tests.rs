@@ -79,7 +79,7 @@ fn invalid_definition_is_rejected_by_field_and_range() {
         let error = definition.check().unwrap_err();
         (error.field, error.to_string())
     };
-    assert_eq!(wrong(|d| d.max_id = -2).0, "start");
+    assert_eq!(wrong(|d| d.max_id = -2).0, "max_id");
     assert_eq!(wrong(|d| d.step = 0), ("step", "It must be 1 to 1000000000.".to_owned()));
     assert_eq!(wrong(|d| d.step = 101), ("step", "It must be 1 to 100.".to_owned()));
     assert_eq!(wrong(|d| d.min_step = 0).0, "min_step");
@@ -92,8 +92,10 @@ fn invalid_definition_is_rejected_by_field_and_range() {
 
     let at_its_end = TagDefinition { max_id: 99, ..good };
     assert_eq!(at_its_end.check(), Ok(()));
-    assert_eq!(at_its_end.check_new().unwrap_err().to_string(), format!("It must be 100 to {}.", i64::MAX));
-    assert_eq!(TagDefinition { max_id: 98, ..good }.check_new(), Ok(()));
+    assert_eq!(at_its_end.check_new(100).unwrap_err().to_string(), format!("It must be 100 to {}.", i64::MAX));
+    assert_eq!(TagDefinition { max_id: 98, ..good }.check_new(99), Ok(()));
+    let before = good.check_new(i64::MIN).unwrap_err();
+    assert_eq!((before.field, before.value), ("start", i64::MIN));
 }
 
 struct Rings {
