@@ -3,12 +3,10 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// More texts than a session uses: some megabytes. A session that exceeds it forgets them all.
-const MAX: usize = 16_384;
+/// Has at most `MAX` texts, more than a session uses: some megabytes. A session that exceeds it forgets them all.
+pub struct TextCache<T, const MAX: usize = 16_384>(Mutex<Option<HashMap<String, T>>>);
 
-pub struct TextCache<T>(Mutex<Option<HashMap<String, T>>>);
-
-impl<T> TextCache<T> {
+impl<T, const MAX: usize> TextCache<T, MAX> {
     pub const fn new() -> Self {
         Self(Mutex::new(None))
     }

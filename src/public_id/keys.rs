@@ -18,8 +18,8 @@ struct KnownPrefix {
 }
 
 static CHANGES: TableChanges = TableChanges::of(&store::PUBLIC_KEY);
-/// Known prefixes by their text.
-static KNOWN: TextCache<KnownPrefix> = TextCache::new();
+/// Known prefixes by their text. A key of Blowfish takes 4 kB.
+static KNOWN: TextCache<KnownPrefix, 1024> = TextCache::new();
 
 /// Works with the keys of a prefix. Raises 42704 if there is no such prefix, 42501 if the user may not use its keys.
 pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {

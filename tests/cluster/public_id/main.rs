@@ -6,7 +6,8 @@ mod dump;
 mod log;
 mod replica;
 
-use idgen_testkit::sql::value;
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{backend_pid, execute, value};
 use postgres::Client;
 
 /// The text of an id.
@@ -17,4 +18,29 @@ fn text(client: &mut Client, prefix: &str, id: i64) -> String {
 /// The id of a text; `None` if it is none.
 fn decoded(client: &mut Client, prefix: &str, text: &str) -> Option<i64> {
     value(client, &format!("SELECT public_id_try_decode('{prefix}', '{text}')"))
+}
+
+/// Kilobytes of the memory of a process that no file backs.
+fn memory_kb(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux tells it");
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+}
+
+#[test]
+fn session_keeps_the_keys_of_many_prefixes_in_little_memory() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT public_id_define('p' || n) FROM generate_series(1, 5000) AS n");
+    let mut client = cluster.client();
+    let pid = backend_pid(&mut client);
+    // What PostgreSQL remembers of tables and queries.
+    let first = text(&mut client, "p1", 7);
+    assert_eq!(decoded(&mut client, "p1", &first), Some(7));
+    let before = memory_kb(pid);
+    let wrong = "SELECT count(*) FROM generate_series(1, 5000) AS n \
+                 WHERE public_id_decode('p' || n, public_id('p' || n, n)) <> n";
+    assert_eq!(value::<i64>(&mut client, wrong), 0);
+    let grown = memory_kb(pid) - before;
+    assert!(grown < 10_000, "the session has grown by {grown} kB");
 }
