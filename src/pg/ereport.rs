@@ -1,6 +1,7 @@
 //! Reports to the client and the server's log.
 
 use super::datum::{escaped, needs_no_conversion};
+use super::extension;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -21,6 +22,7 @@ impl Report {
         Self { detail: Some(detail.into()), ..self }
     }
 
+    /// Functions of the extension are named without their schema here.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
@@ -47,7 +49,7 @@ impl Report {
             report = report.set_detail(for_message(detail));
         }
         if let Some(hint) = self.hint {
-            report = report.set_hint(for_message(hint));
+            report = report.set_hint(for_message(extension::with_schema(hint)));
         }
         report.report(level);
     }

@@ -10,6 +10,7 @@ pub mod data_directory;
 pub mod databases;
 pub mod datum;
 pub mod ereport;
+pub mod extension;
 pub mod invalidation;
 pub mod latch;
 pub mod libpq;

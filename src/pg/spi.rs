@@ -6,6 +6,7 @@
 
 use super::datum::{self, Text};
 use super::ereport::Report;
+use super::extension;
 use super::xact;
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -14,12 +15,6 @@ use pgrx::spi::SpiHeapTupleData;
 use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
-
-/// The extension of this library, and the schema of its tables.
-const EXTENSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_NAME"), "\0").as_bytes()) {
-    Ok(name) => name,
-    Err(_) => unreachable!(),
-};
 
 /// A table of the extension.
 pub struct ExtensionTable {
@@ -45,7 +40,7 @@ impl ExtensionTable {
     }
 
     pub fn refuse_during_recovery(&self) {
-        let (extension, table) = (EXTENSION.to_string_lossy(), self.name.to_string_lossy());
+        let (extension, table) = (extension::NAME.to_string_lossy(), self.name.to_string_lossy());
         let command = CString::new(format!("a write to {extension}.{table}"));
         xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
@@ -55,7 +50,7 @@ impl ExtensionTable {
     pub fn find(&self) -> Option<pg_sys::Oid> {
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
-            let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
+            let schema = pg_sys::get_namespace_oid(extension::NAME.as_ptr(), true);
             if schema == pg_sys::InvalidOid {
                 return None;
             }
@@ -78,7 +73,7 @@ impl ExtensionTable {
         }
         // SAFETY: a C string; reads catalogs.
         let is_member = unsafe {
-            let extension = pg_sys::get_extension_oid(EXTENSION.as_ptr(), true);
+            let extension = pg_sys::get_extension_oid(extension::NAME.as_ptr(), true);
             extension != pg_sys::InvalidOid
                 && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, table) == extension
         };
@@ -121,7 +116,7 @@ impl ExtensionTable {
     }
 
     fn raise_missing(&self) -> ! {
-        let (extension, table) = (EXTENSION.to_string_lossy(), self.name.to_string_lossy());
+        let (extension, table) = (extension::NAME.to_string_lossy(), self.name.to_string_lossy());
         Report::new(
             PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
             format!("table \"{extension}.{table}\" of extension {extension} does not exist"),
@@ -374,7 +369,7 @@ pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize)
 
 /// PostgreSQL raises its own errors. This error means that the query does not fit the tables.
 pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
-    let extension = EXTENSION.to_string_lossy();
+    let extension = extension::NAME.to_string_lossy();
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("cannot read the tables of {extension}: {error}"),

@@ -54,6 +54,11 @@ SELECT ids.snowflake_next() < ids.snowflake_next() AS rises;
 SELECT ids.segment_create('elsewhere');
 SELECT ids.segment_next('elsewhere'), ids.segment_next('elsewhere');
 SELECT count(*) FROM idgen.stat_snowflake;
+-- a HINT can be typed: it has the schema unless the search path does
+SELECT ids.segment_next('orders lease_alter(');
+SET search_path = ids;
+SELECT segment_next('orders');
+RESET search_path;
 DROP EXTENSION idgen;
 DROP SCHEMA ids;
 CREATE EXTENSION idgen;
