@@ -4,7 +4,7 @@ use super::attempt::{AcquireRequest, Outcome, attempt, refuse_older_snapshot, re
 use super::queue::{Precedence, Queue, with_tables};
 use super::stats::COUNTERS;
 use super::store::{Granted, NewHolder};
-use super::{errors, holder, known_definition};
+use super::{errors, holder, known_definition, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{Composite, Text, form_row, form_rows, text_arg};
@@ -101,8 +101,11 @@ unsafe fn acquire_by_args(
     if !is_own_statement {
         errors::not_held_before_commit(name).warn();
     } else if !xact::is_read_committed() {
-        // The next statement of a pipeline would see what this one saw before it waited.
+        // What comes next in this transaction would see what this statement saw before it waited.
         xact::commit_with_statement();
+        if token.is_none() {
+            pending::began_after_snapshot(granted.token);
+        }
     }
     let expires_at = granted.expires_at();
     let Granted { slot, token, owner, acquired_at, depth, .. } = granted;

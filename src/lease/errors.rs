@@ -98,6 +98,15 @@ pub fn snapshot_too_old(name: &str) -> Report {
     .hint("Acquire the lease in a transaction of its own, before the one that works under it.")
 }
 
+pub fn fenced_by_acquiring_statement(name: &str) -> Report {
+    Report::new(
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("cannot fence by lease \"{name}\" in the statement that has acquired it"),
+    )
+    .detail("The statement's snapshot may not show what the last holder has written.")
+    .hint("Acquire the lease in a statement of its own, before the one that works under it; or use READ COMMITTED.")
+}
+
 pub fn no_boot_id(error: &std::io::Error) -> Report {
     Report::new(ERRCODE_IO_ERROR, format!("could not read /proc/sys/kernel/random/boot_id: {error}"))
         .detail("Leases need it to tell times of different boots of the machine apart.")

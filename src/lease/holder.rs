@@ -72,7 +72,8 @@ fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
 }
 
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
-/// Raises what `lease_renew` raises, and 40001 if the transaction's snapshot is older than the term.
+/// Raises what `lease_renew` raises, 40001 if the transaction's snapshot is older than the term, and 55000 in the statement
+/// that has acquired it, if the transaction has one snapshot.
 #[pg_extern(sql = "CREATE FUNCTION lease_fence(name text, token bigint) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn lease_fence(name: Option<Text>, token: Option<i64>) {
@@ -82,6 +83,9 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
         queue::yield_to_take_over(name, cached_slot_of(name, token));
     }
     let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
+    if pending::is_after_snapshot(token) {
+        errors::fenced_by_acquiring_statement(name).raise();
+    }
     if !xact::is_read_committed() && !terms::is_in_snapshot(name, token) {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();

@@ -27,12 +27,19 @@ struct Transaction {
     durability: Durability,
     /// What the log has of the transaction, if that is a release and nothing else.
     release_only: Option<u64>,
+    /// Terms that were granted whether or not the transaction's one snapshot shows what the last holder has written.
+    after_snapshot: Vec<i64>,
     /// Broadcast when the transaction has ended.
     conditions: Vec<&'static ConditionVariable>,
 }
 
-static RUNNING: Mutex<Transaction> =
-    Mutex::new(Transaction { durability: Durability::Any, release_only: None, conditions: Vec::new() });
+impl Transaction {
+    const fn new() -> Self {
+        Self { durability: Durability::Any, release_only: None, after_snapshot: Vec::new(), conditions: Vec::new() }
+    }
+}
+
+static RUNNING: Mutex<Transaction> = Mutex::new(Transaction::new());
 
 fn follow_transactions() {
     static REGISTERED: Once = Once::new();
@@ -75,6 +82,16 @@ pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
     let result = work();
     RUNNING.lock().durability = before.max(Durability::Crash);
     result
+}
+
+/// The transaction has begun a term that it cannot fence by, because it may not see what the last holder has written.
+pub fn began_after_snapshot(token: i64) {
+    follow_transactions();
+    RUNNING.lock().after_snapshot.push(token);
+}
+
+pub fn is_after_snapshot(token: i64) -> bool {
+    RUNNING.lock().after_snapshot.contains(&token)
 }
 
 /// Wakes the waiters for a lease when the transaction ends.
@@ -157,12 +174,7 @@ fn undo(effect: PendingEffect) {
 }
 
 fn end(finish: fn(PendingEffect)) {
-    let conditions = {
-        let mut running = RUNNING.lock();
-        running.durability = Durability::Any;
-        running.release_only = None;
-        std::mem::take(&mut running.conditions)
-    };
+    let conditions = std::mem::replace(&mut *RUNNING.lock(), Transaction::new()).conditions;
     PENDING.take().into_iter().rev().for_each(finish);
     *EFFECTS.lock() = Effects::default();
     conditions.into_iter().for_each(ConditionVariable::broadcast);

@@ -2,9 +2,8 @@
 //!
 //! A cancel or a timeout can strike after a function has returned, in a check for interrupts of the executor or of the
 //! commit. Then the client has no result of it. A later ROLLBACK, or an exception that PL/pgSQL catches, is no such end.
-//! All of these raise the same events of transactions; but before PostgreSQL aborts for a message that has failed, it
-//! forgets the text of the message's query.
 
+use super::xact;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::c_void;
@@ -32,11 +31,6 @@ fn statement_began() -> pg_sys::TimestampTz {
     unsafe { pg_sys::GetCurrentStatementStartTimestamp() }
 }
 
-fn has_query_text() -> bool {
-    // SAFETY: reads a variable of this process.
-    unsafe { !pg_sys::debug_query_string.is_null() }
-}
-
 impl<T: Send> MessageEffects<T> {
     /// `undo` runs for each effect of a message that fails, the newest first, while its transaction aborts.
     pub const fn new(undo: fn(T)) -> Self {
@@ -47,7 +41,7 @@ impl<T: Send> MessageEffects<T> {
     /// Adds an effect of the running message. A background worker has no message: an error ends its process.
     pub fn push(&'static self, effect: T) {
         // SAFETY: reads a variable of this process.
-        if unsafe { pg_sys::MessageContext }.is_null() || !has_query_text() {
+        if unsafe { pg_sys::MessageContext }.is_null() {
             return;
         }
         let arg = (&raw const *self).cast_mut().cast();
@@ -57,7 +51,9 @@ impl<T: Send> MessageEffects<T> {
             pg_sys::RegisterSubXactCallback(Some(subxact_event::<T>), arg);
         });
         let mut message = self.message.lock();
-        if std::mem::take(&mut message.awaits_sync) {
+        // A deferred trigger runs with Sync, and is part of the statement.
+        if message.awaits_sync && message.began != statement_began() {
+            message.awaits_sync = false;
             message.effects.clear();
         }
         if !message.is_followed {
@@ -99,7 +95,7 @@ impl<T: Send> MessageEffects<T> {
         let effects = {
             let mut message = self.message.lock();
             let is_running = !message.awaits_sync || message.began == statement_began();
-            if has_query_text() || !is_running { Vec::new() } else { std::mem::take(&mut message.effects) }
+            if is_running && xact::message_failed() { std::mem::take(&mut message.effects) } else { Vec::new() }
         };
         effects.into_iter().rev().for_each(self.undo);
     }

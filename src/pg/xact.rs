@@ -5,6 +5,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_void};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Runs the function at each later event of a transaction of this process. Register once.
 pub fn on_xact_event(callback: fn(pg_sys::XactEvent::Type)) {
@@ -51,6 +52,19 @@ pub fn id_if_any() -> i64 {
     unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value as i64
 }
 
+/// True while [`in_subtransaction`] rolls back.
+static ROLLS_BACK: AtomicBool = AtomicBool::new(false);
+
+/// True if this transaction or subtransaction aborts because the client's message has failed, and not by a ROLLBACK, or for
+/// an exception that a function catches. For a callback at that event.
+pub fn message_failed() -> bool {
+    // SAFETY: reads variables of this process. Before PostgreSQL aborts for a message that has failed, it forgets the text of
+    // the query and the contexts of the error. The message Sync, at which deferred triggers run, has no text either; but
+    // each language has a context.
+    let has_failed = unsafe { pg_sys::debug_query_string.is_null() && pg_sys::error_context_stack.is_null() };
+    has_failed && !ROLLS_BACK.load(Relaxed)
+}
+
 /// Works in a subtransaction, so that an error can be caught and the transaction goes on. `None` rolls back, as an error
 /// does. Session locks stay: they belong to no transaction.
 pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
@@ -64,7 +78,11 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
             PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(|cause| Err(Box::new(cause))).execute();
         match outcome {
             Ok(Some(_)) => pg_sys::ReleaseCurrentSubTransaction(),
-            Ok(None) | Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+            Ok(None) | Err(_) => {
+                ROLLS_BACK.store(true, Relaxed);
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+                ROLLS_BACK.store(false, Relaxed);
+            }
         }
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::CurrentResourceOwner = owner;
@@ -164,22 +182,39 @@ pub fn refuse_during_recovery(command: &CStr) {
     unsafe { pg_sys::PreventCommandDuringRecovery(command.as_ptr()) };
 }
 
-/// True if the call is part of a statement that the client has sent by itself, and that is the whole of its transaction so
-/// far. False in a transaction block, in a pipeline behind another statement, and in what a statement runs in turn: a
-/// function in any language, a procedure, DO.
+/// True if the call is part of a query that the client has sent by itself, and that is the whole of its transaction so far.
+/// False in a transaction block, in a pipeline behind another statement, in the arguments of CALL and EXECUTE, and in what a
+/// statement runs in turn: a function in any language, a procedure, DO.
 ///
 /// # Safety
 /// `fcinfo` is that of the running call.
 pub unsafe fn is_own_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: reads this process's own state, and `flinfo` of the call by the above. The executor keeps it in the context of
-    // the query. For a statement of the client, that is directly below the context of its portal; for others, it is below
-    // that of SPI or of a function.
+    // the query. For a query of a portal, that is directly below the portal's; for that of an SQL function, below another.
     unsafe {
         let call = (*fcinfo).flinfo.as_ref();
-        let is_of_client =
+        let is_of_portal =
             call.is_some_and(|call| pg_sys::MemoryContextGetParent(call.fn_mcxt) == pg_sys::PortalContext);
-        !pg_sys::IsInTransactionBlock(is_of_client)
+        !pg_sys::IsInTransactionBlock(is_of_portal && is_query(pg_sys::ActivePortal) && !is_in_language())
     }
+}
+
+/// # Safety
+/// `portal` is null or a portal.
+unsafe fn is_query(portal: pg_sys::Portal) -> bool {
+    // SAFETY: by the above; a portal that runs has a list of planned statements.
+    unsafe {
+        portal.as_ref().is_some_and(|portal| {
+            let first = pgrx::PgList::<pg_sys::PlannedStmt>::from_pg(portal.stmts).get_ptr(0);
+            first.is_some_and(|first| (*first).commandType != pg_sys::CmdType::CMD_UTILITY)
+        })
+    }
+}
+
+/// True in a procedural language, which runs its queries by SPI, those of cursors and loops in portals too.
+fn is_in_language() -> bool {
+    // SAFETY: a C string. Looks for a relation that nobody has registered, and finds out whether SPI is connected.
+    unsafe { pg_sys::SPI_unregister_relation(c"".as_ptr()) != pg_sys::SPI_ERROR_UNCONNECTED }
 }
 
 /// Commits at the end of the statement, also if others follow it in a pipeline, as PostgreSQL does for its own commands that

@@ -30,9 +30,14 @@ impl Session {
 
     /// Sends Parse, Bind, Execute and Flush, but no Sync.
     pub fn execute_without_sync(&mut self, sql: &str) {
+        self.fetch_without_sync(sql, 0);
+    }
+
+    /// The same for at most so many rows; 0 is all of them.
+    pub fn fetch_without_sync(&mut self, sql: &str, rows: i32) {
         self.send(Some(b'P'), format!("\0{sql}\0\0\0").as_bytes());
         self.send(Some(b'B'), &[0; 8]);
-        self.send(Some(b'E'), &[0; 5]);
+        self.send(Some(b'E'), &[&[0], rows.to_be_bytes().as_slice()].concat());
         self.send(Some(b'H'), &[]);
     }
 

@@ -3,7 +3,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{backend_pid, execute, value};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 use idgen_testkit::wire::Session;
 use postgres::Client;
 
@@ -24,16 +24,36 @@ const ACQUIRERS: &str = "
         INSERT INTO seen SELECT n FROM t;
     END $$;
     CREATE FUNCTION lease_in_plpgsql() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CALL lease_work(); END $$;
+    CREATE FUNCTION lease_work_of(granted bigint) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM lease_fence('a', granted);
+        INSERT INTO seen SELECT n FROM t;
+    END $$;
+    CREATE PROCEDURE lease_call_of(granted bigint) LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM lease_work_of(granted);
+    END $$;
     CREATE FUNCTION lease_in_sql() RETURNS void LANGUAGE sql AS $$
         SELECT lease_acquire('a', '1 hour');
         INSERT INTO seen SELECT n FROM t;
     $$;";
 
-const IN_ONE_TRANSACTION: [&str; 6] = [
+const IN_ONE_TRANSACTION: [&str; 11] = [
     "CALL lease_work()",
     "SELECT lease_in_plpgsql()",
     "SELECT lease_in_sql()",
     "DO $$ BEGIN CALL lease_work(); END $$",
+    "DO $$ DECLARE r record; BEGIN
+        FOR r IN SELECT token FROM lease_acquire('a', '1 hour') LOOP PERFORM lease_work_of(r.token); END LOOP;
+     END $$",
+    "DO $$ DECLARE c refcursor; granted bigint; BEGIN
+        OPEN c FOR SELECT token FROM lease_acquire('a', '1 hour');
+        FETCH c INTO granted;
+        PERFORM lease_work_of(granted);
+     END $$",
+    "CALL lease_call_of((lease_acquire('a', '1 hour')).token)",
+    "EXECUTE work ((lease_acquire('a', '1 hour')).token)",
+    "EXPLAIN ANALYZE SELECT lease_work_of(token) FROM lease_acquire('a', '1 hour')",
     "SELECT lease_acquire('a', '1 hour'); INSERT INTO seen SELECT n FROM t",
     "BEGIN; SELECT lease_acquire('a', '1 hour'); INSERT INTO seen SELECT n FROM t; COMMIT",
 ];
@@ -63,6 +83,7 @@ fn transaction_that_has_waited_with_one_snapshot_fails_smoke() {
         for sql in IN_ONE_TRANSACTION {
             let token = hold(&mut holder);
             let mut next = cluster.client();
+            execute(&mut next, "PREPARE work (bigint) AS SELECT lease_work_of($1)");
             execute(&mut next, &format!("SET default_transaction_isolation = '{level}'"));
             let pid = backend_pid(&mut next);
             std::thread::scope(|scope| {
@@ -79,6 +100,28 @@ fn transaction_that_has_waited_with_one_snapshot_fails_smoke() {
             execute(&mut next, "DELETE FROM idgen.lease");
         }
     }
+}
+
+/// Whether it has waited or not.
+#[test]
+fn statement_that_acquires_cannot_fence_with_one_snapshot() {
+    let cluster = start();
+    let mut client = cluster.client();
+    let work = "SELECT lease_work_of(token) FROM lease_acquire('a', '1 hour')";
+    for level in LEVELS {
+        execute(&mut client, &format!("SET default_transaction_isolation = '{level}'"));
+        expect_error(&mut client, work, "55000");
+        // A portal that has not ended does not commit.
+        let mut pipeline = Session::open(&cluster);
+        pipeline.execute_without_sync(&format!("SET default_transaction_isolation = '{level}'"));
+        pipeline.sync();
+        pipeline.fetch_without_sync("SELECT token FROM lease_acquire('a', '1 hour')", 1);
+        pipeline.execute_without_sync("SELECT lease_fence('a', last_value) FROM idgen.lease_token");
+        let (kind, error) = pipeline.read_to(b'E');
+        assert!(kind == b'E' && error.contains("55000"), "{level}: {error}");
+    }
+    execute(&mut client, "SET default_transaction_isolation = 'read committed'");
+    execute(&mut client, work);
 }
 
 #[test]

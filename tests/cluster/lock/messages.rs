@@ -68,6 +68,42 @@ fn message_that_fails_after_its_calls_has_acquired_nothing_smoke() {
     }
 }
 
+/// A deferred trigger is part of the statement, although it runs with the commit: it catches an exception, or acquires a
+/// lock before the commit fails.
+#[test]
+fn deferred_trigger_changes_nothing_but_by_an_error() {
+    let cluster = builder().start_with_extension();
+    cluster.execute(
+        "CREATE TABLE catches (n int);
+         CREATE FUNCTION catch() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             BEGIN PERFORM 1 / 0; EXCEPTION WHEN division_by_zero THEN END;
+             RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER c AFTER INSERT ON catches DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION catch();
+         CREATE TABLE acquires (n int);
+         CREATE FUNCTION acquire() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM lock_acquire('b');
+             PERFORM 1 / NEW.n;
+             RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER c AFTER INSERT ON acquires DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION acquire();",
+    );
+    for is_simple in [true, false] {
+        let mut client = cluster.client();
+        let mut run = |sql: &str| {
+            if is_simple { client.batch_execute(sql) } else { client.execute(sql, &[]).map(|_| ()) }
+        };
+        run("INSERT INTO catches SELECT 1 FROM lock_acquire('a')").expect("the trigger catches the exception");
+        run("INSERT INTO acquires SELECT 1 FROM lock_acquire('c')").expect("the trigger acquires");
+        run("INSERT INTO acquires SELECT 0 FROM lock_acquire('c')").expect_err("the trigger divides by zero");
+        assert_eq!(held(&mut client), "a 1, b 1, c 1", "simple protocol: {is_simple}");
+    }
+}
+
 /// As PostgreSQL's own: the end of the transaction does not matter to a lock of the session.
 #[test]
 fn lock_that_an_earlier_message_acquired_outlives_errors() {

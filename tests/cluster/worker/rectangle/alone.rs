@@ -14,6 +14,14 @@ fn grant_inside_of_a_function_is_refused() {
         "SELECT lease_define('p', 4, '10 s');
          CREATE FUNCTION in_plpgsql() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT worker_id FROM worker_acquire('p')); END $$;
          CREATE FUNCTION in_sql() RETURNS int LANGUAGE sql AS $$ SELECT 1; SELECT worker_id FROM worker_acquire('p') $$;
+         CREATE PROCEDURE in_loop() LANGUAGE plpgsql AS $$
+         DECLARE
+             r record;
+         BEGIN
+             FOR r IN SELECT * FROM worker_acquire('p') LOOP END LOOP;
+             ROLLBACK;
+         END $$;
+         CREATE PROCEDURE of_argument(id int) LANGUAGE plpgsql AS $$ BEGIN ROLLBACK; END $$;
          CREATE PROCEDURE in_procedure() LANGUAGE plpgsql AS $$ BEGIN PERFORM worker_acquire('p'); COMMIT; END $$;",
     );
     let mut client = cluster.client();
@@ -22,6 +30,8 @@ fn grant_inside_of_a_function_is_refused() {
         "SELECT in_plpgsql()",
         "SELECT in_sql()",
         "CALL in_procedure()",
+        "CALL in_loop()",
+        "CALL of_argument((worker_acquire('p')).worker_id)",
     ] {
         expect_error(&mut client, sql, "25001");
     }
