@@ -171,10 +171,6 @@ impl RefillWait {
         }
         let state = ring_state(self.index);
         let refills = state.refills.load(Relaxed);
-        let timeout = settings::segment_timeout();
-        if waited.is_some_and(|waited| waited >= timeout) {
-            self.time_out(drawing);
-        }
         let is_new = match drawing.attached.source {
             ValueSource::InOrder(shared) => turns::join(shared, self.want),
             _ => self.requested_at != Some(refills),
@@ -186,7 +182,12 @@ impl RefillWait {
             }
             self.summon();
         }
-        let is_signalled = state.refilled.sleep((timeout - waited.unwrap_or_default()).min(CHECK_EVERY), &REFILL_WAIT);
+        // After the request: a call that may not wait leaves values for later ones.
+        let left = settings::segment_timeout().saturating_sub(waited.unwrap_or_default());
+        if left.is_zero() {
+            self.time_out(drawing);
+        }
+        let is_signalled = state.refilled.sleep(left.min(CHECK_EVERY), &REFILL_WAIT);
         if !is_signalled {
             // The worker may be gone.
             self.summon();

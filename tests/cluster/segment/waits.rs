@@ -1,7 +1,7 @@
 //! Waits for a refill: they can be ended in every way, leave nothing behind, and have a timeout.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::segment::next;
+use idgen_testkit::segment::{draw, next};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, ids, value, wait_until_waiting};
 use postgres::Client;
 
@@ -153,4 +153,20 @@ fn waiting_draw_fails_at_once_if_the_new_row_is_exhausted() {
         let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);
         assert!(detail.is_some_and(|detail| detail.starts_with("Its values end at 100,")));
     });
+}
+
+/// A call that may not wait still asks for values, so that a later one finds them.
+#[test]
+fn call_without_a_wait_requests_the_refill() {
+    let cluster = with_segment(Cluster::builder().conf("idgen.segment_timeout", "0"), 100);
+    let mut client = cluster.client();
+    for sql in [draw("t"), "SELECT segment_next_many('t', 5)".to_owned(), "SELECT segment_reserve('t', 150)".to_owned()]
+    {
+        for _ in 0..2 {
+            if let Err(error) = client.query(&sql, &[]) {
+                assert_eq!(error.code().map(|code| code.code()), Some("55P03"), "{sql}: {error:?}");
+            }
+            cluster.wait_for(PATIENCE, &format!("values for {sql}"), || client.query(&sql, &[]).is_ok());
+        }
+    }
 }
