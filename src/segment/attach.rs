@@ -24,6 +24,8 @@ pub struct AttachedSegment {
     pub source: ValueSource,
     pub creation: i64,
     pub version: i64,
+    /// The most values that a set draws at once.
+    pub max_step: u64,
     user: pg_sys::Oid,
     changes: u64,
 }
@@ -109,8 +111,8 @@ pub fn look_up(tag: &str) -> AttachedSegment {
             false => ValueSource::Shared(shared),
         }
     };
-    let (creation, version) = (row.key.creation, row.version);
-    let attached = AttachedSegment { source, creation, version, user: spi::user(), changes };
+    let (creation, version, max_step) = (row.key.creation, row.version, row.definition.max_step as u64);
+    let attached = AttachedSegment { source, creation, version, max_step, user: spi::user(), changes };
     KNOWN.insert(tag, attached);
     attached
 }

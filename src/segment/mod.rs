@@ -64,9 +64,12 @@ struct ValueSet {
     run: ValueRun,
     /// Not drawn yet.
     wanted: u64,
+    /// The most that the next draw takes. Each takes twice as many as the one before, up to `max_step`: a query that stops
+    /// reading leaves no more values unused than it has read.
+    step: u64,
 }
 
-/// That many values of a segment, increasing. Raises 22004 for NULL, 22023 if the count is negative; else as
+/// That many values of a segment, increasing, drawn as the rows are read. Raises 22004 for NULL, 22023 if the count is negative; else as
 /// `segment_next`.
 #[pg_extern(
     sql = "CREATE FUNCTION segment_next_many(tag text, count int) RETURNS SETOF bigint VOLATILE PARALLEL RESTRICTED \
@@ -78,7 +81,8 @@ fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
         let site = CallSite::new(fcinfo, Some(0));
         let begin = || {
             let wanted = args::count(pgrx::fcinfo::pg_getarg::<i32>(fcinfo, 1));
-            ValueSet { attached: attach::of_call(&site), run: ValueRun { first: 0, count: 0, stride: 1 }, wanted }
+            let run = ValueRun { first: 0, count: 0, stride: 1 };
+            ValueSet { attached: attach::of_call(&site), run, wanted, step: 1 }
         };
         srf::next_row(fcinfo, begin, |set| set.next(&site))
     }
@@ -91,8 +95,9 @@ impl ValueSet {
             if self.wanted == 0 {
                 return None;
             }
-            self.run = draw::run(&mut self.attached, site, self.wanted);
+            self.run = draw::run(&mut self.attached, site, self.wanted.min(self.step));
             self.wanted -= self.run.count;
+            self.step = (self.step * 2).min(self.attached.max_step);
         }
         Some(self.run.split_first())
     }
