@@ -275,28 +275,42 @@ fn statement_timed_out() -> Report {
 /// PostgreSQL reports the earlier one of two timeouts that have passed, and forgets the other. A caller that catches the
 /// error of `lock_timeout` and goes on would never hear of the statement timeout.
 pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -> Result<Option<R>, Box<CaughtError>> {
-    xact::in_subtransaction(|| {
-        // SAFETY: a variable of this process. PostgreSQL reads it once for each wait.
-        let before = unsafe { pg_sys::LockTimeout };
-        // SAFETY: as above.
-        unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
-        let had_statement_timer = is_statement_timer_running();
-        let work = || {
-            let result = work();
-            check_for_interrupts!();
-            result
-        };
-        PgTryBuilder::new(AssertUnwindSafe(work))
-            .catch_others(move |cause| {
-                if is_lock_timeout(&cause) && had_statement_timer && !is_statement_timer_running() {
-                    statement_timed_out().raise();
-                }
-                cause.rethrow()
-            })
-            // SAFETY: as above; also when the wait ends by an error.
-            .finally(move || unsafe { pg_sys::LockTimeout = before })
-            .execute()
-    })
+    xact::in_subtransaction(|| limited(ms, work))
+}
+
+/// As [`with_lock_timeout`], without the subtransaction: where the time is over, it calls what raises another error. For
+/// functions that a parallel plan can call, which has no subtransactions.
+pub fn limited_or<R>(limit: Duration, work: impl FnOnce() -> R, refuse: impl FnOnce() -> R) -> R {
+    let ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1);
+    let work = AssertUnwindSafe(|| Ok(limited(Some(ms), work)));
+    match PgTryBuilder::new(work).catch_others(|cause| Err(Box::new(cause))).execute() {
+        Ok(result) => result,
+        Err(cause) if is_lock_timeout(&cause) => refuse(),
+        Err(cause) => cause.rethrow(),
+    }
+}
+
+fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
+    // SAFETY: a variable of this process. PostgreSQL reads it once for each wait.
+    let before = unsafe { pg_sys::LockTimeout };
+    // SAFETY: as above.
+    unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+    let had_statement_timer = is_statement_timer_running();
+    let work = || {
+        let result = work();
+        check_for_interrupts!();
+        result
+    };
+    PgTryBuilder::new(AssertUnwindSafe(work))
+        .catch_others(move |cause| {
+            if is_lock_timeout(&cause) && had_statement_timer && !is_statement_timer_running() {
+                statement_timed_out().raise();
+            }
+            cause.rethrow()
+        })
+        // SAFETY: as above; also when the wait ends by an error.
+        .finally(move || unsafe { pg_sys::LockTimeout = before })
+        .execute()
 }
 
 /// Works in a subtransaction. A wait for a lock that reaches the limit ends the work: then `None`, or the error of

@@ -106,7 +106,13 @@ impl ExtensionTable {
     pub fn try_lock(&self, mode: u32) -> Option<pg_sys::Oid> {
         // SAFETY: in a transaction.
         let lock = |table: &_| unsafe { pg_sys::ConditionalLockRelationOid(*table, mode as pg_sys::LOCKMODE) };
-        xact::owning_locks(|| self.find().filter(lock))
+        let table = xact::owning_locks(|| self.find().filter(lock))?;
+        // It may have been dropped before this process heard of it.
+        let is_there = self.find() == Some(table);
+        if !is_there {
+            Self::unlock(table, mode);
+        }
+        is_there.then_some(table)
     }
 
     /// Releases one of these locks. Each query has a lock of its own until the end of the transaction.

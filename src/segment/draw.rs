@@ -3,7 +3,7 @@
 use super::attach::{self, AttachedSegment, SharedRing, ValueSource};
 use super::demand;
 use super::state::{LastError, SEGMENTS, ring_state};
-use super::{errors, fleet, store, turns, uncommitted};
+use super::{errors, fleet, obstacle, store, turns, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::condition_variable::ConditionVariable;
@@ -187,11 +187,22 @@ impl RefillWait {
         if left.is_zero() {
             self.time_out(drawing);
         }
+        if self.has_failed() && obstacle::wait(drawing.attached.creation, left, || self.time_out(drawing)) {
+            // The caller draws again once this process has prepared, as at the begin of the wait.
+            state.refilled.prepare_to_sleep();
+            self.has_looked = false;
+            return self.summon();
+        }
         let is_signalled = state.refilled.sleep(left.min(CHECK_EVERY), &REFILL_WAIT);
         if !is_signalled {
             // The worker may be gone.
             self.summon();
         }
+    }
+
+    /// True if the last refill has.
+    fn has_failed(&self) -> bool {
+        SEGMENTS.exclusive(|segments| !segments.errors[self.index].is_clear())
     }
 
     fn summon(&self) {

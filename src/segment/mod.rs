@@ -17,6 +17,7 @@ mod demand;
 mod draw;
 mod errors;
 mod fleet;
+mod obstacle;
 mod refill;
 mod refill_worker;
 mod state;

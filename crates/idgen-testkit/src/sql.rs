@@ -100,10 +100,10 @@ pub fn check(client: &mut Client, name: &str) -> (bool, String) {
     (row.get(0), row.get(1))
 }
 
-/// Waits until a session that draws ids waits for the clock, the mark or a refill.
+/// Waits until a session that draws ids waits for the clock, the mark, a refill, or a lock that a refill meets.
 pub fn wait_until_waiting(cluster: &Cluster, pid: i32) {
     let mut client = cluster.client();
-    let waiting = "state = 'active' AND wait_event_type = 'Extension' AND query ~ 'snowflake_next|segment_'";
+    let waiting = "state = 'active' AND wait_event_type IN ('Extension', 'Lock') AND query ~ 'snowflake_next|segment_'";
     let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
     cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
 }

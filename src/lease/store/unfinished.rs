@@ -2,6 +2,7 @@
 
 use super::{LEASE, LeaseState};
 use crate::pg::datum::Text;
+use crate::pg::row_lock;
 use crate::pg::spi::{Query, value};
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::prelude::*;
@@ -10,11 +11,7 @@ use pgrx::prelude::*;
 /// deadlocks.
 pub fn wait(name: &str) {
     while let Some(Grant { xid, .. }) = find(name, |_| true) {
-        // SAFETY: an id of a transaction that was running, and no tuple for the message.
-        unsafe {
-            let no_tuple = std::ptr::null_mut();
-            pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), no_tuple, pg_sys::XLTW_Oper::XLTW_None);
-        }
+        row_lock::wait_for_end_of(xid);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::last;
-use idgen_testkit::segment::{create, next};
+use idgen_testkit::segment::{create, draw, next};
 use idgen_testkit::sql::{execute, expect_error, hint, ids, row, value};
+use postgres::error::SqlState;
 
 use crate::refill::wait_for_report;
 use crate::{draw_dry, fixed, max_id, remaining, singly, with_segment};
@@ -90,4 +91,54 @@ fn locked_row_blocks_no_other_tag() {
     let others = ids(&mut client, "SELECT segment_next('u') FROM generate_series(1, 2000)");
     assert_eq!(others, (1..=2000).collect::<Vec<_>>());
     assert_eq!(max_id(&mut client, "t"), 100, "the row was locked all the time");
+}
+
+/// A transaction keeps values from the segment by `block`, and then wants the table that the waiting transaction has locked.
+/// PostgreSQL ends one of the two. The segment has no values left after `drain`.
+pub(crate) fn assert_deadlock_is_detected(cluster: &Cluster, block: &str, drain: impl Fn()) {
+    let [mut changer, mut inserter] = [cluster.client(), cluster.client()];
+    execute(&mut inserter, "SET idgen.segment_timeout = '20s'; CREATE TABLE IF NOT EXISTS item (id bigint)");
+    // The session knows the segment: the transaction has no lock on its table.
+    next(&mut inserter, "t");
+    execute(&mut inserter, "BEGIN; INSERT INTO item VALUES (segment_next('t'))");
+    execute(&mut changer, "BEGIN");
+    execute(&mut changer, block);
+    drain();
+    let ended = std::thread::scope(|scope| {
+        let insert = scope.spawn(|| {
+            let drawn = inserter.batch_execute(&draw("t"));
+            execute(&mut inserter, "ROLLBACK");
+            drawn
+        });
+        let altered = changer.batch_execute("ALTER TABLE item ALTER id TYPE numeric");
+        execute(&mut changer, "ROLLBACK");
+        [altered, insert.join().unwrap()]
+    });
+    let codes = ended.map(|result| result.err().and_then(|error| error.code().cloned()));
+    let is_deadlock = |code: &Option<SqlState>| *code == Some(SqlState::T_R_DEADLOCK_DETECTED);
+    assert!(codes.iter().any(is_deadlock), "{block}: {codes:?}");
+    assert!(codes.iter().all(|code| is_deadlock(code) || code.is_none()), "{block}: {codes:?}");
+}
+
+#[test]
+fn deadlock_of_a_draw_with_a_transaction_that_locks_the_segment_is_detected_smoke() {
+    let builder = Cluster::builder().conf("deadlock_timeout", "100ms");
+    let cluster = with_segment(builder, 100);
+    // A key share of another session is no obstacle, but makes the locks of the row a multixact.
+    let key_share = "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR KEY SHARE";
+    for (block, beside) in [
+        ("SELECT segment_alter('t', target_duration => '2 s')", ""),
+        ("SELECT segment_alter('t', target_duration => '3 s')", key_share),
+        ("SAVEPOINT s; SELECT FROM idgen.segment WHERE tag = 't' FOR SHARE; RELEASE s", key_share),
+        ("SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE", ""),
+        ("LOCK TABLE idgen.segment IN EXCLUSIVE MODE", ""),
+        ("DROP EXTENSION idgen", ""),
+    ] {
+        let (mut sharer, mut drainer) = (cluster.client(), cluster.client());
+        // The session knows the segment before the table is locked.
+        next(&mut drainer, "t");
+        execute(&mut sharer, beside);
+        let drainer = std::cell::RefCell::new(drainer);
+        assert_deadlock_is_detected(&cluster, block, || drop(draw_dry(&mut drainer.borrow_mut())));
+    }
 }

@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, ids, valu
 use postgres::Client;
 
 use crate::refill::{wait_for_report, worker};
-use crate::{draw_dry, singly, with_segment};
+use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, RELEASE_COMMITS, draw_dry, singly, with_segment};
 
 /// A server with an empty ring, and the session that blocks the refill.
 fn with_nothing_left() -> (Cluster, Client) {
@@ -108,13 +108,17 @@ fn segment_timeout_applies_per_session() {
 /// Waiting sessions start a new worker.
 #[test]
 fn wait_survives_the_end_of_the_worker() {
-    let (cluster, mut holder) = with_nothing_left();
-    let mut patient = cluster.client();
+    let cluster = with_segment(Cluster::builder(), 100);
+    let [mut patient, mut client, mut holder] = [(); 3].map(|()| cluster.client());
+    assert_eq!(next(&mut patient, "t"), 1);
+    execute(&mut client, COMMITS_WAIT_FOR_LOCK);
+    execute(&mut holder, HOLD_COMMITS);
+    draw_dry(&mut client);
+    execute(&mut patient, "SET idgen.segment_timeout = '2min'");
     let pid = backend_pid(&mut patient);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&mut patient, "t"));
         wait_until_waiting(&cluster, pid);
-        let mut client = cluster.client();
         for _ in 0..3 {
             let mut ended = 0;
             cluster.wait_for(PATIENCE, "a worker", || {
@@ -127,7 +131,7 @@ fn wait_survives_the_end_of_the_worker() {
             });
         }
         assert!(value::<bool>(&mut client, "SELECT max_id = 100 FROM idgen.segment WHERE tag = 't'"));
-        execute(&mut holder, "ROLLBACK");
+        execute(&mut holder, RELEASE_COMMITS);
         assert_eq!(waiter.join().unwrap(), 101);
     });
 }

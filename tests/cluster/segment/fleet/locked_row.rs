@@ -4,7 +4,8 @@ use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{execute, ids, row};
 
-use super::{attached, coordinator, wait_for_error};
+use super::{attach, attached, coordinator, draw_dry, wait_for_error};
+use crate::locked_row::assert_deadlock_is_detected;
 
 #[test]
 fn lock_of_one_tag_at_the_coordinator_delays_no_other() {
@@ -31,4 +32,12 @@ fn lock_of_one_tag_at_the_coordinator_delays_no_other() {
     });
     let log = server.log();
     assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
+
+#[test]
+fn deadlock_of_a_draw_with_a_transaction_that_locks_the_attached_segment_is_detected() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attach(Cluster::builder().conf("deadlock_timeout", "100ms"), &coordinator.conninfo(), "2 seconds");
+    let block = "SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE";
+    assert_deadlock_is_detected(&server, block, || drop(draw_dry(&server)));
 }
