@@ -4,9 +4,9 @@ use pgrx::bgworkers::BackgroundWorker;
 use pgrx::pg_sys;
 use std::panic::AssertUnwindSafe;
 
-/// The OIDs of the databases that allow connections. Without a database there is no SPI, so this scans the shared catalog,
+/// The OIDs of the databases that have sessions or had some. A template that allows no connections has none. Without a database there is no SPI, so this scans the shared catalog,
 /// as PostgreSQL's own launchers do.
-pub fn connectable() -> Vec<u32> {
+pub fn in_use() -> Vec<u32> {
     let mut found = Vec::new();
     let list = AssertUnwindSafe(&mut found);
     BackgroundWorker::transaction(move || {
@@ -22,7 +22,8 @@ pub fn connectable() -> Vec<u32> {
                     break;
                 }
                 let database = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-                if database.datallowconn {
+                // A limit of -2 marks a database whose DROP was interrupted.
+                if (database.datallowconn || !database.datistemplate) && database.datconnlimit != -2 {
                     list.push(database.oid.to_u32());
                 }
             }

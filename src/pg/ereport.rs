@@ -1,9 +1,11 @@
 //! Reports to the client and the server's log.
 
-use super::datum::{escaped, needs_no_conversion};
+use super::datum::{self, escaped, needs_no_conversion};
 use super::extension;
+use parking_lot::Mutex;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::{CStr, CString};
 
 /// An error, a warning or a notice: SQLSTATE, message, DETAIL and HINT.
 pub struct Report {
@@ -63,4 +65,35 @@ pub fn quoted(text: &str) -> String {
 /// A text for a message. pgrx passes messages on as UTF-8, so a database of another encoding gets ASCII.
 pub fn for_message(text: String) -> String {
     if text.is_ascii() || needs_no_conversion() { text } else { escaped(&text) }
+}
+
+/// The message of the error that ends this process.
+static FATAL: Mutex<Option<CString>> = Mutex::new(None);
+
+/// The hook that another library installed before.
+static PREVIOUS: Mutex<pg_sys::emit_log_hook_type> = Mutex::new(None);
+
+/// From now on, [`fatal`] knows the message. For a background worker, once.
+pub fn keep_fatal() {
+    // SAFETY: a variable of this process, set before an error calls the hook.
+    unsafe { *PREVIOUS.lock() = (&raw mut pg_sys::emit_log_hook).replace(Some(on_log)) };
+}
+
+/// The message of the error of level FATAL that ends this process, if one does.
+pub fn fatal() -> Option<String> {
+    FATAL.lock().as_deref().map(datum::name)
+}
+
+/// Not guarded: errors of another library pass through this frame, which has nothing to drop then.
+unsafe extern "C-unwind" fn on_log(error: *mut pg_sys::ErrorData) {
+    // SAFETY: PostgreSQL passes the error that it reports. Its message is null or a C string, copied at once.
+    unsafe {
+        if (*error).elevel >= PgLogLevel::FATAL as i32 && !(*error).message.is_null() {
+            *FATAL.lock() = Some(CStr::from_ptr((*error).message).to_owned());
+        }
+        let previous = *PREVIOUS.lock();
+        if let Some(previous) = previous {
+            previous(error);
+        }
+    }
 }

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// The refill that is running: its ring, and how many values are wanted.
 static RUNNING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
 
+/// A refill has begun in this process.
+static HAS_SERVED: AtomicBool = AtomicBool::new(false);
+
 /// A cancel has arrived. One that arrives during the commit leaves open whether a synchronous standby has the commit.
 pub static CANCELLED: AtomicBool = AtomicBool::new(false);
 
@@ -44,6 +47,7 @@ pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
 /// Works for a ring. If the process exits before the end, the demand is restored.
 pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> R {
     *RUNNING.lock() = Some((index, demand));
+    HAS_SERVED.store(true, Relaxed);
     let result = work();
     *RUNNING.lock() = None;
     result
@@ -92,6 +96,16 @@ pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -
         ring_state(index).demand.fetch_max(demand, Relaxed);
         is_new
     })
+}
+
+/// Keeps why the worker ends, unless the ring has a reason that this process has found in a refill.
+pub fn keep_end(index: usize, tenant: RingTenant, reason: &str) {
+    SEGMENTS.exclusive(|segments| {
+        let is_unknown = segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed);
+        if is_unknown && segments.table.has_tenancy(index, tenant.handle) {
+            segments.errors[index].set(reason);
+        }
+    });
 }
 
 /// The values that a transaction has taken from a row.

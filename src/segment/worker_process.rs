@@ -3,9 +3,7 @@
 use super::demand::{wanted, with_demand};
 use super::refill;
 use super::state::{SEGMENTS, ring_state};
-use crate::pg::bgworker;
-use crate::pg::latch;
-use crate::pg::xact;
+use crate::pg::{bgworker, ereport, latch, system_clock, xact};
 use crate::shmem;
 use idgen_core::segment::refillers::Duty;
 use parking_lot::Mutex;
@@ -49,7 +47,8 @@ pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
     *DUTY.lock() = Some(duty);
     // Runs whenever this process exits, except by a crash.
     xact::before_exit(before_exit);
-    bgworker::connect(duty.database, false);
+    ereport::keep_fatal();
+    bgworker::connect(duty.database, true);
     // Settings of the database must not make transactions fail, and a lock held for long must not block the worker.
     bgworker::set_variable(c"default_transaction_read_only", c"off");
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
@@ -70,17 +69,21 @@ pub fn end(duty: Duty, failing: bool) -> bool {
 }
 
 /// The demand of an unfinished refill stays, and its waiters start another worker. Calls of an unfinished turn join another
-/// one.
+/// one. Waiters hear why this worker has failed.
 fn before_exit(_code: i32) {
     refill::restore_demand();
     let Some(duty) = *DUTY.lock() else { return };
     SEGMENTS.exclusive(|segments| {
-        segments.refillers.end(duty, latch::address());
+        segments.refillers.fail(duty, latch::address(), system_clock::boot_us());
         let tenants = segments.table.tenants.iter().zip(segments.turns.iter_mut());
         let served = tenants.filter(|(tenant, _)| tenant.is_some_and(|tenant| tenant.key.database == duty.database));
         served.filter(|_| duty.is_attached).for_each(|(_, turns)| turns.give_up());
     });
-    for (index, _) in wanted(duty) {
+    let reason = ereport::fatal();
+    for (index, tenant) in wanted(duty) {
+        if let Some(reason) = &reason {
+            refill::keep_end(index, tenant, reason);
+        }
         ring_state(index).refilled.broadcast();
     }
 }

@@ -37,7 +37,7 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    if !databases::connectable().into_iter().all(start_worker) {
+    if !databases::in_use().into_iter().all(start_worker) {
         log!("could not start all supply workers: raise max_worker_processes");
     }
 }

@@ -2,11 +2,11 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, next};
-use idgen_testkit::sql::{PATIENCE, execute, ids, in_new_database, value};
+use idgen_testkit::sql::{execute, ids, in_new_database, value};
 use postgres::Client;
 
 use crate::draw_until_refused;
-use crate::refill::wait_for_worker;
+use crate::refill::{wait_for_worker, wait_until_no_worker};
 
 /// DROP DATABASE waits five seconds for other sessions, and the refill worker counts as one.
 #[test]
@@ -28,22 +28,17 @@ fn database_can_be_dropped_right_after_a_draw() {
     }
 }
 
-/// The refill worker ends when it cannot connect, and the next demand starts another one.
+/// As before a restore, or to end the use of a database by and by.
 #[test]
-fn refill_resumes_once_the_database_accepts_connections_again() {
+fn sessions_of_a_database_that_accepts_no_more_connections_draw_on() {
     let cluster = Cluster::builder().start_with_extension();
     let mut client = in_new_database(&cluster, "shop");
-    create(&mut client, "t", ", step => 10");
+    create(&mut client, "t", ", step => 10, max_step => 10");
     assert_eq!(next(&mut client, "t"), 1);
-    let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen refill'";
-    let mut observer = cluster.client();
-    cluster.wait_for(PATIENCE, "the idle worker to end", || value::<i64>(&mut observer, worker) == 0);
+    wait_until_no_worker(&cluster, "shop");
     cluster.execute("ALTER DATABASE shop ALLOW_CONNECTIONS false");
-    execute(&mut client, "SET idgen.segment_timeout = '300ms'");
-    assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
-    cluster.execute("ALTER DATABASE shop ALLOW_CONNECTIONS true");
-    execute(&mut client, "SET idgen.segment_timeout = '30s'");
-    assert!(next(&mut client, "t") > 10);
+    (2..=100).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+    assert!(!cluster.log().contains("not currently accepting connections"), "{}", cluster.log());
 }
 
 const ROUND: &str = "SELECT segment_next('t' || n) FROM generate_series(1, 1100) AS n";

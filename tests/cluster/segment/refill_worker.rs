@@ -287,3 +287,31 @@ fn settings_of_the_database_do_not_affect_the_refill_worker() {
     execute(&mut session, "SET statement_timeout = 0");
     (1..=10).for_each(|id| assert_eq!(next(&mut session, "t"), id));
 }
+
+/// The trigger ends each worker, as an error would that PostgreSQL raises as FATAL.
+#[test]
+fn reason_of_a_worker_that_dies_is_reported_and_starts_are_spaced() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = cluster.client();
+    create(&mut client, "t", ONE);
+    assert_eq!(next(&mut client, "t"), 1);
+    execute(
+        &mut client,
+        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_terminate_backend(pg_backend_pid());
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER zz BEFORE UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION die();
+         SET idgen.segment_timeout = '3s'",
+    );
+    let (drawn, error) = draw_until_refused(&mut client, "t");
+    assert_eq!(error.code().code(), "55P03", "{drawn:?}");
+    let detail = error.detail().expect("the reason");
+    assert!(detail.starts_with("terminating background worker \"idgen refill\""), "{detail}");
+    assert_eq!(last_error(&mut client, "t").as_deref(), Some(detail));
+    let deaths = cluster.log().matches("FATAL:  terminating background worker").count();
+    assert!((2..=5).contains(&deaths), "{deaths} starts in three seconds");
+    execute(&mut client, "DROP FUNCTION die CASCADE");
+    assert_eq!(next(&mut client, "t"), 1 + drawn.len() as i64 + 1);
+    assert_eq!(last_error(&mut client, "t"), None);
+}

@@ -3,6 +3,10 @@
 /// How long a start may take before it counts as failed, and another is tried.
 const START_US: i64 = 5_000_000;
 
+/// From the failure of a worker to the start of the next one. Waiting sessions would otherwise start one after the other
+/// while the cause lasts.
+const PAUSE_US: i64 = 1_000_000;
+
 /// The rings that a worker fills: those of one database, from its own rows or from the coordinator. These are two
 /// workers, so that a coordinator which does not answer delays no refill from an own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +24,10 @@ pub struct Refiller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Starting {
-        since_us: i64,
-    },
+    /// A start is under way, or the last worker has failed: no other start before this time.
+    Awaited { until_us: i64 },
     /// Identifies the process, which is woken by its latch.
-    Running {
-        latch: usize,
-    },
+    Running { latch: usize },
 }
 
 /// The action of a caller that needs a refill.
@@ -36,7 +37,7 @@ pub enum Call {
         latch: usize,
     },
     Start,
-    /// Another process has just started one.
+    /// Another process has just started one, or it is too early for another start.
     Wait,
 }
 
@@ -48,11 +49,11 @@ impl Refillers<'_> {
     pub fn call(&mut self, duty: Duty, now_us: i64) -> Call {
         match self.find(duty).map(|refiller| refiller.phase) {
             Some(Phase::Running { latch }) => return Call::Wake { latch },
-            Some(Phase::Starting { since_us }) if now_us < since_us.saturating_add(START_US) => return Call::Wait,
+            Some(Phase::Awaited { until_us }) if now_us < until_us => return Call::Wait,
             _ => {}
         }
         // Without an entry nothing prevents a second start; the second worker then exits by itself.
-        self.set(duty, Phase::Starting { since_us: now_us });
+        self.set(duty, Phase::Awaited { until_us: now_us.saturating_add(START_US) });
         Call::Start
     }
 
@@ -60,7 +61,7 @@ impl Refillers<'_> {
     pub fn latch_of(&self, duty: Duty) -> Option<usize> {
         match self.find(duty)?.phase {
             Phase::Running { latch } => Some(latch),
-            Phase::Starting { .. } => None,
+            Phase::Awaited { .. } => None,
         }
     }
 
@@ -72,12 +73,19 @@ impl Refillers<'_> {
 
     /// A start has failed.
     pub fn give_up(&mut self, duty: Duty) {
-        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Starting { .. }));
+        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Awaited { .. }));
     }
 
     /// A worker ends.
     pub fn end(&mut self, duty: Duty, latch: usize) {
         self.remove(|refiller| *refiller == Refiller { duty, phase: Phase::Running { latch } });
+    }
+
+    /// A worker exits that has not ended before.
+    pub fn fail(&mut self, duty: Duty, latch: usize, now_us: i64) {
+        if self.latch_of(duty) == Some(latch) {
+            self.set(duty, Phase::Awaited { until_us: now_us.saturating_add(PAUSE_US) });
+        }
     }
 
     fn remove(&mut self, matches: impl Fn(&Refiller) -> bool) {
@@ -90,14 +98,14 @@ impl Refillers<'_> {
         self.0.iter().copied().flatten().find(|refiller| refiller.duty == duty)
     }
 
-    /// False if there is no entry. A worker that is still starting loses its entry to one that needs it.
+    /// False if there is no entry. A worker that does not run yet loses its entry to one that needs it.
     fn set(&mut self, duty: Duty, phase: Phase) -> bool {
         let is_own = |entry: &Option<Refiller>| entry.is_some_and(|refiller| refiller.duty == duty);
-        let is_starting =
-            |entry: &Option<Refiller>| matches!(entry, Some(Refiller { phase: Phase::Starting { .. }, .. }));
+        let is_awaited =
+            |entry: &Option<Refiller>| matches!(entry, Some(Refiller { phase: Phase::Awaited { .. }, .. }));
         let index = self.0.iter().position(is_own);
         let index =
-            index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_starting));
+            index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_awaited));
         if let Some(index) = index {
             self.0[index] = Some(Refiller { duty, phase });
         }
@@ -158,6 +166,22 @@ mod tests {
         assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
         all.give_up(OWN);
         assert_eq!(all.call(OWN, 6 * SECOND), Call::Start);
+    }
+
+    #[test]
+    fn failed_worker_is_replaced_after_a_pause_and_one_that_ends_at_once() {
+        let mut entries: [Option<Refiller>; 1] = [None];
+        let mut all = Refillers(&mut entries);
+        assert!(all.begin(OWN, 70));
+        all.fail(OWN, 71, 0);
+        assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 }, "another process");
+        all.fail(OWN, 70, 0);
+        assert_eq!(all.call(OWN, SECOND - 1), Call::Wait);
+        assert_eq!(all.call(OWN, SECOND), Call::Start);
+        assert!(all.begin(OWN, 71));
+        all.end(OWN, 71);
+        all.fail(OWN, 71, SECOND);
+        assert_eq!(all.call(OWN, SECOND), Call::Start);
     }
 
     #[test]
