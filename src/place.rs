@@ -30,12 +30,14 @@ pub fn begin() {
 
 /// Raises 58030 if a file of the data directory cannot be read.
 pub fn current() -> Place {
-    let read = |path, identity: io::Result<String>| {
-        identity.unwrap_or_else(|error| error::directory_unreadable(path, &error).raise())
-    };
-    Place::new(
-        &read(data_directory::FINGERPRINT, data_directory::fingerprint()),
-        &read(CONTROL_FILE, data_directory::identity_of(CONTROL_FILE)),
-        &read(PATH, fs::read_to_string(PATH)),
-    )
+    read().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise())
+}
+
+/// The error names the file.
+pub fn read() -> Result<Place, (&'static str, io::Error)> {
+    let named = |path| move |error| (path, error);
+    let directory = data_directory::fingerprint().map_err(named(data_directory::FINGERPRINT))?;
+    let control_file = data_directory::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
+    let number = fs::read_to_string(PATH).map_err(named(PATH))?;
+    Ok(Place::new(&directory, &control_file, &number))
 }

@@ -8,6 +8,7 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use TakesEffect::{AtOnce, Reload, Restart};
@@ -59,7 +60,7 @@ enum TakesEffect {
 }
 
 enum Value {
-    Text(&'static TextSetting, pg_sys::GucStringCheckHook),
+    Text(&'static TextSetting, pg_sys::GucStringCheckHook, pg_sys::GucStringAssignHook),
     /// With its least and greatest value. The flag is its unit.
     Int(&'static IntSetting, i32, i32, GucFlags),
 }
@@ -75,7 +76,7 @@ struct Setting {
 }
 
 static SETTINGS: [Setting; 16] = [
-    text(c"idgen.layout", Restart, &LAYOUT, Some(check_layout)).described(
+    text(c"idgen.layout", Restart, &LAYOUT, Some(check_layout), None).described(
         c"Sets the default layout of snowflake ids.",
         c"A preset (snowflake, twitter, sonyflake, instagram, discord, tsid, pgedge, seconds, js53) or a spec such as \
           \"time:41 worker:10 sequence:12 unit:1ms epoch:2020-01-01\".",
@@ -89,12 +90,12 @@ static SETTINGS: [Setting; 16] = [
         c"Sets the datacenter id of this server.",
         c"The pair of datacenter id and worker id must differ between all servers whose ids meet.",
     ),
-    text(c"idgen.worker_pool", Reload, &WORKER_POOL, None).described(
+    text(c"idgen.worker_pool", Reload, &WORKER_POOL, None, Some(assign_worker_pool)).described(
         c"Sets the pool from which this server leases its worker id.",
         c"If empty, the worker id is idgen.worker_id. A pool is a lease that is defined in the coordinator \
           database.",
     ),
-    text(c"idgen.coordinator", Reload, &COORDINATOR, None).described(
+    text(c"idgen.coordinator", Reload, &COORDINATOR, None, None).described(
         c"Sets the connection string of the database that has the worker pool.",
         c"A libpq connection string. It can list the hosts of a replicated server, or name this server itself.",
     ),
@@ -153,8 +154,9 @@ const fn text(
     takes_effect: TakesEffect,
     setting: &'static TextSetting,
     check: pg_sys::GucStringCheckHook,
+    assign: pg_sys::GucStringAssignHook,
 ) -> Setting {
-    Setting { name, takes_effect, value: Value::Text(setting, check), short: c"", long: c"" }
+    Setting { name, takes_effect, value: Value::Text(setting, check, assign), short: c"", long: c"" }
 }
 
 const fn int(
@@ -201,14 +203,14 @@ impl Setting {
             Value::Int(setting, least, greatest, unit) => {
                 GucRegistry::define_int_guc(name, short, long, setting, least, greatest, context, unit);
             }
-            Value::Text(setting, check) => {
+            Value::Text(setting, check, assign) => {
                 // A connection string can hold a password.
                 let is_secret = name == c"idgen.coordinator";
                 let flags = if is_secret { GucFlags::SUPERUSER_ONLY } else { GucFlags::empty() };
-                // SAFETY: a check hook has the signature and the contract that PostgreSQL states for string settings.
+                // SAFETY: the hooks have the signature and the contract that PostgreSQL states for string settings.
                 unsafe {
                     GucRegistry::define_string_guc_with_hooks(
-                        name, short, long, setting, context, flags, check, None, None,
+                        name, short, long, setting, context, flags, check, assign, None,
                     );
                 }
             }
@@ -269,6 +271,23 @@ unsafe extern "C-unwind" fn check_layout(
         unsafe { pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr()) };
     }
     parsed.is_ok()
+}
+
+static ON_WORKER_POOL: OnceLock<fn(bool)> = OnceLock::new();
+
+/// Registers a function that the postmaster calls when it has read whether a pool is configured. It reads a changed file
+/// before it tells its processes, and also when none of them would apply it: on a standby, and during a long statement.
+pub fn on_worker_pool(follow: fn(bool)) {
+    let _ = ON_WORKER_POOL.set(follow);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn assign_worker_pool(new: *const c_char, _extra: *mut c_void) {
+    // SAFETY: a variable of this process; and PostgreSQL passes null or a C string.
+    let (is_postmaster, is_set) = unsafe { (!pg_sys::IsUnderPostmaster, !new.is_null() && *new != 0) };
+    if let Some(follow) = ON_WORKER_POOL.get().filter(|_| is_postmaster) {
+        follow(is_set);
+    }
 }
 
 /// The text of `idgen.layout`.

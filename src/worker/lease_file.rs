@@ -1,21 +1,23 @@
 //! The file `idgen_worker` in the data directory: whether this server has or had a pool of worker ids, and its last
-//! lease.
+//! worker id.
 //!
 //! A worker id that is not set acts as 0 only if the file does not exist: otherwise the pool may have granted 0 to
-//! another server.
+//! another server. Beside a pool, one that is set counts only if the file has it, and this place has written the file:
+//! a standby, a restored backup and a rewound server know nothing of what the pool has granted.
 //!
 //! The file is not in the directory of the high-water file: an operator removes that directory when the mark is lost,
 //! and this file must survive that. `pg_basebackup` copies the file. So a copy without a pool has no worker id until
-//! one is set. The copy does not release its origin's lease, because the file names the directory that it was written
-//! in.
+//! one is set. The copy does not release its origin's lease, because the file names the place that it was written in.
 
 use crate::pg::data_directory;
-use idgen_core::worker::memory::{Memory, RememberedLease};
+use crate::place;
+use idgen_core::worker::memory::{LastWorkerId, Memory};
 use std::fs;
 use std::io::{self, ErrorKind};
 
 pub const PATH: &str = "idgen_worker";
 
+#[derive(PartialEq)]
 pub enum LeaseFile {
     /// This server never had a pool.
     Missing,
@@ -35,8 +37,8 @@ pub fn read() -> LeaseFile {
     }
 }
 
-/// Replaces the file durably.
-pub fn write(lease: Option<RememberedLease>) -> io::Result<()> {
-    let memory = Memory { directory: data_directory::fingerprint()?, lease };
-    data_directory::replace_file(PATH, memory.encode().as_bytes())
+/// Makes the file have this worker id, durably.
+pub fn write(worker: LastWorkerId) -> io::Result<()> {
+    let place = place::read().map_err(|(_, error)| error)?;
+    data_directory::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
 }

@@ -9,6 +9,7 @@
 
 use crate::clock;
 use crate::lease;
+use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 
@@ -38,6 +39,7 @@ pub fn init() {
     shmem::at_startup(server::begin);
     node::lease_from(node::NodeSource { follow_settings: server::follow_settings, wait: server::wait_for_node });
     clock::on_lease_end_reached(server::wait_for_renewal);
+    settings::on_worker_pool(server::note_pool);
     lease::at_definition(history::begin);
     keeper::register();
 }

@@ -7,42 +7,55 @@ use crate::clock;
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::system_clock;
 use crate::pg::wait_event::WaitEvent;
+use crate::place;
 use crate::settings;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// In the postmaster at the start. A worker id that is set is valid until the first lease. From then on the pool is in
-/// charge of it, and may have granted it to another server.
+/// In the postmaster at the start. Beside a pool, a worker id that is set is valid until the first lease, if this place has
+/// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
 pub fn begin() {
-    let file = lease_file::read();
-    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided(), &file) {
-        (false, false, _) => true,
-        (true, true, _) => false,
-        (_, _, LeaseFile::Missing) => true,
-        (true, false, LeaseFile::Valid(memory)) => memory.lease.is_none(),
-        // Another server may have the worker id: the file names, or may name, a lease or a pool.
-        (true, false, LeaseFile::Unreadable(_)) | (false, true, _) => false,
+    let (state, file) = (STATE.require(), lease_file::read());
+    let has_issued_by_hand = match &file {
+        LeaseFile::Valid(memory) if !settings::worker_undecided() => {
+            place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker))
+        }
+        _ => false,
     };
-    STATE.require().is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
+    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
+        (true, _) => has_issued_by_hand,
+        (false, true) => file == LeaseFile::Missing,
+        (false, false) => true,
+    };
+    state.has_issued_by_hand.store(has_issued_by_hand, Relaxed);
+    state.is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
     if !is_valid {
         node::CURRENT.require().set_none();
         clock::confine_to_nothing_at_start();
     }
 }
 
-/// Ends a worker id that is not set when the settings name a pool. The keeper reads the settings at each reload; a
-/// session that has read them earlier does not wait for it.
+/// In the postmaster, when it has read the settings.
+pub fn note_pool(is_set: bool) {
+    if let Some(state) = STATE.get() {
+        // Before any process is told of the change.
+        state.has_pool.store(is_set, Release);
+    }
+}
+
+/// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the
+/// keeper for that: sessions can draw before it.
 pub fn follow_settings() {
     let (state, node) = (STATE.require(), node::CURRENT.require());
-    let is_unset = || settings::has_worker_pool() && settings::worker_undecided() && node.is_setting();
-    if is_unset() {
+    let is_of_the_pool = || {
+        let has_issued = !settings::worker_undecided() && state.has_issued_by_hand.load(Acquire);
+        state.has_pool.load(Acquire) && node.is_setting() && !has_issued
+    };
+    if is_of_the_pool() {
         // Tested again under the lock: the keeper may have leased one.
-        clock::confine(is_unset, i64::MIN, i64::MIN, || {
-            state.has_pool.store(true, Relaxed);
-            node.set_none();
-        });
+        clock::confine(is_of_the_pool, i64::MIN, i64::MIN, || node.set_none());
     }
 }
 
@@ -57,6 +70,9 @@ static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
 /// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
 pub fn wait_for_node() -> Node {
     let state = STATE.require();
+    if node::CURRENT.require().is_setting() && !state.has_pool.load(Acquire) {
+        state.has_issued_by_hand.store(true, Release);
+    }
     let began = Instant::now();
     loop {
         state.changed.prepare_to_sleep();

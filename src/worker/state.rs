@@ -18,8 +18,10 @@ pub static SERVER_LEASE: Locked<ServerLease> = Locked::new(c"idgen worker lease"
 pub struct WorkerState {
     /// The file of the last lease could not be read when the server started: the server may have had a pool.
     pub is_file_unreadable: AtomicBool,
-    /// A pool is configured, by the settings as the keeper has read them. A long statement still has older ones.
+    /// A pool is configured, by the settings as the postmaster has read them. A long statement still has older ones.
     pub has_pool: AtomicBool,
+    /// Ids were issued under the worker id that is set, before a pool was configured, and none was leased since.
+    pub has_issued_by_hand: AtomicBool,
     pub keeper: KeeperHandle,
     pub renewals: AtomicU64,
     pub failures: AtomicU64,
@@ -84,6 +86,7 @@ impl WorkerState {
         Self {
             is_file_unreadable: AtomicBool::new(false),
             has_pool: AtomicBool::new(settings::has_worker_pool()),
+            has_issued_by_hand: AtomicBool::new(false),
             keeper: KeeperHandle::new(),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),

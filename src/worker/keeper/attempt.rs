@@ -10,11 +10,12 @@ use crate::clock;
 use crate::coordinator::{self, COORDINATOR_WAIT, Coordinator};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::{session, system_clock};
+use crate::place;
 use crate::settings;
 use crate::snowflake::node;
 use crate::worker::lease_file::{self, LeaseFile};
 use crate::worker::state::{SERVER_LEASE, STATE, WorkerLease};
-use idgen_core::worker::memory::RememberedLease;
+use idgen_core::worker::memory::{LastWorkerId, Memory, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
@@ -137,12 +138,15 @@ impl Keeper {
         Ok(())
     }
 
-    /// The worker id to ask for: the one of the setting if ids are issued under it, else the leased or the last one.
+    /// The worker id to ask for: the one of the setting if ids are issued under it, else the leased or the last one, else
+    /// the one that is set.
     fn preferred(&self) -> Option<u32> {
-        match node::CURRENT.require().is_setting() {
-            true => Some(settings::node().worker),
-            false => newest_lease().map(|lease| lease.worker_id).or(self.last_worker_id),
+        let by_setting = settings::node().worker;
+        if node::CURRENT.require().is_setting() {
+            return Some(by_setting);
         }
+        let leased = newest_lease().map(|lease| lease.worker_id).or(self.last_worker_id);
+        leased.or((!settings::worker_undecided()).then_some(by_setting))
     }
 
     fn acquire(&mut self, coordinator: &mut Coordinator, reached_ms: i64) -> Result<(), Error> {
@@ -189,6 +193,7 @@ impl Keeper {
             lease.rectangle.end_ms(),
             || {
                 node.set_leased(lease.worker_id);
+                STATE.require().has_issued_by_hand.store(false, Relaxed);
                 self.publish(lease, reached_ms)
             },
         )
@@ -227,19 +232,26 @@ fn newest_lease() -> Option<WorkerLease> {
     SERVER_LEASE.exclusive(|lease| lease.newest())
 }
 
-/// Records durably that this server has a pool, before its first lease. Keeps what the file says of an earlier lease,
-/// also if it is unreadable: only the next lease replaces it.
+/// Records durably that this server has a pool, and the worker id by hand under which it has issued ids, before its first
+/// lease. Keeps what the file says of an earlier lease, also if it is unreadable: only the next lease replaces it.
 fn remember_pool() -> Result<(), Error> {
-    match lease_file::read() {
-        LeaseFile::Missing => lease_file::write(None).map_err(unwritten),
-        LeaseFile::Valid(_) | LeaseFile::Unreadable(_) => Ok(()),
-    }
+    let has_issued_by_hand = node::CURRENT.require().is_setting() && STATE.require().has_issued_by_hand.load(Relaxed);
+    let worker = match has_issued_by_hand {
+        true => LastWorkerId::ByHand(settings::node().worker),
+        false => LastWorkerId::Unknown,
+    };
+    let is_current = match lease_file::read() {
+        LeaseFile::Unreadable(_) | LeaseFile::Valid(Memory { worker: LastWorkerId::Leased(_), .. }) => true,
+        LeaseFile::Valid(memory) => memory.worker == worker && place::read().is_ok_and(|here| here == memory.place),
+        LeaseFile::Missing => false,
+    };
+    if is_current { Ok(()) } else { lease_file::write(worker).map_err(unwritten) }
 }
 
 fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
     let WorkerLease { coordinator, token, worker_id, .. } = *lease;
     let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker_id };
-    lease_file::write(Some(lease)).map_err(unwritten)
+    lease_file::write(LastWorkerId::Leased(lease)).map_err(unwritten)
 }
 
 fn unwritten(error: std::io::Error) -> Error {

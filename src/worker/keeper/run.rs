@@ -6,12 +6,13 @@ use crate::coordinator::{self, Coordinator};
 use crate::pg::libpq::{Error, Resolver};
 use crate::pg::wait_event::WaitEvent;
 use crate::pg::{bgworker, data_directory, latch, session, system_clock};
+use crate::place;
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
 use crate::worker::lease_file::{self, LeaseFile};
 use crate::worker::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
 use crate::worker::{errors, server};
-use idgen_core::worker::memory::RememberedLease;
+use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
 use std::ffi::{CString, c_int};
@@ -125,7 +126,6 @@ impl Keeper {
         server::follow_settings();
         coordinator::notice(&mut self.noticed, settings::coordinator());
         let pool = settings::worker_pool();
-        STATE.require().has_pool.store(pool.is_some(), Relaxed);
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
         let must_leave = pool.is_none() && !settings::worker_undecided() && !node::CURRENT.require().is_setting();
         if pool == self.pool && !must_leave {
@@ -156,9 +156,17 @@ impl Keeper {
     fn leave_pool(&mut self) {
         self.give_back(is_stop_requested);
         if !settings::worker_undecided() {
-            clock::confine(|| true, i64::MIN, i64::MAX, || node::CURRENT.require().set_to_setting());
+            clock::confine(
+                || true,
+                i64::MIN,
+                i64::MAX,
+                || {
+                    STATE.require().has_issued_by_hand.store(false, Relaxed);
+                    node::CURRENT.require().set_to_setting();
+                },
+            );
             // The worker id is a setting: no pool is in charge of it.
-            if let Err(error) = lease_file::write(None) {
+            if let Err(error) = lease_file::write(LastWorkerId::Unknown) {
                 errors::lease_file_not_written(&error).warn();
             }
         }
@@ -226,10 +234,12 @@ impl Keeper {
 fn remembered_lease() -> Option<RememberedLease> {
     match lease_file::read() {
         LeaseFile::Missing => None,
-        LeaseFile::Valid(memory) => {
-            let is_own = data_directory::fingerprint().is_ok_and(|directory| directory == memory.directory);
-            memory.lease.filter(|_| is_own)
-        }
+        LeaseFile::Valid(memory) => match memory.worker {
+            LastWorkerId::Leased(lease) => {
+                place::read().is_ok_and(|here| here.is_directory_of(&memory.place)).then_some(lease)
+            }
+            LastWorkerId::Unknown | LastWorkerId::ByHand(_) => None,
+        },
         LeaseFile::Unreadable(reason) => {
             errors::lease_file_unreadable(&reason).warn();
             None

@@ -1,6 +1,6 @@
 //! The memory of a server for its worker id, kept over restarts: the text of one small file.
 
-use crate::coordinator::CoordinatorId;
+use crate::coordinator::{CoordinatorId, Place};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
@@ -16,23 +16,42 @@ pub struct RememberedLease {
 /// If the file exists, the server has or had a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The data directory that wrote it, as a file of its file system: a copied directory is another one.
-    pub directory: String,
-    /// The last lease. `None` before the first, and after the worker id was set by hand again.
-    pub lease: Option<RememberedLease>,
+    /// The place that wrote it: a copied or restored directory is another one.
+    pub place: Place,
+    pub worker: LastWorkerId,
+}
+
+/// The last worker id, as far as it matters to a server with a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastWorkerId {
+    /// No lease since the worker id was set by hand.
+    Unknown,
+    /// This place issued ids under it when the pool was configured. It has leased none since.
+    ByHand(u32),
+    Leased(RememberedLease),
 }
 
 const MAGIC: &str = "idgen worker 1";
 
 impl Memory {
-    /// One line each: the format, the data directory, the lease and its pool if there is one, and a checksum.
+    /// True if a worker id that is set by hand counts here beside a pool. Otherwise the pool may have granted it to another
+    /// server: this directory may be a copy, or its data may have been another server's since.
+    pub fn allows_by_hand(&self, here: &Place, worker_id: u32) -> bool {
+        self.worker == LastWorkerId::ByHand(worker_id) && here.continues(&self.place)
+    }
+
+    /// One line each: the format, the place, the worker id by hand or the lease and its pool, and a checksum.
     pub fn encode(&self) -> String {
-        let mut text = format!("{MAGIC}\nplace {}\n", self.directory);
-        if let Some(RememberedLease { pool, coordinator, token, worker_id }) = &self.lease {
-            let CoordinatorId { system_identifier, database } = coordinator;
-            let pool = pool.replace('\\', "\\\\").replace('\n', "\\n");
-            let _ = writeln!(text, "term {system_identifier} {database} {token} {worker_id}\npool {pool}");
-        }
+        let mut text = format!("{MAGIC}\nplace {}\n", self.place);
+        let _ = match &self.worker {
+            LastWorkerId::Unknown => Ok(()),
+            LastWorkerId::ByHand(worker_id) => writeln!(text, "hand {worker_id}"),
+            LastWorkerId::Leased(RememberedLease { pool, coordinator, token, worker_id }) => {
+                let CoordinatorId { system_identifier, database } = coordinator;
+                let pool = pool.replace('\\', "\\\\").replace('\n', "\\n");
+                writeln!(text, "term {system_identifier} {database} {token} {worker_id}\npool {pool}")
+            }
+        };
         let checksum = checksum(&text);
         text + &checksum
     }
@@ -48,12 +67,16 @@ impl Memory {
         if lines.next()? != MAGIC {
             return None;
         }
-        let directory = lines.next()?.strip_prefix("place ")?.to_owned();
-        let lease = match lines.next() {
-            None => None,
-            Some(lease) => Some(remembered(lease.strip_prefix("term ")?, lines.next()?.strip_prefix("pool ")?)?),
+        let place = Place::parse(lines.next()?.strip_prefix("place ")?);
+        let worker = match lines.next().map(|line| line.split_at_checked(5)) {
+            None => LastWorkerId::Unknown,
+            Some(Some(("hand ", worker_id))) => LastWorkerId::ByHand(worker_id.parse().ok()?),
+            Some(Some(("term ", lease))) => {
+                LastWorkerId::Leased(remembered(lease, lines.next()?.strip_prefix("pool ")?)?)
+            }
+            Some(_) => return None,
         };
-        Some(Memory { directory, lease })
+        Some(Memory { place, worker })
     }
 }
 
@@ -89,39 +112,56 @@ fn checksum(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::life_number;
     use proptest::prelude::*;
 
-    fn memory(directory: String, lease: Option<(String, u64, u32, i64, u32)>) -> Memory {
-        let lease = lease.map(|(pool, system_identifier, database, token, worker_id)| RememberedLease {
-            pool,
-            coordinator: CoordinatorId { system_identifier, database },
-            token,
-            worker_id,
-        });
-        Memory { directory, lease }
+    fn leased((pool, system_identifier, database, token, worker_id): (String, u64, u32, i64, u32)) -> LastWorkerId {
+        let coordinator = CoordinatorId { system_identifier, database };
+        LastWorkerId::Leased(RememberedLease { pool, coordinator, token, worker_id })
+    }
+
+    fn last_worker_ids() -> impl Strategy<Value = LastWorkerId> {
+        let pools = "\\PC*|[a\\\\\n\r]{1,8}|pool sha256 ";
+        prop_oneof![
+            Just(LastWorkerId::Unknown),
+            any::<u32>().prop_map(LastWorkerId::ByHand),
+            (pools, any::<u64>(), any::<u32>(), any::<i64>(), any::<u32>()).prop_map(leased),
+        ]
     }
 
     proptest! {
         #[test]
         fn memory_reads_back(
-            directory in "[0-9]{1,20}-[0-9]{0,20}",
-            lease in proptest::option::of((
-                "\\PC*|[a\\\\\n\r]{1,8}|pool sha256 ", any::<u64>(), any::<u32>(), any::<i64>(), any::<u32>(),
-            )),
+            place in "[0-9]{1,20}-[0-9]{0,20}( [0-9]{1,20}-[0-9]{0,20}/[0-9a-f]{16}r?)?",
+            worker in last_worker_ids(),
         ) {
-            let memory = memory(directory, lease);
+            let memory = Memory { place: Place::parse(&place), worker };
             prop_assert_eq!(Memory::decode(memory.encode().as_bytes()), Some(memory));
         }
 
         #[test]
         fn damaged_memory_is_rejected(at: prop::sample::Index, bit in 0..8u8) {
-            let memory = memory("17-4".to_owned(), Some(("servers".to_owned(), 7, 5, 3, 2)));
+            let memory = Memory { place: Place::parse("17-4"), worker: leased(("servers".to_owned(), 7, 5, 3, 2)) };
             let mut bytes = memory.encode().into_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             prop_assert_eq!(Memory::decode(&bytes), None);
             let whole = memory.encode();
             prop_assert_eq!(Memory::decode(&whole.as_bytes()[..at]), None);
+        }
+    }
+
+    #[test]
+    fn worker_id_by_hand_counts_only_in_the_place_that_issued_under_it() {
+        let place = |directory: &str, random| Place::new(directory, "6-7", &life_number(random, false));
+        let here = place("4-5", 1);
+        let by_hand = Memory { place: here.clone(), worker: LastWorkerId::ByHand(5) };
+        assert!(by_hand.allows_by_hand(&here, 5));
+        assert!(!by_hand.allows_by_hand(&here, 6), "another setting");
+        assert!(!by_hand.allows_by_hand(&place("8-9", 1), 5), "a copy");
+        assert!(!by_hand.allows_by_hand(&place("4-5", 2), 5), "it has followed other WAL since");
+        for worker in [LastWorkerId::Unknown, leased(("servers".to_owned(), 7, 5, 3, 5))] {
+            assert!(!Memory { worker, ..by_hand.clone() }.allows_by_hand(&here, 5));
         }
     }
 

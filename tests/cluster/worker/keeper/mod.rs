@@ -1,6 +1,7 @@
 //! Servers that lease their worker ids: whatever happens to them, to the coordinator and to the network between them, no id
 //! is issued twice or outside the rectangles that the coordinator granted.
 
+mod by_hand;
 mod confirm;
 mod connection;
 mod cut;
