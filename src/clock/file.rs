@@ -49,20 +49,28 @@ pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
     }
 }
 
-/// Creates the file with its first record, durably.
+/// Creates the file with its first record. Its directory exists if only the file has vanished.
 fn create(record: &Record) -> io::Result<()> {
-    let directory_mode = data_directory::mode();
-    if fs::exists(UNFINISHED)? {
-        fs::remove_dir_all(UNFINISHED)?;
+    let is_new = !fs::exists(DIRECTORY)?;
+    if is_new {
+        if fs::exists(UNFINISHED)? {
+            fs::remove_dir_all(UNFINISHED)?;
+        }
+        DirBuilder::new().mode(data_directory::mode()).create(UNFINISHED)?;
     }
-    DirBuilder::new().mode(directory_mode).create(UNFINISHED)?;
-    let path = Path::new(UNFINISHED).join("clock");
-    let file = OpenOptions::new().write(true).create_new(true).mode(directory_mode & 0o666).open(path)?;
+    let directory = Path::new(if is_new { UNFINISHED } else { DIRECTORY });
+    let [path, unfinished] = ["clock", "clock.tmp"].map(|name| directory.join(name));
+    let mode = data_directory::mode() & 0o666;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&unfinished)?;
     // Allocate all blocks now: no later record can find the disk full.
     file.write_all_at(&[0; FILE], 0)?;
     write_record(&file, record)?;
-    data_directory::sync(UNFINISHED)?;
-    fs::rename(UNFINISHED, DIRECTORY)
+    fs::rename(unfinished, path)?;
+    if is_new {
+        data_directory::sync(UNFINISHED)?;
+        fs::rename(UNFINISHED, DIRECTORY)?;
+    }
+    Ok(())
 }
 
 /// Writes a record at its places, durably. Creates the file again if it vanished while the server runs. After an error the
@@ -76,7 +84,7 @@ pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
         opened => write_record(&opened?, record)?,
     }
     if !written.is_name_durable {
-        data_directory::sync(".")?;
+        [DIRECTORY, "."].into_iter().try_for_each(data_directory::sync)?;
         written.is_name_durable = true;
     }
     written.turn = record.turn;
