@@ -23,8 +23,8 @@ static EFFECTS: LazyLock<Mutex<Effects>> = LazyLock::new(|| Mutex::new(Effects::
 
 /// The state of the transaction that savepoints do not roll back.
 struct Transaction {
-    /// A term must not be lost once its client knows that it has begun or was extended.
-    durability: Durability,
+    /// A term has begun, or was extended or revoked.
+    changes_terms: bool,
     /// What the log has of the transaction, if that is a release and nothing else.
     release_only: Option<u64>,
     /// Terms that were granted whether or not the transaction's one snapshot shows what the last holder has written.
@@ -35,7 +35,7 @@ struct Transaction {
 
 impl Transaction {
     const fn new() -> Self {
-        Self { durability: Durability::Any, release_only: None, after_snapshot: Vec::new(), conditions: Vec::new() }
+        Self { changes_terms: false, release_only: None, after_snapshot: Vec::new(), conditions: Vec::new() }
     }
 }
 
@@ -62,10 +62,11 @@ fn push(effect: PendingEffect) {
     PENDING.push(effect);
 }
 
-/// A term has begun or was extended: the commit waits for the disk and for synchronous standbys.
+/// A term has begun, or was extended or revoked: the commit waits for the disk and for synchronous standbys.
 pub fn require_durability() {
     follow_transactions();
-    RUNNING.lock().durability = Durability::Failover;
+    xact::require_durability(Durability::Failover);
+    RUNNING.lock().changes_terms = true;
 }
 
 /// So far, the transaction has done nothing but release a term. If it ends like this, its commit does not wait for the disk:
@@ -73,15 +74,6 @@ pub fn require_durability() {
 pub fn need_not_be_durable() {
     follow_transactions();
     RUNNING.lock().release_only = Some(xact::log_position());
-}
-
-/// Under `synchronous_commit = local`, terms that begin or are extended in `work` wait for the disk only. The client then
-/// calls worker_confirm().
-pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
-    let before = RUNNING.lock().durability;
-    let result = work();
-    RUNNING.lock().durability = before.max(Durability::Crash);
-    result
 }
 
 /// The transaction has begun a term that it cannot fence by, because it may not see what the last holder has written.
@@ -141,17 +133,10 @@ pub fn bind(name: &str, token: i64, key: i64, lock_delay_us: i64) {
 
 fn at_xact_event(event: pg_sys::XactEvent::Type) {
     match event {
-        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
-            let Transaction { durability, release_only, .. } = *RUNNING.lock();
-            if durability == Durability::Any && release_only == Some(xact::log_position()) {
-                xact::commit_asynchronously();
-            } else {
-                xact::require_durability(durability);
-            }
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT if RUNNING.lock().release_only == Some(xact::log_position()) => {
+            xact::commit_asynchronously()
         }
-        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().durability > Durability::Any => {
-            errors::prepared().raise()
-        }
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE if RUNNING.lock().changes_terms => errors::prepared().raise(),
         // Other sessions see the changed rows already.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|effect| {
             if let PendingEffect::Recorded(Effect::Released { token, .. }) = effect {

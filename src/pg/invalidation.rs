@@ -4,6 +4,7 @@
 //! it when the change commits, also by COMMIT PREPARED and on standbys, and to the process itself when it is rolled back.
 
 use super::spi::ExtensionTable;
+use super::xact::{self, Durability};
 use pgrx::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -58,7 +59,9 @@ pub fn accept() {
 }
 
 /// Tells all processes that a row of this table has changed, when the transaction commits; this one, after the next write.
+/// They use the change at once, so a crash must not undo it, whoever has written the row.
 pub fn announce(table: pg_sys::Oid) {
+    xact::require_durability(Durability::Crash);
     // SAFETY: the table exists: the caller is its trigger, or has found it.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
 }

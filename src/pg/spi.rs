@@ -7,7 +7,7 @@
 use super::datum::{self, Text};
 use super::ereport::Report;
 use super::extension;
-use super::xact;
+use super::xact::{self, Durability};
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -33,7 +33,7 @@ impl ExtensionTable {
         Query { rights: Rights::OwnerOf(self), sql: Sql::Fixed(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
-    /// Changes the newest version of rows of the table. Returns how many rows the query returns.
+    /// Changes the newest version of rows of the table, durably. Returns how many rows the query returns.
     pub fn write(&self, query: &Query, args: &[DatumWithOid]) -> usize {
         self.refuse_during_recovery();
         query.write_latest(args, |_| ()).len()
@@ -189,6 +189,14 @@ enum Rights {
     BootstrapSuperuser,
 }
 
+/// What a query does to rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    None,
+    Losable,
+    Durable,
+}
+
 /// A query whose plan the process keeps from its first use.
 pub struct Query {
     rights: Rights,
@@ -218,29 +226,39 @@ impl Query {
     /// of a parallel plan must not.
     pub fn read_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
         // SAFETY: a new snapshot for each read, because no table has this OID. SPI makes it the active one.
-        self.run(args, read, true, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
+        self.run(args, read, Effect::None, || unsafe { pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid) })
     }
 
-    /// Changes or locks what is committed now, and returns the rows that the query returns. Where another transaction has
-    /// changed a row, it waits for that one and goes on with the newest version, as READ COMMITTED does. A transaction with
-    /// one snapshot would fail with 40001 there, although this never uses that snapshot.
+    /// Changes what is committed now, and returns the rows that the query returns. A crash after the commit does not undo it:
+    /// clients and other processes use it at once. Where another transaction has changed a row, it waits for that one and
+    /// goes on with the newest version, as READ COMMITTED does. A transaction with one snapshot would fail with 40001 there,
+    /// although this never uses that snapshot.
     pub fn write_latest<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        self.change(args, read, Effect::Durable)
+    }
+
+    /// The same for what a crash may undo: locks of rows, and ends of terms.
+    pub fn write_losable<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
+        self.change(args, read, Effect::Losable)
+    }
+
+    fn change<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
         let _level = (!xact::is_read_committed()).then(ReadCommitted::begin);
         // SAFETY: SPI copies the snapshot.
-        self.run(args, read, false, || unsafe { pg_sys::GetLatestSnapshot() })
+        self.run(args, read, effect, || unsafe { pg_sys::GetLatestSnapshot() })
     }
 
     /// Reads what the transaction's snapshot shows.
     pub fn read_snapshot<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
         // SAFETY: as in `read_latest`.
-        self.run(args, read, true, || unsafe { pg_sys::GetTransactionSnapshot() })
+        self.run(args, read, Effect::None, || unsafe { pg_sys::GetTransactionSnapshot() })
     }
 
     fn run<R>(
         &self,
         args: &[DatumWithOid],
         read: impl Fn(&SpiHeapTupleData) -> R,
-        read_only: bool,
+        effect: Effect,
         snapshot: impl FnOnce() -> pg_sys::Snapshot,
     ) -> Vec<R> {
         let args = datum::arguments(args);
@@ -249,6 +267,7 @@ impl Query {
         // As SPI says it: a blank for a value, an n for NULL.
         let nulls: Vec<_> = args.iter().map(|arg| if arg.datum().is_some() { b' ' } else { b'n' } as _).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
+        let read_only = effect == Effect::None;
         let run = || {
             let plan = self.plan(&args);
             let _by_index = ByIndex::new();
@@ -259,6 +278,9 @@ impl Query {
                 let status =
                     pg_sys::SPI_execute_snapshot(plan, values, nulls, snapshot, crosscheck, read_only, true, 0);
                 Spi::check_status(status).unwrap_or_else(unexpected);
+                if effect == Effect::Durable && pg_sys::SPI_processed > 0 {
+                    xact::require_durability(Durability::Crash);
+                }
                 if pg_sys::SPI_tuptable.is_null() {
                     return Vec::new();
                 }

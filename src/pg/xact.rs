@@ -5,10 +5,19 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_void};
 use std::panic::AssertUnwindSafe;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Runs the function at each later event of a transaction of this process. Register once.
 pub fn on_xact_event(callback: fn(pg_sys::XactEvent::Type)) {
+    // PostgreSQL runs what was registered last first: all other functions may still require durability.
+    FOLLOWS_DURABILITY.call_once(|| register(durability_event));
+    register(callback);
+}
+
+static FOLLOWS_DURABILITY: Once = Once::new();
+
+fn register(callback: fn(pg_sys::XactEvent::Type)) {
     // SAFETY: the trampoline has the signature of a callback, and gets the function that it casts back.
     unsafe { pg_sys::RegisterXactCallback(Some(xact_event), callback as *mut c_void) };
 }
@@ -264,8 +273,40 @@ pub enum Durability {
     Failover,
 }
 
+/// The most that the running transaction requires. Rolling back to a savepoint keeps it.
+static REQUIRED: Mutex<Durability> = Mutex::new(Durability::Any);
+
 /// Makes the commit of this transaction as durable as needed, whatever is set for the session, the role or the database.
+/// Takes effect at the commit: the end of a function with a SET clause, and a later SET LOCAL, would undo it before.
 pub fn require_durability(durability: Durability) {
+    FOLLOWS_DURABILITY.call_once(|| register(durability_event));
+    let mut required = REQUIRED.lock();
+    *required = durability.max(*required);
+}
+
+/// Under `synchronous_commit = local`, what `work` requires waits for the disk only. The client then calls a function that
+/// waits for the standbys.
+pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
+    let before = *REQUIRED.lock();
+    let result = work();
+    *REQUIRED.lock() = before.max(Durability::Crash);
+    result
+}
+
+fn durability_event(event: pg_sys::XactEvent::Type) {
+    match event {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {
+            let required = *REQUIRED.lock();
+            raise_synchronous_commit(required);
+        }
+        pg_sys::XactEvent::XACT_EVENT_COMMIT
+        | pg_sys::XactEvent::XACT_EVENT_PREPARE
+        | pg_sys::XactEvent::XACT_EVENT_ABORT => *REQUIRED.lock() = Durability::Any,
+        _ => {}
+    }
+}
+
+fn raise_synchronous_commit(durability: Durability) {
     use pg_sys::SyncCommitLevel::*;
     // SAFETY: reads a variable of this process.
     let level = unsafe { pg_sys::synchronous_commit } as u32;

@@ -82,7 +82,7 @@ static LOCK: Query = PUBLIC_KEY.query(
 /// Locks a prefix against changes until the transaction ends. False if it does not exist.
 pub fn lock(prefix: &str) -> bool {
     PUBLIC_KEY.refuse_during_recovery();
-    !LOCK.write_latest(&[prefix.into()], |row| optional::<i32>(row, 1)).is_empty()
+    !LOCK.write_losable(&[prefix.into()], |row| optional::<i32>(row, 1)).is_empty()
 }
 
 // The statement makes the secret: as a parameter, it could be logged.

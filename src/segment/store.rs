@@ -186,7 +186,7 @@ pub fn find(tag: &str) -> Option<TagRow> {
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    LOCK.query().write_latest(&[tag.into(), user().into()], tag_row).pop()
+    LOCK.query().write_losable(&[tag.into(), user().into()], tag_row).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {

@@ -6,10 +6,10 @@ use super::history::{self, HistoryBounds};
 use super::preference::WorkerPreference;
 use super::store::{HeldWorkerId, used_until_us};
 use crate::args;
-use crate::lease::{self, AcquireRequest, Granted, NewHolder, pending};
+use crate::lease::{self, AcquireRequest, Granted, NewHolder};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::{Composite, form_row, text_arg};
-use crate::pg::timestamp;
+use crate::pg::{timestamp, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::fcinfo::pg_getarg;
@@ -118,7 +118,7 @@ fn acquire_slot(
     };
     let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
     // Callers of 0.7, which do not pass `reached`, do not call worker_confirm().
-    let granted = if request.reached_us.is_some() { pending::confirmed_apart(take) } else { take() };
+    let granted = if request.reached_us.is_some() { xact::confirmed_apart(take) } else { take() };
     let Some(granted) = granted else {
         let slots = lease::defined(pool).map_or(0, |defined| defined.definition.slots);
         errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()

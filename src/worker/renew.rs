@@ -5,7 +5,7 @@ use super::errors;
 use super::history;
 use super::store::HeldWorkerId;
 use crate::args;
-use crate::lease::{self, Granted, pending};
+use crate::lease::{self, Granted};
 use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::{timestamp, xact};
 use idgen_core::lease::LeaseDefinition;
@@ -34,7 +34,7 @@ fn worker_renew_compared(
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     // SAFETY: the call's own fcinfo.
     let (definition, bounds) = unsafe { checked_bounds(pool, token, fcinfo) };
-    let renewed = pending::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
+    let renewed = xact::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
     require_in_range(pool, renewed.slot, &definition);
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };

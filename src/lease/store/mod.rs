@@ -182,7 +182,7 @@ static LOCK_ALL: Query = Query::new(&LEASE, || {
 
 /// Locks all rows of a lease, after waiting for transactions that have changed or fenced them.
 pub fn lock_all(name: &str) -> Vec<Term> {
-    LOCK_ALL.write_latest(&[name.into(), clock().into()], |row| term(row, None))
+    LOCK_ALL.write_losable(&[name.into(), clock().into()], |row| term(row, None))
 }
 
 static LOCK: Query = Query::new(&LEASE, || lock_text("SKIP LOCKED"));
@@ -197,12 +197,12 @@ fn lock_text(wait: &str) -> String {
 
 /// Locks a slot's row against fences and all writers. `None` if another transaction has locked it, or it is gone.
 pub fn lock(name: &str, slot: i32) -> Option<Term> {
-    LOCK.write_latest(&[name.into(), clock().into(), slot.into()], |row| term(row, None)).pop()
+    LOCK.write_losable(&[name.into(), clock().into(), slot.into()], |row| term(row, None)).pop()
 }
 
 /// The same, after waiting for transactions that have locked the row.
 pub fn lock_slot_waiting(name: &str, slot: i32) {
-    LOCK_WAITING.write_latest(&[name.into(), clock().into(), slot.into()], |_| ());
+    LOCK_WAITING.write_losable(&[name.into(), clock().into(), slot.into()], |_| ());
 }
 
 static TAKE: Query = Query::new(&LEASE, || {
@@ -281,7 +281,7 @@ static RAISE_TOKENS: Query = LEASE.query(
 /// set the sequence back below tokens that other processes have drawn since.
 fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
     if !has_raised_tokens() {
-        with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_latest(&[], |_| ()));
+        with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
         HAS_RAISED_TOKENS.store(true, Relaxed);
     }
     with_token_lock(Mode::Shared, work)
@@ -310,7 +310,7 @@ static NEXT_TOKEN: Query = LEASE.query("SELECT pg_catalog.nextval('idgen.lease_t
 
 /// A token that no term gets. All later tokens are greater.
 pub fn next_token() -> i64 {
-    let next = || NEXT_TOKEN.write_latest(&[], |row| value(row, 1)).pop();
+    let next = || NEXT_TOKEN.write_losable(&[], |row| value(row, 1)).pop();
     with_tokens(next).expect("a sequence has a next value")
 }
 

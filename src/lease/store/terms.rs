@@ -116,9 +116,9 @@ pub fn release(name: &str, token: i64, is_defined: bool) -> Option<i32> {
     let (user, now_us, clock) = (user(), system_clock::boot_us(), clock());
     let update = |query: &Query| {
         let args = [name.into(), token.into(), user.into(), now_us.into(), clock.into()];
-        query.write_latest(&args, |row| value(row, 1)).pop()
+        query.write_losable(&args, |row| value(row, 1)).pop()
     };
-    let remove = || REMOVE.write_latest(&[name.into(), token.into(), user.into()], |_| 0).pop();
+    let remove = || REMOVE.write_losable(&[name.into(), token.into(), user.into()], |_| 0).pop();
     let released = if is_defined { update(&RELEASE_SLOT) } else { None };
     released.or_else(remove).or_else(|| update(&RELEASE))
 }
@@ -129,7 +129,7 @@ static FENCE: Query =
 /// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. Returns the slot;
 /// `None` if the token has no term.
 pub fn fence(name: &str, token: i64) -> Option<i32> {
-    FENCE.write_latest(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
+    FENCE.write_losable(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
 }
 
 static SLOT_OF: Query = LEASE

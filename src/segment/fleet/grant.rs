@@ -10,7 +10,7 @@ use crate::args;
 use crate::error;
 use crate::pg::datum::{Composite, Text, form_row, text_arg};
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::xact::{self, Durability};
+use crate::pg::xact;
 use crate::pg::{recovery, session, sync_rep};
 use crate::place;
 use crate::segment;
@@ -220,8 +220,6 @@ fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
     if max_id > upper_bound {
         segment::errors::exhausted(tag, upper_bound).raise();
     }
-    // The values leave this server: a crash must not grant them again. The caller waits for the standbys.
-    xact::require_durability(Durability::Crash);
     store::share(creation, max_id, shared.history.as_deref());
 }
 

@@ -5,6 +5,7 @@ mod base_backup;
 mod closed_standby;
 mod create_subscriber;
 mod dump_options;
+mod durable;
 mod encodings;
 mod examples;
 mod extension_drops;

@@ -1,0 +1,119 @@
+//! What other sessions use at once outlives a crash, whatever `synchronous_commit` says: definitions, grants and keys.
+
+use idgen_testkit::Cluster;
+use idgen_testkit::sql::{execute, expect_error, ids, value};
+use postgres::Client;
+
+/// A server that flushes only what a commit waits for: the writer of the log sleeps.
+fn with_lazy_flushes() -> Cluster {
+    let builder = Cluster::builder().conf("wal_writer_delay", "10s").conf("synchronous_commit", "off");
+    let cluster = builder.conf("idgen.worker_id", "1").start_with_extension();
+    cluster.execute("CREATE ROLE r; CREATE ROLE heir; CREATE TABLE ordinary (n int)");
+    cluster
+}
+
+/// True if the commit of the statement has waited for the disk.
+fn is_flushed(client: &mut Client, statement: &str) -> bool {
+    let before: String = value(client, "SELECT pg_current_wal_insert_lsn()::text");
+    execute(client, statement);
+    value(client, &format!("SELECT pg_current_wal_flush_lsn() > '{before}'"))
+}
+
+const WRITES: [&str; 34] = [
+    "SELECT segment_create('t')",
+    "SELECT segment_alter('t', max_id => 1000000)",
+    "SELECT segment_alter('t', step => 2000)",
+    "SELECT segment_alter('t', owner => 'r')",
+    "SELECT segment_grant('t', 'public')",
+    "SELECT segment_revoke('t', 'public')",
+    "SELECT segment_grant('t', 'r', server => true)",
+    "SELECT segment_request('t', 1, 'elsewhere', 0, 10)",
+    "SELECT segment_leave('t', 1, 1000010)",
+    "SELECT segment_resume('t', 2000000)",
+    "UPDATE idgen.segment SET max_id = 3000000",
+    "UPDATE idgen.segment SET step = 3000",
+    "REASSIGN OWNED BY r TO heir",
+    "SELECT segment_drop('t')",
+    "INSERT INTO idgen.segment (tag, owner) VALUES ('raw', 'postgres')",
+    "BEGIN; SELECT segment_create('later'); SET LOCAL synchronous_commit = off; COMMIT",
+    "BEGIN; SAVEPOINT s; SELECT segment_create('kept'); RELEASE s; COMMIT",
+    "SELECT public_id_define('p')",
+    "SELECT public_id_rotate('p', 'long')",
+    "SELECT public_id_retire('p', 1)",
+    "SELECT public_id_alter('p', 'heir')",
+    "SELECT public_id_grant('p', 'public')",
+    "SELECT public_id_revoke('p', 'public')",
+    "SELECT public_id_drop('p')",
+    "SELECT lease_define('pool', slots => 8)",
+    "SELECT lease_alter('pool', slots => 9)",
+    "SELECT lease_acquire('l')",
+    "SELECT worker_acquire('pool', ttl => '30s')",
+    "UPDATE idgen.lease_definition SET notify = true",
+    "SELECT lease_define('other')",
+    "SELECT worker_begin_history()",
+    "SELECT worker_correct('pool', 7, now())",
+    "SELECT lease_drop('other')",
+    "DROP OWNED BY heir",
+];
+
+#[test]
+fn every_write_of_the_extension_waits_for_the_disk() {
+    let cluster = with_lazy_flushes();
+    let mut client = cluster.client();
+    let mut lazy = Vec::new();
+    for write in WRITES {
+        if write.contains("worker_correct") {
+            execute(&mut client, "INSERT INTO idgen.worker_number VALUES ('pool', 7, '2020-01-01', '2020-01-02', 1)");
+        } else if write.contains("DROP OWNED") {
+            execute(
+                &mut client,
+                "GRANT CREATE ON SCHEMA public TO heir; SELECT segment_create('owned'); SELECT segment_alter('owned', owner => 'heir')",
+            );
+        }
+        if !is_flushed(&mut client, write) {
+            lazy.push(write);
+        }
+    }
+    assert!(lazy.is_empty(), "{lazy:#?}");
+}
+
+/// The control: neither ordinary rows nor a release, a fence and a refused attempt wait.
+#[test]
+fn commit_of_other_rows_does_not_wait_for_the_disk() {
+    let cluster = with_lazy_flushes();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t')");
+    let token: i64 = value(&mut client, "SELECT token FROM lease_acquire('l')");
+    assert!(!is_flushed(&mut client, "INSERT INTO ordinary VALUES (1)"));
+    let fenced = format!("BEGIN; SELECT lease_fence('l', {token}); INSERT INTO ordinary VALUES (2); COMMIT");
+    assert!(!is_flushed(&mut client, &fenced));
+    let refused = "BEGIN; SELECT lease_try_acquire('l'); INSERT INTO ordinary VALUES (3); COMMIT";
+    assert!(!is_flushed(&mut client, refused));
+    assert!(!is_flushed(&mut client, &format!("SELECT lease_release('l', {token})")));
+}
+
+#[test]
+fn values_seen_before_a_crash_are_not_drawn_again() {
+    let cluster = with_lazy_flushes();
+    execute(&mut cluster.client(), "BEGIN; SELECT segment_create('t'); SELECT segment_next_many('t', 3); COMMIT");
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    let mut client = cluster.client();
+    expect_error(&mut client, "SELECT segment_create('t')", "42710");
+    execute(&mut client, "SELECT segment_alter('t', max_id => 1000000)");
+    drop(client);
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    assert!(ids(&mut cluster.client(), "SELECT segment_next('t')")[0] > 1_000_000);
+}
+
+#[test]
+fn public_id_seen_before_a_crash_decodes_after_it() {
+    let cluster = with_lazy_flushes();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT public_id_define('ord', 'short')");
+    let text: String = value(&mut client, "SELECT public_id('ord', 42)");
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    assert_eq!(value::<i64>(&mut cluster.client(), &format!("SELECT public_id_decode('ord', '{text}')")), 42);
+}
