@@ -1,6 +1,17 @@
--- The comments of all objects, and then their privileges.
+-- The comments of all objects, and then their privileges. First, all functions that change something and return several columns.
+ALTER FUNCTION segment_reserve(text, bigint) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION segment_request(text, bigint, text, bigint, bigint) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean, boolean) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean, boolean) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_renew_many(text[], bigint[], interval) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_acquire(text, text, interval, timestamptz, int) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_renew(text, bigint, interval) SUPPORT idgen.refuse_row_expansion;
+
 
 COMMENT ON SCHEMA idgen IS 'idgen: views and functions for operators';
+COMMENT ON FUNCTION idgen.refuse_row_expansion(internal) IS
+    'planner support: refuses (function(...)).*, which would call the function once for each column';
 
 COMMENT ON FUNCTION snowflake_next() IS 'next id in the layout of idgen.layout';
 COMMENT ON FUNCTION snowflake_next(text) IS 'next id in a layout, a preset or a spec';
@@ -282,6 +293,8 @@ REVOKE EXECUTE ON FUNCTION snowflake_observe(bigint, boolean), snowflake_observe
 -- A superuser grants the creation of segments. The creator owns the segment.
 REVOKE EXECUTE ON FUNCTION segment_create(text, bigint, bigint, bigint, bigint, interval, bigint, bigint, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION segment_attach(text, interval) FROM PUBLIC;
+-- For the planner only.
+REVOKE EXECUTE ON FUNCTION idgen.refuse_row_expansion(internal) FROM PUBLIC;
 -- For the trigger of idgen.segment only, which needs no privilege.
 REVOKE EXECUTE ON FUNCTION idgen.segment_row() FROM PUBLIC;
 -- The table of leases has tokens, so it is not readable: the view hides them. A superuser grants the definition of leases.

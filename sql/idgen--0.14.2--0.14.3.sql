@@ -37,3 +37,17 @@ LEFT JOIN idgen.lock_get_holds() AS held
 LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid OPERATOR(pg_catalog.=) lock.pid
 LEFT JOIN prepared
        ON lock.pid IS NULL AND prepared.virtualtransaction OPERATOR(pg_catalog.=) lock.virtualtransaction;
+-- A statement that would call one of these functions once for each column is refused.
+CREATE FUNCTION idgen.refuse_row_expansion(request internal) RETURNS internal STRICT VOLATILE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_row_expansion_wrapper';
+ALTER FUNCTION segment_reserve(text, bigint) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION segment_request(text, bigint, text, bigint, bigint) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_acquire(text, interval, text, jsonb, bigint, boolean, boolean) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_try_acquire(text, interval, interval, text, jsonb, bigint, boolean, boolean) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION lease_renew_many(text[], bigint[], interval) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_acquire(text, text, interval, timestamptz, int) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) SUPPORT idgen.refuse_row_expansion;
+ALTER FUNCTION worker_renew(text, bigint, interval) SUPPORT idgen.refuse_row_expansion;
+COMMENT ON FUNCTION idgen.refuse_row_expansion(internal) IS
+    'planner support: refuses (function(...)).*, which would call the function once for each column';
+REVOKE EXECUTE ON FUNCTION idgen.refuse_row_expansion(internal) FROM PUBLIC;

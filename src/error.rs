@@ -1,7 +1,8 @@
 //! Errors that several capabilities raise. Each capability has its own errors in its `errors.rs`.
 
 use crate::pg::ereport::Report;
-use crate::pg::recovery;
+use crate::pg::{recovery, row_expansion};
+use pgrx::fcinfo::pg_getarg_datum;
 use pgrx::prelude::*;
 
 pub fn not_preloaded() -> Report {
@@ -20,6 +21,29 @@ pub fn refuse_on_standby(action: &str) {
             .hint("Connect to the primary, or promote this server.")
             .raise();
     }
+}
+
+/// Planner support of functions that change something and return several columns. Refuses a statement that would call one
+/// for each column: the columns would be those of different blocks, terms or renewals.
+#[pg_extern(
+    sql = "CREATE FUNCTION idgen.refuse_row_expansion(request internal) RETURNS internal STRICT VOLATILE PARALLEL SAFE \
+           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
+)]
+fn refuse_row_expansion(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: the argument is not NULL. SQL cannot make a value of type internal, so the planner is the caller.
+    let expanded = unsafe {
+        let request = pg_getarg_datum(fcinfo, 0).expect("the function is strict");
+        row_expansion::expanded_function(request.cast_mut_ptr())
+    };
+    if let Some(function) = expanded {
+        let message = format!("{function}() would be called once for each column");
+        Report::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message)
+            .detail("PostgreSQL expands (function(...)).* to a call for each column, and each call changes something.")
+            .hint(format!("Call it in FROM: SELECT * FROM {function}(...)."))
+            .raise();
+    }
+    // A null pointer: the call stays as it is.
+    0
 }
 
 /// A file that identifies the data directory.

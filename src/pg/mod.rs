@@ -17,6 +17,7 @@ pub mod libpq;
 pub mod notify;
 pub mod process_utility;
 pub mod recovery;
+pub mod row_expansion;
 pub mod row_lock;
 pub mod security_label;
 pub mod session;
