@@ -35,6 +35,14 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
+/// When the client sent the running statement, or the one that declared the running cursor; 0 without a client. Reads
+/// memory only.
+#[inline]
+pub fn statement_time() -> i64 {
+    // SAFETY: null, or the portal that runs this code, which PostgreSQL resets before it frees the portal.
+    unsafe { (&raw const pg_sys::ActivePortal).read().as_ref() }.map_or(0, |portal| portal.creation_time)
+}
+
 /// The index of this process in PostgreSQL's array of processes; in a worker of a parallel query, that of its leader.
 pub fn leader_index() -> usize {
     // SAFETY: the array of all processes is fixed since the start, and the process is in it. A leader outlives its workers.

@@ -2,7 +2,7 @@
 //!
 //! A draw reads no row. PostgreSQL's cache invalidations tell this process that a row, a grant or a role has changed:
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
-//! commits, also by COMMIT PREPARED. The next draw then reads the row again.
+//! commits, also by COMMIT PREPARED. The first draw of the next statement then reads the row again.
 
 use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_states};
 use super::store::{self, TagRow};
@@ -28,6 +28,8 @@ pub struct AttachedSegment {
     pub max_step: u64,
     user: pg_sys::Oid,
     changes: u64,
+    /// The last statement that has accepted invalidations.
+    statement: i64,
 }
 
 /// A ring in shared memory.
@@ -53,7 +55,17 @@ static CHANGES: TableChanges = TableChanges::of(&store::SEGMENT);
 static KNOWN: TextCache<AttachedSegment> = TextCache::new();
 
 impl AttachedSegment {
-    /// True if nothing has changed since, and for the current user.
+    /// Hears of what was committed before the statement was sent. PL/pgSQL keeps a call over the statements of a
+    /// transaction, and PostgreSQL accepts invalidations only where a statement takes a lock.
+    pub fn follow_statement(&mut self) {
+        let statement = session::statement_time();
+        if self.statement != statement {
+            invalidation::accept();
+            self.statement = statement;
+        }
+    }
+
+    /// True if this process has heard of no change since, and for the current user.
     #[inline]
     pub fn is_valid(&self) -> bool {
         self.changes == CHANGES.count() && self.user == spi::user()
@@ -63,7 +75,8 @@ impl AttachedSegment {
     /// logging, and no foreign call but that for the user.
     #[inline]
     pub fn try_draw_one(&self) -> Option<i64> {
-        if self.is_valid()
+        if self.statement == session::statement_time()
+            && self.is_valid()
             && let ValueSource::Shared(SharedRing { ring, handle, index }) = self.source
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
         {
@@ -80,7 +93,7 @@ impl AttachedSegment {
 pub fn of_call(site: &CallSite) -> AttachedSegment {
     let tag = args::required(site.text(), "tag");
     invalidation::accept();
-    let known = KNOWN.read(&tag, |attached| *attached);
+    let known = KNOWN.read(&tag, |attached| AttachedSegment { statement: session::statement_time(), ..*attached });
     known.filter(AttachedSegment::is_valid).unwrap_or_else(|| look_up(&tag))
 }
 
@@ -112,7 +125,8 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         }
     };
     let (creation, version, max_step) = (row.key.creation, row.version, row.definition.max_step as u64);
-    let attached = AttachedSegment { source, creation, version, max_step, user: spi::user(), changes };
+    let (user, statement) = (spi::user(), session::statement_time());
+    let attached = AttachedSegment { source, creation, version, max_step, user, changes, statement };
     KNOWN.insert(tag, attached);
     attached
 }

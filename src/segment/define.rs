@@ -136,7 +136,7 @@ fn segment_grant_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool
     set_grantee(tag, role, server, true);
 }
 
-/// Revokes what `segment_grant` granted, from the next statement of each session on. Errors as `segment_grant`.
+/// Revokes what `segment_grant` granted, from the next statement that each session sends. Errors as `segment_grant`.
 #[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false) RETURNS void \
            VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
 fn segment_revoke_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool>) {

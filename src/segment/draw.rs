@@ -41,6 +41,7 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn draw(mut self) -> ValueRun {
+        self.attached.follow_statement();
         let mut waiting: Option<RefillWait> = None;
         let mut dry_since: Option<Instant> = None;
         loop {

@@ -1,8 +1,8 @@
 //! The trigger of `idgen.segment`: sets the columns that no user sets, and announces changes to all processes.
 //!
 //! The commit ends the rings of the old rows, so that a statement that is drawing looks the tag up again. A prepared
-//! transaction commits without this process: a running statement then draws on from the ring, and the next statement of
-//! each session looks the tag up.
+//! transaction commits without this process: a running statement then draws on from the ring, and the next statement
+//! that a session sends looks the tag up.
 
 use super::state::{SEGMENTS, ring_state};
 use super::{demand, errors, fleet, store};
