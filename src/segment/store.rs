@@ -67,7 +67,8 @@ pub struct Link {
     pub source: Option<String>,
     /// At a coordinator: the history under which the tag was last shared. Empty if that is not known.
     pub history: Option<String>,
-    /// The highest value of the coordinator, while it has not heard that the tag was detached.
+    /// The highest value of the coordinator, while it has not heard that the tag was detached. Until it has, a tag that is
+    /// attached again reports and receives nothing: its own values would look like grants that the coordinator has lost.
     pub received: Option<i64>,
 }
 
@@ -293,7 +294,7 @@ pub fn attached() -> Vec<AttachedTag> {
 
 static LEFT: Query = SEGMENT.query(
     "UPDATE idgen.segment SET received = NULL WHERE creation OPERATOR(pg_catalog.=) $1 \
-     AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NULL",
+     AND server OPERATOR(pg_catalog.=) $2",
 );
 
 /// The coordinator has heard that a tag was detached.
@@ -304,11 +305,11 @@ pub fn leave(creation: i64, server: i64) {
 static RECEIVE: Query = SEGMENT.query(
     "UPDATE idgen.segment SET max_id = GREATEST(max_id, $3), source = $4, stride = $5, residue = $6, step = $7 \
      WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NOT NULL \
-     RETURNING version",
+       AND received IS NULL RETURNING version",
 );
 
 /// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
-/// Returns the version of the row; `None` if the tag was dropped or detached.
+/// Returns the version of the row; `None` if the tag was dropped or detached, also if it was attached again since.
 pub fn receive(creation: i64, server: i64, received: &Received) -> Option<i64> {
     let Received { last, source, stride, residue, step } = *received;
     let args = [creation.into(), server.into(), last.into(), source.into(), stride.into(), residue.into(), step.into()];

@@ -47,7 +47,7 @@ const NEW: TagDefinition = TagDefinition {
 
 static ATTACH: Query = SEGMENT.query(
     "UPDATE idgen.segment SET reserve = $3, server = COALESCE(server, $2), \
-       source = CASE WHEN reserve IS NOT NULL THEN source END, received = NULL, \
+       source = CASE WHEN reserve IS NOT NULL THEN source END, \
        min_step = CASE WHEN reserve IS NULL AND source IS NULL THEN 1 ELSE min_step END, \
        max_step = CASE WHEN reserve IS NULL AND source IS NULL THEN $4 ELSE max_step END, \
        upper_bound = 9223372036854775807 \
@@ -88,6 +88,7 @@ fn segment_detach(tag: Option<Text>) {
 }
 
 static DETACH: Query = SEGMENT.query(
-    "UPDATE idgen.segment SET reserve = NULL, upper_bound = max_id, source = COALESCE(source, ''), received = max_id \
+    "UPDATE idgen.segment SET reserve = NULL, upper_bound = max_id, source = COALESCE(source, ''), \
+       received = COALESCE(received, max_id) \
      WHERE tag OPERATOR(pg_catalog.=) $1",
 );

@@ -96,7 +96,9 @@ fn begin_turn(ring: &RingStock) -> Option<(u64, u64)> {
 fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
     let lock = || store::SEGMENT.find().map(|_| store::lock(creation));
     match refill::in_transaction(lock).map_err(Failure::Tag)? {
-        Some(LockedRow::Found { definition, link, .. }) if link.is_attached() => Ok((definition, link)),
+        Some(LockedRow::Found { definition, link, .. }) if link.is_attached() && link.received.is_none() => {
+            Ok((definition, link))
+        }
         Some(LockedRow::Busy) => Err(Failure::Tag(refill::BUSY.to_owned())),
         _ => Err(Failure::Gone),
     }

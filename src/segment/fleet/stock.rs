@@ -61,7 +61,7 @@ pub enum Need {
     /// Few values are left.
     LowWater,
     Report,
-    /// The tag was detached.
+    /// The tag was detached, and may be attached again.
     Leave,
 }
 
@@ -130,7 +130,7 @@ impl Stock {
 
     /// When the next request is due, and which one.
     pub fn next(&self, ring: Option<&RingStock>) -> (Instant, Need) {
-        if !self.is_attached() {
+        if self.row.link.received.is_some() {
             return (self.retry_at, Need::Leave);
         }
         let report = (self.report_at.max(self.retry_at), Need::Report);
@@ -158,8 +158,13 @@ impl Stock {
 
     /// The coordinator has answered. True if no earlier failure of the tag is left.
     pub fn succeed(&mut self, need: Need) -> bool {
-        // A request for values reports, too.
-        self.report_at = Instant::now() + REPORT_EVERY.mul_f64(0.8 + 0.2 * session::random_fraction());
+        let pause = match need {
+            // The coordinator does not know a tag that was attached again since.
+            Need::Leave => Duration::ZERO,
+            // A request for values reports, too.
+            _ => REPORT_EVERY.mul_f64(0.8 + 0.2 * session::random_fraction()),
+        };
+        self.report_at = Instant::now() + pause;
         // A report succeeds also while values are refused.
         let is_cleared = need != Need::Report || self.refused.is_none_or(|refused| refused == need);
         if is_cleared {

@@ -141,6 +141,31 @@ fn own_values_of_a_detached_tag_are_not_reported() {
     assert_distinct(seen);
 }
 
+/// The coordinator never granted them, and yet it has lost nothing. It hears of the end of the first attachment first.
+#[test]
+fn own_values_of_a_tag_that_is_attached_again_prove_no_loss() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 10);
+    wait_for_servers(&coordinator, 1);
+    // One that is away is not waited for.
+    coordinator.execute("SELECT segment_request('t', 7, 'away', 0, 0)");
+    let away = |max_id: i64| {
+        format!(
+            "SELECT segment_detach('t');
+             SELECT segment_alter('t', max_id => {max_id}, upper_bound => {max_id} + 1000);
+             SELECT segment_attach('t', '10 seconds');"
+        )
+    };
+    server.execute(&format!("BEGIN; {} {} COMMIT", away(50_000), away(60_000)));
+    seen.extend(draw(&server, 10));
+    assert!(last(&seen) > 60_000, "{}", last(&seen));
+    wait_for_servers(&coordinator, 2);
+    seen.extend(draw(&coordinator, 10));
+    assert_distinct(seen);
+    assert!(!coordinator.log().contains("has lost grants"), "{}", coordinator.log());
+}
+
 /// The servers still have values of the dropped one.
 #[test]
 fn tag_that_is_created_again_repeats_no_value_of_its_servers() {
