@@ -142,11 +142,13 @@ fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
     }
 }
 
-/// Raises 55006 if a slot outside of the new definition is held; says so if the caller insists. Such a holder keeps its
-/// term, and may extend it. Shared terms are outside of every definition.
+/// Raises 55006 if a slot that only the old definition has is held; says so if the caller insists. Such a holder keeps its
+/// term, and may extend it, and no later definition excludes it once more. Nor can one exclude shared terms, which are
+/// outside of every definition.
 fn require_holders_inside(name: &str, lease: &LeaseState, new: &LeaseDefinition, force: bool) {
     let now = lease.now();
-    let is_excluded = |term: &&Term| !term.is_shared() && !new.has(term.slot) && term.is_held(now);
+    let old = lease.definition;
+    let is_excluded = |term: &&Term| old.has(term.slot) && !new.has(term.slot) && term.is_held(now);
     let mut excluded: Vec<i32> = lease.terms.iter().filter(is_excluded).map(|term| term.slot).collect();
     if excluded.is_empty() {
         return;

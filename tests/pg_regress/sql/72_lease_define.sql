@@ -65,6 +65,13 @@ SELECT lease_alter('servers', slots => 50);
 SELECT lease_alter('servers', first_slot => 99, slots => 2);
 TABLE definition;
 SELECT lease_alter('servers', first_slot => 101, force => true);
+-- a holder that is outside already is not excluded by another change
+SELECT lease_alter('servers', ttl => '3 min'), lease_alter('servers', slots => 3), lease_alter('servers', slots => 2);
+SELECT lease_define('servers', 2, '2 min', first_slot => 101);
+SELECT token AS inside FROM lease_acquire('servers') \gset
+SELECT lease_alter('servers', first_slot => 102);
+\echo :SQLSTATE
+SELECT lease_release('servers', :inside);
 SELECT lease_release('servers', :t6);
 -- without holders, the first slot can be altered
 SELECT lease_alter('servers', first_slot => 300);
