@@ -7,6 +7,7 @@
 
 use crate::error;
 use crate::pg::{data_directory, recovery, session};
+use crate::shmem;
 use idgen_core::coordinator::{Place, life_number};
 use std::fs;
 use std::io;
@@ -28,8 +29,10 @@ pub fn begin() {
     }
 }
 
-/// Raises 58030 if a file of the data directory cannot be read.
+/// Raises 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no
+/// number, so the one in the file may be that of an earlier state.
 pub fn current() -> Place {
+    shmem::require();
     read().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise())
 }
 

@@ -65,3 +65,21 @@ fn every_kind_of_end_is_noticed_without_preload() {
     execute(&mut holder, "COMMIT");
     assert!(try_acquire(&mut waiter, "'u'").is_some());
 }
+
+/// Nothing then renews the number that tells a restored data directory.
+#[test]
+fn coordinator_grants_nothing_without_preload() {
+    for was_preloaded in [false, true] {
+        let cluster = builder().preload(was_preloaded).start_with_extension();
+        cluster.execute("SELECT lease_define('p', 2), segment_create('t')");
+        if was_preloaded {
+            cluster.set_conf("shared_preload_libraries", "");
+            cluster.restart();
+        }
+        let mut client = cluster.client();
+        for call in ["SELECT worker_acquire('p')", "SELECT segment_request('t', 1, 'server', 0, 10)"] {
+            let error = expect_error(&mut client, call, "55000");
+            assert_eq!(error.message(), "idgen must be preloaded", "{call}");
+        }
+    }
+}
