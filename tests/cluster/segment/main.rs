@@ -14,6 +14,7 @@ mod modes;
 mod refill;
 mod refill_worker;
 mod stale;
+mod storm;
 mod two_servers;
 mod uncommitted;
 mod waits;

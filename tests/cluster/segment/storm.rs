@@ -1,0 +1,104 @@
+//! Sessions create segments and draw from more of them than have rings: one value, sets that are read in part, blocks, and
+//! in the transaction that creates. Commits are asynchronous, and the server is killed under load.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::sql::PATIENCE;
+use idgen_testkit::{Cluster, Stop, rounds};
+use postgres::{Client, Error, SimpleQueryMessage};
+
+const SESSIONS: usize = 6;
+const RINGS: &str = "4";
+/// Drawn by all sessions in each round before the server dies.
+const DRAWS: usize = 3_000;
+
+/// Values by their segment, in the order in which one session saw them.
+type Seen = HashMap<String, Vec<i64>>;
+
+/// The first columns of the rows that a message returns: numbers.
+fn numbers(client: &mut Client, sql: &str) -> Result<Vec<i64>, Error> {
+    let number = |message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).and_then(|value| value.parse().ok()),
+        _ => None,
+    };
+    Ok(client.simple_query(sql)?.into_iter().filter_map(number).collect())
+}
+
+/// Draws until the server dies. `created` are the segments whose creation was committed, as far as this session knows.
+fn draw_until_death(cluster: &Cluster, seed: u64, created: &[String], drawn: &AtomicUsize) -> (Seen, Vec<String>) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut client = cluster.client();
+    let (mut seen, mut created) = (Seen::new(), created.to_vec());
+    loop {
+        let is_new = created.is_empty() || rng.u8(..20) == 0;
+        let tag =
+            if is_new { format!("{seed}-{}", created.len()) } else { created[rng.usize(..created.len())].clone() };
+        let count = rng.i64(1..40);
+        let draws = match rng.u8(..4) {
+            0 => format!("SELECT segment_next_many('{tag}', 2000) LIMIT {count}"),
+            1 => format!("SELECT v FROM segment_reserve('{tag}', {count}), generate_series(first_id, last_id) AS v"),
+            _ => format!("SELECT segment_next('{tag}') FROM generate_series(1, {count})"),
+        };
+        let sql = match is_new {
+            true => format!("BEGIN; SELECT segment_create('{tag}', step => 10, max_step => 100); {draws}; COMMIT"),
+            false => draws,
+        };
+        match numbers(&mut client, &sql) {
+            Ok(values) => {
+                drawn.fetch_add(values.len(), Ordering::Relaxed);
+                seen.entry(tag.clone()).or_default().extend(values);
+                created.extend(is_new.then_some(tag));
+            }
+            Err(error) => {
+                assert!(client.is_closed() || error.is_closed(), "{sql}: {error:?}");
+                return (seen, created);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_value_comes_twice_and_no_segment_is_lost() {
+    let builder = Cluster::builder().conf("idgen.max_segments", RINGS).conf("synchronous_commit", "off");
+    let cluster = builder.conf("wal_writer_delay", "10s").start_with_extension();
+    let mut created: Vec<String> = Vec::new();
+    let mut all = Seen::new();
+    for round in 0..rounds(4, 200) as u64 {
+        let drawn = AtomicUsize::new(0);
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let work = |session: u64| {
+                let (cluster, created, drawn) = (&cluster, &created, &drawn);
+                scope.spawn(move || draw_until_death(cluster, round * 100 + session, created, drawn))
+            };
+            let sessions: Vec<_> = (0..SESSIONS as u64).map(work).collect();
+            cluster.wait_for(PATIENCE, "the sessions to have drawn", || drawn.load(Ordering::Relaxed) > DRAWS);
+            if round % 2 == 0 {
+                cluster.kill9_postmaster()
+            } else {
+                cluster.stop(Stop::Immediate)
+            }
+            sessions.into_iter().map(|session| session.join().unwrap()).collect()
+        });
+        cluster.start_again();
+        for (seen, of_session) in outcomes {
+            for (tag, values) in seen {
+                assert_increasing(&values);
+                all.entry(tag).or_default().extend(values);
+            }
+            created.extend(of_session);
+        }
+        created.sort_unstable();
+        created.dedup();
+        let mut client = cluster.client();
+        for tag in &created {
+            let next = numbers(&mut client, &format!("SELECT segment_next('{tag}')"));
+            let next = next.unwrap_or_else(|error| panic!("round {round}, {tag}: {error:?}"));
+            all.entry(tag.clone()).or_default().extend(next);
+        }
+    }
+    for (tag, values) in all {
+        println!("{tag}: {} values", assert_distinct(values).len());
+    }
+}
