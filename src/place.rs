@@ -7,16 +7,20 @@
 
 use crate::error;
 use crate::pg::{data_directory, recovery, session};
-use crate::shmem;
 use idgen_core::coordinator::{Place, life_number};
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PATH: &str = "idgen_place";
 const CONTROL_FILE: &str = "global/pg_control";
 
+/// Set by the postmaster, inherited by every process that it forks.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// In the postmaster before recovery begins, which removes the evidence.
 pub fn begin() {
+    HAS_BEGUN.store(true, Relaxed);
     let follows_other_wal = recovery::starts_from_other_wal();
     if !follows_other_wal && fs::exists(PATH).unwrap_or(true) {
         return;
@@ -32,7 +36,9 @@ pub fn begin() {
 /// Raises 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no
 /// number, so the one in the file may be that of an earlier state.
 pub fn current() -> Place {
-    shmem::require();
+    if !HAS_BEGUN.load(Relaxed) {
+        error::not_preloaded().raise();
+    }
     read().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise())
 }
 

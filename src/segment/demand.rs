@@ -7,7 +7,7 @@ use crate::pg::bgworker::Worker;
 use crate::pg::ereport::Report;
 use crate::pg::latch;
 use crate::pg::{session, system_clock};
-use idgen_core::segment::refillers::{Call, Duty};
+use idgen_core::segment::refillers::{Call, Duty, Refillers};
 use idgen_core::segment::{RingHandle, RingTenant};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,15 +27,20 @@ pub fn prefetch(index: usize) {
     let _ = summon(index);
 }
 
-/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand.
+/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand, and again while there
+/// is none: after a failure, the next start has to wait.
 pub fn summon(index: usize) -> Result<(), Report> {
     let is_attached = ring_state(index).is_attached.load(Relaxed);
-    summon_for(Duty { database: session::database(), is_attached })
+    summon_by(Duty { database: session::database(), is_attached }, Refillers::call)
 }
 
 /// Wakes the worker of a duty, or starts one.
 pub fn summon_for(duty: Duty) -> Result<(), Report> {
-    let call = SEGMENTS.exclusive(|segments| segments.refillers.call(duty, system_clock::boot_us()));
+    summon_by(duty, Refillers::call_once)
+}
+
+fn summon_by(duty: Duty, call: fn(&mut Refillers<'static>, Duty, i64) -> Call) -> Result<(), Report> {
+    let call = SEGMENTS.exclusive(|segments| call(&mut segments.refillers, duty, system_clock::boot_us()));
     match call {
         // SAFETY: the worker has stored the address.
         Call::Wake { latch } => unsafe { latch::set_at(latch) },

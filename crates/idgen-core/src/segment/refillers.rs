@@ -24,8 +24,10 @@ pub struct Refiller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A start is under way, or the last worker has failed: no other start before this time.
-    Awaited { until_us: i64 },
+    /// A start is under way: no other one before this time.
+    Starting { until_us: i64 },
+    /// The last worker has failed: likewise.
+    Failed { until_us: i64 },
     /// Identifies the process, which is woken by its latch.
     Running { latch: usize },
 }
@@ -49,19 +51,25 @@ impl Refillers<'_> {
     pub fn call(&mut self, duty: Duty, now_us: i64) -> Call {
         match self.find(duty).map(|refiller| refiller.phase) {
             Some(Phase::Running { latch }) => return Call::Wake { latch },
-            Some(Phase::Awaited { until_us }) if now_us < until_us => return Call::Wait,
+            Some(Phase::Starting { until_us } | Phase::Failed { until_us }) if now_us < until_us => return Call::Wait,
             _ => {}
         }
         // Without an entry nothing prevents a second start; the second worker then exits by itself.
-        self.set(duty, Phase::Awaited { until_us: now_us.saturating_add(START_US) });
+        self.set(duty, Phase::Starting { until_us: now_us.saturating_add(START_US) });
         Call::Start
+    }
+
+    /// As [`call`](Self::call), for a caller that does not ask again: after a failure, the next start is at once.
+    pub fn call_once(&mut self, duty: Duty, now_us: i64) -> Call {
+        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Failed { .. }));
+        self.call(duty, now_us)
     }
 
     /// The latch of the worker that runs.
     pub fn latch_of(&self, duty: Duty) -> Option<usize> {
         match self.find(duty)?.phase {
             Phase::Running { latch } => Some(latch),
-            Phase::Awaited { .. } => None,
+            Phase::Starting { .. } | Phase::Failed { .. } => None,
         }
     }
 
@@ -73,7 +81,7 @@ impl Refillers<'_> {
 
     /// A start has failed.
     pub fn give_up(&mut self, duty: Duty) {
-        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Awaited { .. }));
+        self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Starting { .. }));
     }
 
     /// A worker ends.
@@ -84,7 +92,7 @@ impl Refillers<'_> {
     /// A worker exits that has not ended before.
     pub fn fail(&mut self, duty: Duty, latch: usize, now_us: i64) {
         if self.latch_of(duty) == Some(latch) {
-            self.set(duty, Phase::Awaited { until_us: now_us.saturating_add(PAUSE_US) });
+            self.set(duty, Phase::Failed { until_us: now_us.saturating_add(PAUSE_US) });
         }
     }
 
@@ -101,11 +109,11 @@ impl Refillers<'_> {
     /// False if there is no entry. A worker that does not run yet loses its entry to one that needs it.
     fn set(&mut self, duty: Duty, phase: Phase) -> bool {
         let is_own = |entry: &Option<Refiller>| entry.is_some_and(|refiller| refiller.duty == duty);
-        let is_awaited =
-            |entry: &Option<Refiller>| matches!(entry, Some(Refiller { phase: Phase::Awaited { .. }, .. }));
+        let is_idle =
+            |entry: &Option<Refiller>| entry.is_some_and(|refiller| !matches!(refiller.phase, Phase::Running { .. }));
         let index = self.0.iter().position(is_own);
         let index =
-            index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_awaited));
+            index.or_else(|| self.0.iter().position(Option::is_none)).or_else(|| self.0.iter().position(is_idle));
         if let Some(index) = index {
             self.0[index] = Some(Refiller { duty, phase });
         }
@@ -177,6 +185,10 @@ mod tests {
         assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 }, "another process");
         all.fail(OWN, 70, 0);
         assert_eq!(all.call(OWN, SECOND - 1), Call::Wait);
+        assert_eq!(all.call_once(OWN, SECOND - 1), Call::Start);
+        assert_eq!(all.call_once(OWN, SECOND - 1), Call::Wait, "for the start that is under way");
+        assert!(all.begin(OWN, 70));
+        all.fail(OWN, 70, 0);
         assert_eq!(all.call(OWN, SECOND), Call::Start);
         assert!(all.begin(OWN, 71));
         all.end(OWN, 71);
