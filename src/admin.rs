@@ -55,6 +55,7 @@ fn status() -> JsonB {
             entry("mark", check_mark()),
             entry("segments", check_segments()),
             entry("pools", check_pools()),
+            entry("triggers", check_triggers()),
         ],
     }))
 }
@@ -250,6 +251,28 @@ fn check_pools() -> Check {
         Some((pool, worker_id, until_us)) => Err(format!(
             "worker id {worker_id} is outside of the range of its pool \"{pool}\", and may be in use until {}: let no other pool grant it, and set it on no server, before then",
             time_text_us(until_us)
+        )),
+    }
+}
+
+/// The statements that enable the triggers of the extension always; NULL if they are. Users can have triggers of their own on
+/// its tables, with functions of other schemas.
+const TO_ENABLE_TRIGGERS: &str = "\
+    SELECT pg_catalog.string_agg(pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', t.tgrelid::pg_catalog.regclass, \
+                                                   t.tgname), '; ' ORDER BY t.tgname) \
+    FROM pg_catalog.pg_trigger AS t \
+    JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid \
+    JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid \
+                                AND p.pronamespace OPERATOR(pg_catalog.=) c.relnamespace \
+    JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+    WHERE n.nspname OPERATOR(pg_catalog.=) 'idgen' AND t.tgenabled OPERATOR(pg_catalog.<>) 'A'";
+
+/// Fails if a restore has disabled triggers of the extension: it enables them again for ordinary sessions only.
+fn check_triggers() -> Check {
+    match spi::read_one::<String>(TO_ENABLE_TRIGGERS) {
+        None => Ok("the triggers of the tables of idgen are enabled always".to_owned()),
+        Some(statements) => Err(format!(
+            "triggers of the tables of idgen are not enabled always, as after a restore with --disable-triggers, so logical replication can lower the max_id of a segment, and sessions do not notice what it writes: run {statements}"
         )),
     }
 }

@@ -21,7 +21,7 @@ fn names_of_idgen_in_pages_exist() {
     assert_none(&pages::all().iter().flat_map(|page| differences(page, &known)).collect::<Vec<_>>());
 }
 
-/// Functions with their arguments, relations with their columns and constraints, settings, those of PostgreSQL too, and files.
+/// Functions with their arguments, relations with their columns, constraints and triggers, settings, those of PostgreSQL too, and files.
 fn known(client: &mut Client) -> BTreeSet<String> {
     let sql = format!(
         "WITH function AS (SELECT p.* FROM pg_proc p JOIN {EXTENSION} ON d.objid = p.oid
@@ -36,6 +36,7 @@ fn known(client: &mut Client) -> BTreeSet<String> {
          UNION SELECT oid::regclass::text FROM relation UNION SELECT relname FROM relation
          UNION SELECT attname FROM attribute UNION SELECT relation || '.' || attname FROM attribute
          UNION SELECT conname FROM pg_constraint JOIN relation ON relation.oid = conrelid
+         UNION SELECT tgname FROM pg_trigger JOIN relation ON relation.oid = tgrelid
          UNION SELECT name FROM pg_settings"
     );
     let rows = client.query(&sql, &[]).expect("the catalog");
