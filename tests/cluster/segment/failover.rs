@@ -7,7 +7,7 @@ use idgen_testkit::segment::next;
 use idgen_testkit::sql::{PATIENCE, column, execute, ids, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 
-use crate::refill::{wait_for_report, wait_until_worker_waits};
+use crate::refill::{wait_for_report, wait_until_worker_waits, worker};
 use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, draw_dry, max_id, singly, with_segment};
 
 const STEP: i64 = 100;
@@ -79,11 +79,11 @@ fn assert_ended_wait_skips_its_range(ending: Ending) {
     seen.extend(draw_dry(&mut client).0);
     let confirmed = last(&seen);
     for wasted in 1..=3 {
-        let worker = wait_until_worker_waits(&primary, "SyncRep");
+        let worker_id = wait_until_worker_waits(&primary, "SyncRep");
         // The range becomes visible in the table when the wait ends.
         match ending {
             Ending::Cancelled => {
-                execute(&mut client, &format!("SELECT pg_cancel_backend({worker})"));
+                execute(&mut client, &format!("SELECT pg_cancel_backend({worker_id})"));
                 let (first, end) = (confirmed + (wasted - 1) * STEP + 1, confirmed + wasted * STEP);
                 wait_for_report(
                     &primary,
@@ -94,9 +94,14 @@ fn assert_ended_wait_skips_its_range(ending: Ending) {
                 );
             }
             Ending::Terminated => {
-                execute(&mut client, &format!("SELECT pg_terminate_backend({worker})"));
-                let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {worker}");
+                execute(&mut client, &format!("SELECT pg_terminate_backend({worker_id})"));
+                let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {worker_id}");
                 primary.wait_for(PATIENCE, "the worker to end", || value(&mut client, &gone));
+                // A call starts the next one, a second after this one at the earliest.
+                primary.wait_for(PATIENCE, "another worker", || {
+                    assert_eq!(draw_dry(&mut client).0, [], "{ending:?}");
+                    worker(&mut client, "postgres").is_some_and(|pid| pid != worker_id)
+                });
             }
         }
         let (drawn, error) = draw_dry(&mut client);
