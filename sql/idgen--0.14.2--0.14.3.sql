@@ -51,3 +51,5 @@ ALTER FUNCTION worker_renew(text, bigint, interval) SUPPORT idgen.refuse_row_exp
 COMMENT ON FUNCTION idgen.refuse_row_expansion(internal) IS
     'planner support: refuses (function(...)).*, which would call the function once for each column';
 REVOKE EXECUTE ON FUNCTION idgen.refuse_row_expansion(internal) FROM PUBLIC;
+COMMENT ON COLUMN idgen.lease.clock IS
+    'identifies CLOCK_BOOTTIME: the boot of the machine, the offset of the time namespace, and the number in idgen_place';

@@ -4,7 +4,7 @@ use crate::pg::ereport::for_message;
 use crate::pg::{recovery, spi, system_clock};
 use crate::snowflake::{default_layout, node};
 use crate::worker::{SERVER_LEASE, WorkerStatus};
-use crate::{clock, lease, reset_time, segment, settings, shmem, snowflake, worker};
+use crate::{clock, lease, place, reset_time, segment, settings, shmem, snowflake, worker};
 use idgen_core::layout::{Node, time_text, time_text_us};
 use pgrx::JsonB;
 use pgrx::prelude::*;
@@ -56,6 +56,7 @@ fn status() -> JsonB {
             entry("segments", check_segments()),
             entry("pools", check_pools()),
             entry("triggers", check_triggers()),
+            entry("wal", check_wal()),
         ],
     }))
 }
@@ -241,6 +242,17 @@ fn check_segments() -> Check {
         (_, Some(error)) => {
             Err(format!("{} of {count} attached segments in use live on their stock: {error}", errors.len()))
         }
+    }
+}
+
+/// Fails after a loss of WAL, until the operator has dealt with it.
+fn check_wal() -> Check {
+    match place::is_wal_lost() {
+        false => Ok("no WAL of this server is known to be lost".to_owned()),
+        true => Err(format!(
+            "WAL of this server was reset or lost, so segments may hand out values again and holders of leases may be forgotten. {}",
+            place::wal_lost_hint()
+        )),
     }
 }
 

@@ -62,3 +62,17 @@ pub fn place_not_written(file: &str, error: &std::io::Error) -> Report {
         )
         .hint("Free disk space, or restore the permissions, and restart the server.")
 }
+
+pub fn wal_lost(file: &str) -> Report {
+    Report::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, "WAL of this server was reset or lost")
+        .detail("The last values of segments and the last holders of leases may be forgotten.")
+        .hint(wal_lost_hint(file))
+}
+
+/// What to do before the server can be trusted again.
+pub fn wal_lost_hint(file: &str) -> String {
+    format!(
+        "Raise each segment above the values in your tables with segment_alter(), make sure that no earlier holder of a \
+         lease acts any more, and remove the file \"{file}\" from the data directory."
+    )
+}

@@ -2,18 +2,23 @@
 //! lost.
 //!
 //! The file `idgen_place` has a number, which the server draws anew before it follows other WAL than its own: as a standby, or
-//! from a backup. So a server that stops following, in whatever way, does not pass for the one that it was before. The file
-//! is not in the directory of the high-water file, which operators remove.
+//! from a backup. So a server that stops following, in whatever way, does not pass for the one that it was before. The server
+//! also draws one when its own WAL is lost. The file is not in the directory of the high-water file, which operators remove.
 
 use crate::error;
-use crate::pg::{data_directory, recovery, session};
+use crate::pg::{data_directory, recovery, session, system_clock, xact};
 use idgen_core::coordinator::{Place, life_number};
+use idgen_core::life::{Life, Start, Wal};
+use pgrx::prelude::*;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PATH: &str = "idgen_place";
 const CONTROL_FILE: &str = "global/pg_control";
+/// The number of the life that began with the loss of WAL. The operator removes the file.
+const WAL_LOST: &str = "idgen_wal_lost";
 
 /// Set by the postmaster, inherited by every process that it forks.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -21,15 +26,68 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// In the postmaster before recovery begins, which removes the evidence.
 pub fn begin() {
     HAS_BEGUN.store(true, Relaxed);
-    let follows_other_wal = recovery::starts_from_other_wal();
-    if !follows_other_wal && fs::exists(PATH).unwrap_or(true) {
+    // SAFETY: a flag that is set earlier.
+    let is_upgrade = unsafe { pg_sys::IsBinaryUpgrade };
+    let recorded = match fs::read_to_string(PATH) {
+        Ok(text) => Some(Life::parse(&text)),
+        // pg_upgrade resets WAL. A new cluster gets its file at the first start of its own.
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_upgrade => None,
+        Err(_) if recovery::starts_from_other_wal() => None,
+        Err(_) => return,
+    };
+    if !is_upgrade {
+        xact::at_exit(at_exit);
+    }
+    let (life, wal) = next_life(recorded.as_ref());
+    let life = Life { checkpoint: life.checkpoint.filter(|_| !is_upgrade), ..life };
+    if recorded.as_ref() == Some(&life) {
         return;
     }
-    let number = life_number(session::random_i64() as u64, follows_other_wal);
-    if let Err(error) = data_directory::replace_file(PATH, number.as_bytes()) {
+    let mut written = Ok(());
+    if wal == Wal::Lost {
+        error::wal_lost(WAL_LOST).warn();
+        // First: a start that is killed in between finds the loss again.
+        written = data_directory::replace_file(WAL_LOST, life.number.as_bytes());
+    }
+    if let Err(error) = written.and_then(|()| data_directory::replace_file(PATH, life.to_string().as_bytes())) {
         // The earlier number would vouch for the data. Without one, this server grants nothing.
         let _ = fs::remove_file(PATH);
         error::place_not_written(PATH, &error).warn();
+    }
+}
+
+/// The life that this start continues or begins, and what it finds.
+fn next_life(recorded: Option<&Life>) -> (Life, Wal) {
+    let boot = system_clock::boot_clock_name().unwrap_or_default();
+    let start = Start {
+        follows_other_wal: recovery::starts_from_other_wal(),
+        system: recovery::system_identifier(),
+        is_shut_down: recovery::is_shut_down(),
+        checkpoint: recovery::checkpoint_position(),
+        segment_size: recovery::segment_size(),
+        boot,
+    };
+    let wal = recorded.map_or_else(|| Life::default().wal_at(&start), |life| life.wal_at(&start));
+    let number = match recorded {
+        Some(life) if wal == Wal::Continued => life.number.clone(),
+        // After a loss as little is known as after a restore.
+        _ => life_number(session::random_i64() as u64, wal != Wal::Continued),
+    };
+    let unsynced_boot = (!recovery::syncs_files()).then(|| boot.to_owned());
+    (Life { number, system: Some(start.system), checkpoint: Some(start.checkpoint), unsynced_boot }, wal)
+}
+
+/// In the postmaster as it gives up shared memory: records the checkpoint of a clean stop.
+fn at_exit(code: i32) {
+    if code != 0 || !recovery::is_shut_down() {
+        return;
+    }
+    let recorded = fs::read_to_string(PATH).and_then(|text| {
+        let life = Life { checkpoint: Some(recovery::checkpoint_position()), ..Life::parse(&text) };
+        data_directory::replace_file(PATH, life.to_string().as_bytes())
+    });
+    if let Err(error) = recorded {
+        log!("could not record the shutdown checkpoint in \"{PATH}\": {error}");
     }
 }
 
@@ -47,6 +105,23 @@ pub fn read() -> Result<Place, (&'static str, io::Error)> {
     let named = |path| move |error| (path, error);
     let directory = data_directory::fingerprint().map_err(named(data_directory::FINGERPRINT))?;
     let control_file = data_directory::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
-    let number = fs::read_to_string(PATH).map_err(named(PATH))?;
-    Ok(Place::new(&directory, &control_file, &number))
+    let text = fs::read_to_string(PATH).map_err(named(PATH))?;
+    Ok(Place::new(&directory, &control_file, &Life::parse(&text).number))
+}
+
+/// The number of the life of the data; empty without a file. The same as long as the server runs. Not in the postmaster.
+pub fn number() -> &'static str {
+    static NUMBER: OnceLock<String> = OnceLock::new();
+    NUMBER.get_or_init(|| fs::read_to_string(PATH).map(|text| Life::parse(&text).number).unwrap_or_default())
+}
+
+/// True if this life began with a loss of WAL, until the operator has removed the file that says so.
+pub fn is_wal_lost() -> bool {
+    static WAS_LOST: OnceLock<bool> = OnceLock::new();
+    let is_lost = || fs::read_to_string(WAL_LOST).is_ok_and(|number| number == self::number());
+    *WAS_LOST.get_or_init(is_lost) && is_lost()
+}
+
+pub fn wal_lost_hint() -> String {
+    error::wal_lost_hint(WAL_LOST)
 }

@@ -9,6 +9,7 @@ use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{Composite, Text, form_row, form_rows, text_arg};
 use crate::pg::{system_clock, xact};
+use crate::place;
 use crate::settings;
 use pgrx::datum::Interval;
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
@@ -86,6 +87,9 @@ unsafe fn acquire_by_args(
     let granted = match token {
         Some(token) => within(limit, || holder::deepen(name, token, ttl_us, bind_session, shared))?,
         None => {
+            if place::is_wal_lost() {
+                errors::holders_unknown().raise();
+            }
             let request = AcquireRequest {
                 name,
                 ttl_us,

@@ -1,10 +1,18 @@
 //! The errors of leases.
 
 use crate::pg::ereport::{Report, quoted};
+use crate::place;
 use idgen_core::lease::{LeaseDefinition, MAX_SLOTS};
 use pgrx::PgSqlErrorCode::*;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+pub fn holders_unknown() -> Report {
+    let message = "cannot acquire a lease: WAL of this server was reset or lost";
+    Report::new(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+        .detail("A holder from before that may be forgotten.")
+        .hint(place::wal_lost_hint())
+}
 
 pub fn ttl_out_of_range(limits: RangeInclusive<i64>) -> Report {
     let text = |us: &i64| format!("{:?}", Duration::from_micros(*us as u64));

@@ -31,6 +31,22 @@ pub fn checkpoint_ms() -> i64 {
     control_file(|control| control.checkPointCopy.time * 1000)
 }
 
+/// The position in WAL of the last checkpoint.
+pub fn checkpoint_position() -> u64 {
+    control_file(|control| control.checkPoint)
+}
+
+/// Bytes of a WAL segment.
+pub fn segment_size() -> u64 {
+    control_file(|control| control.xlog_seg_size.into())
+}
+
+/// True if the server syncs its files.
+pub fn syncs_files() -> bool {
+    // SAFETY: a setting of this process.
+    unsafe { pg_sys::enableFsync }
+}
+
 pub fn system_identifier() -> u64 {
     // SAFETY: reads the control file's copy in shared memory.
     unsafe { pg_sys::GetSystemIdentifier() }

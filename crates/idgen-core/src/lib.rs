@@ -12,6 +12,7 @@ pub mod generator;
 pub mod hosts;
 pub mod layout;
 pub mod lease;
+pub mod life;
 pub mod lock;
 pub mod public_id;
 pub mod segment;

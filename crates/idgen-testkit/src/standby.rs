@@ -136,6 +136,11 @@ impl Cluster {
         self.start_again();
     }
 
+    /// Resets the WAL of this stopped server.
+    pub fn reset_wal(&self) {
+        run(self.program("pg_resetwal").arg("-f").arg(self.data_dir()));
+    }
+
     /// Writes a file by which PostgreSQL starts recovery.
     pub fn write_signal(&self, name: &str) -> PathBuf {
         let signal = self.data_dir().join(name);

@@ -6,11 +6,13 @@ use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::Text;
 use crate::pg::spi::{ExtensionTable, Query, optional, value};
 use crate::pg::{recovery, spi, system_clock};
+use crate::place;
 use crate::settings;
 use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub mod abandoned;
@@ -27,9 +29,14 @@ pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
 
 pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_definition");
 
-/// The clock of leases, CLOCK_BOOTTIME, as rows name it.
+/// The clock of leases, CLOCK_BOOTTIME, as rows name it. With the life of the data: clones of a machine share its boot, and
+/// what is known of a term from before a failover, a restore or a loss of WAL may be older than its last renewal.
 fn clock() -> &'static str {
-    system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise())
+    static CLOCK: OnceLock<String> = OnceLock::new();
+    CLOCK.get_or_init(|| {
+        let boot = system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise());
+        format!("{boot}/{}", place::number())
+    })
 }
 
 /// What applies to a lease that is not defined.

@@ -110,7 +110,7 @@ fn promoted_asynchronous_standby_keeps_its_terms_and_repeats_no_token() {
         let bind = name.starts_with("bound");
         acquire(&mut client, &format!("'{name}', ttl => '1 hour', bind_session => {bind}"));
     }
-    // The standby on this machine has the same clock. On another machine it would find rows like these.
+    // A standby has another clock of leases than its primary. These rows look as another machine may write them.
     for (name, bind) in [("early", false), ("late", false), ("bound early", true), ("bound late", true)] {
         acquire(&mut client, &format!("'{name}', ttl => '3 s', bind_session => {bind}"));
         by_another_clock(&mut client, name, if name.ends_with("late") { i64::MAX } else { 0 });
@@ -165,11 +165,17 @@ fn promoted_coordinator_grants_worker_ids_with_past_id_times_at_once() {
     for name in ["p", "bare"] {
         by_another_clock(&mut client, name, 0);
     }
-    // The id times of worker id 3 lie ahead. The term of worker id 2 is by this machine's clock.
+    // The id times of worker id 3 lie ahead.
     let over =
         "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
                 WHERE number <> 3";
     execute(&mut client, over);
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    let mut client = standby.client();
+    // The term of worker id 2 was renewed since, by the clock of the new primary.
     let is_by_this_clock = format!("ends_us = {}, clock = (SELECT clock FROM this)", boot_us() + HOUR_US);
     execute(
         &mut client,
@@ -179,11 +185,6 @@ fn promoted_coordinator_grants_worker_ids_with_past_id_times_at_once() {
              UPDATE idgen.lease SET {is_by_this_clock} WHERE name = 'p' AND slot = 2"
         ),
     );
-    let standby = primary.standby();
-    standby.wait_until_replayed(&primary);
-    primary.kill9_postmaster();
-    standby.promote();
-    let mut client = standby.client();
     let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
     assert_eq!(regranted, [0, 1]);
     expect_error(&mut client, acquire_worker, "53400");

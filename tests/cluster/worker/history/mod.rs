@@ -5,6 +5,7 @@ mod copied;
 mod in_place;
 mod interrupted;
 mod restored;
+mod wal_lost;
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, value};
