@@ -29,6 +29,19 @@ unsafe extern "C-unwind" fn xact_event(event: pg_sys::XactEvent::Type, callback:
     callback(event);
 }
 
+/// Runs queries in `XACT_EVENT_PRE_COMMIT` or `XACT_EVENT_PRE_PREPARE`, which may write although the transaction has become
+/// read-only since.
+pub fn write_before_commit(work: impl FnOnce()) {
+    // SAFETY: the transaction still runs, but its last statement has ended, and its snapshot with it.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        pg_sys::XactReadOnly = false;
+    }
+    work();
+    // SAFETY: pushed above. After an error, the end of the transaction pops it.
+    unsafe { pg_sys::PopActiveSnapshot() };
+}
+
 /// Runs the function when this process exits in order. PostgreSQL runs what was registered last first: after [a
 /// connection](super::bgworker::connect), that is while the process still has its transaction.
 pub fn before_exit(callback: fn(code: i32)) {

@@ -62,18 +62,11 @@ fn settle() {
     }
     // The transaction may have dropped the extension.
     if store::SEGMENT.find().is_some() {
-        // SAFETY: the transaction still runs, but its last statement has ended, and its snapshot with it. It may be read-only
-        // since it has drawn.
-        unsafe {
-            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            pg_sys::XactReadOnly = false;
-        }
-        for tag in tags.iter().filter(|tag| tag.drawn) {
-            // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
-            store::raise_max_id(tag.creation, tag.allocation.max_id, None);
-        }
-        // SAFETY: pushed above. After an error, the end of the transaction pops it.
-        unsafe { pg_sys::PopActiveSnapshot() };
+        // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
+        let drawn = tags.iter().filter(|tag| tag.drawn);
+        xact::write_before_commit(|| {
+            drawn.for_each(|tag| store::raise_max_id(tag.creation, tag.allocation.max_id, None));
+        });
     }
     attach::forget();
 }

@@ -10,7 +10,9 @@ use crate::place;
 use crate::settings;
 use idgen_core::worker::PoolBounds;
 use idgen_core::worker::history::{History, HistoryState, Identity, Past};
+use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::sync::Once;
 
 /// The part of the history that bounds rectangles.
 #[derive(Clone, Copy, Default)]
@@ -40,13 +42,38 @@ impl HistoryBounds {
     }
 }
 
+/// The first history, as the running transaction found it before it defined a lease.
+static FIRST: Mutex<Option<History>> = Mutex::new(None);
+
 /// With the first definition of a lease, which may become a pool: a copy, a failover or a restore before the first grant then
-/// ends the history. Waits for nobody: a grant that finds no row counts as interrupted.
+/// ends the history. The row is written just before the commit, so that no grant waits for a transaction that stays open.
 pub fn begin() {
-    let is_missing = || WORKER_HISTORY.find().is_some() && read().is_none();
-    if is_missing() && WORKER_HISTORY.try_lock(pg_sys::ShareRowExclusiveLock).is_some() && is_missing() {
-        write(&begun(identity()));
+    if is_missing() && FIRST.lock().is_none() {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| xact::on_xact_event(at_xact_event));
+        let first = begun(identity());
+        *FIRST.lock() = Some(first);
     }
+}
+
+/// A prepared transaction may stay open too.
+fn at_xact_event(event: pg_sys::XactEvent::Type) {
+    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PRE_PREPARE};
+    if matches!(event, XACT_EVENT_ABORT | XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE) {
+        let first = FIRST.lock().take().filter(|_| event == XACT_EVENT_PRE_COMMIT);
+        first.into_iter().for_each(|first| xact::write_before_commit(|| write_first(&first)));
+    }
+}
+
+/// Waits for nobody: a grant that finds no row counts as interrupted.
+fn write_first(first: &History) {
+    if is_missing() && WORKER_HISTORY.try_lock(pg_sys::ShareRowExclusiveLock).is_some() && is_missing() {
+        write(first);
+    }
+}
+
+fn is_missing() -> bool {
+    WORKER_HISTORY.find().is_some() && read().is_none()
 }
 
 /// For a grant of a pool with this ttl. Records an interruption, or longer rectangles. Raises 55000 if this database is a

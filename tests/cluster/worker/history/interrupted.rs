@@ -168,3 +168,32 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
         assert_apart(&all);
     }
 }
+
+/// It writes the first row when it commits, and nothing waits for it before that. A grant may come first.
+#[test]
+fn open_transaction_with_the_first_definition_blocks_no_grant() {
+    for end in ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'first'"] {
+        let builder = builder().conf("lock_timeout", "2s").conf("max_prepared_transactions", "1");
+        let cluster = builder.start_with_extension();
+        let mut definer = cluster.client();
+        execute(&mut definer, "BEGIN; SELECT lease_define('mine'), lease_define('another')");
+        define_pool(&cluster);
+        let mut grant = acquire(&mut cluster.client());
+        execute(&mut definer, end);
+        renew(&mut cluster.client(), &mut grant, "10 s");
+        acquire(&mut cluster.client());
+        assert!(value::<bool>(&mut cluster.client(), "SELECT since = '-infinity' FROM idgen.worker_history"));
+    }
+}
+
+#[test]
+fn transaction_that_defines_leases_writes_the_first_row() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    let rows = "SELECT count(*) FILTER (WHERE since = '-infinity') FROM idgen.worker_history";
+    execute(&mut client, "BEGIN; SELECT lease_define('mine'); ROLLBACK");
+    assert_eq!(value::<i64>(&mut client, rows), 0);
+    execute(&mut client, "BEGIN; SELECT lease_define('p'), lease_define('q'); SET TRANSACTION READ ONLY; COMMIT");
+    assert_eq!(value::<i64>(&mut client, rows), 1);
+    execute(&mut client, "BEGIN; SELECT lease_define('r'); DROP EXTENSION idgen; COMMIT");
+}
