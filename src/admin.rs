@@ -57,6 +57,7 @@ fn status() -> JsonB {
             entry("pools", check_pools()),
             entry("triggers", check_triggers()),
             entry("wal", check_wal()),
+            entry("history", check_history()),
         ],
     }))
 }
@@ -285,6 +286,17 @@ fn check_triggers() -> Check {
         None => Ok("the triggers of the tables of idgen are enabled always".to_owned()),
         Some(statements) => Err(format!(
             "triggers of the tables of idgen are not enabled always, as after a restore with --disable-triggers, so logical replication can lower the max_id of a segment, and sessions do not notice what it writes: run {statements}"
+        )),
+    }
+}
+
+/// Fails while worker ids cannot be used at once, because grants may be lost.
+fn check_history() -> Check {
+    match worker::held_back_until_us() {
+        None => Ok("no interruption of the history of grants holds back worker ids".to_owned()),
+        Some(until_us) => Err(format!(
+            "worker ids that are granted now begin at {}: a failover, a restore or a holder has shown that grants may be lost; ids of servers are ahead of the clock until then, and other holders wait; if the clock was wrong when that was noticed, run SELECT worker_begin_history(<time of the last grant before it>)",
+            time_text_us(until_us)
         )),
     }
 }

@@ -128,11 +128,17 @@ pub fn require_known(pool: &str, token: i64) -> Option<History> {
     Some(history)
 }
 
-/// A holder was told a later end than this database knows: the database was set back, and nothing else has shown it. Ends the
-/// history. False if it was interrupted since the server started, so that no holder can end it again and again.
-pub fn note_lost_grants() -> bool {
+/// A holder says that it was told a later end than this database knows: the database was set back, and nothing else has shown
+/// it. Ends the history. False if that cannot be: the data of a running server are not replaced, so it has every renewal of a
+/// term that has begun since its start. Also if the history was interrupted since then, so that no holder can end it again
+/// and again.
+pub fn note_lost_grants(acquired_us: i64) -> bool {
+    let start_us = session::server_start_us();
+    if acquired_us >= start_us {
+        return false;
+    }
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
-    let history = read().filter(|history| history.since_us < Some(session::server_start_us()));
+    let history = read().filter(|history| history.since_us < Some(start_us));
     if let Some(history) = &history {
         write_for_grants(&interrupted(history, identity()));
         errors::grants_are_lost().warn();
@@ -161,6 +167,13 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     pending::require_durability();
     let since_us = history.since_us.expect("it was interrupted");
     timestamp::from_us_or_infinity(since_us.saturating_add(history.longest_us))
+}
+
+/// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
+pub fn held_back_until_us() -> Option<i64> {
+    let history = WORKER_HISTORY.find().and_then(|_| read())?;
+    let until_us = history.since_us?.saturating_add(history.longest_us);
+    (until_us > timestamp::now_us()).then_some(until_us)
 }
 
 /// False if the history is interrupted. Raises 55000 if this database is a copy.

@@ -28,6 +28,7 @@ mod state;
 mod stats;
 mod store;
 
+pub use history::held_back_until_us;
 pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
 pub use stats::{WorkerStatus, status};

@@ -14,9 +14,9 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
 /// Extends the lease of a worker id and the end of its id time. `last_not_after` is the end that the caller was last
-/// told. Of two processes with one token, the second one is refused. A later end than the recorded one proves that this
-/// database was set back, and interrupts its history; the result then is that end. `reached` is the latest time of the caller's ids
-/// and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a transaction block, 55000 for
+/// told. Of two processes with one token, the second one is refused. For a term from before the start of this server, a later
+/// end than the recorded one proves that this database was set back, and interrupts its history; the result then is that end.
+/// `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a transaction block, 55000 for
 /// a stale token, a bare lease, another end, or a worker id outside of the pool's range, and 42501 if the lease is another
 /// role's.
 #[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, \
@@ -39,7 +39,8 @@ fn worker_renew_compared(
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let held = holder.rectangle();
-    let rectangle = match last_us > held.not_after_us && history::note_lost_grants() {
+    let acquired_us = timestamp::to_us(renewed.acquired_at);
+    let rectangle = match last_us > held.not_after_us && history::note_lost_grants(acquired_us) {
         // The next call raises that the token is older than the interruption: an error here would undo that.
         true => Rectangle { not_after_us: last_us, ..held },
         false => {

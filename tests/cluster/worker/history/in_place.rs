@@ -1,13 +1,13 @@
 //! A base backup that is restored into the directory of its origin. Server, timeline, database and directory stay the same.
 
 use idgen_testkit::grants::epoch_us;
-use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::sql::{check, execute, expect_error, value};
 use idgen_testkit::{Cluster, Stop};
 
 use tempfile::TempDir;
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
-use crate::Grant;
+use crate::{Grant, try_acquire};
 
 const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
 
@@ -92,6 +92,27 @@ fn backup_written_over_the_same_files_is_found_out_by_a_holder() {
     let error = expect_error(&mut client, &later, "55000");
     assert!(error.message().contains("was renewed by another holder of its token"), "{}", error.message());
     assert_eq!(value::<String>(&mut client, since), since_before);
+}
+
+/// No backup can have replaced the grants of this start. So a role without privileges ends nobody's lease by its own.
+#[test]
+fn later_end_of_a_term_of_this_start_proves_no_loss() {
+    let cluster = builder().start_with_extension();
+    define_pool(&cluster);
+    cluster.execute("CREATE ROLE nobody LOGIN; SELECT lease_define('other', 4, '1 hour')");
+    let mut keeper = cluster.client();
+    let mut kept = acquire(&mut keeper);
+    let mut nobody = cluster.client_as("postgres", "nobody");
+    let grant = try_acquire(&mut nobody, "'other', NULL, '1 hour'").expect("a grant");
+    let until = format!("'epoch'::timestamptz + {} * interval '1 microsecond'", grant.until_us + 1);
+    for claim in [until.as_str(), "timestamptz '9999-01-01'"] {
+        let renewal = format!("SELECT worker_renew('other', {}, {claim})", grant.token);
+        let error = expect_error(&mut nobody, &renewal, "55000");
+        assert!(error.message().contains("was renewed by another holder of its token"), "{}", error.message());
+    }
+    renew(&mut keeper, &mut kept, "10 s");
+    assert!(value::<bool>(&mut keeper, "SELECT since = '-infinity' FROM idgen.worker_history"));
+    assert!(check(&mut keeper, "history").0);
 }
 
 /// A running coordinator, its first grant, and a cold backup with that.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use idgen_testkit::Stop;
-use idgen_testkit::sql::{execute, expect_error, hint, value};
+use idgen_testkit::sql::{check, execute, expect_error, hint, value};
 
 use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use crate::try_acquire;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -167,6 +168,25 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
         all.extend(&granted);
         assert_apart(&all);
     }
+}
+
+/// Until the grants that may be lost are over.
+#[test]
+fn check_fails_while_an_interruption_holds_back_grants() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT lease_define('p', 4, '1 s')");
+    cluster.set_conf("idgen.worker_max_lead", "1s");
+    cluster.reload();
+    let mut client = cluster.client();
+    try_acquire(&mut client, "'p'").expect("a grant");
+    assert!(check(&mut client, "history").0);
+    let until: String = value(
+        &mut client,
+        "SELECT to_char(worker_begin_history() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+    );
+    let (is_fine, message) = check(&mut client, "history");
+    assert!(!is_fine && message.contains(&until), "{message} does not name {until}");
+    cluster.wait_for(PATIENCE, "the end of lost grants", || check(&mut client, "history").0);
 }
 
 /// It writes the first row when it commits, and nothing waits for it before that. A grant may come first.
