@@ -1,6 +1,6 @@
 //! The floor of a server that starts.
 
-use super::label::moved_ms;
+use super::label::{MarkLabel, moved_ms};
 use super::record::Found;
 
 /// Added to times by another server's clock: its ids may have been further ahead than they are after one crash.
@@ -56,7 +56,7 @@ impl Evidence {
     /// Past the label and past the next one, which the old primary may have written, and used for ids, without
     /// replicating it. The old primary may have been this server, under the same worker id.
     fn past_label_ms(&self) -> Option<i64> {
-        self.label_ms.map(|ms| self.moved(ms))
+        self.label_ms.map(|ms| MarkLabel::reach_ms(ms, self.drift_ms, self.window_ms))
     }
 
     fn past_commits_ms(&self, is_replayed: bool) -> i64 {

@@ -39,6 +39,17 @@ fn label_is_due_again_once_the_mark_has_moved() {
     }
 }
 
+/// The old primary may have written it, and used it for ids, without replicating it.
+#[test]
+fn floor_is_past_the_label_after_the_replicated_one() {
+    for window_ms in [100, 999, 3000, 60_000] {
+        let next_ms = MarkLabel::next_ms(NOW_MS, i64::MIN, i64::MAX, DRIFT_MS, window_ms);
+        let promoted = Evidence { is_replayed: true, label_ms: Some(NOW_MS), window_ms, ..evidence(NOW_MS) };
+        let floor_ms = promoted.floor_ms(None);
+        assert!(floor_ms >= next_ms, "window {window_ms} ms: {} ms below", next_ms - floor_ms);
+    }
+}
+
 /// Whatever the worker reads, the label that it writes is not due at once, or a worker would follow another for ever.
 #[test]
 fn label_is_not_due_right_after_it_was_written() {
