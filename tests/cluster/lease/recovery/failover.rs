@@ -151,6 +151,23 @@ fn promoted_asynchronous_standby_keeps_its_terms_and_repeats_no_token() {
     }
 }
 
+/// Clones of a virtual machine from one image of its memory share the boot id, and their boot clocks differ. By the clock
+/// here, which is ahead of the primary's, the term is over.
+#[test]
+fn term_lasts_its_ttl_after_a_failover_to_a_clone_of_the_machine() {
+    let primary = builder().start_with_extension();
+    let mut client = primary.client();
+    acquire(&mut client, "'cloned', ttl => '1 hour'");
+    execute(&mut client, "UPDATE idgen.lease SET ends_us = 0 WHERE name = 'cloned'");
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    assert_held(&mut standby.client(), "cloned");
+    standby.restart();
+    assert_held(&mut standby.client(), "cloned");
+}
+
 /// A promoted coordinator has another clock of leases, so it cannot tell when terms end. For a worker id the wall clock tells:
 /// no more ids are issued once its id times are over.
 #[test]
