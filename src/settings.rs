@@ -128,7 +128,7 @@ static SETTINGS: [Setting; 16] = [
     ),
     int(c"idgen.max_segments", Restart, &MAX_SEGMENTS, 1, 65_536, NO_UNIT).described(
         c"Sets the maximum number of tags, over all databases, with values in shared memory.",
-        c"Beyond this, the tag that was refilled longest ago is evicted and loses the rest of its range.",
+        c"Beyond this, a tag that has not drawn for a while gives its place to another one, and keeps the values that it has left.",
     ),
     int(c"idgen.max_lock_names", Restart, &MAX_LOCK_NAMES, 1, 1_048_576, NO_UNIT).described(
         c"Sets the maximum number of lock names that can be shown at once.",

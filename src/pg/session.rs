@@ -10,14 +10,6 @@ pub fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
-/// True if a database with this OID exists.
-pub fn database_exists(database: u32) -> bool {
-    let id = pg_sys::SysCacheIdentifier::DATABASEOID as i32;
-    let none = pg_sys::Datum::null();
-    // SAFETY: the cache of databases has one key, the OID.
-    unsafe { pg_sys::SearchSysCacheExists(id, pg_sys::Oid::from(database).into(), none, none, none) }
-}
-
 /// True in `postgres --single`.
 pub fn is_single_user() -> bool {
     // SAFETY: a variable of this process, set when it starts. No other process that runs SQL lacks a postmaster.

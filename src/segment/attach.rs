@@ -4,8 +4,8 @@
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
 //! commits, also by COMMIT PREPARED. The first draw of the next statement then reads the row again.
 
-use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_states};
-use super::store::{self, TagRow};
+use super::state::{RingRow, SEGMENTS, attach_ring, ring};
+use super::store;
 use super::{demand, errors, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
@@ -14,7 +14,7 @@ use crate::pg::session;
 use crate::pg::spi;
 use crate::text_cache::TextCache;
 use crate::{error, shmem};
-use idgen_core::segment::{Draw, Ring, RingHandle, TagKey};
+use idgen_core::segment::{Draw, Ring, RingHandle, RingTenant};
 use idgen_core::tenancy::Attachment;
 use pgrx::prelude::*;
 
@@ -22,8 +22,7 @@ use pgrx::prelude::*;
 #[derive(Clone, Copy)]
 pub struct AttachedSegment {
     pub source: ValueSource,
-    pub creation: i64,
-    pub version: i64,
+    pub row: RingRow,
     /// The most values that a set draws at once.
     pub max_step: u64,
     user: pg_sys::Oid,
@@ -51,8 +50,11 @@ pub enum ValueSource {
 
 /// Counts changes after which an `AttachedSegment` may be invalid.
 static CHANGES: TableChanges = TableChanges::of(&store::SEGMENT);
+/// As many as there are tags that lose no value for want of a ring: some 250 bytes each.
+const MAX_KNOWN: usize = 131_072;
+
 /// Attached segments by their tag.
-static KNOWN: TextCache<AttachedSegment> = TextCache::new();
+static KNOWN: TextCache<AttachedSegment, MAX_KNOWN> = TextCache::new();
 
 impl AttachedSegment {
     /// Hears of what was committed before the statement was sent. PL/pgSQL keeps a call over the statements of a
@@ -107,6 +109,8 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     if !row.may_draw {
         errors::may_not_draw(tag, &spi::user_name()).raise();
     }
+    let (is_attached, stride) = (row.link.is_attached(), row.definition.stride);
+    let ring_row = RingRow { key: row.key, version: row.version, stride, is_attached };
     // The coordinator's values are fetched for committed rows only, and only those wait for reports of servers.
     let source = if row.created_here && !row.link.is_attached() && row.link.history.is_none() {
         if session::is_parallel_worker() {
@@ -117,39 +121,42 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     } else if row.created_here || row.changed_here {
         errors::changed_here(tag).raise()
     } else {
-        let Attachment { index, handle, .. } = attach_row(&row);
-        let shared = SharedRing { ring: ring(index), handle, index };
+        let shared = attach(ring_row);
         match row.link.is_in_order(&row.definition) {
             true => ValueSource::InOrder(shared),
             false => ValueSource::Shared(shared),
         }
     };
-    let (creation, version, max_step) = (row.key.creation, row.version, row.definition.max_step as u64);
     let (user, statement) = (spi::user(), session::statement_time());
-    let attached = AttachedSegment { source, creation, version, max_step, user, changes, statement };
+    let max_step = row.definition.max_step as u64;
+    let attached = AttachedSegment { source, row: ring_row, max_step, user, changes, statement };
     KNOWN.insert(tag, attached);
     attached
 }
 
-fn attach_row(row: &TagRow) -> Attachment<RingHandle> {
-    let needs_ring = SEGMENTS.exclusive(|segments| segments.table.find(row.key).is_none() && segments.table.is_full());
-    // Outside of the lock: this reads catalogs and other rows.
-    let gone = if needs_ring { gone() } else { Vec::new() };
-    let TagRow { key, version, .. } = *row;
-    attach_ring(RingRow { key, version, stride: row.definition.stride, is_attached: row.link.is_attached() }, &gone)
+/// The same from a ring again, after its ring was given to another tag. Reads no row, so `None` if that may have changed.
+pub fn attach_again(tag: &str, attached: &AttachedSegment) -> Option<AttachedSegment> {
+    invalidation::accept();
+    let attach_if_same = || {
+        let shared = attach(attached.row);
+        // A commit ends the ring before it sends its invalidation.
+        let has_row = |tenant: RingTenant| tenant.handle == shared.handle && tenant.version == attached.row.version;
+        SEGMENTS.exclusive(|segments| segments.table.tenants[shared.index].is_some_and(has_row)).then_some(shared)
+    };
+    let source = match attached.source {
+        _ if !attached.is_valid() => None,
+        ValueSource::Shared(_) => attach_if_same().map(ValueSource::Shared),
+        ValueSource::InOrder(_) => attach_if_same().map(ValueSource::InOrder),
+        ValueSource::Uncommitted => None,
+    }?;
+    let attached = AttachedSegment { source, ..*attached };
+    KNOWN.insert(tag, attached);
+    Some(attached)
 }
 
-/// Tags in the table whose row or database no longer exists.
-fn gone() -> Vec<TagKey> {
-    // Allocated before the lock is acquired.
-    let mut keys = Vec::with_capacity(ring_states().len());
-    SEGMENTS.exclusive(|segments| keys.extend(segments.table.tenants.iter().flatten().map(|tenant| tenant.key)));
-    let here = store::creations();
-    keys.retain(|key| match key.database == session::database() {
-        true => !here.contains(&key.creation),
-        false => !session::database_exists(key.database),
-    });
-    keys
+fn attach(row: RingRow) -> SharedRing {
+    let Attachment { index, handle, .. } = attach_ring(row);
+    SharedRing { ring: ring(index), handle, index }
 }
 
 /// Makes every `AttachedSegment` invalid.

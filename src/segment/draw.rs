@@ -49,7 +49,7 @@ impl Drawing<'_> {
                 self.attach_again(waiting.take());
             }
             let (ValueSource::Shared(shared) | ValueSource::InOrder(shared)) = self.attached.source else {
-                if let Some(run) = uncommitted::draw(self.attached.creation, self.want, self.whole) {
+                if let Some(run) = uncommitted::draw(self.attached.row.key.creation, self.want, self.whole) {
                     return run;
                 }
                 self.refuse_or_attach_again();
@@ -94,19 +94,24 @@ impl Drawing<'_> {
     }
 
     /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
-    /// wait goes on at the new ring.
+    /// wait goes on at the new ring, by the row: a worker may have ended the old ring because of that.
     fn attach_again(&mut self, waiting: Option<RefillWait>) {
-        if let Some(waiting) = waiting {
-            waiting.end();
-        }
-        *self.attached = attach::look_up(&self.tag());
+        let tag = self.tag();
+        let same = match waiting {
+            Some(waiting) => {
+                waiting.end();
+                None
+            }
+            None => attach::attach_again(&tag, self.attached),
+        };
+        *self.attached = same.unwrap_or_else(|| attach::look_up(&tag));
     }
 
     /// The row has no more values, unless it has changed since this process attached to it.
     fn refuse_or_attach_again(&mut self) {
         let tag = self.tag();
         let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise());
-        if (row.key.creation, row.version) != (self.attached.creation, self.attached.version) {
+        if (row.key, row.version) != (self.attached.row.key, self.attached.row.version) {
             *self.attached = attach::look_up(&tag);
         } else if row.is_detached() {
             fleet::errors::detached(&tag).raise();
@@ -188,7 +193,7 @@ impl RefillWait {
         if left.is_zero() {
             self.time_out(drawing);
         }
-        if self.has_failed() && obstacle::wait(drawing.attached.creation, left, || self.time_out(drawing)) {
+        if self.has_failed() && obstacle::wait(drawing.attached.row.key.creation, left, || self.time_out(drawing)) {
             // The caller draws again once this process has prepared, as at the begin of the wait.
             state.refilled.prepare_to_sleep();
             self.has_looked = false;

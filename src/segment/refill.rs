@@ -190,7 +190,7 @@ pub fn was_cancelled() -> bool {
 /// from the next value on.
 pub fn install(key: TagKey, grant: Grant) {
     let Grant { range, version, is_attached, low_water, turn, began } = grant;
-    let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }, &[]).index;
+    let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
     let state = ring_state(index);
     SEGMENTS.exclusive(|segments| {
         let is_same = |tenant: &&mut RingTenant| tenant.key == key && tenant.version == version;

@@ -1,10 +1,11 @@
 //! The shared state of segments: the rings, and what belongs to each ring.
 
 use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::system_clock;
 use crate::settings;
-use crate::shmem::{FixedText, Locked, Part};
+use crate::shmem::{Block, FixedText, Locked, Part};
+use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
+use idgen_core::segment::rests::Rests;
 use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Attachment;
@@ -25,13 +26,26 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
     // SAFETY: fixed before PostgreSQL asks for the size of shared memory. Each of these workers is one of them.
     let worker_count = unsafe { pg_sys::max_worker_processes } as usize;
     Segments {
-        table: RingTable { rings: RINGS.get().map_or(&[][..], |rings| rings), tenants: block.array(count, || None) },
+        table: RingTable {
+            rings: RINGS.get().map_or(&[][..], |rings| rings),
+            tenants: block.array(count, || None),
+            chains: chains(block, count),
+            hand: 0,
+            rests: Rests { places: block.array(RESTS, || None), chains: chains(block, RESTS), count: 0, hand: 0 },
+        },
         errors: block.array(count, LastError::default),
         turns: block.array(count, Turns::default),
         refillers: Refillers(block.array(worker_count, || None)),
         link_changes: 0,
     }
 });
+
+/// How many tags without a ring keep what they had left.
+const RESTS: usize = 131_072;
+
+fn chains(block: &mut Block, places: usize) -> Chains<'static> {
+    Chains { heads: block.array(Chains::heads_of(places), || chains::END), nexts: block.array(places, || chains::END) }
+}
 
 /// State protected by the segments lock.
 pub struct Segments {
@@ -66,11 +80,13 @@ pub struct RingRow {
     pub is_attached: bool,
 }
 
-/// Finds the ring of a row of this version, or begins its tenancy in one. `gone` lists tags whose rings can be taken.
-pub fn attach_ring(row: RingRow, gone: &[TagKey]) -> Attachment<RingHandle> {
+/// Finds the ring of a row of this version, or begins its tenancy in one.
+pub fn attach_ring(row: RingRow) -> Attachment<RingHandle> {
     let RingRow { key, version, stride, is_attached } = row;
+    // The supply worker reads for itself how many values are left.
+    let low_water = |count| (!is_attached).then(|| settings::segment_low_water(count));
     SEGMENTS.exclusive(|segments| {
-        let attachment = segments.table.attach(key, version, stride, system_clock::boot_us(), gone);
+        let attachment = segments.table.attach(key, version, stride, low_water);
         let index = attachment.index;
         if attachment.is_new {
             segments.begin(index);
@@ -86,13 +102,7 @@ pub fn attach_ring(row: RingRow, gone: &[TagKey]) -> Attachment<RingHandle> {
 /// Ends the rings of a database that is dropped: a database made from a template can have its OID and the creation numbers
 /// of its rows.
 pub fn end_rings_of(database: u32) {
-    SEGMENTS.exclusive(|segments| {
-        for index in 0..segments.table.tenants.len() {
-            if segments.table.tenants[index].is_some_and(|tenant| tenant.key.database == database) {
-                segments.table.evict(index);
-            }
-        }
-    });
+    SEGMENTS.exclusive(|segments| segments.table.forget(database));
 }
 
 pub fn ring(index: usize) -> &'static Ring {

@@ -227,13 +227,6 @@ pub fn lock(creation: i64) -> LockedRow {
     as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(lock_or_find))
 }
 
-static CREATIONS: Query = SEGMENT.query("SELECT creation FROM idgen.segment");
-
-/// The creation numbers of all tags.
-pub fn creations() -> Vec<i64> {
-    CREATIONS.read_latest(&[], |row| value(row, 1))
-}
-
 static VISIBLE: Query = Query::new(&SEGMENT, || {
     format!(
         "SELECT creation FROM idgen.segment WHERE {} \

@@ -10,7 +10,7 @@ use crate::pg::datum::Text;
 use crate::pg::invalidation;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
-use crate::pg::{session, spi, system_clock};
+use crate::pg::{session, spi};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
@@ -189,7 +189,7 @@ fn end_rings(changes: &[Change]) {
     SEGMENTS.exclusive(|segments| {
         for &Change { creation, version, stride, .. } in changes {
             let key = TagKey { database, creation };
-            let attachment = segments.table.supersede(key, version, stride, system_clock::boot_us());
+            let attachment = segments.table.supersede(key, version, stride);
             if let Some(attachment) = attachment.filter(|attachment| attachment.is_new) {
                 segments.begin(attachment.index);
                 ended.push(attachment.index);

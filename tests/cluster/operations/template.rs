@@ -81,11 +81,17 @@ fn databases_from_one_template_count_from_its_start() {
     }
 }
 
-/// The new database has the OID of the dropped one, and the rows of the template. Neither may draw from the ring of the
-/// dropped one, whose values are above the row's `max_id`.
+/// The new database has the OID of the dropped one, and the rows of the template. It may not draw from the ring of the
+/// dropped one, whose values are above the row's `max_id`, nor go on with what that had left.
 #[test]
 fn database_with_the_oid_of_a_dropped_one_uses_none_of_its_values() {
-    let cluster = builder().start_with_extension();
+    for rings in ["1024", "1"] {
+        assert_uses_no_values_of_a_dropped_database(builder().conf("idgen.max_segments", rings));
+    }
+}
+
+fn assert_uses_no_values_of_a_dropped_database(builder: Builder) {
+    let cluster = builder.start_with_extension();
     let mut shop = in_new_database(&cluster, "shop");
     create(&mut shop, "t", ", step => 20, max_step => 20, min_step => 20");
     draw(&mut shop, 20);
@@ -93,6 +99,10 @@ fn database_with_the_oid_of_a_dropped_one_uses_none_of_its_values() {
     const CREATE: &str = "CREATE DATABASE again OID 900000 TEMPLATE shop";
     cluster.execute(CREATE);
     draw(&mut cluster.client_in("again"), 70);
+    // With one ring, this takes it.
+    let mut other = cluster.client();
+    create(&mut other, "t", "");
+    assert_eq!(next(&mut other, "t"), 1);
     cluster.execute("DROP DATABASE again");
     cluster.execute(CREATE);
     let mut again = cluster.client_in("again");

@@ -3,8 +3,10 @@
 //! Ranges are taken from a tag's row in `idgen.segment`, and installed in the tag's ring under the lock of the table of
 //! rings. The row can be another server's, the coordinator's: then a fleet of servers draws from one tag.
 
+pub mod chains;
 pub mod fleet;
 pub mod refillers;
+pub mod rests;
 mod ring;
 pub mod supply;
 mod table;

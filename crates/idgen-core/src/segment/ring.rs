@@ -234,15 +234,17 @@ impl Ring {
         self.request_at.store(request_at, Ordering::Relaxed);
     }
 
-    /// Ends the tenancy and discards the values that are left. For the exclusive holder of the table's lock.
-    pub(super) fn end(&self, handle: RingHandle) {
+    /// Ends the tenancy. Returns what was left of its largest range, which no draw takes any more. For the exclusive holder of
+    /// the table's lock.
+    pub(super) fn end(&self, handle: RingHandle) -> Option<ValueRun> {
         self.tenancy.store(handle.tenancy.wrapping_add(1), Ordering::Relaxed);
         let end = self.last_range().end.load(Ordering::Relaxed).max(self.position.load(Ordering::Relaxed));
         // Past every range, and moved even if every value is used. Release, for rule 2: a load that sees this position
         // sees the number above. Acquire, for rule 3, and so no plain store: draws that have succeeded have read their
         // range before the next tenancy overwrites it.
-        self.position.swap(end + 1, Ordering::AcqRel);
+        let position = self.position.swap(end + 1, Ordering::AcqRel);
         self.request_at.store(REQUESTED, Ordering::Relaxed);
+        self.rests(position, handle.stride).max_by_key(|rest| rest.count).map(|rest| rest.run(handle.stride))
     }
 
     /// Begins the next tenancy, with nothing to draw. For the exclusive holder of the table's lock, on a ring without a

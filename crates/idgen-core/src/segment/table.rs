@@ -2,7 +2,9 @@
 //!
 //! The table is protected by one lock. Drawing does not take it.
 
-use super::{Ring, RingHandle};
+use super::chains::Chains;
+use super::rests::{Rest, Rests};
+use super::{Ring, RingHandle, ValueRun};
 use crate::tenancy::Attachment;
 
 /// A tag in any database. The creation number is random: a tag that was dropped and created again is another one.
@@ -10,6 +12,13 @@ use crate::tenancy::Attachment;
 pub struct TagKey {
     pub database: u32,
     pub creation: i64,
+}
+
+impl TagKey {
+    pub fn hash(self) -> u64 {
+        // A database that was made from a template has the creation numbers of that.
+        (self.creation as u64 ^ u64::from(self.database)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+    }
 }
 
 /// The version of a row that was dropped: no row has a higher one.
@@ -23,9 +32,10 @@ pub struct RingTenant {
     /// by a refill.
     pub version: i64,
     pub handle: RingHandle,
-    /// When the tenancy began and when its last range was installed, by a clock that never steps.
-    pub began_us: i64,
+    /// When its last range was installed, by a clock that never steps.
     pub refilled_us: Option<i64>,
+    /// The position of the ring when a tag was looking for room last. The ring has not been used since if it is still there.
+    seen: u64,
 }
 
 /// For the holder of the table's lock: a shared reference under the shared lock, an exclusive one under the exclusive
@@ -34,43 +44,59 @@ pub struct RingTable<'a> {
     pub rings: &'a [Ring],
     /// One entry for each ring.
     pub tenants: &'a mut [Option<RingTenant>],
+    /// The tenants by the hash of their keys.
+    pub chains: Chains<'a>,
+    /// The ring that is looked at next for room.
+    pub hand: usize,
+    pub rests: Rests<'a>,
 }
 
 impl RingTable<'_> {
     pub fn find(&self, key: TagKey) -> Option<(usize, RingTenant)> {
-        let at = |(index, tenant): (usize, &Option<RingTenant>)| {
-            tenant.filter(|tenant| tenant.key == key).map(|tenant| (index, tenant))
-        };
-        self.tenants.iter().enumerate().find_map(at)
+        let tenant_at = |index: usize| self.tenants[index].filter(|tenant| tenant.key == key);
+        let index = self.chains.find(key.hash(), |index| tenant_at(index).is_some())?;
+        tenant_at(index).map(|tenant| (index, tenant))
     }
 
-    /// Finds the ring of a tag. A tag that has none gets a free ring, or that of a tag in `gone`, or the one that was
-    /// refilled longest ago. There always is one. If the row has changed since its ranges were taken, a new tenancy
-    /// begins. A caller with an older version of the row gets the ring of the newer one.
+    /// Finds the ring of a tag. A tag that has none gets a free ring, or that of a tag that was dropped or has not drawn for
+    /// a while, and goes on with what it had left. There always is one. If the row has changed since its ranges were taken,
+    /// a new tenancy begins. A caller with an older version of the row gets the ring of the newer one. `low_water` says
+    /// how many of the values that are left request a refill.
     pub fn attach(
         &mut self,
         key: TagKey,
         version: i64,
         stride: i64,
-        now_us: i64,
-        gone: &[TagKey],
+        low_water: impl Fn(u64) -> Option<u64>,
     ) -> Attachment<RingHandle> {
         let found = self.find(key);
         if let Some((index, tenant)) = found.filter(|(_, tenant)| tenant.version >= version) {
             return Attachment { index, handle: tenant.handle, is_new: false };
         }
-        let index = found.map_or_else(|| self.room(gone), |(index, _)| index);
+        let rest = self.rests.take(key).filter(|rest| rest.version == version);
+        let index = match found {
+            Some((index, _)) => index,
+            None => self.room(),
+        };
         self.evict(index);
-        let handle = self.rings[index].begin(stride);
-        self.tenants[index] = Some(RingTenant { key, version, handle, began_us: now_us, refilled_us: None });
+        let ring = &self.rings[index];
+        let handle = ring.begin(stride);
+        // As if it had been used: a call is about to draw.
+        let seen = ring.position().wrapping_sub(1);
+        self.tenants[index] = Some(RingTenant { key, version, handle, refilled_us: None, seen });
+        self.chains.insert(key.hash(), index);
+        if let Some(Rest { run: ValueRun { first, count, .. }, .. }) = rest {
+            ring.install(handle, first, count, low_water(count));
+        }
         Attachment { index, handle, is_new: true }
     }
 
-    /// The row of a tag has changed, or is [`DROPPED`]: empties its ring, if it has one. The tag keeps the ring, so
-    /// that no session or refill with an older version of the row brings old values back.
-    pub fn supersede(&mut self, key: TagKey, version: i64, stride: i64, now_us: i64) -> Option<Attachment<RingHandle>> {
+    /// The row of a tag has changed, or is [`DROPPED`]: empties its ring, if it has one, and discards what it had left. The tag
+    /// keeps the ring, so that no session or refill with an older version of the row brings old values back.
+    pub fn supersede(&mut self, key: TagKey, version: i64, stride: i64) -> Option<Attachment<RingHandle>> {
+        self.rests.take(key);
         self.find(key)?;
-        Some(self.attach(key, version, stride, now_us, &[]))
+        Some(self.attach(key, version, stride, |_| None))
     }
 
     /// True if this tenancy of a ring has not ended.
@@ -78,25 +104,49 @@ impl RingTable<'_> {
         self.tenants[index].is_some_and(|tenant| tenant.handle == handle)
     }
 
-    /// True if every ring has a tenant.
-    pub fn is_full(&self) -> bool {
-        self.tenants.iter().all(Option::is_some)
-    }
-
     /// Ends the tenancy of a ring, if it has a tenant, and discards the values that are left.
     pub fn evict(&mut self, index: usize) {
-        if let Some(tenant) = self.tenants[index].take() {
-            self.rings[index].end(tenant.handle);
-        }
+        self.end(index);
     }
 
-    /// The ring for a tag that has none.
-    fn room(&self, gone: &[TagKey]) -> usize {
-        let rank = |tenant: &Option<RingTenant>| {
-            tenant.map(|tenant| (!gone.contains(&tenant.key), tenant.refilled_us.unwrap_or(tenant.began_us)))
-        };
-        // A free ring ranks as `None`, before every tenant.
-        let best = self.tenants.iter().enumerate().min_by_key(|(_, tenant)| rank(tenant));
-        best.expect("a table has a ring").0
+    /// Ends all tenancies of a database.
+    pub fn forget(&mut self, database: u32) {
+        for index in 0..self.tenants.len() {
+            if self.tenants[index].is_some_and(|tenant| tenant.key.database == database) {
+                self.evict(index);
+            }
+        }
+        self.rests.forget(database);
+    }
+
+    /// A ring for a tag that has none. What its tenant has left is kept.
+    fn room(&mut self) -> usize {
+        // In the second round, only draws of this very moment have used a ring since it was seen.
+        let seen = (0..2 * self.tenants.len()).find_map(|_| {
+            let index = self.advance();
+            let Some(tenant) = &mut self.tenants[index] else { return Some(index) };
+            let position = self.rings[index].position();
+            let is_used = std::mem::replace(&mut tenant.seen, position) != position;
+            (!is_used || tenant.version == DROPPED).then_some(index)
+        });
+        let index = seen.unwrap_or_else(|| self.advance());
+        if let Some(rest) = self.end(index) {
+            self.rests.keep(rest);
+        }
+        index
+    }
+
+    fn advance(&mut self) -> usize {
+        let index = self.hand;
+        self.hand = (index + 1) % self.tenants.len();
+        index
+    }
+
+    /// Ends the tenancy of a ring. Returns what is left.
+    fn end(&mut self, index: usize) -> Option<Rest> {
+        let RingTenant { key, version, handle, .. } = self.tenants[index].take()?;
+        self.chains.remove(key.hash(), index);
+        let run = self.rings[index].end(handle)?;
+        Some(Rest { key, version, run })
     }
 }

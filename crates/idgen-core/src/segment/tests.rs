@@ -1,6 +1,8 @@
+use super::chains::{Chains, END};
+use super::rests::Rests;
 use super::tag::{Allocation, MAX_STEP, TagDefinition, next_step};
 use super::*;
-use crate::tenancy::Ended;
+use crate::tenancy::{Attachment, Ended};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -98,18 +100,39 @@ fn invalid_definition_is_rejected_by_field_and_range() {
     assert_eq!((before.field, before.value), ("start", i64::MIN));
 }
 
-struct Rings {
-    rings: Vec<Ring>,
-    tenants: Vec<Option<RingTenant>>,
+/// A table with this many rings, and places for rests.
+fn table(rings: usize, rests: usize) -> RingTable<'static> {
+    fn chains(places: usize) -> Chains<'static> {
+        Chains { heads: vec![END; Chains::heads_of(places)].leak(), nexts: vec![END; places].leak() }
+    }
+    RingTable {
+        rings: (0..rings).map(|_| Ring::new()).collect::<Vec<_>>().leak(),
+        tenants: vec![None; rings].leak(),
+        chains: chains(rings),
+        hand: 0,
+        rests: Rests { places: vec![None; rests].leak(), chains: chains(rests), count: 0, hand: 0 },
+    }
 }
 
-impl Rings {
-    fn new(size: usize) -> Self {
-        Self { rings: (0..size).map(|_| Ring::new()).collect(), tenants: vec![None; size] }
+impl RingTable<'_> {
+    fn attach_row(&mut self, key: TagKey, version: i64, stride: i64) -> Attachment<RingHandle> {
+        self.attach(key, version, stride, |_| None)
     }
 
-    fn table(&mut self) -> RingTable<'_> {
-        RingTable { rings: &self.rings, tenants: &mut self.tenants }
+    /// A ring of this tag, with so many values from 1 on.
+    fn filled(&mut self, key: TagKey, count: u64) -> Attachment<RingHandle> {
+        let attached = self.attach_row(key, 1, 1);
+        self.rings[attached.index].install(attached.handle, 1, count, None);
+        attached
+    }
+
+    /// The next value of a tag; `None` if its ring is dry.
+    fn draw(&mut self, key: TagKey) -> Option<i64> {
+        let Attachment { index, handle, .. } = self.attach_row(key, 1, 1);
+        match self.rings[index].draw(handle, 1) {
+            Ok(Draw::Drawn { run, .. }) => Some(run.first),
+            _ => None,
+        }
     }
 }
 
@@ -119,69 +142,118 @@ fn key(creation: i64) -> TagKey {
 
 #[test]
 fn attach_finds_the_ring_of_a_tag() {
-    let mut rings = Rings::new(2);
-    let first = rings.table().attach(key(1), 1, 1, 0, &[]);
+    let mut table = table(2, 2);
+    let first = table.attach_row(key(1), 1, 1);
     assert!(first.is_new);
-    let again = rings.table().attach(key(1), 1, 1, 0, &[]);
+    let again = table.attach_row(key(1), 1, 1);
     assert_eq!((again.index, again.handle, again.is_new), (first.index, first.handle, false));
-    assert!(rings.table().attach(TagKey { database: 6, creation: 1 }, 1, 1, 0, &[]).is_new);
-    assert!(rings.table().is_full());
+    let other = table.attach_row(TagKey { database: 6, creation: 1 }, 1, 1);
+    assert!(other.is_new && other.index != first.index);
 }
 
 #[test]
 fn changed_row_begins_a_tenancy_and_an_older_version_does_not() {
-    let mut rings = Rings::new(2);
-    let old = rings.table().attach(key(1), 1, 1, 0, &[]);
-    rings.rings[old.index].install(old.handle, 1, 10, None);
-    let new = rings.table().attach(key(1), 2, 3, 0, &[]);
+    let mut table = table(2, 2);
+    let old = table.filled(key(1), 10);
+    let new = table.attach_row(key(1), 2, 3);
     assert!(new.is_new && new.index == old.index);
-    assert_eq!(rings.rings[old.index].draw(old.handle, 1), Err(Ended));
-    assert_eq!(rings.rings[new.index].draw(new.handle, 1), Ok(Draw::Dry));
-    assert_eq!([old, new].map(|tenancy| rings.table().has_tenancy(new.index, tenancy.handle)), [false, true]);
-    let late = rings.table().attach(key(1), 1, 1, 0, &[]);
+    assert_eq!(table.rings[old.index].draw(old.handle, 1), Err(Ended));
+    assert_eq!(table.rings[new.index].draw(new.handle, 1), Ok(Draw::Dry));
+    assert_eq!([old, new].map(|tenancy| table.has_tenancy(new.index, tenancy.handle)), [false, true]);
+    let late = table.attach_row(key(1), 1, 1);
     assert_eq!((late.handle, late.is_new), (new.handle, false));
 }
 
 #[test]
 fn superseded_row_loses_its_values_and_no_older_version_restores_them() {
-    let mut rings = Rings::new(2);
-    assert_eq!(rings.table().supersede(key(1), 2, 1, 0), None, "a tag without a ring gets none");
-    assert!(rings.tenants.iter().all(Option::is_none));
+    let mut table = table(2, 2);
+    assert_eq!(table.supersede(key(1), 2, 1), None, "a tag without a ring gets none");
+    assert!(table.tenants.iter().all(Option::is_none));
     for version in [2, DROPPED] {
-        let old = rings.table().attach(key(version), 1, 1, 0, &[]);
-        rings.rings[old.index].install(old.handle, 1, 10, None);
-        let new = rings.table().supersede(key(version), version, 3, 0).expect("the tag has a ring");
+        let old = table.filled(key(version), 10);
+        let new = table.supersede(key(version), version, 3).expect("the tag has a ring");
         assert!(new.is_new && new.index == old.index);
-        assert_eq!(rings.rings[old.index].draw(old.handle, 1), Err(Ended));
+        assert_eq!(table.rings[old.index].draw(old.handle, 1), Err(Ended));
         // A session or the refill worker that has read the old row.
-        let late = rings.table().attach(key(version), 1, 1, 0, &[]);
+        let late = table.attach_row(key(version), 1, 1);
         assert_eq!((late.handle, late.is_new), (new.handle, false));
-        assert_eq!(rings.rings[late.index].draw(late.handle, 1), Ok(Draw::Dry));
-        let again = rings.table().supersede(key(version), version, 3, 0).expect("the tag has a ring");
+        assert_eq!(table.rings[late.index].draw(late.handle, 1), Ok(Draw::Dry));
+        let again = table.supersede(key(version), version, 3).expect("the tag has a ring");
         assert!(!again.is_new, "the ring has the new version already");
     }
 }
 
 #[test]
-fn full_table_evicts_a_tag_that_is_gone_or_else_the_one_refilled_longest_ago() {
-    let mut rings = Rings::new(3);
-    let attached: Vec<_> = (1..=3).map(|n| rings.table().attach(key(n), 1, 1, 100 - n, &[])).collect();
-    rings.rings[attached[2].index].install(attached[2].handle, 1, 10, None);
-    let fourth = rings.table().attach(key(4), 1, 1, 200, &[key(1)]);
-    assert_eq!(fourth.index, attached[0].index);
-    let fifth = rings.table().attach(key(5), 1, 1, 200, &[]);
-    assert_eq!(fifth.index, attached[2].index);
-    assert_eq!(rings.rings[fifth.index].draw(attached[2].handle, 1), Err(Ended));
-    assert_eq!(rings.rings[fifth.index].draw(fifth.handle, 1), Ok(Draw::Dry));
+fn tag_without_a_ring_keeps_what_it_had_left_for_the_same_row() {
+    let mut table = table(1, 2);
+    table.filled(key(1), 10);
+    assert_eq!([table.draw(key(1)), table.draw(key(1))], [Some(1), Some(2)]);
+    table.filled(key(2), 10);
+    assert_eq!([table.draw(key(1)), table.draw(key(2)), table.draw(key(1))], [Some(3), Some(1), Some(4)]);
+    // The row has changed while another tag had the ring: found by a session, or announced by the commit.
+    table.draw(key(2));
+    let changed = table.attach_row(key(1), 2, 1);
+    assert_eq!(table.rings[0].draw(changed.handle, 1), Ok(Draw::Dry));
+    assert_eq!(table.supersede(key(2), 2, 1), None);
+    assert_eq!(table.draw(key(2)), None, "no session that has read the old row gets its values");
+    // The database was dropped.
+    table.filled(key(3), 10);
+    table.draw(TagKey { database: 6, creation: 4 });
+    table.forget(5);
+    assert_eq!(table.draw(key(3)), None);
 }
 
 #[test]
-fn evicted_tag_returns_with_an_empty_ring() {
-    let mut rings = Rings::new(1);
-    let first = rings.table().attach(key(1), 1, 1, 0, &[]);
-    rings.rings[0].install(first.handle, 1, 10, None);
-    rings.table().evict(0);
-    let again = rings.table().attach(key(1), 1, 1, 0, &[]);
-    assert!(again.is_new);
-    assert_eq!(rings.rings[0].draw(again.handle, 1), Ok(Draw::Dry));
+fn full_table_evicts_a_tag_that_has_not_drawn_since_the_last_look_or_was_dropped() {
+    let mut table = table(3, 9);
+    let [_, second, third] = [1, 2, 3].map(|n| table.filled(key(n), 10).index);
+    // All have just begun: a full round.
+    table.filled(key(4), 10);
+    table.draw(key(2));
+    assert_eq!(table.filled(key(5), 10).index, third, "the second has drawn");
+    assert_eq!([table.draw(key(4)), table.draw(key(5))], [Some(1), Some(1)]);
+    table.supersede(key(2), DROPPED, 1);
+    table.draw(key(4));
+    assert_eq!(table.attach_row(key(6), 1, 1).index, second);
+}
+
+#[test]
+fn evict_discards_what_is_left() {
+    let mut table = table(1, 2);
+    table.filled(key(1), 10);
+    table.evict(0);
+    assert_eq!(table.draw(key(1)), None);
+}
+
+proptest! {
+    /// G1 and G3: each tag's values come in order, and with a place for each tag none is lost.
+    #[test]
+    fn many_tags_on_few_rings_lose_no_value(
+        rings in 1..5usize, draws in prop::collection::vec((0..12i64, prop::bool::weighted(0.02)), 1..300),
+        rests in prop::sample::select(vec![12usize, 3]),
+    ) {
+        let mut table = table(rings, rests);
+        let mut last = std::collections::HashMap::new();
+        for (tag, is_forgotten) in draws {
+            if is_forgotten {
+                table.forget(6);
+            }
+            let Attachment { index, handle, .. } = table.attach_row(key(tag), 1, 1);
+            let drawn = match table.rings[index].draw(handle, 1).unwrap() {
+                Draw::Drawn { run, .. } => run.first,
+                Draw::Dry => {
+                    // A refill: above all that the tag has had.
+                    let had = last.get(&tag).map_or(0, |(_, had)| *had);
+                    prop_assert!(rests < 12 || had % 7 == 0 && last.get(&tag).is_none_or(|(drawn, _)| *drawn == had));
+                    table.rings[index].install(handle, had + 1, 7, None);
+                    last.entry(tag).or_insert((0, 0)).1 = had + 7;
+                    table.draw(key(tag)).unwrap()
+                }
+            };
+            let (before, had) = last.get_mut(&tag).unwrap();
+            prop_assert!(drawn > *before && drawn <= *had);
+            prop_assert!(rests < 12 || drawn == *before + 1);
+            *before = drawn;
+        }
+    }
 }
