@@ -12,10 +12,25 @@ fn client(proxy: &Proxy) -> Client {
     Client::connect(&proxy.conninfo(), NoTls).unwrap()
 }
 
-fn wait_for_state(cluster: &Cluster, pid: i32, state: &str) {
-    let mut direct = cluster.client();
+fn wait_for_state(cluster: &Cluster, direct: &mut Client, pid: i32, state: &str) {
     let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {state}");
-    cluster.wait_for(PATIENCE, state, || value(&mut direct, &sql));
+    cluster.wait_for(PATIENCE, state, || value(direct, &sql));
+}
+
+/// A proxy that does not forward while this lives: a failed test ends.
+struct Stopped<'a>(&'a Proxy);
+
+impl<'a> Stopped<'a> {
+    fn new(proxy: &'a Proxy) -> Self {
+        proxy.stop_forwarding();
+        Self(proxy)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.resume_forwarding();
+    }
 }
 
 #[test]
@@ -49,21 +64,21 @@ fn stopped_proxy_holds_all_traffic_until_it_resumes() {
     let (asking, answered) = (backend_pid(&mut asker), backend_pid(&mut waiter));
     thread::scope(|scope| {
         let waiter = scope.spawn(move || execute(&mut waiter, "SELECT pg_advisory_lock(1)"));
-        wait_for_state(&cluster, answered, "wait_event_type = 'Lock'");
-        proxy.stop_forwarding();
+        wait_for_state(&cluster, &mut direct, answered, "wait_event_type = 'Lock'");
+        let stopped = Stopped::new(&proxy);
         execute(&mut direct, "SELECT pg_advisory_unlock(1)");
-        wait_for_state(&cluster, answered, "state = 'idle'");
+        wait_for_state(&cluster, &mut direct, answered, "state = 'idle'");
         let asker = scope.spawn(move || execute(&mut asker, "INSERT INTO t VALUES (1)"));
         let newcomer = scope.spawn(|| backend_pid(&mut client(&proxy)));
         // Starting a server takes far longer than any of these would without the proxy.
         drop(builder().start());
         assert!(!waiter.is_finished() && !asker.is_finished() && !newcomer.is_finished());
-        wait_for_state(&cluster, asking, "state = 'idle'");
+        wait_for_state(&cluster, &mut direct, asking, "state = 'idle'");
         assert_eq!(value::<i64>(&mut direct, "SELECT count(*) FROM t"), 0);
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         assert_eq!(value::<i64>(&mut direct, sessions), 3);
 
-        proxy.resume_forwarding();
+        drop(stopped);
         waiter.join().unwrap();
         asker.join().unwrap();
         newcomer.join().unwrap();
