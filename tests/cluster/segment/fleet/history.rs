@@ -46,7 +46,7 @@ impl Restored {
         assert!(own.contains("segment_resume"), "{own}");
         self.lead(1);
         // The second one reports although nobody draws from it.
-        self.seen.extend(draw(&self.servers[0], 3000));
+        self.seen.extend(draw_patiently(&self.servers[0], 3000));
         self.seen.extend(draw(&self.servers[1], 3000));
         self.seen.extend(draw(&self.coordinator, 3000));
         assert_distinct(self.seen);
