@@ -24,17 +24,21 @@ pub fn prefetch(index: usize) {
     if !state.is_attached.load(Relaxed) {
         state.demand.fetch_max(1, Relaxed);
     }
-    let _ = summon(index);
+    let _ = summon_for(duty_of(index));
 }
 
 /// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand, and again while there
 /// is none: after a failure, the next start has to wait.
 pub fn summon(index: usize) -> Result<(), Report> {
-    let is_attached = ring_state(index).is_attached.load(Relaxed);
-    summon_by(Duty { database: session::database(), is_attached }, Refillers::call)
+    summon_by(duty_of(index), Refillers::call)
 }
 
-/// Wakes the worker of a duty, or starts one.
+fn duty_of(index: usize) -> Duty {
+    let is_attached = ring_state(index).is_attached.load(Relaxed);
+    Duty { database: session::database(), is_attached }
+}
+
+/// Wakes the worker of a duty, or starts one, also after a failure. For callers that do not ask again.
 pub fn summon_for(duty: Duty) -> Result<(), Report> {
     summon_by(duty, Refillers::call_once)
 }

@@ -52,7 +52,8 @@ fn draw_until_death(cluster: &Cluster, seed: u64, created: &[String], drawn: &At
                 created.extend(is_new.then_some(tag));
             }
             Err(error) => {
-                assert!(client.is_closed() || error.is_closed(), "{sql}: {error:?}");
+                let is_death = error.as_db_error().is_none_or(|error| error.severity() == "FATAL");
+                assert!(is_death, "{sql}: {error:?}");
                 return (seen, created);
             }
         }
