@@ -92,11 +92,13 @@ pub fn for_grant(ttl_us: i64) -> HistoryBounds {
     }
     // One transaction at a time changes the row. The next one reads the new row after it gets the lock.
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
+    // The statement that grants may have defined the pool too.
+    let first = FIRST.lock().take();
     let history = match read() {
         Some(history) if is_current(&history) => return HistoryBounds::from(&history),
         Some(history) if is_own(&history, &identity) => History { identity, ..history },
         Some(history) => interrupted(&history, identity),
-        None => begun(identity),
+        None => first.unwrap_or_else(|| begun(identity)),
     };
     // The row of a definition does not have the longest rectangle of a dropped database or extension.
     let history = with_longest(history, longest_us.max(longest_of_label()));
