@@ -48,7 +48,7 @@ fn copied_database_continues_after_the_values_of_its_origin_smoke() {
 fn origin_and_copy_repeat_values_unless_they_have_strides() {
     let cluster = builder().start_with_extension();
     let mut shop = in_new_database(&cluster, "shop");
-    create(&mut shop, "t", ", step => 20");
+    create(&mut shop, "t", ", step => 20, max_step => 20");
     let before = draw(&mut shop, 30);
     drop(shop);
     let [mut careless, mut careful] = STRATEGIES.map(|strategy| copy(&cluster, strategy));
