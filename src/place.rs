@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PATH: &str = "idgen_place";
 const CONTROL_FILE: &str = "global/pg_control";
-/// The number of the life that began with the loss of WAL. The operator removes the file.
+/// Written with the loss of WAL. The operator removes the file, and so the copies that a standby or a backup has.
 const WAL_LOST: &str = "idgen_wal_lost";
 
 /// Set by the postmaster, inherited by every process that it forks.
@@ -64,7 +64,7 @@ fn next_life(recorded: Option<&Life>) -> (Life, Wal) {
         system: recovery::system_identifier(),
         is_shut_down: recovery::is_shut_down(),
         checkpoint: recovery::checkpoint_position(),
-        segment_size: recovery::segment_size(),
+        is_first: recovery::is_checkpoint_first(),
         boot,
     };
     let wal = recorded.map_or_else(|| Life::default().wal_at(&start), |life| life.wal_at(&start));
@@ -115,10 +115,10 @@ pub fn number() -> &'static str {
     NUMBER.get_or_init(|| fs::read_to_string(PATH).map(|text| Life::parse(&text).number).unwrap_or_default())
 }
 
-/// True if this life began with a loss of WAL, until the operator has removed the file that says so.
+/// True after a loss of WAL, until the operator has removed the file that says so.
 pub fn is_wal_lost() -> bool {
     static WAS_LOST: OnceLock<bool> = OnceLock::new();
-    let is_lost = || fs::read_to_string(WAL_LOST).is_ok_and(|number| number == self::number());
+    let is_lost = || fs::exists(WAL_LOST).unwrap_or(true);
     *WAS_LOST.get_or_init(is_lost) && is_lost()
 }
 

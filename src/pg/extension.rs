@@ -14,6 +14,9 @@ pub const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_
 /// How the functions begin that CREATE EXTENSION puts into a schema of the user's choice.
 const FUNCTIONS: [&str; 8] = ["snowflake_", "uuidv7_", "segment_", "public_id", "id_", "lock_", "lease_", "worker_"];
 
+/// More schemas than a search path has. A HINT names a later one, which is right as well.
+const LONGEST_PATH: usize = 64;
+
 /// A text with calls of these functions that can be typed: with their schema, unless the search path has it.
 pub fn with_schema(text: String) -> String {
     match hidden_schema() {
@@ -41,7 +44,10 @@ fn hidden_schema() -> Option<String> {
             tuple.map(|tuple| (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>()).extnamespace);
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(table, pg_sys::AccessShareLock as i32);
-        let is_hidden = |schema: &_| !pg_sys::list_member_oid(pg_sys::fetch_search_path(true), *schema);
+        // Unlike the list of the path, this creates no temporary schema.
+        let mut path = [pg_sys::InvalidOid; LONGEST_PATH];
+        let schemas = pg_sys::fetch_search_path_array(path.as_mut_ptr(), LONGEST_PATH as i32);
+        let is_hidden = |schema: &_| !path.iter().take(schemas as usize).any(|other| other == schema);
         let name = schema.filter(is_hidden).map(|schema| pg_sys::get_namespace_name(schema));
         name.filter(|name| !name.is_null()).map(|name| datum::name(CStr::from_ptr(pg_sys::quote_identifier(name))))
     }

@@ -3,7 +3,8 @@
 use super::spi::{Query, value};
 use super::system_clock;
 use pgrx::prelude::*;
-use std::fs::read_to_string;
+use std::fs::{File, read_to_string};
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 pub fn is_in_progress() -> bool {
@@ -36,9 +37,18 @@ pub fn checkpoint_position() -> u64 {
     control_file(|control| control.checkPoint)
 }
 
-/// Bytes of a WAL segment.
-pub fn segment_size() -> u64 {
-    control_file(|control| control.xlog_seg_size.into())
+/// True if the last checkpoint names no record before it: only `initdb` and `pg_resetwal` write one like that.
+pub fn is_checkpoint_first() -> bool {
+    let (position, size, timeline) = control_file(|control| {
+        (control.checkPoint, u64::from(control.xlog_seg_size), control.checkPointCopy.ThisTimeLineID)
+    });
+    // As PostgreSQL names its files: by 4 GB, and by the segment in these.
+    let (segment, in_4_gb) = (position / size, (1 << 32) / size);
+    let path = format!("pg_wal/{timeline:08X}{:08X}{:08X}", segment / in_4_gb, segment % in_4_gb);
+    // In the record, the position of the one before follows the length and the transaction: 4 bytes each.
+    let mut before = [0; 8];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut before, position % size + 8));
+    read.is_ok() && before == [0; 8]
 }
 
 /// True if the server syncs its files.

@@ -5,9 +5,6 @@
 
 use std::fmt;
 
-/// Where the first record of a WAL segment begins: after the long header of its first page. `pg_resetwal` begins there.
-const FIRST_RECORD: u64 = 40;
-
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Life {
@@ -31,7 +28,8 @@ pub struct Start<'a> {
     /// The control file is that of a clean stop.
     pub is_shut_down: bool,
     pub checkpoint: u64,
-    pub segment_size: u64,
+    /// No record comes before the checkpoint: `pg_resetwal` has written it.
+    pub is_first: bool,
     pub boot: &'a str,
 }
 
@@ -73,10 +71,7 @@ impl Life {
     }
 
     fn is_lost(&self, recorded: u64, start: &Start) -> bool {
-        // A clean stop records its checkpoint. A crash of the machine may have prevented that, but its checkpoint hardly
-        // ever is the first record of a segment.
-        let is_first = start.checkpoint % start.segment_size == FIRST_RECORD;
-        let is_reset = start.is_shut_down && is_first && start.checkpoint != recorded;
+        let is_reset = start.is_first && start.checkpoint != recorded;
         let is_older = start.checkpoint < recorded;
         let is_unsynced = self.unsynced_boot.as_ref().is_some_and(|boot| boot != start.boot);
         is_reset || is_older || (is_unsynced && !start.is_shut_down)
@@ -96,9 +91,9 @@ impl fmt::Display for Life {
 mod tests {
     use super::*;
 
-    const SEGMENT: u64 = 16 << 20;
-    const RECORDED: u64 = 3 * SEGMENT + 4000;
-    const FIRST: u64 = 4 * SEGMENT + FIRST_RECORD;
+    const RECORDED: u64 = 4000;
+    /// Where `pg_resetwal` begins.
+    const FIRST: u64 = (16 << 20) + 40;
 
     fn life(checkpoint: u64) -> Life {
         let number = "0000000000000001r".to_owned();
@@ -106,8 +101,8 @@ mod tests {
     }
 
     fn start(is_shut_down: bool, checkpoint: u64) -> Start<'static> {
-        let (system, segment_size) = (7, SEGMENT);
-        Start { follows_other_wal: false, system, is_shut_down, checkpoint, segment_size, boot: "this" }
+        let is_first = is_shut_down && checkpoint == FIRST;
+        Start { follows_other_wal: false, system: 7, is_shut_down, checkpoint, is_first, boot: "this" }
     }
 
     fn wal(life: &Life, is_shut_down: bool, checkpoint: u64) -> Wal {
@@ -132,7 +127,7 @@ mod tests {
             (false, RECORDED, RECORDED, "a crash before the next checkpoint"),
             (false, RECORDED, RECORDED + 8, "a crash after it"),
             (false, RECORDED, FIRST, "a crash after a switch and a checkpoint"),
-            (true, RECORDED, RECORDED + 8, "a clean stop that could not be recorded"),
+            (true, RECORDED, RECORDED + 8, "a clean stop that was not recorded, as without preload"),
             (true, FIRST, FIRST, "the next start after a reset"),
         ] {
             assert_eq!(wal(&life(recorded), is_shut_down, checkpoint), Wal::Continued, "{why}");

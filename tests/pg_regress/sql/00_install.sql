@@ -58,6 +58,11 @@ SELECT count(*) FROM idgen.stat_snowflake;
 SELECT ids.segment_next('orders lease_alter(');
 SET search_path = ids;
 SELECT segment_next('orders');
+-- and it creates no temporary schema
+\c -
+SET search_path = pg_temp, ids;
+SELECT segment_next('orders');
+SELECT pg_my_temp_schema();
 RESET search_path;
 DROP EXTENSION idgen;
 DROP SCHEMA ids;
