@@ -230,7 +230,6 @@ impl<'a> Values<'a> {
             "name" => "'x'".to_owned(),
             "tid" => pick(self.rng, &["'(0,1)'", "'(4294967295,65535)'"]).to_owned(),
             "integer[]" => "'{}'".to_owned(),
-            "double precision" => pick(self.rng, &["0.5", "'NaN'", "'-Infinity'"]).to_owned(),
             _ => panic!("no values for the type {type_name} of {argument}: add some"),
         }
     }
