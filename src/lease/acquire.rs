@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
 /// is the ttl of the definition. Shared terms exclude others, but not each other. Raises 22023 for a shared term of a
-/// lease with several slots, and for a token of the other mode, 55000 for a token without a term, 42501 for the token of another role, 0A000 if a
-/// term cannot be bound later, and 40001 if the transaction's snapshot is too old.
+/// lease with several slots, and for a token of the other mode, 55000 for a token without a term and after a loss of WAL,
+/// 42501 for the token of another role, 0A000 if a term cannot be bound later, and 40001 if the transaction's snapshot is
+/// too old.
 #[pg_extern(sql = "CREATE FUNCTION lease_acquire(name text, ttl interval DEFAULT NULL, owner text DEFAULT NULL, \
            data jsonb DEFAULT NULL, token bigint DEFAULT NULL, bind_session boolean DEFAULT false, \
            shared boolean DEFAULT false, \

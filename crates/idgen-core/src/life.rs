@@ -40,7 +40,7 @@ pub enum Wal {
     Continued,
     /// Another server's or a backup's. Or the server has become another one, as `pg_createsubscriber` makes it.
     Replaced,
-    /// This server had written more.
+    /// The server had written more than the data directory has.
     Lost,
 }
 

@@ -26,7 +26,7 @@ pub struct Memory {
 pub enum LastWorkerId {
     /// No lease since the worker id was set by hand.
     Unknown,
-    /// This place issued ids under it when the pool was configured. It has leased none since.
+    /// Ids were issued under it here when the pool was configured, and no worker id was leased since.
     ByHand(u32),
     Leased(RememberedLease),
 }
