@@ -149,11 +149,13 @@ impl Cluster {
         signal
     }
 
-    /// Promotes this standby and waits until it is a primary.
+    /// Promotes this standby and waits until it is a primary. `pg_ctl` waits without a session: the snapshot of one that
+    /// waits conflicts with the WAL that is still to be replayed, and a clock that steps makes the conflict an error at
+    /// once.
     pub fn promote(&self) {
-        let wait_seconds = i32::try_from(PATIENCE.as_secs()).expect("a minute fits");
-        let row = self.client().query_one("SELECT pg_promote(true, $1)", &[&wait_seconds]).expect("a standby");
-        assert!(row.get::<_, bool>(0), "not promoted in {PATIENCE:?}\n{}", self.log_tail());
+        let data = self.data_dir();
+        let patience = PATIENCE.as_secs().to_string();
+        run(self.program("pg_ctl").args(["promote", "--wait", "--timeout", &patience, "--pgdata"]).arg(&data));
     }
 
     /// Waits until this standby has replayed the WAL that the primary has written so far. After a step of the clock back,
