@@ -134,7 +134,7 @@ fn guide_on_transactions_shows_the_functions_of_its_example() {
     let file = text_of("examples/sql/tcc.sql");
     let blocks = document("docs/guides/transactions.md").blocks;
     let shown: Vec<_> = blocks.iter().filter(|b| b.info == "sql" && b.text.starts_with("CREATE ")).collect();
-    assert_eq!(shown.len(), 4, "the tables and three functions");
+    assert_eq!(shown.len(), 6, "the tables and five functions");
     for block in shown {
         assert!(is_part(&block.text, &file), "not in tcc.sql: {}", block.text);
     }

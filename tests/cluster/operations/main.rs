@@ -7,7 +7,6 @@ mod create_subscriber;
 mod dump_options;
 mod durable;
 mod encodings;
-mod examples;
 mod extension_drops;
 mod incremental_backup;
 mod lease_dump;

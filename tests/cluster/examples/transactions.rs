@@ -6,14 +6,19 @@ use idgen_testkit::Cluster;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_for_event};
 use postgres::Client;
 
-use super::{read, server, shuffled};
+use crate::{read, server, shuffled};
 
 fn with_participant() -> (Cluster, Client) {
     let cluster = server();
+    let client = participant(&cluster);
+    (cluster, client)
+}
+
+fn participant(cluster: &Cluster) -> Client {
     let mut client = cluster.client();
     execute(&mut client, &read("sql/tcc.sql"));
     execute(&mut client, "INSERT INTO account VALUES (7, 1000000)");
-    (cluster, client)
+    client
 }
 
 fn balance(client: &mut Client) -> i64 {
@@ -71,10 +76,70 @@ fn tcc_refuses_wrong_order_and_old_transactions() {
         assert_eq!(balance(&mut client), 999_900, "{call}");
     }
     expect_error(&mut client, &format!("SELECT tcc_cancel({id}, 'pay')"), "55000");
-    let old: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '31 days', 1023, 0, 'snowflake')");
-    expect_error(&mut client, &format!("SELECT tcc_try({old}, 'pay', 7, 1)"), "55000");
-    execute(&mut client, &format!("SELECT tcc_cancel({old}, 'pay')"));
     assert_eq!(balance(&mut client), 999_900);
+    // Wrong amounts, and another one the second time.
+    let id = id + 1;
+    for (arguments, code) in [("7, -1", "23514"), ("7, 'NaN'", "23514"), ("NULL, 1", "23514"), ("7, NULL", "23514")] {
+        expect_error(&mut client, &format!("SELECT tcc_try({id}, 'pay', {arguments})"), code);
+    }
+    execute(&mut client, &format!("SELECT tcc_try({id}, 'pay', 7, 1)"));
+    expect_error(&mut client, &format!("SELECT tcc_try({id}, 'pay', 7, 2)"), "22023");
+    assert_eq!(balance(&mut client), 999_899);
+    let repeatable_read = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+    for call in ["tcc_try({id}, 'fee', 7, 1)", "tcc_cancel({id}, 'fee')"] {
+        let call = format!("SELECT {}", call.replace("{id}", &id.to_string()));
+        expect_error(&mut client, &format!("{repeatable_read}; {call}; COMMIT"), "25001");
+        execute(&mut client, "ROLLBACK");
+    }
+}
+
+/// A step that was cancelled and one that is still tried, and then a clock that was a month ahead for a while.
+#[test]
+fn tcc_refuses_forgotten_transactions_whatever_the_clock_says() {
+    let cluster = Cluster::builder().conf("fsync", "off").fake_clock().start_with_extension();
+    let mut client = participant(&cluster);
+    let made =
+        "SELECT snowflake_make(now() - interval '20 days', 1023, n, 'snowflake') FROM generate_series(1, 3) AS n";
+    let [cancelled, tried, unknown] = ids(&mut client, made)[..] else { panic!("three ids") };
+    execute(&mut client, &format!("SELECT tcc_cancel({cancelled}, 'pay'), tcc_try({tried}, 'pay', 7, 100)"));
+    let steps = "SELECT transaction_id FROM tcc_step ORDER BY 1";
+    execute(&mut client, "SELECT tcc_forget('30 days')");
+    assert_eq!(ids(&mut client, steps), [cancelled, tried]);
+    cluster.clock().set_offset_ms(31 * 86_400_000);
+    execute(&mut client, "SELECT tcc_forget('30 days')");
+    assert_eq!(ids(&mut client, steps), [tried]);
+    for offset_ms in [31 * 86_400_000, 0] {
+        cluster.clock().set_offset_ms(offset_ms);
+        for id in [cancelled, unknown] {
+            for call in ["tcc_try({id}, 'pay', 7, 100)", "tcc_confirm({id}, 'pay')", "tcc_cancel({id}, 'pay')"] {
+                let error =
+                    expect_error(&mut client, &format!("SELECT {}", call.replace("{id}", &id.to_string())), "55000");
+                assert_eq!(error.message(), format!("transaction {id} is too old"));
+            }
+        }
+    }
+    // The bound does not fall, and what is tried can still be ended.
+    execute(&mut client, "SELECT tcc_forget('30 days')");
+    expect_error(&mut client, &format!("SELECT tcc_try({cancelled}, 'pay', 7, 100)"), "55000");
+    execute(&mut client, &format!("SELECT tcc_cancel({tried}, 'pay')"));
+    assert_eq!(balance(&mut client), 1_000_000);
+}
+
+/// A deletion that commits while a try waits for it.
+#[test]
+fn tcc_refuses_a_try_that_waits_for_the_deletion() {
+    let (cluster, mut client) = with_participant();
+    let id: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '20 days', 1023, 0, 'snowflake')");
+    execute(&mut client, &format!("SELECT tcc_cancel({id}, 'pay'); BEGIN; SELECT tcc_forget('10 days')"));
+    let mut late = cluster.client();
+    let pid = backend_pid(&mut late);
+    thread::scope(|scope| {
+        let call = scope.spawn(|| expect_error(&mut late, &format!("SELECT tcc_try({id}, 'pay', 7, 100)"), "55000"));
+        wait_for_event(&cluster, pid, "transactionid");
+        execute(&mut client, "COMMIT");
+        call.join().expect("the late try fails");
+    });
+    assert_eq!(balance(&mut client), 1_000_000);
 }
 
 /// Transactions of the random test. Those divisible by three are confirmed, the others cancelled.

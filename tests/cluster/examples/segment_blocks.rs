@@ -4,7 +4,7 @@ use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{PATIENCE, ids, value};
 use idgen_testkit::{Cluster, Example, Stop, run};
 
-use super::{create_tables, finish, server, start};
+use crate::{create_tables, finish, server, start};
 
 fn with_segment() -> Cluster {
     let cluster = server();

@@ -1,4 +1,4 @@
-//! The programs of the guides on consumers and on transactions.
+//! The programs of `examples/`, under what people and machines do to them.
 
 mod consumers;
 mod segment_blocks;
@@ -34,8 +34,9 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Creates the tables of a program's header.
+/// Creates the tables of a program's header, and the role that it names.
 fn create_tables(client: &mut Client, program: &str) {
+    execute(client, "CREATE ROLE app LOGIN");
     let text = read(&format!("python/{program}"));
     let header = text.split("\"\"\"").nth(1).expect("a header");
     let indented = header.lines().filter(|line| line.starts_with("    ") && !line.contains("python3"));

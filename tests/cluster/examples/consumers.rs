@@ -8,8 +8,9 @@ use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Example};
 use postgres::Client;
 
-use super::{create_tables, finish, server, shuffled, start};
+use crate::{create_tables, finish, server, shuffled, start};
 
+const DAY_MS: i64 = 86_400_000;
 const COPIED: &str = "SELECT id FROM event_copy WHERE consumer = 'mailer' ORDER BY id";
 const WRITTEN: &str = "SELECT id FROM event ORDER BY id";
 
@@ -119,9 +120,13 @@ fn messages(message_ids: &[i64], times: u64, seed: u64) -> Vec<String> {
     let count = u64::try_from(message_ids.len()).expect("a small number");
     let lines = shuffled(count * times, seed).into_iter().map(|number| {
         let id = message_ids[usize::try_from(number % count).expect("an index")];
-        format!("{{\"id\": \"{id}\", \"account\": 7, \"amount\": 5}}")
+        message_line(id, 7)
     });
     lines.collect()
+}
+
+fn message_line(id: i64, account: i64) -> String {
+    format!("{{\"id\": \"{id}\", \"account\": {account}, \"amount\": 5}}")
 }
 
 /// A server with the tables of the idempotent consumer, and the account of the messages.
@@ -211,6 +216,40 @@ fn idempotent_consumer_refuses_what_it_may_have_forgotten() {
         assert_eq!(outcomes[&*id.to_string()], outcome, "{id}");
     }
     let kept = ids(&mut client, "SELECT message_id FROM message_handled WHERE consumer = 'billing' ORDER BY 1 DESC");
-    assert_eq!(kept, message_ids[..2]);
+    assert_eq!(kept, message_ids[..1]);
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM message_handled WHERE consumer = 'other'"), 4);
+}
+
+#[test]
+fn idempotent_consumer_handles_no_message_twice_over_a_step_of_the_clock() {
+    let cluster = Cluster::builder().conf("fsync", "off").fake_clock().start_with_extension();
+    let mut client = cluster.client();
+    create_tables(&mut client, "idempotent_consumer.py");
+    execute(&mut client, "INSERT INTO account VALUES (7, 0)");
+    let id: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '20 days', 1023, 0, 'snowflake')");
+    let deliver = || finish(start_handling(&cluster, &messages(&[id], 1, 0)), &cluster);
+    assert_eq!(deliver(), [format!("handled {id}")]);
+    cluster.clock().set_offset_ms(31 * DAY_MS);
+    // Forgets, and so may any consumer.
+    assert_eq!(finish(start_handling(&cluster, &[]), &cluster), [""; 0]);
+    for offset_ms in [31 * DAY_MS, 0] {
+        cluster.clock().set_offset_ms(offset_ms);
+        assert_eq!(deliver(), [format!("too old {id}")]);
+    }
+    assert_eq!(balance(&mut client), 5);
+}
+
+#[test]
+fn idempotent_consumer_reports_a_message_that_it_could_not_handle() {
+    let (cluster, mut client) = server_with_account();
+    let message_ids = ids(&mut client, "SELECT snowflake_next_many(2)");
+    let unknown = message_line(message_ids[0], 8);
+    let known = message_line(message_ids[1], 7);
+    let lines = finish(start_handling(&cluster, &[unknown, known]), &cluster);
+    assert_eq!(lines, [format!("failed {}", message_ids[0]), format!("handled {}", message_ids[1])]);
+    assert_eq!(ids(&mut client, "SELECT message_id FROM message_handled"), message_ids[1..]);
+    // The queue delivers it again.
+    execute(&mut client, "INSERT INTO account VALUES (8, 0)");
+    let again = finish(start_handling(&cluster, &[message_line(message_ids[0], 8)]), &cluster);
+    assert_eq!(again, [format!("handled {}", message_ids[0])]);
 }
