@@ -35,13 +35,6 @@ KEEP = "30 days"    # Longer than the queue delivers again.
 PATIENCE = 30.0     # Seconds for a message, with the wait for another delivery of it.
 
 
-def connect(conninfo):
-    db = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=10)
-    # Each statement must see what other transactions have committed.
-    db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    return db
-
-
 @contextlib.contextmanager
 def deadline(db, seconds):
     """Cuts the connection when the time is over. Nothing else ends the wait for a server process that is frozen."""
@@ -56,6 +49,16 @@ def deadline(db, seconds):
         timer.cancel()
         timer.join()
         end.close()
+
+
+def connect(conninfo):
+    db = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, connect_timeout=10)
+    # Each statement must see what other transactions have committed.
+    db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    # A consumer that is paused while it handles a message must not keep the others from its rows.
+    with deadline(db, PATIENCE):
+        db.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE}s'")
+    return db
 
 
 def handle(db, message):

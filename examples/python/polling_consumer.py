@@ -94,6 +94,8 @@ def run(conninfo, consumer):
         db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         db.add_notify_handler(lambda notify: None)    # Without one, psycopg 3.2 keeps all notifications.
         with deadline(db, PATIENCE), db.transaction():
+            # A consumer that is paused in its turn must not keep the others from theirs.
+            db.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE}s'")
             db.execute("INSERT INTO event_position (consumer) VALUES (%s) ON CONFLICT DO NOTHING", [consumer])
             db.execute("LISTEN event")
         notified = select.poll()

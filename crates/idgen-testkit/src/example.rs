@@ -76,6 +76,13 @@ impl Example {
         writeln!(self.process.stdin.as_mut().expect("the input is open"), "{line}").expect("the program reads");
     }
 
+    /// Writes a line to its standard input, if it still reads.
+    pub fn send_if_running(&mut self, line: &str) {
+        if !self.has_exited() {
+            let _ = self.process.stdin.as_mut().map(|input| writeln!(input, "{line}"));
+        }
+    }
+
     /// Ends its standard input.
     pub fn end_input(&mut self) {
         self.process.stdin = None;

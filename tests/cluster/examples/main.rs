@@ -1,7 +1,11 @@
 //! The programs of `examples/`, under what people and machines do to them.
 
 mod consumers;
+mod faults;
+mod leaders;
+mod programs;
 mod segment_blocks;
+mod site;
 mod transactions;
 
 use idgen_testkit::sql::execute;

@@ -1,0 +1,202 @@
+//! The programs that run under every fault: how each is given work, what shows that it goes on, and what it promises.
+
+use idgen_testkit::ids::assert_distinct;
+use idgen_testkit::sql::{execute, value};
+
+use crate::site::Site;
+use crate::{leaders, read};
+
+pub struct Program {
+    /// Below `examples`.
+    pub path: &'static str,
+    /// A program in Python that runs in its place, and imports it.
+    pub wrapper: Option<&'static str>,
+    /// ADDRESS is the connection string, OWNER another name for each copy.
+    pub arguments: &'static [&'static str],
+    /// By the superuser, after the SQL of the header.
+    pub prepare: &'static str,
+    /// Adds work. Called again and again.
+    pub work: fn(&mut Site),
+    /// How much is done. It grows if the program goes on.
+    pub done: fn(&mut Site) -> i64,
+    /// Panics if the promise was broken.
+    pub check: fn(&mut Site),
+}
+
+impl Program {
+    pub fn is_java(&self) -> bool {
+        self.path.ends_with(".java")
+    }
+
+    /// The SQL in the header: its indented lines, but for commands.
+    pub fn header_sql(&self) -> String {
+        let text = read(self.path);
+        let header = text.split(if self.is_java() { "*/" } else { "\"\"\"" }).find(|part| part.contains("Needs "));
+        let lines = header.expect("a header").lines().map(|line| line.strip_prefix(" *").unwrap_or(line));
+        let is_command = |line: &str| ["python3 ", "java "].iter().any(|name| line.trim_start().starts_with(name));
+        lines.filter(|line| line.starts_with("    ") && !is_command(line)).collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn needs_grants(&self) -> bool {
+        self.header_sql().contains("GRANT ")
+    }
+}
+
+const TTL: &str = "1";
+
+pub static FENCED_JOB: Program = Program {
+    path: "python/fenced_job.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "importer", TTL],
+    prepare: "",
+    work: send_a_line,
+    done: |site| value(&mut site.client, "SELECT count(*) FROM imported"),
+    check: |site| {
+        let repeated = "SELECT count(*) - count(DISTINCT body) FROM imported";
+        assert_eq!(value::<i64>(&mut site.client, repeated), 0, "a line was imported twice");
+    },
+};
+
+pub static IDEMPOTENT_CONSUMER: Program = Program {
+    path: "python/idempotent_consumer.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "billing"],
+    prepare: "INSERT INTO account VALUES (7, 0)",
+    work: |site| {
+        let id: i64 = value(&mut site.client, "SELECT snowflake_next()");
+        let message = format!("{{\"id\": \"{id}\", \"account\": 7, \"amount\": 5}}");
+        for copy in &mut site.copies {
+            (0..2).for_each(|_| copy.send_if_running(&message));
+        }
+    },
+    done: |site| value(&mut site.client, "SELECT balance::bigint FROM account"),
+    check: |site| {
+        let is_right = "SELECT balance = 5 * (SELECT count(*) FROM message_handled) FROM account";
+        assert!(value::<bool>(&mut site.client, is_right), "a message was handled twice, or lost");
+    },
+};
+
+pub static JOB: Program = Program {
+    path: "pgbouncer/job.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "ADDRESS", "counter", TTL, "1000000"],
+    prepare: "CREATE TABLE step (n bigint);
+        CREATE FUNCTION note_step() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+            $$ BEGIN INSERT INTO step VALUES (new.n); RETURN NULL; END $$;
+        CREATE TRIGGER note AFTER UPDATE ON counter FOR EACH ROW EXECUTE FUNCTION note_step()",
+    work: |_| (),
+    done: |site| value(&mut site.client, "SELECT n FROM counter"),
+    check: |site| {
+        let is_right = "SELECT n = (SELECT count(*) FROM step) FROM counter";
+        assert!(value::<bool>(&mut site.client, is_right), "an addition was lost");
+    },
+};
+
+pub static LEADER: Program = Program {
+    path: "python/leader.py",
+    wrapper: Some(leaders::ASKING),
+    arguments: &["ADDRESS", "OWNER", TTL],
+    prepare: "",
+    work: |_| (),
+    done: printed_bytes,
+    check: |site| {
+        leaders::assert_one_leader_at_a_time(&site.copies);
+    },
+};
+
+pub static OBSERVER: Program = Program {
+    path: "python/leader.py",
+    wrapper: None,
+    arguments: &["watch", "ADDRESS", "scheduler"],
+    prepare: "",
+    work: |site| {
+        let turn = site.turns;
+        execute(
+            &mut site.client,
+            &format!(
+                "SELECT lease_revoke('scheduler');
+                 SELECT lease_acquire('scheduler', '1 min', ttl => '1 min', data => '{{\"address\": \"leader-{turn}\"}}')"
+            ),
+        );
+    },
+    done: printed_bytes,
+    check: |site| {
+        let is_known = |line: &String| line == "no leader" || line.starts_with("leader-") && line.ends_with(" leads");
+        assert!(site.copies.iter().flat_map(|copy| copy.lines()).all(|line| is_known(&line)));
+    },
+};
+
+pub static POLLING_CONSUMER: Program = Program {
+    path: "python/polling_consumer.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "mailer"],
+    prepare: "",
+    work: |site| execute(&mut site.client, "INSERT INTO event (body) VALUES ('x'), ('y')"),
+    done: |site| value(&mut site.client, "SELECT count(*) FROM event_copy"),
+    check: |site| {
+        let is_right = "SELECT (SELECT array_agg(id ORDER BY id) FROM event_copy)
+            = (SELECT array_agg(id ORDER BY id) FROM event WHERE id <= (SELECT id FROM event_position))";
+        assert!(value::<bool>(&mut site.client, is_right), "a row was read twice, or lost");
+    },
+};
+
+pub static SEGMENT_BLOCKS: Program = Program {
+    path: "python/segment_blocks.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "ticket", "1000000000"],
+    prepare: "",
+    work: |_| (),
+    done: printed_bytes,
+    check: numbers_are_distinct,
+};
+
+pub static SHARDED_WORKER: Program = Program {
+    path: "python/sharded_worker.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "shards", "OWNER", TTL],
+    prepare: "CREATE TABLE added (amount bigint)",
+    // Tasks also change while they wait.
+    work: |site| {
+        execute(
+            &mut site.client,
+            "WITH new AS (INSERT INTO task (shard, amount) SELECT 0, n FROM generate_series(1, 3) AS n RETURNING amount)
+             INSERT INTO added SELECT amount FROM new;
+             WITH more AS (UPDATE task SET amount = amount + 1 RETURNING 1) INSERT INTO added SELECT 1 FROM more",
+        );
+    },
+    done: |site| value(&mut site.client, "SELECT coalesce(sum(total), 0)::bigint FROM shard_total"),
+    check: |site| {
+        let is_right = "SELECT (SELECT sum(amount) FROM added)
+            = (SELECT coalesce(sum(total), 0) FROM shard_total) + (SELECT coalesce(sum(amount), 0) FROM task)";
+        assert!(value::<bool>(&mut site.client, is_right), "a task was lost, or counted twice");
+    },
+};
+
+pub static WORKER_IDS: Program = Program {
+    path: "python/worker_ids.py",
+    wrapper: None,
+    arguments: &["ADDRESS", "shop-ids", "OWNER", TTL, "100000"],
+    prepare: "",
+    work: |_| (),
+    done: printed_bytes,
+    check: numbers_are_distinct,
+};
+
+pub static WORKER_IDS_IN_JAVA: Program =
+    Program { path: "java/WorkerIds.java", arguments: &["ADDRESS", "shop-ids", "OWNER", TTL, "300000"], ..WORKER_IDS };
+
+fn send_a_line(site: &mut Site) {
+    for (n, copy) in site.copies.iter_mut().enumerate() {
+        copy.send_if_running(&format!("line {} for {n}", site.turns));
+    }
+}
+
+fn printed_bytes(site: &mut Site) -> i64 {
+    let length = |copy: &idgen_testkit::Example| std::fs::metadata(copy.printed()).expect("a file of ours").len() as i64;
+    site.copies.iter().map(length).sum()
+}
+
+fn numbers_are_distinct(site: &mut Site) {
+    let lines = site.copies.iter().flat_map(|copy| copy.lines());
+    assert_distinct(lines.map(|line| line.parse::<i64>().expect("a number")).collect());
+}

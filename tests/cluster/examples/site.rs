@@ -1,0 +1,164 @@
+//! A server, a program of `examples/` in any number of copies, and a supervisor that starts another when all have ended.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+
+use idgen_testkit::sql::{PATIENCE, column, execute};
+use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause};
+use postgres::Client;
+
+use crate::programs::Program;
+
+/// Runs a program with handlers of signals. SIGUSR1 forks a child, which collects its garbage and ends. SIGALRM comes a hundred
+/// times a second if the first argument is "alarms".
+const UNDER_SIGNALS: &str = "
+import gc, os, runpy, signal, sys
+
+def fork(*_):
+    if os.fork() == 0:
+        gc.collect()
+        os._exit(0)
+
+mode, *sys.argv = sys.argv[1:]
+signal.signal(signal.SIGUSR1, fork)
+signal.signal(signal.SIGALRM, lambda *_: None)
+if mode == 'alarms':
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name='__main__')
+";
+
+pub struct Site {
+    pub program: &'static Program,
+    pub cluster: Rc<Cluster>,
+    pub client: Client,
+    pub proxy: Proxy,
+    /// All that were started, also those that have ended.
+    pub copies: Vec<Example>,
+    /// How often work was added.
+    pub turns: i64,
+}
+
+impl Site {
+    pub fn new(program: &'static Program) -> Site {
+        let cluster = Rc::new(Cluster::builder().conf("fsync", "off").fake_clock().start_with_extension());
+        let mut client = cluster.client();
+        execute(&mut client, "CREATE ROLE stranger LOGIN; CREATE ROLE app LOGIN");
+        execute(&mut client, &program.header_sql());
+        execute(&mut client, program.prepare);
+        let proxy = Proxy::on_tcp(&cluster);
+        Site { program, cluster, client, proxy, copies: Vec::new(), turns: 0 }
+    }
+
+    /// The program with its arguments, without an interpreter, for a role.
+    fn arguments(&self, role: &str) -> Vec<String> {
+        let (host, port) = (self.proxy.host(), self.proxy.port());
+        let address = match self.program.is_java() {
+            true => format!("jdbc:postgresql://{host}:{port}/postgres?user={role}"),
+            false => self.proxy.conninfo().replace("user='postgres'", &format!("user='{role}'")),
+        };
+        let owner = format!("copy-{}", self.copies.len());
+        self.program.arguments.iter().map(|argument| argument.replace("ADDRESS", &address).replace("OWNER", &owner)).collect()
+    }
+
+    /// A copy of the program that waits for two seconds where the program waits for longer, so that tests need not.
+    fn file(&self) -> PathBuf {
+        let file = Example::copy(&self.cluster, self.program.path);
+        let text = std::fs::read_to_string(&file).expect("a program is text");
+        let patient = text.lines().find(|line| line.starts_with("PATIENCE = ")).map(str::to_owned);
+        if let Some(line) = patient {
+            std::fs::write(&file, text.replace(&line, "PATIENCE = 2.0")).expect("a copy of ours");
+        }
+        self.program.wrapper.map_or(file.clone(), |wrapper| {
+            let path = file.with_file_name("wrapper.py");
+            std::fs::write(&path, wrapper).expect("a writable directory");
+            path
+        })
+    }
+
+    /// The interpreter and its arguments up to the program's own.
+    fn command(&self, file: PathBuf) -> Command {
+        let java = ["-cp", "/usr/share/java/postgresql.jar"];
+        let (interpreter, options) = if self.program.is_java() { ("/usr/bin/java", &java[..]) } else { ("/usr/bin/python3", &["-u"][..]) };
+        let mut command = self.cluster.program(interpreter);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").args(options).arg(file);
+        command
+    }
+
+    pub fn start(&mut self) -> &mut Example {
+        self.start_as("app")
+    }
+
+    pub fn start_as(&mut self, role: &str) -> &mut Example {
+        let mut command = self.command(self.file());
+        command.args(self.arguments(role));
+        self.add(command)
+    }
+
+    /// As [`UNDER_SIGNALS`] has it. Only for programs in Python.
+    pub fn start_under_signals(&mut self, mode: &str) -> &mut Example {
+        let runner = self.cluster.data_dir().with_file_name("under_signals.py");
+        std::fs::write(&runner, UNDER_SIGNALS).expect("a writable directory");
+        let mut command = self.command(runner);
+        command.arg(mode).arg(self.file()).args(self.arguments("app"));
+        self.add(command)
+    }
+
+    /// Its output and errors go to a device that is full.
+    pub fn start_with_full_device(&mut self) -> &mut Example {
+        let inner = self.command(self.file());
+        let mut command = self.cluster.program("/bin/sh");
+        command.args(["-c", "exec \"$0\" \"$@\" >/dev/full 2>/dev/full"]);
+        command.arg(inner.get_program()).args(inner.get_args()).args(self.arguments("app"));
+        self.add(command)
+    }
+
+    fn add(&mut self, mut command: Command) -> &mut Example {
+        self.copies.push(Example::start(&self.cluster, &mut command));
+        self.last()
+    }
+
+    pub fn last(&mut self) -> &mut Example {
+        self.copies.last_mut().expect("a copy was started")
+    }
+
+    pub fn restart_server(&mut self) {
+        self.cluster.stop(Stop::Immediate);
+        self.cluster.start_again();
+        self.client = self.cluster.client();
+    }
+
+    pub fn end_all(&mut self) {
+        self.copies.iter_mut().for_each(Example::kill);
+    }
+
+    /// Waits until more is done than now. Adds work, and starts a copy whenever none runs.
+    pub fn goes_on(&mut self) {
+        let before = (self.program.done)(self);
+        let cluster = Rc::clone(&self.cluster);
+        cluster.wait_for(PATIENCE, &format!("{} to go on", self.program.path), || {
+            if self.copies.iter_mut().all(Example::has_exited) {
+                self.start();
+            }
+            (self.program.work)(self);
+            self.turns += 1;
+            (self.program.done)(self) > before
+        });
+    }
+
+    /// Pauses the server's processes of the program's sessions.
+    pub fn freeze_sessions(&mut self) -> Vec<Paused> {
+        let pids: Vec<i32> = column(&mut self.client, "SELECT pid FROM pg_stat_activity WHERE usename = 'app'");
+        pids.into_iter().map(pause).collect()
+    }
+
+    /// Waits until the last copy has ended, or has connected again.
+    pub fn gives_up_waiting(&mut self) {
+        let accepted = self.proxy.accepted();
+        let cluster = Rc::clone(&self.cluster);
+        cluster.wait_for(PATIENCE, "the program to give up waiting", || {
+            self.proxy.accepted() > accepted || self.last().has_exited()
+        });
+    }
+}
