@@ -6,64 +6,194 @@
 #
 # OLD and NEW are connection strings of a superuser. NEW must be able to connect to OLD by the first one.
 # Before `prepare`, OLD has wal_level = logical. NEW has the roles, an empty database, and idgen preloaded.
+# Each wait ends after PATIENCE seconds, by default 60. After a failure, mend the cause and run the same command again.
+#
+# Guaranteed: NEW gets each row that was committed on OLD, with synchronous_commit = off too, and repeats no id, no
+# value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write nothing to OLD.
 set -euo pipefail
 
+patience=${PATIENCE:-60}
+export PGCONNECT_TIMEOUT=10 PGOPTIONS="-c statement_timeout=${patience}s ${PGOPTIONS-}"
+
 sql() { psql -X -q -A -t -v ON_ERROR_STOP=1 -d "$@"; }
+die() { echo "switch-over: $1" >&2; exit 1; }
+
+# Ends the script with a message if the query returns rows, and prints these.
+refuse() {
+  local rows
+  rows=$(sql "$1" "${@:4}" <<<"$3")
+  [ -z "$rows" ] || die "$2"$'\n'"$rows"
+}
 
 # Repeats a query until it returns t.
 wait_for() {
-  local answer
+  local answer end=$((SECONDS + patience))
   while true; do
-    answer=$(sql "$1" -c "$2")
+    answer=$(sql "$1" -c "$3")
     if [ "$answer" = t ]; then break; fi
+    [ $SECONDS -lt $end ] || die "waited $patience s in vain for $2"
     sleep 0.2
   done
 }
 
+# What pg_dump copies: segments with the servers that are attached, definitions of leases, what was granted from pools
+# of worker ids, and keys of public ids.
+copied=(segment segment_server lease_definition worker_history worker_number public_key)
+
+tables="SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+  WHERE relkind = 'r' AND relpersistence = 'p' AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+    AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')"
+subscription="pg_subscription JOIN pg_database AS d ON d.oid = subdbid
+  WHERE subname = 'app' AND datname = current_database()"
+
 prepare() {
-  sql "$old" -c 'CREATE PUBLICATION app FOR TABLES IN SCHEMA public'
-  pg_dump -d "$old" --schema-only --no-publications --no-subscriptions | sql "$new" -1 >/dev/null
-  sql "$new" -v origin="$old" <<<"CREATE SUBSCRIPTION app CONNECTION :'origin' PUBLICATION app"
-  wait_for "$new" "SELECT count(*) = 0 FROM pg_subscription_rel WHERE srsubstate <> 'r'"
+  local schema
+  if [ -z "$(sql "$new" -c "SELECT subname FROM $subscription")" ]; then
+    refuse "$old" 'OLD has no idgen in the database:' \
+      "SELECT current_database() WHERE NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'idgen')"
+    refuse "$old" 'OLD cannot publish with wal_level =' \
+      "SELECT setting FROM pg_settings WHERE name = 'wal_level' AND setting <> 'logical'"
+    refuse "$new" 'NEW must preload idgen, but shared_preload_libraries =' \
+      "SELECT format('%L', setting) FROM pg_settings
+       WHERE name = 'shared_preload_libraries' AND setting !~ '\midgen\M'"
+    refuse "$new" 'NEW is not empty. If `prepare` has failed, create its database again. It has the tables:' "$tables"
+    schema=$(pg_dump -d "$old" --schema-only --no-publications --no-subscriptions)
+    sql "$old" <<<"SELECT 'CREATE PUBLICATION app FOR TABLES IN SCHEMA public'
+      WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = 'app') \gexec"
+    sql "$new" -1 <<<"$schema" >/dev/null
+    sql "$new" -v origin="$old" <<<"CREATE SUBSCRIPTION app CONNECTION :'origin' PUBLICATION app"
+  fi
+  wait_for "$new" 'NEW to copy the tables: it goes on, and the same command waits again' \
+    "SELECT count(*) = 0 FROM pg_subscription_rel WHERE srsubstate <> 'r'"
 }
 
-switch() {
-  local role end
+# What would be lost: rows that NEW does not get.
+refuse_losses() {
+  local subscribed
+  subscribed=$(sql "$new" -c "SELECT array_agg(format('%I.%I', nspname, relname))
+    FROM pg_subscription_rel JOIN pg_class AS c ON c.oid = srrelid JOIN pg_namespace AS n ON n.oid = relnamespace")
+  refuse "$old" 'NEW lacks tables. Publish and create them, then run ALTER SUBSCRIPTION app REFRESH PUBLICATION:' \
+    "$tables EXCEPT SELECT unnest(:'subscribed'::text[])" -v subscribed="$subscribed"
+  refuse "$old" 'OLD has prepared transactions. Commit them, or roll them back:' \
+    'SELECT gid FROM pg_prepared_xacts WHERE database = current_database()'
+}
 
-  # 1. Applications write to the old server no more, also if they connect again.
+# Nothing has changed yet if one of these fails.
+check() {
+  local role table
   for role; do
-    sql "$old" -v role="$role" >/dev/null <<'SQL'
-ALTER ROLE :"role" NOLOGIN;
-SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :'role';
-SQL
+    refuse "$old" 'OLD has no such role of an application:' \
+      "SELECT :'role' WHERE :'role' = session_user OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role')" \
+      -v role="$role"
   done
+  refuse "$old" 'OLD does not replicate. Are OLD and NEW swapped? No slot "app" is in use in its database:' \
+    "SELECT current_database() WHERE NOT EXISTS (SELECT FROM pg_replication_slots
+     WHERE slot_name = 'app' AND database = current_database() AND active)"
+  refuse "$new" 'NEW has not copied these tables yet:' \
+    "SELECT srrelid::regclass FROM pg_subscription_rel WHERE srsubstate <> 'r'"
+  for table in "${copied[@]}"; do
+    refuse "$new" 'NEW has segments, pools or prefixes of its own. Drop them first. It has rows in:' \
+      "SELECT 'idgen.$table' WHERE EXISTS (SELECT FROM idgen.$table)"
+  done
+  refuse_losses
+}
 
-  # 2. The new server gets the last rows.
-  end=$(sql "$old" -c 'SELECT pg_current_wal_lsn()')
-  wait_for "$old" "SELECT confirmed_flush_lsn >= '$end' FROM pg_replication_slots WHERE slot_name = 'app'"
+# The applications write to OLD no more, also if they connect again.
+lock_out() {
+  local role
+  for role; do
+    sql "$old" -v role="$role" <<<'ALTER ROLE :"role" NOLOGIN'
+    wait_for "$old" "the sessions of the role $role to end" "WITH ended AS (
+      SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '${role//\'/\'\'}')
+      SELECT count(*) = 0 FROM ended"
+  done
+}
 
-  # 3. Segments continue above the old server's max_id. Leases keep their definitions, and lose their holders.
-  # Public ids stay valid.
-  pg_dump -d "$old" --data-only -t idgen.segment -t idgen.segment_server \
-    -t idgen.lease_definition -t idgen.public_key |
-    sql "$new" -1 >/dev/null
-
-  # 4. The new server replicates no longer.
-  sql "$new" -c 'DROP SUBSCRIPTION app'
-
-  # 5. Sequences continue. They are not replicated.
-  sql "$old" <<'SQL' | sql "$new" >/dev/null
-SELECT format('SELECT setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
-FROM pg_sequences WHERE last_value IS NOT NULL;
+# NEW gets the last rows. Those of an asynchronous commit may not be written yet: a synchronous one writes them.
+catch_up() {
+  local end
+  end=$(sql "$old" <<'SQL'
+SET synchronous_commit = local;
+DO $$ BEGIN PERFORM pg_logical_emit_message(true, 'switch-over', ''); END $$;
+SELECT pg_current_wal_flush_lsn();
 SQL
+  )
+  wait_for "$old" 'NEW to confirm the last rows' \
+    "SELECT confirmed_flush_lsn >= '$end' FROM pg_replication_slots WHERE slot_name = 'app'"
+  wait_for "$new" 'NEW to have the last rows' \
+    "SELECT latest_end_lsn >= '$end' FROM pg_stat_subscription WHERE subname = 'app' AND relid IS NULL"
+}
 
-  # 6. New snowflake ids are above the replicated ones, whatever the new server's clock says.
-  sql "$new" <<'SQL' | sql "$new" >/dev/null
+# All of this happens in one transaction, or nothing.
+move() {
+  local sequences rows
+  # Sequences are not replicated. The one of fencing tokens only rises.
+  sequences=$(sql "$old" <<'SQL'
+SELECT format('SELECT setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
+FROM pg_sequences WHERE last_value IS NOT NULL AND schemaname <> 'idgen';
+SELECT format('SELECT setval(''idgen.lease_token'', greatest(last_value, %s)) FROM idgen.lease_token;', last_value)
+FROM idgen.lease_token;
+SQL
+  )
+  # Segments continue above the max_id of OLD. Leases keep their definitions, and lose their holders. Worker ids are
+  # granted past all that OLD may have granted. Public ids stay valid.
+  rows=$(pg_dump -d "$old" --data-only "${copied[@]/#/--table=idgen.}")
+  sql "$new" -1 >/dev/null <<SQL
+$sequences
+-- New snowflake ids are above the replicated ones, whatever the clock of NEW says.
 SELECT format('SELECT snowflake_observe(max(%I)%s) FROM %s;', attname, ', ' || nullif(argument, ''), attrelid::regclass)
 FROM pg_attribute JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum,
   substring(pg_get_expr(adbin, adrelid) FROM 'snowflake_next\(([^,)]*)') AS argument
-WHERE argument IS NOT NULL;
+WHERE argument IS NOT NULL
+\gexec
+$rows
+-- A subscription without a slot shows that NEW has taken over.
+ALTER SUBSCRIPTION app DISABLE;
+ALTER SUBSCRIPTION app SET (slot_name = NONE);
 SQL
+}
+
+clean_up() {
+  wait_for "$old" 'OLD to stop replicating' "WITH dropped AS (
+    SELECT active, CASE WHEN NOT active THEN pg_drop_replication_slot(slot_name) END
+    FROM pg_replication_slots WHERE slot_name = 'app') SELECT count(*) FILTER (WHERE active) = 0 FROM dropped"
+  sql "$new" -c 'DROP SUBSCRIPTION app'
+}
+
+# Says how to go back, if that is still possible.
+explain_failure() {
+  local role state
+  state=$(state_of_new) || state=unknown
+  case $state in
+  subscribed)
+    echo 'switch-over: OLD has all rows. To go back, run there:'
+    for role; do sql "$old" -v role="$role" <<<"SELECT format('  ALTER ROLE %I LOGIN;', :'role')"; done
+    ;;
+  switched) echo 'switch-over: NEW has taken over. Run the same command again to remove what replication has left.' ;;
+  *) echo 'switch-over: NEW may have taken over. Do not go back before the same command has said how.' ;;
+  esac >&2
+}
+
+# Nothing if NEW has no subscription.
+state_of_new() {
+  sql "$new" -c "SELECT CASE WHEN subslotname IS NULL THEN 'switched' ELSE 'subscribed' END FROM $subscription"
+}
+
+switch() {
+  local state
+  state=$(state_of_new)
+  [ -n "$state" ] || die 'NEW has no subscription "app". Run `prepare` first, unless NEW has taken over already.'
+  if [ "$state" = subscribed ]; then
+    check "$@"
+    roles=("$@")
+    trap 'explain_failure "${roles[@]}"' EXIT
+    lock_out "$@"
+    refuse_losses
+    catch_up
+    move
+  fi
+  clean_up
+  trap - EXIT
 }
 
 if [[ ${1:-} == prepare && $# == 3 || ${1:-} == switch && $# -ge 4 ]]; then
