@@ -1,3 +1,5 @@
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -6,6 +8,8 @@ import java.sql.SQLException;
 import java.sql.SQLWarning;
 import java.util.Properties;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeoutException;
+import org.postgresql.Driver;
 
 /**
  * Makes 64-bit ids under a worker id that is leased from a pool of idgen.
@@ -15,13 +19,16 @@ import java.util.concurrent.ThreadLocalRandom;
  *
  *     SELECT lease_define('shop-ids', slots => 1024, ttl => '30 s');
  *
- * Then print ids. TTL is in seconds, and at most the pool's:
+ * Any role can lease. This prints ids. TTL is in seconds, and at most the pool's:
  *
  *     java -cp postgresql.jar WorkerIds.java 'jdbc:postgresql://ids1/ids?user=app' shop-ids pod-7 30 1000
  *
  * In your own program, make one WorkerIds for the process, call next() in any number of threads, and close() at the
- * end. The first call of next() waits for the worker id. If the lease is lost, ids go on under another one, and still
- * increase. docs/worker-ids.md explains the rules that this file keeps.
+ * end. The first call of next() waits for the worker id. docs/worker-ids.md explains the rules that this file keeps.
+ *
+ * Guaranteed: no other holder of a worker id of the pool makes the same id, not even after a pause or a step of the
+ * clock. The ids of one process increase, under another worker id too. Not guaranteed: that there is always an id. If
+ * the coordinator is away, ids end a TTL after the last renewal. If the clock is set back, they wait for it.
  */
 public class WorkerIds implements AutoCloseable {
     // The layout snowflake: 41 bits of time in ms since the epoch, 10 of worker id, 12 of sequence.
@@ -31,7 +38,7 @@ public class WorkerIds implements AutoCloseable {
 
     final String url, pool, owner;
     final long ttlMs;
-    final Properties options = new Properties();
+    final Properties limits = new Properties();
     final Thread keeper = new Thread(this::keepLease);
 
     // Used by the keeper only. `told` is the last not_after that the server returned, as text to keep it unchanged.
@@ -43,11 +50,10 @@ public class WorkerIds implements AutoCloseable {
     long last;
     // Guarded by this: what is granted and confirmed. The times are in ms since the epoch of the layout.
     long workerId = -1, notBefore, notAfter;
-    Exception error;
+    Throwable error;
     boolean closed;
 
     public WorkerIds(String url, String pool, String owner, double ttl) {
-        this.url = url;
         this.pool = pool;
         this.owner = owner;
         ttlMs = (long) (ttl * 1000);
@@ -55,18 +61,29 @@ public class WorkerIds implements AutoCloseable {
         // the wait for a silent server, statement_timeout the wait for a lock or a standby. worker_confirm() waits for
         // the standbys, not the commit: a commit succeeds even if its wait is canceled.
         long patience = Math.max(2, ttlMs / 6000);
-        options.setProperty("connectTimeout", "" + patience);
-        options.setProperty("socketTimeout", "" + (patience + 1));
-        options.setProperty("options", "-c statement_timeout=" + patience + "s -c synchronous_commit=local");
+        limits.setProperty("connectTimeout", "" + patience);
+        limits.setProperty("socketTimeout", "" + (patience + 1));
+        // The URL wins over properties, and the end of it over the rest.
+        String given = Driver.parseURL(url, null).getProperty("options", "");
+        String options = given + " -c statement_timeout=" + patience + "s -c synchronous_commit=local";
+        this.url = url + (url.contains("?") ? "&" : "?") + "options="
+            + URLEncoder.encode(options, StandardCharsets.UTF_8).replace("+", "%20");
         keeper.setDaemon(true);
         keeper.start();
     }
 
+    /** As next(30000). */
+    public long next() throws Exception {
+        return next(30_000);
+    }
+
     /**
      * Returns an id that is greater than all before it. Waits for the lease and for the clock. Throws an exception if
-     * the interval is over and the last attempt to renew it has failed. A later call may succeed.
+     * the interval is over and the last attempt to renew it has failed, and TimeoutException after `timeoutMs`. A later
+     * call may succeed.
      */
-    public synchronized long next() throws Exception {
+    public synchronized long next(long timeoutMs) throws Exception {
+        long start = System.nanoTime();
         while (!closed) {
             long now = System.currentTimeMillis() - EPOCH_MS;
             // After the last sequence of a millisecond, adding 1 carries into the time.
@@ -77,11 +94,13 @@ public class WorkerIds implements AutoCloseable {
                 last = position;
                 return tick << 22 | workerId << 12 | position & MAX_SEQUENCE;
             }
-            if (tick >= notAfter && error != null)
-                throw new Exception((workerId < 0 ? "there is no worker lease yet: " : "the worker lease is over: ")
-                    + error.getMessage(), error);
-            // Wait until the clock reaches the id, or until the keeper has an answer.
-            wait(tick < notAfter ? tick - now : 0);
+            String state = tick < notAfter ? "the clock is " + (tick - now) + " ms behind the next id"
+                : workerId < 0 ? "there is no worker lease yet" : "the worker lease is over";
+            if (tick >= notAfter && error != null) throw new Exception(state + ": " + error.getMessage(), error);
+            long left = timeoutMs - (System.nanoTime() - start) / 1_000_000;
+            if (left <= 0) throw new TimeoutException(state);
+            // Until the clock reaches the id, or the keeper has an answer.
+            wait(tick < notAfter ? Math.min(tick - now, left) : left);
         }
         throw new IllegalStateException("closed");
     }
@@ -99,15 +118,19 @@ public class WorkerIds implements AutoCloseable {
     // All that follows runs in the keeper, which never waits for the server while it holds the monitor.
 
     void keepLease() {
+        int failures = 0;
         while (true) {
-            Exception failure = null;
+            Throwable failure = null;
             double pauseMs = ttlMs / 3.0 * ThreadLocalRandom.current().nextDouble(0.9, 1.1);
             try {
                 extendLease();
-            } catch (Exception e) {
-                // This does not mean that the lease is lost: ids go on to the end of the confirmed interval.
+            } catch (Throwable e) {
+                // This does not mean that the lease is lost: ids go on to the end of the confirmed interval. Try again
+                // soon, but without a lease less and less often: a wrong password stays wrong.
                 failure = e;
-                pauseMs = Math.min(ttlMs / 6.0, 5000) * ThreadLocalRandom.current().nextDouble(0.5, 1);
+                failures = System.currentTimeMillis() - EPOCH_MS < notAfter ? 0 : Math.min(failures + 1, 10);
+                pauseMs = Math.min(Math.min(ttlMs / 6.0, 5000) * (1 << failures), 10000)
+                    * ThreadLocalRandom.current().nextDouble(0.5, 1);
                 disconnect();
             }
             synchronized (this) {
@@ -126,7 +149,7 @@ public class WorkerIds implements AutoCloseable {
             if (db != null && token != null)
                 call("SELECT worker_release(?, ?::bigint, to_timestamp(? / 1000.0), ?::timestamptz)",
                     pool, token, (last >> 12) + EPOCH_MS, told);
-        } catch (SQLException e) {
+        } catch (Throwable e) {
             // The lease ends by itself, a ttl after the last renewal.
         }
         disconnect();
@@ -134,7 +157,7 @@ public class WorkerIds implements AutoCloseable {
 
     void extendLease() throws SQLException {
         // With autocommit, as JDBC has it: in a transaction block the calls are refused.
-        if (db == null) db = DriverManager.getConnection(url, options);
+        if (db == null) db = DriverManager.getConnection(url, limits);
         // The interval lasts a ttl from here, even if this clock differs from the coordinator's.
         long reached;
         synchronized (this) {
@@ -207,7 +230,7 @@ public class WorkerIds implements AutoCloseable {
     void disconnect() {
         try {
             if (db != null) db.close();
-        } catch (SQLException e) {
+        } catch (Throwable e) {
             // The connection is of no use either way.
         }
         db = null;

@@ -4,21 +4,27 @@ Needs psycopg 3. On the coordinator, define the pool once. The layout has 10 bit
 
     SELECT lease_define('shop-ids', slots => 1024, ttl => '30 s');
 
-Then print ids. TTL is in seconds, and at most the pool's:
+Any role can lease. This prints ids. TTL is in seconds, and at most the pool's:
 
     python3 worker_ids.py 'host=ids1 dbname=ids user=app' shop-ids pod-7 30 1000
 
 In your own program, make one WorkerIds for the process, call next() in any number of threads, and close() at the end.
-The first call of next() waits for the worker id. If the lease is lost, ids go on under another one, and still increase.
-docs/worker-ids.md explains the rules that this file keeps.
+The first call of next() waits for the worker id. docs/worker-ids.md explains the rules that this file keeps.
+
+Guaranteed: no other holder of a worker id of the pool makes the same id, not even after a pause, a step of the clock or
+a fork. The ids of one process increase, under another worker id too. Not guaranteed: that there is always an id. If the
+coordinator is away, ids end a TTL after the last renewal. If the clock is set back, they wait for it.
 """
 
+import contextlib
+import logging
 import os
 import random
 import socket
 import sys
 import threading
 import time
+import weakref
 
 import psycopg
 
@@ -27,89 +33,152 @@ EPOCH_MS = 1288834974657
 MAX_WORKER_ID = 1023
 MAX_SEQUENCE = 4095
 
+# Unlike print(), it raises nothing if the device is full.
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def deadline(db, seconds):
+    """Cuts the connection when the time is over. Nothing else ends the wait for a server that is silent."""
+    # A duplicate: the number of a closed descriptor may be used again.
+    end = socket.socket(fileno=os.dup(db.fileno()))
+    timer = threading.Timer(seconds, end.shutdown, [socket.SHUT_RDWR])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        end.close()
+
 
 class WorkerIds:
+    """`error` is why the last attempt to get or to renew the lease has failed, None if it has not."""
+
     def __init__(self, conninfo, pool, owner, ttl):
         self.conninfo, self.pool, self.owner, self.ttl = conninfo, pool, owner, ttl
         # Seconds for one connection attempt or statement, so that several fit into the interval.
         self.patience = max(2, round(ttl / 6))
         # Time and sequence of the last id, in one number. The next one is greater under any worker id.
-        self.last = 0
+        self.last, self.closed = 0, False
         self.start_without_lease()
-        # A child has neither the thread nor the lease of its parent. Both start again with its first id.
-        os.register_at_fork(after_in_child=self.start_without_lease)
+        # A child has neither the thread nor the lease of its parent. Both start again with its first id. The hook
+        # stays for ever, so it does not keep this object.
+        weak = weakref.WeakMethod(self.start_without_lease)
+        os.register_at_fork(after_in_child=lambda: (start := weak()) and start())
 
     def start_without_lease(self):
         # Used by the thread only. `told` is the last not_after that the server returned, as text to keep it unchanged.
         self.db = self.token = self.acquired = self.since = self.told = None
         # Guarded by `changed`: what is granted and confirmed. The times are in ms since the epoch of the layout.
         self.worker_id, self.not_before, self.not_after = None, 0, 0
-        self.error = None
-        self.changed, self.closed = threading.Condition(), threading.Event()
-        self.thread = None
+        self.error = self.thread = None
+        self.changed, self.inside = threading.Condition(), set()
 
-    def next(self):
+    def next(self, timeout=30):
         """Returns an id that is greater than all before it. Waits for the lease and for the clock.
 
-        Raises RuntimeError if the interval is over and the last attempt to renew it has failed. A later call may
-        succeed.
+        Raises RuntimeError if the interval is over and the last attempt to renew it has failed, and TimeoutError after
+        `timeout` seconds. A later call may succeed. A handler of a signal that interrupts a call gets RuntimeError.
         """
-        with self.changed:
-            if not self.thread:
-                self.thread = threading.Thread(target=self.keep_lease, daemon=True)
-                self.thread.start()
-            while not self.closed.is_set():
-                now = time.time_ns() // 1_000_000 - EPOCH_MS
-                # After the last sequence of a millisecond, adding 1 carries into the time.
-                position = max(self.last + 1, now << 12, self.not_before << 12)
-                tick = position >> 12
-                # The time of the id counts, not the clock: a pause right here does no harm.
-                if tick < self.not_after and tick <= now:
-                    self.last = position
-                    return tick << 22 | self.worker_id << 12 | position & MAX_SEQUENCE
-                if tick >= self.not_after and self.error:
-                    state = "there is no worker lease yet" if self.worker_id is None else "the worker lease is over"
-                    raise RuntimeError(f"{state}: {self.error}") from self.error
-                # Wait until the clock reaches the id, or until the thread has an answer.
-                self.changed.wait((tick - now) / 1000 if tick < self.not_after else None)
+        process, end = os.getpid(), time.monotonic() + timeout
+        with self.not_interrupting(), self.changed:
+            new_id = None
+            while new_id is None and os.getpid() == process:
+                new_id = self.make_or_wait(end)
+        if os.getpid() != process:
+            raise RuntimeError("a handler of a signal has forked in the middle of next()")
+        return new_id
+
+    def make_or_wait(self, end):
+        """Returns an id, or waits and returns None."""
+        if self.closed:
             raise RuntimeError("closed")
+        if not self.thread:
+            self.thread = threading.Thread(target=self.keep_lease, daemon=True)
+            self.thread.start()
+        now = time.time_ns() // 1_000_000 - EPOCH_MS
+        # After the last sequence of a millisecond, adding 1 carries into the time.
+        position = max(self.last + 1, now << 12, self.not_before << 12)
+        tick = position >> 12
+        # The time of the id counts, not the clock: a pause right here does no harm.
+        if tick < self.not_after and tick <= now:
+            self.last = position
+            return tick << 22 | self.worker_id << 12 | position & MAX_SEQUENCE
+        if tick < self.not_after:
+            state, wait = f"the clock is {(tick - now) / 1000} s behind the next id", (tick - now) / 1000
+        else:
+            state = "there is no worker lease yet" if self.worker_id is None else "the worker lease is over"
+            wait = threading.TIMEOUT_MAX
+            if self.error:
+                raise RuntimeError(f"{state}: {self.error}") from self.error
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(state)
+        # Until the clock reaches the id, or the thread has an answer.
+        self.changed.wait(min(wait, left))
 
     def close(self):
         """Ends all waits and releases the worker id. No id is made after that."""
-        with self.changed:
-            self.closed.set()
-            self.changed.notify_all()
-        if self.thread:
-            self.thread.join()
+        with self.not_interrupting():
+            with self.changed:
+                self.closed = True
+                self.changed.notify_all()
+            if self.thread:
+                self.thread.join()
+
+    @contextlib.contextmanager
+    def not_interrupting(self):
+        # A handler of a signal runs in the middle of the main thread's call, and the lock lets a thread in twice.
+        caller, inside = threading.get_ident(), self.inside
+        if caller in inside:
+            raise RuntimeError("called in the middle of another call, by a handler of a signal")
+        try:
+            inside.add(caller)
+            yield
+        finally:
+            inside.discard(caller)
 
     # All that follows runs in the thread, which never waits for the server while it holds `changed`.
 
     def keep_lease(self):
+        failures = 0
         while True:
             error, pause = None, self.ttl / 3 * random.uniform(0.9, 1.1)
             try:
                 self.extend_lease()
             except Exception as failure:
-                # This does not mean that the lease is lost: ids go on to the end of the confirmed interval.
-                error, pause = failure, min(self.ttl / 6, 5) * random.uniform(0.5, 1)
-                if self.db:
-                    self.db.close()
+                # This does not mean that the lease is lost: ids go on to the end of the confirmed interval. Try again
+                # soon, but without a lease less and less often: a wrong password stays wrong.
+                error = failure
+                log.warning("%s", error)
+                is_held = time.time_ns() // 1_000_000 - EPOCH_MS < self.not_after
+                failures = 0 if is_held else min(failures + 1, 10)
+                pause = min(min(self.ttl / 6, 5) * 2 ** failures, 10) * random.uniform(0.5, 1)
+                self.disconnect()
             with self.changed:
                 self.error = error
                 self.changed.notify_all()
-            if self.closed.wait(pause):
-                break
-        if self.token and not error:
-            try:
-                # With the last time used, the next holder begins right after it.
+                if not self.closed:
+                    self.changed.wait(pause)
+                if self.closed:
+                    break
+        if self.db and self.token:
+            # With the last time used, the next holder begins right after it. If this fails, the lease ends by itself, a
+            # ttl after the last renewal.
+            with contextlib.suppress(Exception):
                 self.call("SELECT worker_release(%s, %s, to_timestamp(%s / 1000.0), %s::timestamptz)",
                           self.pool, self.token, (self.last >> 12) + EPOCH_MS, self.told)
-            except psycopg.Error:
-                pass    # The lease ends by itself, a ttl after the last renewal.
+        self.disconnect()
+
+    def disconnect(self):
+        if self.db:
+            self.db.close()
+        self.db = None
 
     def extend_lease(self):
-        if not self.db or self.db.closed:
-            self.db = self.connect()
+        self.db = self.db or self.connect()
         # The interval lasts a ttl from here, even if this clock differs from the coordinator's.
         reached = max(time.time_ns() // 1_000_000, (self.last >> 12) + EPOCH_MS)
         if self.token:
@@ -126,11 +195,12 @@ class WorkerIds:
         # statement_timeout ends the wait for a lock or a standby. worker_confirm() waits for the standbys, not the
         # commit: a commit succeeds even if its wait is canceled. In a transaction block the calls are refused, so
         # autocommit is on. A pooler may not support prepared statements, so they are off.
+        given = psycopg.conninfo.conninfo_to_dict(self.conninfo).get("options") or os.environ.get("PGOPTIONS", "")
         db = psycopg.connect(
             self.conninfo, autocommit=True, prepare_threshold=None, connect_timeout=self.patience,
-            options=f"-c statement_timeout={self.patience}s -c synchronous_commit=local")
+            options=f"{given} -c statement_timeout={self.patience}s -c synchronous_commit=local")
         # A notice says how long next() will wait, if other holders may have used the next times.
-        db.add_notice_handler(lambda notice: print(notice.message_primary, file=sys.stderr, flush=True))
+        db.add_notice_handler(lambda notice: log.warning("%s", notice.message_primary))
         return db
 
     def renew(self, reached):
@@ -165,18 +235,9 @@ class WorkerIds:
             raise RuntimeError("this clock is too far ahead of the database's")
 
     def call(self, sql, *arguments):
-        fd = self.db.fileno()
-
-        def cut():
-            # statement_timeout is the server's. Only this ends the wait for a server that is silent.
-            socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
-
-        watchdog = threading.Timer(self.patience + 1, cut)
-        watchdog.start()
-        try:
+        # statement_timeout is the server's, and comes first.
+        with deadline(self.db, self.patience + 1):
             return self.db.execute(sql, arguments).fetchone()
-        finally:
-            watchdog.cancel()
 
 
 if __name__ == "__main__":

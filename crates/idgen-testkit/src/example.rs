@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::cluster::Cluster;
@@ -81,6 +83,10 @@ impl Example {
         if !self.has_exited() {
             let _ = self.process.stdin.as_mut().map(|input| writeln!(input, "{line}"));
         }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("a child that was not waited for");
     }
 
     /// Ends its standard input.

@@ -117,6 +117,13 @@ pub fn wait_for_event(cluster: &Cluster, pid: i32, event: &str) {
     cluster.wait_for(PATIENCE, &format!("session {pid} to wait for {event}"), || value(&mut client, &sql));
 }
 
+/// Waits until there is one row of `rows`, which follows FROM.
+pub fn wait_for_one(cluster: &Cluster, what: &str, rows: &str) {
+    let mut client = cluster.client();
+    let sql = format!("SELECT count(*) = 1 FROM {rows}");
+    cluster.wait_for(PATIENCE, what, || value(&mut client, &sql));
+}
+
 /// A session of the superuser in a new database with the extension.
 pub fn in_new_database(cluster: &Cluster, name: &str) -> Client {
     cluster.execute(&format!("CREATE DATABASE {name}"));

@@ -15,7 +15,7 @@ const COPIED: &str = "SELECT id FROM event_copy WHERE consumer = 'mailer' ORDER 
 const WRITTEN: &str = "SELECT id FROM event ORDER BY id";
 
 fn start_polling(cluster: &Cluster) -> Example {
-    start(cluster, "polling_consumer.py", &["mailer"], &[])
+    start(cluster, "polling_consumer.py", &["mailer"])
 }
 
 /// Waits until the consumer has begun and ended a whole poll from now on.
@@ -112,7 +112,9 @@ fn polling_consumers_read_each_row_once_although_they_are_killed() {
 }
 
 fn start_handling(cluster: &Cluster, messages: &[String]) -> Example {
-    start(cluster, "idempotent_consumer.py", &["billing"], messages)
+    let mut consumer = start(cluster, "idempotent_consumer.py", &["billing"]);
+    messages.iter().for_each(|line| consumer.send(line));
+    consumer
 }
 
 /// Messages in the order of a seed: each is there `times`.

@@ -1,8 +1,9 @@
 //! Every program under every fault: it goes on, or the next copy does, no wait is without an end, and its promise holds.
 
+use std::rc::Rc;
+
 use idgen_testkit::sql::{PATIENCE, execute};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::programs::{self, Program};
 use crate::site::Site;
@@ -55,8 +56,8 @@ fn paused(site: &mut Site) {
 }
 
 fn terminated(site: &mut Site) {
-    kill(Pid::from_raw(site.last().pid()), Signal::SIGTERM).expect("the program runs");
-    let cluster = std::rc::Rc::clone(&site.cluster);
+    site.last().signal(Signal::SIGTERM);
+    let cluster = Rc::clone(&site.cluster);
     site.last().wait(&cluster);
 }
 
@@ -65,10 +66,10 @@ fn forking(site: &mut Site) {
         return;
     }
     site.end_all();
-    let pid = site.start_under_signals("forks").pid();
+    site.start_under_signals("forks");
     for _ in 0..5 {
         site.goes_on();
-        kill(Pid::from_raw(pid), Signal::SIGUSR1).expect("the program runs");
+        site.last().signal(Signal::SIGUSR1);
     }
 }
 
@@ -76,7 +77,9 @@ fn without_grants(site: &mut Site) {
     if !site.program.needs_grants() {
         return;
     }
-    let cluster = std::rc::Rc::clone(&site.cluster);
+    // They may hold the lease.
+    site.end_all();
+    let cluster = Rc::clone(&site.cluster);
     let stranger = site.start_as("stranger");
     stranger.send_if_running("{\"id\": \"1\", \"account\": 7, \"amount\": 5}");
     cluster.wait_for(PATIENCE, "a refusal", || stranger.errors().contains("permission denied"));
@@ -149,7 +152,8 @@ fn every_program_runs_under_the_faults() {
         for entry in std::fs::read_dir(&directory).expect("a directory") {
             let name = entry.expect("an entry").file_name().into_string().expect("ASCII");
             let path = format!("{folder}/{name}");
-            let runs = PROGRAMS.iter().any(|program| program.path == path) || APART.iter().any(|(apart, _)| *apart == path);
+            let runs =
+                PROGRAMS.iter().any(|program| program.path == path) || APART.iter().any(|(apart, _)| *apart == path);
             assert!(runs || name.ends_with(".ini"), "{path} is neither in programs.rs nor in APART");
         }
     }

@@ -2,34 +2,81 @@
 
 mod consumers;
 mod faults;
+mod fenced_job;
+mod imported;
 mod leaders;
 mod programs;
 mod segment_blocks;
+mod sharded_worker;
 mod site;
+mod switch_over;
 mod transactions;
 
-use idgen_testkit::sql::execute;
-use idgen_testkit::{Cluster, Example};
+use idgen_testkit::sql::{execute, value, wait_for_one};
+use idgen_testkit::{Cluster, Example, run};
+use nix::sys::signal::Signal;
 use postgres::Client;
 
 fn server() -> Cluster {
     Cluster::builder().conf("fsync", "off").start_with_extension()
 }
 
-/// Starts a program of `examples/python` as the superuser, with these lines as its input.
-fn start(cluster: &Cluster, program: &str, arguments: &[&str], input: &[String]) -> Example {
+/// Starts a program of `examples/python` as the superuser.
+fn start(cluster: &Cluster, program: &str, arguments: &[&str]) -> Example {
     let mut command = Example::command(cluster, &format!("python/{program}"));
-    let mut example = Example::start(cluster, command.arg(cluster.conninfo()).args(arguments));
-    input.iter().for_each(|line| example.send(line));
-    example.end_input();
-    example
+    Example::start(cluster, command.arg(cluster.conninfo()).args(arguments))
 }
 
-/// Waits for a program to end well. Returns the lines that it has printed.
+/// Runs a few lines of Python, which import a program of `examples/python`. Their argument is the connection string of the
+/// superuser. Returns what they print.
+fn run_python(cluster: &Cluster, program: &str, lines: &str) -> String {
+    let program = Example::copy(cluster, &format!("python/{program}"));
+    let mut python = cluster.program("/usr/bin/python3");
+    python.current_dir(program.parent().expect("a directory")).args(["-c", lines]).arg(cluster.conninfo());
+    run(python.env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// Ends the input of a program, and waits for it to end well. Returns the lines that it has printed.
 fn finish(mut example: Example, cluster: &Cluster) -> Vec<String> {
+    example.end_input();
     let (status, errors) = example.wait(cluster);
     assert!(status.success(), "{status}: {errors}");
     example.lines()
+}
+
+/// Ends a program by SIGTERM, and waits for it to end well.
+fn terminate(example: Example, cluster: &Cluster) -> Vec<String> {
+    example.signal(Signal::SIGTERM);
+    finish(example, cluster)
+}
+
+/// A counter of `idgen.stat_lease`.
+fn counter(client: &mut Client, column: &str) -> i64 {
+    value(client, &format!("SELECT {column} FROM idgen.stat_lease"))
+}
+
+fn wait_until_expired(cluster: &Cluster, name: &str) {
+    let rows = format!("idgen.leases WHERE name = '{name}' AND state = 'expired'");
+    wait_for_one(cluster, "the lease to expire", &rows);
+}
+
+/// Waits until a program waits for the lease that another one holds.
+fn wait_until_queued(cluster: &Cluster) {
+    let waiting =
+        "pg_stat_activity WHERE state = 'active' AND query ~ 'lease_try_acquire' AND wait_event_type = 'Extension'";
+    wait_for_one(cluster, "a program to wait for the lease", waiting);
+}
+
+/// Waits until a session waits for a transaction that has fenced, and so has locked the row of the lease.
+fn wait_for_a_wait_for_the_fence(cluster: &Cluster) {
+    let waiting = "pg_locks JOIN pg_stat_activity USING (pid)
+                   WHERE NOT granted AND locktype = 'transactionid' AND query ~ 'acquire'";
+    wait_for_one(cluster, "a session to wait for the fence", waiting);
+}
+
+/// Waits until a session waits for a table that the test has locked.
+fn wait_for_a_wait_for_the_table(cluster: &Cluster) {
+    wait_for_one(cluster, "a session to wait for the table", "pg_locks WHERE NOT granted AND locktype = 'relation'");
 }
 
 /// A file of `examples`.

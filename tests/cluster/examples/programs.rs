@@ -107,15 +107,15 @@ pub static LEADER: Program = Program {
 pub static OBSERVER: Program = Program {
     path: "python/leader.py",
     wrapper: None,
-    arguments: &["watch", "ADDRESS", "scheduler"],
+    arguments: &["ADDRESS", "watch", "scheduler"],
     prepare: "",
     work: |site| {
         let turn = site.turns;
         execute(
             &mut site.client,
             &format!(
-                "SELECT lease_revoke('scheduler');
-                 SELECT lease_acquire('scheduler', '1 min', ttl => '1 min', data => '{{\"address\": \"leader-{turn}\"}}')"
+                "NOTIFY idgen_lease, 'any role can send this'; SELECT lease_revoke('scheduler');
+                 SELECT lease_acquire('scheduler', '1 min', data => '{{\"address\": \"leader-{turn}\"}}')"
             ),
         );
     },
@@ -154,14 +154,17 @@ pub static SHARDED_WORKER: Program = Program {
     path: "python/sharded_worker.py",
     wrapper: None,
     arguments: &["ADDRESS", "shards", "OWNER", TTL],
-    prepare: "CREATE TABLE added (amount bigint)",
+    prepare: "SELECT lease_alter('shards', slots => 1); CREATE TABLE added (amount bigint)",
     // Tasks also change while they wait.
     work: |site| {
         execute(
             &mut site.client,
-            "WITH new AS (INSERT INTO task (shard, amount) SELECT 0, n FROM generate_series(1, 3) AS n RETURNING amount)
+            "WITH new AS (INSERT INTO task (shard, amount) SELECT 0, n FROM generate_series(1, 3) AS n
+                          WHERE (SELECT count(*) FROM task) < 300 RETURNING amount)
              INSERT INTO added SELECT amount FROM new;
-             WITH more AS (UPDATE task SET amount = amount + 1 RETURNING 1) INSERT INTO added SELECT 1 FROM more",
+             WITH more AS (UPDATE task SET amount = amount + 1
+                           WHERE id = ANY(ARRAY(SELECT id FROM task ORDER BY id FOR UPDATE)) RETURNING 1)
+             INSERT INTO added SELECT 1 FROM more",
         );
     },
     done: |site| value(&mut site.client, "SELECT coalesce(sum(total), 0)::bigint FROM shard_total"),
@@ -192,7 +195,8 @@ fn send_a_line(site: &mut Site) {
 }
 
 fn printed_bytes(site: &mut Site) -> i64 {
-    let length = |copy: &idgen_testkit::Example| std::fs::metadata(copy.printed()).expect("a file of ours").len() as i64;
+    let length =
+        |copy: &idgen_testkit::Example| std::fs::metadata(copy.printed()).expect("a file of ours").len() as i64;
     site.copies.iter().map(length).sum()
 }
 

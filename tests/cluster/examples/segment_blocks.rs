@@ -2,9 +2,9 @@
 
 use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{PATIENCE, ids, value};
-use idgen_testkit::{Cluster, Example, Stop, run};
+use idgen_testkit::{Cluster, Stop};
 
-use crate::{create_tables, finish, server, start};
+use crate::{create_tables, finish, run_python, server, start};
 
 fn with_segment() -> Cluster {
     let cluster = server();
@@ -19,7 +19,7 @@ fn numbers(lines: &[String]) -> Vec<i64> {
 #[test]
 fn segment_blocks_of_several_programs_are_distinct_over_a_crash() {
     let cluster = with_segment();
-    let programs = [(); 3].map(|()| start(&cluster, "segment_blocks.py", &["ticket", "200000"], &[]));
+    let programs = [(); 3].map(|()| start(&cluster, "segment_blocks.py", &["ticket", "200000"]));
     cluster.wait_for(PATIENCE, "the programs to count", || programs.iter().all(|p| p.lines().len() > 2000));
     let unfinished = programs.iter().filter(|program| program.lines().len() < 200_000).count();
     cluster.stop(Stop::Immediate);
@@ -58,11 +58,8 @@ if child == 0:
     os.write(1, ''.join(f'{value}\\n' for value in values).encode()); os._exit(0)
 status = os.waitpid(child, 0)[1]
 for thread in threads: thread.join()
-count(); sys.exit(status)";
-    let program = Example::copy(&cluster, "python/segment_blocks.py");
-    let mut python = cluster.program("/usr/bin/python3");
-    python.current_dir(program.parent().expect("a directory")).args(["-c", case]).arg(cluster.conninfo());
-    let printed = run(&mut python);
+assert status == 0; count()";
+    let printed = run_python(&cluster, "segment_blocks.py", case);
     let values = numbers(&printed.lines().map(str::to_owned).collect::<Vec<_>>());
     assert_eq!(values.len(), 5 * 2200 + 700);
     assert_distinct(values);

@@ -59,7 +59,11 @@ impl Site {
             false => self.proxy.conninfo().replace("user='postgres'", &format!("user='{role}'")),
         };
         let owner = format!("copy-{}", self.copies.len());
-        self.program.arguments.iter().map(|argument| argument.replace("ADDRESS", &address).replace("OWNER", &owner)).collect()
+        self.program
+            .arguments
+            .iter()
+            .map(|argument| argument.replace("ADDRESS", &address).replace("OWNER", &owner))
+            .collect()
     }
 
     /// A copy of the program that waits for two seconds where the program waits for longer, so that tests need not.
@@ -80,7 +84,8 @@ impl Site {
     /// The interpreter and its arguments up to the program's own.
     fn command(&self, file: PathBuf) -> Command {
         let java = ["-cp", "/usr/share/java/postgresql.jar"];
-        let (interpreter, options) = if self.program.is_java() { ("/usr/bin/java", &java[..]) } else { ("/usr/bin/python3", &["-u"][..]) };
+        let (interpreter, options) =
+            if self.program.is_java() { ("/usr/bin/java", &java[..]) } else { ("/usr/bin/python3", &["-u"][..]) };
         let mut command = self.cluster.program(interpreter);
         command.env("PYTHONDONTWRITEBYTECODE", "1").args(options).arg(file);
         command

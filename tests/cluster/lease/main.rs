@@ -1,10 +1,9 @@
 //! Leases on real servers: holders that pause, disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
-//! other clocks, and all kinds of transactions; the examples that use leases.
+//! other clocks, and all kinds of transactions.
 
 mod abandoned;
 mod cost;
 mod definition;
-mod examples;
 mod extension;
 mod fairness;
 mod fence;
@@ -32,7 +31,7 @@ mod waits;
 mod wake;
 mod worker_move;
 
-use idgen_testkit::sql::{PATIENCE, column, value};
+use idgen_testkit::sql::{PATIENCE, column, value, wait_for_one};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
 use postgres::Client;
@@ -102,12 +101,6 @@ fn asleep(pid: i32) -> String {
     let waits = "state = 'active' AND query LIKE '%lease_%' AND (wait_event, wait_event_type) IN (VALUES ('IdgenLease', 'Extension'), \
                  ('Extension', 'Extension'))";
     format!("pg_stat_activity WHERE pid = {pid} AND {waits}")
-}
-
-fn wait_for_one(cluster: &Cluster, what: &str, rows: &str) {
-    let mut client = cluster.client();
-    let sql = format!("SELECT count(*) = 1 FROM {rows}");
-    cluster.wait_for(PATIENCE, what, || value(&mut client, &sql));
 }
 
 /// Pauses a process while it sleeps at the head of a queue, not while it reads the rows.

@@ -1,18 +1,18 @@
-use idgen_testkit::sql::{PATIENCE, execute, row, value};
+//! Workers on the shards of a table.
+
+use idgen_testkit::sql::{PATIENCE, execute, row, value, wait_for_one};
 use idgen_testkit::{Cluster, Example, rounds};
 use postgres::Client;
 
-use super::{start, terminate, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table};
-use crate::{builder, wait_for_one, wait_for_state};
+use crate::{
+    create_tables, server, start, terminate, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table,
+    wait_until_expired,
+};
 
 fn cluster(shards: i32) -> Cluster {
-    let cluster = builder().start_with_extension();
-    cluster.execute(&format!(
-        "SELECT lease_define('shards', slots => {shards}, ttl => '30 s');
-         CREATE TABLE task (id bigint PRIMARY KEY DEFAULT snowflake_next(), shard int NOT NULL, amount bigint NOT NULL);
-         CREATE INDEX ON task (shard, id);
-         CREATE TABLE shard_total (shard int PRIMARY KEY, total numeric NOT NULL)"
-    ));
+    let cluster = server();
+    create_tables(&mut cluster.client(), "sharded_worker.py");
+    cluster.execute(&format!("SELECT lease_alter('shards', slots => {shards})"));
     cluster
 }
 
@@ -47,7 +47,7 @@ fn shards_lose_nothing_when_their_workers_are_paused() {
     const COUNT: i64 = 100;
     let cluster = cluster(SHARDS);
     let mut client = cluster.client();
-    let mut workers: Vec<_> = (0..SHARDS + 2).map(|n| worker(&cluster, &n.to_string(), "0.4")).collect();
+    let workers: Vec<_> = (0..SHARDS + 2).map(|n| worker(&cluster, &n.to_string(), "0.4")).collect();
     wait_for_one(
         &cluster,
         "all shards to have a worker",
@@ -69,14 +69,10 @@ fn shards_lose_nothing_when_their_workers_are_paused() {
         });
     }
     wait_until_done(&cluster, &mut client);
-    for worker in &mut workers {
-        terminate(worker);
-        let (status, errors) = worker.wait(&cluster);
-        assert!(status.success(), "{errors}");
-    }
+    let printed: Vec<_> = workers.into_iter().flat_map(|worker| terminate(worker, &cluster)).collect();
     let expected = pauses as i64 * COUNT * (COUNT + 1) / 2;
     assert_eq!([total(&mut client, 0), total(&mut client, 1)], [expected; 2]);
-    assert!(workers.iter().any(|worker| worker.lines().iter().any(|line| line.starts_with("lost shard"))));
+    assert!(printed.iter().any(|line| line.starts_with("lost shard")));
     let held: i64 = value(&mut client, "SELECT count(*) FROM idgen.leases WHERE state = 'held'");
     assert_eq!(held, 0, "workers that end release their shards");
 }
@@ -85,7 +81,7 @@ fn shards_lose_nothing_when_their_workers_are_paused() {
 fn spare_worker_waits_for_the_batch_of_a_paused_one() {
     let cluster = cluster(1);
     let (mut client, mut locker) = (cluster.client(), cluster.client());
-    let mut paused = worker(&cluster, "paused", "0.5");
+    let paused = worker(&cluster, "paused", "0.5");
     paused.wait_for_line(&cluster, "works on shard 0");
     add_tasks(&mut client, 1, 10);
     wait_until_done(&cluster, &mut client);
@@ -93,20 +89,18 @@ fn spare_worker_waits_for_the_batch_of_a_paused_one() {
     add_tasks(&mut client, 1, 10);
     wait_for_a_wait_for_the_table(&cluster);
     let guard = paused.pause();
-    let mut spare = worker(&cluster, "spare", "30");
-    wait_for_state(&cluster, "shards", "0 expired");
+    let spare = worker(&cluster, "spare", "30");
+    wait_until_expired(&cluster, "shards");
     wait_for_a_wait_for_the_fence(&cluster);
     assert!(spare.lines().is_empty(), "two workers on one shard");
     execute(&mut locker, "COMMIT");
     guard.resume();
     wait_until_done(&cluster, &mut client);
     // The next worker begins with the state that the one before has saved.
-    terminate(&paused);
-    assert!(paused.wait(&cluster).0.success());
+    terminate(paused, &cluster);
     spare.wait_for_line(&cluster, "works on shard 0");
     add_tasks(&mut client, 1, 10);
     wait_until_done(&cluster, &mut client);
-    terminate(&spare);
-    assert!(spare.wait(&cluster).0.success());
+    terminate(spare, &cluster);
     assert_eq!(total(&mut client, 0), 3 * 55);
 }

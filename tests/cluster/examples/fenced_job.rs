@@ -1,12 +1,16 @@
-use idgen_testkit::sql::{PATIENCE, column, execute, value};
+//! A job whose steps commit only while it holds a lease.
+
+use idgen_testkit::sql::{PATIENCE, column, execute, value, wait_for_one};
 use idgen_testkit::{Cluster, Example};
 
-use super::{start, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table};
-use crate::{builder, counter, wait_for_one, wait_for_state};
+use crate::{
+    counter, create_tables, finish, server, start, wait_for_a_wait_for_the_fence, wait_for_a_wait_for_the_table,
+    wait_until_expired, wait_until_queued,
+};
 
 fn cluster() -> Cluster {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE imported (id bigint PRIMARY KEY DEFAULT snowflake_next(), body text NOT NULL)");
+    let cluster = server();
+    create_tables(&mut cluster.client(), "fenced_job.py");
     cluster
 }
 
@@ -20,22 +24,8 @@ fn import(cluster: &Cluster, job: &mut Example, line: &str) {
     job.wait_for_line(cluster, &format!("imported {line}"));
 }
 
-fn finish(cluster: &Cluster, mut job: Example) {
-    job.end_input();
-    let (status, errors) = job.wait(cluster);
-    assert!(status.success(), "{errors}");
-}
-
 fn imported(cluster: &Cluster) -> Vec<String> {
     column(&mut cluster.client(), "SELECT body FROM imported ORDER BY id")
-}
-
-fn wait_until_queued(cluster: &Cluster) {
-    wait_for_one(
-        cluster,
-        "the job to wait for the lease",
-        "pg_stat_activity WHERE state = 'active' AND query ~ 'lease_acquire' AND wait_event_type = 'Extension'",
-    );
 }
 
 #[test]
@@ -47,7 +37,7 @@ fn fenced_job_renews_its_lease_and_releases_it_at_the_end() {
     // Renewed three times in a ttl, the lease is several ttls old.
     cluster.wait_for(PATIENCE, "renewals", || counter(&mut client, "renewals") > 6);
     import(&cluster, &mut job, "second");
-    finish(&cluster, job);
+    finish(job, &cluster);
     assert_eq!(imported(&cluster), ["first", "second"]);
     assert_eq!((counter(&mut client, "take_overs"), counter(&mut client, "releases")), (0, 1));
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.leases"), 0);
@@ -63,9 +53,9 @@ fn second_fenced_job_waits_until_the_first_has_ended() {
     wait_until_queued(&cluster);
     import(&cluster, &mut first, "of the first again");
     assert!(second.lines().is_empty(), "two jobs run at once");
-    finish(&cluster, first);
+    finish(first, &cluster);
     second.wait_for_line(&cluster, "imported of the second");
-    finish(&cluster, second);
+    finish(second, &cluster);
     assert_eq!(imported(&cluster), ["of the first", "of the first again", "of the second"]);
 }
 
@@ -83,7 +73,7 @@ fn fenced_job_that_lost_its_lease_in_a_pause_commits_nothing() {
     let (status, errors) = paused.wait(&cluster);
     assert!(!status.success() && (errors.contains("is lost") || errors.contains("is not held")), "{status}: {errors}");
     import(&cluster, &mut next, "of the next job again");
-    finish(&cluster, next);
+    finish(next, &cluster);
     assert_eq!(imported(&cluster), ["before the pause", "of the next job", "of the next job again"]);
 }
 
@@ -98,7 +88,7 @@ fn next_fenced_job_waits_for_the_transaction_of_a_paused_one() {
     let guard = paused.pause();
     let mut next = job(&cluster, "60");
     next.send("of the next job");
-    wait_for_state(&cluster, "importer", "0 expired");
+    wait_until_expired(&cluster, "importer");
     wait_for_a_wait_for_the_fence(&cluster);
     execute(&mut locker, "COMMIT");
     // Its statement has ended, its transaction has not.
@@ -109,6 +99,6 @@ fn next_fenced_job_waits_for_the_transaction_of_a_paused_one() {
     paused.end_input();
     paused.wait(&cluster);
     next.wait_for_line(&cluster, "imported of the next job");
-    finish(&cluster, next);
+    finish(next, &cluster);
     assert_eq!(imported(&cluster), ["of the paused job", "of the next job"]);
 }
