@@ -1,0 +1,1 @@
+\echo Use "ALTER EXTENSION idgen UPDATE TO '0.15.0'" to load this file. \quit
