@@ -43,8 +43,8 @@ run() {
   return $rc
 }
 
-# With RUST_BACKTRACE set, pgrx adds a backtrace to the DETAIL of every error.
-unset RUST_BACKTRACE
+# pgrx would add a backtrace to the DETAIL of every error, which idgen prevents.
+export RUST_BACKTRACE=1
 export LC_ALL=C TMPDIR=/tmp
 rm -rf "$output"
 cat tests/pg_regress/postgresql.conf "$@" >"$work/postgresql.conf"

@@ -7,6 +7,7 @@ use pgrx::prelude::*;
 
 mod admin;
 mod args;
+mod check;
 mod clock;
 mod coordinator;
 mod error;
@@ -38,6 +39,7 @@ extension_sql_file!("../sql/finalize.sql", finalize);
 pub extern "C-unwind" fn _PG_init() {
     // SAFETY: a flag of this process, which has one thread.
     let preloading = unsafe { pg_sys::process_shared_preload_libraries_in_progress };
+    pg::ereport::disable_backtraces();
     settings::define(preloading);
     if preloading {
         shmem::install_hooks();

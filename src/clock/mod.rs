@@ -22,9 +22,11 @@ mod mark;
 mod recovery;
 mod state;
 pub mod stats;
+mod status;
 
 pub use mark::{ensure_begun, raise_to};
 pub use state::{GENERATORS, STATE, State};
+pub use status::checks;
 
 impl State {
     /// Called after ids up to `last_ms` were issued within these bounds: moves the mark if it is due and no other process

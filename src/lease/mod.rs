@@ -22,6 +22,7 @@ pub mod pending;
 mod queue;
 mod session_lock;
 pub mod stats;
+mod status;
 mod store;
 mod sweep;
 
@@ -31,10 +32,11 @@ pub use candidates::{Candidates, Unused};
 pub use define::{at_definition, define, lock_definition, lock_slots, rename, require_definer};
 pub use holder::{raise_stale, release, renew};
 pub use queue::Queue;
+pub use status::checks;
 pub use store::definitions::{Holder, NewColumns, idle_holders};
 pub use store::slots::{Defined, defined};
 pub use store::terms::slot_of;
-pub use store::{Granted, LEASE, LeaseState, NewHolder, lock_slot_waiting, next_token};
+pub use store::{Granted, LEASE, LEASE_DEFINITION, LeaseState, NewHolder, lock_slot_waiting, next_token};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

@@ -5,6 +5,8 @@ use super::extension;
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::backtrace::Backtrace;
+use std::env;
 use std::ffi::{CStr, CString};
 
 /// An error, a warning or a notice: SQLSTATE, message, DETAIL and HINT.
@@ -27,6 +29,12 @@ impl Report {
     /// Functions of the extension are named without their schema here.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The message with the DETAIL, and the HINT, for a text that is not raised.
+    pub fn into_texts(self) -> (String, String) {
+        let detail = self.detail.map_or_else(String::new, |detail| format!(": {detail}"));
+        (format!("{}{detail}", self.message), extension::with_schema(self.hint.unwrap_or_default()))
     }
 
     /// Sends it as an ERROR, which ends the statement.
@@ -55,6 +63,20 @@ impl Report {
         }
         report.report(level);
     }
+}
+
+/// Clients get no backtraces. pgrx appends one to the DETAIL of each error where the environment asks for them, as
+/// `RUST_BACKTRACE=1` does. The standard library reads that once in a process, at the first capture; each library that is
+/// written in Rust has its own copy of it.
+pub fn disable_backtraces() {
+    let asked: Vec<_> = ["RUST_BACKTRACE", "RUST_LIB_BACKTRACE"]
+        .into_iter()
+        .filter_map(|name| Some((name, env::var_os(name)?)))
+        .collect();
+    // SAFETY: this process has one thread, here and below.
+    asked.iter().for_each(|(name, _)| unsafe { env::remove_var(name) });
+    drop(Backtrace::capture());
+    asked.iter().for_each(|(name, value)| unsafe { env::set_var(name, value) });
 }
 
 /// A text as a literal of SQL, for a HINT.

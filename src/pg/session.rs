@@ -45,6 +45,12 @@ pub fn leader_index() -> usize {
     }
 }
 
+/// The process with this index, as [`leader_index`] counts them; 0 if there is none.
+pub fn process_at(index: usize) -> i32 {
+    // SAFETY: the array is fixed since the start. Another process may be changing this field, which is a word.
+    unsafe { (&raw const (*(*pg_sys::ProcGlobal).allProcs.add(index)).pid).read_volatile() }
+}
+
 /// Applies a changed configuration file. PostgreSQL's processes do it between statements; a long wait inside of a statement
 /// may do it as well.
 pub fn reload_configuration() {

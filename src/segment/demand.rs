@@ -24,13 +24,20 @@ pub fn prefetch(index: usize) {
     if !state.is_attached.load(Relaxed) {
         state.demand.fetch_max(1, Relaxed);
     }
-    let _ = summon_for(duty_of(index));
+    if summon_for(duty_of(index)).is_err() {
+        keep_missing(index);
+    }
 }
 
 /// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand, and again while there
 /// is none: after a failure, the next start has to wait.
 pub fn summon(index: usize) -> Result<(), Report> {
-    summon_by(duty_of(index), Refillers::call)
+    summon_by(duty_of(index), Refillers::call).inspect_err(|_| keep_missing(index))
+}
+
+/// For the view and the check of segments: no worker could be started for this ring.
+fn keep_missing(index: usize) {
+    SEGMENTS.exclusive(|segments| segments.errors[index].set(errors::NO_WORKER));
 }
 
 fn duty_of(index: usize) -> Duty {

@@ -220,10 +220,17 @@ impl RefillWait {
 
     fn time_out(&self, drawing: &Drawing) -> ! {
         ConditionVariable::cancel_sleep();
-        let mut last = LastError::default();
-        SEGMENTS.exclusive(|segments| last = segments.errors[self.index]);
         let is_attached = ring_state(self.index).is_attached.load(Relaxed);
-        errors::timed_out(&drawing.tag(), last.text(), is_attached).raise()
+        let silence = errors::silence(is_attached);
+        let mut last = LastError::default();
+        SEGMENTS.exclusive(|segments| {
+            let error = &mut segments.errors[self.index];
+            if error.is_clear() {
+                error.set(silence);
+            }
+            last = *error;
+        });
+        errors::timed_out(&drawing.tag(), last.text().unwrap_or_default()).raise()
     }
 
     fn end(self) {

@@ -89,18 +89,24 @@ pub fn in_parallel_worker(tag: &str) -> Report {
     .hint("Mark the function that calls segment_next as PARALLEL RESTRICTED, as segment_next is.")
 }
 
-pub fn timed_out(tag: &str, reason: Option<String>, is_attached: bool) -> Report {
-    let silence = match is_attached {
+/// The reason that is known for a time out before the worker has reported one.
+pub fn silence(is_attached: bool) -> &'static str {
+    match is_attached {
         true => "The supply worker has reported no error: it may be waiting for the coordinator or a disk.",
         false => "The refill worker has reported no error: it may be waiting for a disk or a synchronous standby.",
-    };
+    }
+}
+
+pub fn timed_out(tag: &str, reason: String) -> Report {
     Report::new(
         PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
         format!("no values of segment \"{tag}\" within idgen.segment_timeout"),
     )
-    .detail(reason.unwrap_or_else(|| silence.to_owned()))
+    .detail(reason)
     .hint("Remove the cause, then repeat the call.")
 }
+
+pub const NO_WORKER: &str = "All slots of max_worker_processes are in use.";
 
 pub fn no_worker(is_attached: bool) -> Report {
     let message = match is_attached {
@@ -111,6 +117,6 @@ pub fn no_worker(is_attached: bool) -> Report {
     if session::is_single_user() {
         report.detail("Single-user mode has no background workers.").hint("Start the server, then repeat the call.")
     } else {
-        report.detail("All slots of max_worker_processes are in use.").hint("Raise max_worker_processes and restart.")
+        report.detail(NO_WORKER).hint("Raise max_worker_processes and restart.")
     }
 }

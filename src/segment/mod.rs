@@ -22,11 +22,14 @@ mod refill;
 mod refill_worker;
 mod state;
 pub mod stats;
+mod status;
 mod store;
 mod trigger;
 mod turns;
 mod uncommitted;
 mod worker_process;
+
+pub use status::checks;
 
 /// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
 /// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,

@@ -1,6 +1,7 @@
 //! The shared state of segments: the rings, and what belongs to each ring.
 
 use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Block, FixedText, Locked, Part};
 use idgen_core::segment::chains::{self, Chains};
@@ -31,6 +32,7 @@ pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |bloc
             tenants: block.array(count, || None),
             chains: chains(block, count),
             hand: 0,
+            displaced: 0,
             rests: Rests { places: block.array(RESTS, || None), chains: chains(block, RESTS), count: 0, hand: 0 },
         },
         errors: block.array(count, LastError::default),
@@ -50,7 +52,7 @@ fn chains(block: &mut Block, places: usize) -> Chains<'static> {
 /// State protected by the segments lock.
 pub struct Segments {
     pub table: RingTable<'static>,
-    /// The error of the last refill of each ring; clear after a refill that succeeded.
+    /// One for each ring.
     pub errors: &'static mut [LastError],
     /// The requests for values in one line, for each ring.
     pub turns: &'static mut [Turns],
@@ -59,7 +61,38 @@ pub struct Segments {
     pub link_changes: u64,
 }
 
-pub type LastError = FixedText<200>;
+/// Why a ring gets no values; clear after a refill that succeeded.
+#[derive(Clone, Copy, Default)]
+pub struct LastError {
+    text: FixedText<200>,
+    /// When it got none first, in milliseconds since 1970.
+    since_ms: i64,
+}
+
+impl LastError {
+    pub fn set(&mut self, reason: &str) {
+        if self.is_clear() {
+            self.since_ms = system_clock::wall_ms();
+        }
+        self.text.set(reason);
+    }
+
+    pub fn clear(&mut self) {
+        self.text.clear();
+    }
+
+    pub fn is_clear(&self) -> bool {
+        self.text.is_clear()
+    }
+
+    pub fn text(&self) -> Option<String> {
+        self.text.text()
+    }
+
+    pub fn since_ms(&self) -> Option<i64> {
+        (!self.is_clear()).then_some(self.since_ms)
+    }
+}
 
 impl Segments {
     /// Begins a tenancy in a ring, without demand, errors or counts of an earlier one.

@@ -1,8 +1,6 @@
 //! The view `idgen.stat_segment`: the rings of this database.
 
-use super::state::{
-    CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states,
-};
+use super::state::{LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states};
 use super::store;
 use crate::pg::datum::Text;
 use crate::pg::session::database;
@@ -101,23 +99,6 @@ fn stat_get_segment_supply()
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-/// The attached segments of all databases: how many have a ring, and the errors of those that get no values.
-pub fn attached() -> (usize, Vec<String>) {
-    // Allocated before the lock is acquired.
-    let mut errors = Vec::with_capacity(ring_states().len());
-    let mut count = 0;
-    SEGMENTS.exclusive(|segments| {
-        let occupied = segments.table.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_some());
-        for (index, _) in occupied.filter(|(index, _)| ring_state(*index).is_attached.load(Relaxed)) {
-            count += 1;
-            if matches!(ring_state(index).coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing) {
-                errors.push(segments.errors[index]);
-            }
-        }
-    });
-    (count, errors.into_iter().map(|error| error.text().unwrap_or_default()).collect())
-}
-
 fn rings() -> Vec<RingSnapshot> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(ring_states().len());
@@ -139,4 +120,5 @@ pub fn reset() {
         return;
     };
     states.iter().zip(rings.iter()).for_each(|(state, ring)| state.reset(ring.position()));
+    SEGMENTS.exclusive(|segments| segments.table.displaced = 0);
 }

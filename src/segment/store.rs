@@ -227,17 +227,63 @@ pub fn lock(creation: i64) -> LockedRow {
     as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(lock_or_find))
 }
 
-static VISIBLE: Query = Query::new(&SEGMENT, || {
+static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM idgen.segment WHERE {}", is_visible()));
+
+/// The statistics of a row are shown to the role $1.
+fn is_visible() -> String {
     format!(
-        "SELECT creation FROM idgen.segment WHERE {} \
-         OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE')",
+        "({} OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE'))",
         grants::owns_or_has("$1", "drawers")
     )
-});
+}
 
 /// The creation numbers of the tags whose statistics the current user may see.
 pub fn visible_creations() -> HashSet<i64> {
     HashSet::from_iter(VISIBLE.read_latest(&[user().into()], |row| value(row, 1)))
+}
+
+static TAGS: Query = Query::new(&SEGMENT, || {
+    format!(
+        "SELECT tag FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) ANY ($2) AND {} ORDER BY tag",
+        is_visible()
+    )
+});
+
+/// Those of the tags with these creation numbers whose statistics the current user may see.
+pub fn visible_tags(creations: Vec<i64>) -> Vec<String> {
+    TAGS.read_latest(&[user().into(), creations.into()], |row| text(row, 1))
+}
+
+/// A segment with at most a tenth of its values left.
+pub struct NearBound {
+    pub tag: String,
+    pub creation: i64,
+    pub upper_bound: i64,
+    /// Values that no refill has taken yet.
+    pub left: u64,
+}
+
+static NEAR_BOUNDS: Query = Query::new(&SEGMENT, || {
+    // Those of an attached segment are the coordinator's.
+    let is_local = if has_links() { "AND source IS NULL" } else { "" };
+    format!(
+        "SELECT tag, creation, upper_bound, (upper_bound OPERATOR(pg_catalog.-) max_id) OPERATOR(pg_catalog./) stride AS left \
+         FROM idgen.segment \
+         WHERE max_id OPERATOR(pg_catalog.>=) (upper_bound OPERATOR(pg_catalog.-) (upper_bound OPERATOR(pg_catalog./) 10)) {is_local} \
+           AND {} ORDER BY 4, tag",
+        is_visible()
+    )
+});
+
+/// Those of this database that the current user may see, the one with fewest values first.
+pub fn near_bounds() -> Vec<NearBound> {
+    let read = |row: &SpiHeapTupleData| NearBound {
+        tag: text(row, 1),
+        creation: value(row, 2),
+        upper_bound: value(row, 3),
+        left: value::<i64>(row, 4) as u64,
+    };
+    SEGMENT.find().map_or_else(Vec::new, |_| NEAR_BOUNDS.read_latest(&[user().into()], read))
 }
 
 /// Raises `max_id` of a row, by a refill or for draws from an uncommitted tag. The trigger announces no change then.

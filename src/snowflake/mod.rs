@@ -15,10 +15,12 @@ mod observe;
 mod prepared;
 mod settled;
 pub mod stats;
+mod status;
 
 pub use attach::AttachedGenerator;
 pub use layouts::{attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};
+pub use status::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {

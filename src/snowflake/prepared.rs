@@ -42,9 +42,15 @@ fn transactions() -> Vec<u32> {
 
 /// The earliest times of the ids of all prepared transactions. Raises 55000 if that of one is unknown.
 pub fn earliest_ms() -> Vec<i64> {
+    let draws = draws().unwrap_or_else(|unknown| errors::prepared_without_lock(unknown).raise());
+    draws.into_iter().filter_map(|draw| draw.earliest_ms).collect()
+}
+
+/// The draws of all prepared transactions, or one of which nothing is known.
+pub fn draws() -> Result<Vec<PreparedDraw>, u32> {
     let before = transactions();
     if before.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let locks = LOCKS.read_latest(&[], |row| {
         let [units, rest] = [2, 3].map(|column| spi::optional::<i64>(row, column).map(|lower| lower as u32));
@@ -55,8 +61,8 @@ pub fn earliest_ms() -> Vec<i64> {
     if let Some(unknown) = before.iter().find(|xid| !has_lock(xid)) {
         // It may have ended before the locks were read. A lock ends after its transaction.
         if transactions().contains(unknown) {
-            errors::prepared_without_lock(*unknown).raise();
+            return Err(*unknown);
         }
     }
-    draws.into_iter().filter_map(|draw| draw.earliest_ms).collect()
+    Ok(draws)
 }

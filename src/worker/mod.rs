@@ -26,13 +26,13 @@ mod renew;
 mod server;
 mod state;
 mod stats;
+mod status;
 mod store;
 
-pub use history::held_back_until_us;
 pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
-pub use stats::{WorkerStatus, status};
-pub use store::{outside_of_ranges, pool_that_grants};
+pub use stats::status;
+pub use status::{checks, current_node};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

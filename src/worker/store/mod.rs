@@ -1,7 +1,7 @@
 //! The rows of worker ids: rectangles in `idgen.worker_number`, the history in `idgen.worker_history`, and a label that
 //! outlives both. This file has the rectangles. Column `number` is the worker id.
 
-use crate::lease::LEASE;
+use crate::lease::{LEASE, LEASE_DEFINITION};
 use crate::pg::spi::{ExtensionTable, Query, text, value};
 use crate::pg::timestamp;
 use crate::worker::errors;
@@ -178,6 +178,26 @@ pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
     WORKER_NUMBER.find()?;
     let read = |row: &SpiHeapTupleData| (text(row, 1), value(row, 2), timestamp::to_us(value(row, 3)));
     OUTSIDE.read_latest(&[], read).pop()
+}
+
+/// With as many rows of holders as slots. Whether these terms are over is told by the view only.
+static FULL: Query = WORKER_NUMBER.query(
+    "SELECT defined.name FROM idgen.lease_definition AS defined \
+     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
+       AND (SELECT pg_catalog.count(*) FROM idgen.lease \
+            WHERE lease.name OPERATOR(pg_catalog.=) defined.name AND lease.depth OPERATOR(pg_catalog.>) 0) \
+           OPERATOR(pg_catalog.>=) defined.slots \
+       AND (SELECT pg_catalog.count(*) FROM idgen.leases AS term \
+            WHERE term.name OPERATOR(pg_catalog.=) defined.name AND term.state OPERATOR(pg_catalog.=) 'held' \
+              AND term.slot OPERATOR(pg_catalog.>=) defined.first_slot) \
+           OPERATOR(pg_catalog.>=) defined.slots \
+     ORDER BY defined.name",
+);
+
+/// The pools of this database whose worker ids are all held.
+pub fn full_pools() -> Vec<String> {
+    let has_columns = WORKER_NUMBER.find().is_some() && LEASE_DEFINITION.has_column(c"notify");
+    if has_columns { FULL.read_latest(&[], |row| text(row, 1)) } else { Vec::new() }
 }
 
 /// A pool is a lease that has granted a worker id. The SQL of 0.7 has no column first_slot. The name then resolves to

@@ -14,9 +14,10 @@ SELECT member FROM members ORDER BY member COLLATE "C";
 
 -- every member has a comment
 SELECT member AS without_comment FROM members WHERE comment IS NULL;
--- and so has every column of its tables
-SELECT attname AS without_comment FROM pg_attribute
-WHERE attrelid = 'idgen.segment'::regclass AND attnum > 0 AND col_description(attrelid, attnum) IS NULL;
+-- and so has every column of its views
+SELECT attrelid::regclass, attname AS without_comment FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE relnamespace = 'idgen'::regnamespace AND (relkind = 'v' OR relname = 'segment') AND attnum > 0
+  AND col_description(attrelid, attnum) IS NULL;
 
 -- volatility, parallel safety, strictness and EXECUTE privileges
 SELECT p.oid::regprocedure AS function, provolatile AS volatile, proparallel AS parallel, proisstrict AS strict,

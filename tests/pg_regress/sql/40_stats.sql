@@ -12,29 +12,30 @@ SELECT borrowed > 0 AS borrowed FROM idgen.stat_snowflake WHERE layout = (snowfl
 SELECT jsonb_pretty(idgen.status() -> 'settings');
 SELECT (idgen.status() #>> '{version,library}') = (SELECT extversion FROM pg_extension WHERE extname = 'idgen') AS library,
        (idgen.status() #>> '{version,sql}') = (SELECT extversion FROM pg_extension WHERE extname = 'idgen') AS sql;
-SELECT c.* FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
-WHERE "check" NOT IN ('layouts', 'mark');
+SELECT * FROM idgen.checks WHERE "check" NOT IN ('layouts', 'mark');
+-- status() has the same
+SELECT count(*) FILTER (WHERE c <> s) AS different, count(*) = (SELECT count(*) FROM idgen.checks) AS all
+FROM idgen.checks AS c
+JOIN jsonb_to_recordset(idgen.status() -> 'checks')
+  AS s("check" text, ok bool, severity text, since timestamptz, affects text, message text, action text) USING ("check");
 -- the layout of 30_next that ends within a year
-SELECT c.ok, c.message ~ '^layout "time:35 sequence:12 unit:1ms epoch:.*" has no ids from .* on$' AS message
-FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
-WHERE "check" = 'layouts';
+SELECT ok, severity, since, message ~ '^draws in layout "time:35 sequence:12 unit:1ms epoch:.*" fail from .* on$' AS message, action
+FROM idgen.checks WHERE "check" = 'layouts';
 
 -- the mark is past every id, by at most drift and one and a half windows
 SELECT mark > now() AS promised, mark < clock_timestamp() + interval '7 seconds' AS not_far, lead < interval '1.1 seconds' AS lead,
        backward_steps, largest_step, mark_writes >= 0 AS writes, mark_write_time >= '0' AS write_time
 FROM idgen.stat_clock;
-SELECT c.ok, c.message ~ '^ids are durably promised up to 20.*Z$' AS message
-FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
-WHERE "check" = 'mark';
+SELECT ok, message ~ '^ids are durably promised up to 20.*Z$' AS message
+FROM idgen.checks WHERE "check" = 'mark';
 
 -- observing an id, like setval: all later ids are above it
 SELECT snowflake_observe(snowflake_next()) <= clock_timestamp() + interval '1.1 seconds' AS floor;
 SELECT snowflake_observe(snowflake_ceil(now() + interval '10 minutes')) > now() + interval '10 minutes' AS floor;
 SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next,
        snowflake_time(snowflake_next('js53'), 'js53') > now() + interval '9 minutes' AS next_in;
-SELECT c.ok, c.message ~ '^the wall clock is [56]\d{5} ms behind the times of ids' AS message
-FROM jsonb_to_recordset(idgen.status() -> 'checks') AS c("check" text, ok bool, message text)
-WHERE "check" = 'clock';
+SELECT ok, severity, affects, message ~ '^the wall clock is [56]\d{5} ms behind the times of ids' AS message, action
+FROM idgen.checks WHERE "check" = 'clock';
 -- a lower id changes nothing
 SELECT snowflake_observe(snowflake_ceil(now())) < now() + interval '1 second' AS floor;
 SELECT snowflake_time(snowflake_next()) > now() + interval '9 minutes' AS next;

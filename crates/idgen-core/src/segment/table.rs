@@ -48,6 +48,8 @@ pub struct RingTable<'a> {
     pub chains: Chains<'a>,
     /// The ring that is looked at next for room.
     pub hand: usize,
+    /// How often a tag has lost its ring to another one.
+    pub displaced: u64,
     pub rests: Rests<'a>,
 }
 
@@ -130,6 +132,8 @@ impl RingTable<'_> {
             (!is_used || tenant.version == DROPPED).then_some(index)
         });
         let index = seen.unwrap_or_else(|| self.advance());
+        let is_displaced = self.tenants[index].is_some_and(|tenant| tenant.version != DROPPED);
+        self.displaced += u64::from(is_displaced);
         if let Some(rest) = self.end(index) {
             self.rests.keep(rest);
         }

@@ -110,6 +110,7 @@ fn table(rings: usize, rests: usize) -> RingTable<'static> {
         tenants: vec![None; rings].leak(),
         chains: chains(rings),
         hand: 0,
+        displaced: 0,
         rests: Rests { places: vec![None; rests].leak(), chains: chains(rests), count: 0, hand: 0 },
     }
 }
