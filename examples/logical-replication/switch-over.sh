@@ -8,14 +8,16 @@
 # Before `prepare`, OLD has wal_level = logical. NEW has the roles, an empty database, and idgen preloaded.
 # Each wait ends after PATIENCE seconds, by default 60. After a failure, mend the cause and run the same command again.
 #
-# Guaranteed: NEW gets each row that was committed on OLD, with synchronous_commit = off too, and repeats no id, no
-# value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write nothing to OLD.
+# Guaranteed: NEW gets each row of a logged table that was committed on OLD, with synchronous_commit = off too, and
+# repeats no id, no value of a segment and no worker id. Not guaranteed: that clients whose roles you do not name write
+# nothing to OLD. Unlogged tables and large objects are not moved, and the script lists them.
 set -euo pipefail
 
 patience=${PATIENCE:-60}
 export PGCONNECT_TIMEOUT=10 PGOPTIONS="-c statement_timeout=${patience}s ${PGOPTIONS-}"
 
-sql() { psql -X -q -A -t -v ON_ERROR_STOP=1 -d "$@"; }
+# statement_timeout ends a statement that waits, and `timeout` one whose server is silent.
+sql() { timeout $((2 * patience)) psql -X -q -A -t -v ON_ERROR_STOP=1 -d "$@"; }
 die() { echo "switch-over: $1" >&2; exit 1; }
 
 # Ends the script with a message if the query returns rows, and prints these.
@@ -45,6 +47,9 @@ tables="SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_name
     AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')"
 subscription="pg_subscription JOIN pg_database AS d ON d.oid = subdbid
   WHERE subname = 'app' AND datname = current_database()"
+lock_of_move="DO 'BEGIN PERFORM pg_advisory_xact_lock(20260105); END'"
+# Nothing if NEW has no subscription.
+state_of_new="SELECT CASE WHEN subslotname IS NULL THEN 'switched' ELSE 'subscribed' END FROM $subscription"
 
 prepare() {
   local schema
@@ -57,7 +62,7 @@ prepare() {
       "SELECT format('%L', setting) FROM pg_settings
        WHERE name = 'shared_preload_libraries' AND setting !~ '\midgen\M'"
     refuse "$new" 'NEW is not empty. If `prepare` has failed, create its database again. It has the tables:' "$tables"
-    schema=$(pg_dump -d "$old" --schema-only --no-publications --no-subscriptions)
+    schema=$(pg_dump -d "$old" --lock-wait-timeout="${patience}s" --schema-only --no-publications --no-subscriptions)
     sql "$old" <<<"SELECT 'CREATE PUBLICATION app FOR TABLES IN SCHEMA public'
       WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = 'app') \gexec"
     sql "$new" -1 <<<"$schema" >/dev/null
@@ -67,10 +72,15 @@ prepare() {
     "SELECT count(*) = 0 FROM pg_subscription_rel WHERE srsubstate <> 'r'"
 }
 
-# What would be lost: rows that NEW does not get.
+# What would be lost: rows and changes that NEW does not get.
 refuse_losses() {
   local subscribed
-  subscribed=$(sql "$new" -c "SELECT array_agg(format('%I.%I', nspname, relname))
+  refuse "$old" 'The publication of OLD omits changes, rows or columns of:' \
+    "SELECT pubname FROM pg_publication AS p
+     WHERE pubname = 'app' AND NOT (pubinsert AND pubupdate AND pubdelete AND pubtruncate)
+     UNION ALL SELECT prrelid::regclass::text FROM pg_publication_rel JOIN pg_publication AS p ON p.oid = prpubid
+     WHERE pubname = 'app' AND (prqual IS NOT NULL OR prattrs IS NOT NULL)"
+  subscribed=$(sql "$new" -c "SELECT coalesce(array_agg(format('%I.%I', nspname, relname)), '{}')
     FROM pg_subscription_rel JOIN pg_class AS c ON c.oid = srrelid JOIN pg_namespace AS n ON n.oid = relnamespace")
   refuse "$old" 'NEW lacks tables. Publish and create them, then run ALTER SUBSCRIPTION app REFRESH PUBLICATION:' \
     "$tables EXCEPT SELECT unnest(:'subscribed'::text[])" -v subscribed="$subscribed"
@@ -81,6 +91,10 @@ refuse_losses() {
 # Nothing has changed yet if one of these fails.
 check() {
   local role table
+  sql "$old" -c "SELECT 'switch-over: not moved: unlogged table ' || c.oid::regclass FROM pg_class AS c
+    WHERE relkind = 'r' AND relpersistence = 'u'
+    UNION ALL SELECT 'switch-over: not moved: ' || count(*) || ' large objects' FROM pg_largeobject_metadata
+    HAVING count(*) > 0" >&2
   for role; do
     refuse "$old" 'OLD has no such role of an application:' \
       "SELECT :'role' WHERE :'role' = session_user OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'role')" \
@@ -103,6 +117,10 @@ lock_out() {
   local role
   for role; do
     sql "$old" -v role="$role" <<<'ALTER ROLE :"role" NOLOGIN'
+    # A session that begins may have been let in before that, and is in no view yet.
+    wait_for "$old" 'sessions to begin' "SELECT count(*) = 0 FROM pg_locks AS l
+      WHERE locktype = 'virtualxid' AND pid IS NOT NULL
+        AND NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = l.pid)"
     wait_for "$old" "the sessions of the role $role to end" "WITH ended AS (
       SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '${role//\'/\'\'}')
       SELECT count(*) = 0 FROM ended"
@@ -124,21 +142,26 @@ SQL
     "SELECT latest_end_lsn >= '$end' FROM pg_stat_subscription WHERE subname = 'app' AND relid IS NULL"
 }
 
-# All of this happens in one transaction, or nothing.
+# All of this happens in one transaction, or nothing. The lock is held while it may still commit.
 move() {
   local sequences rows
-  # Sequences are not replicated. The one of fencing tokens only rises.
+  # Sequences are not replicated. The one of fencing tokens only rises. Snowflake ids begin after the mark of OLD.
   sequences=$(sql "$old" <<'SQL'
-SELECT format('SELECT setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
-FROM pg_sequences WHERE last_value IS NOT NULL AND schemaname <> 'idgen';
+SELECT format($$SELECT format('SELECT setval(%%L, %%s, %%L);', %L, last_value, is_called) FROM %1$s$$,
+  format('%I.%I', schemaname, sequencename)) FROM pg_sequences WHERE schemaname <> 'idgen'
+\gexec
 SELECT format('SELECT setval(''idgen.lease_token'', greatest(last_value, %s)) FROM idgen.lease_token;', last_value)
 FROM idgen.lease_token;
+SELECT format('SELECT snowflake_observe(%s);', snowflake_ceil(mark)) FROM idgen.stat_clock WHERE mark IS NOT NULL;
 SQL
   )
   # Segments continue above the max_id of OLD. Leases keep their definitions, and lose their holders. Worker ids are
   # granted past all that OLD may have granted. Public ids stay valid.
-  rows=$(pg_dump -d "$old" --data-only "${copied[@]/#/--table=idgen.}")
+  rows=$(pg_dump -d "$old" --lock-wait-timeout="${patience}s" --data-only "${copied[@]/#/--table=idgen.}")
+  # A dump sets limits of its own.
+  rows=$(sed -E '/^SET (statement|lock|idle_in_transaction_session)_timeout = 0;$/d' <<<"$rows")
   sql "$new" -1 >/dev/null <<SQL
+$lock_of_move;
 $sequences
 -- New snowflake ids are above the replicated ones, whatever the clock of NEW says.
 SELECT format('SELECT snowflake_observe(max(%I)%s) FROM %s;', attname, ', ' || nullif(argument, ''), attrelid::regclass)
@@ -163,7 +186,8 @@ clean_up() {
 # Says how to go back, if that is still possible.
 explain_failure() {
   local role state
-  state=$(state_of_new) || state=unknown
+  # Not while the move may still commit.
+  state=$(sql "$new" -1 <<<"$lock_of_move; $state_of_new") || state=unknown
   case $state in
   subscribed)
     echo 'switch-over: OLD has all rows. To go back, run there:'
@@ -174,14 +198,9 @@ explain_failure() {
   esac >&2
 }
 
-# Nothing if NEW has no subscription.
-state_of_new() {
-  sql "$new" -c "SELECT CASE WHEN subslotname IS NULL THEN 'switched' ELSE 'subscribed' END FROM $subscription"
-}
-
 switch() {
   local state
-  state=$(state_of_new)
+  state=$(sql "$new" -c "$state_of_new")
   [ -n "$state" ] || die 'NEW has no subscription "app". Run `prepare` first, unless NEW has taken over already.'
   if [ "$state" = subscribed ]; then
     check "$@"

@@ -179,7 +179,7 @@ class Observer:
                             yield address
                         last = address
                         self.wait(db, left)
-            except psycopg.OperationalError as error:
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
                 log.warning("%s", error)
                 time.sleep(0.5)
 

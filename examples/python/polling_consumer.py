@@ -34,7 +34,8 @@ Transactions do not commit in the order of their ids: one draws an id, and commi
 no transaction can commit a row any more. So the consumer reads up to it, and continues after it.
 
 Guaranteed: what handle() writes into this database commits exactly once for each row, in the order of ids. Not
-guaranteed: that it does elsewhere, such as by mail, and rows whose ids were not drawn in their transaction.
+guaranteed: that it does elsewhere, such as by mail, and rows whose ids were not drawn in their transaction. Over a Unix
+socket, a consumer that is paused while it reads many rows keeps its turn.
 """
 
 import contextlib
@@ -94,8 +95,10 @@ def run(conninfo, consumer):
         db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         db.add_notify_handler(lambda notify: None)    # Without one, psycopg 3.2 keeps all notifications.
         with deadline(db, PATIENCE), db.transaction():
-            # A consumer that is paused in its turn must not keep the others from theirs.
-            db.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE}s'")
+            # A consumer that is paused in its turn must not keep the others from theirs. The server may be waiting for
+            # it to go on, or to read what was sent, or for its turn.
+            for limit in ["idle_in_transaction_session_timeout", "tcp_user_timeout", "statement_timeout"]:
+                db.execute(f"SET {limit} = '{PATIENCE}s'")
             db.execute("INSERT INTO event_position (consumer) VALUES (%s) ON CONFLICT DO NOTHING", [consumer])
             db.execute("LISTEN event")
         notified = select.poll()

@@ -73,7 +73,7 @@ def run(conninfo, name, owner, ttl, stop):
                 db.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 while not stop:
                     work_on_a_shard(db, name, owner, ttl, stop)
-        except psycopg.OperationalError as error:
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as error:
             print(error, file=sys.stderr)
             time.sleep(1)
 

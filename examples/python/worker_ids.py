@@ -13,7 +13,8 @@ The first call of next() waits for the worker id. docs/worker-ids.md explains th
 
 Guaranteed: no other holder of a worker id of the pool makes the same id, not even after a pause, a step of the clock or
 a fork. The ids of one process increase, under another worker id too. Not guaranteed: that there is always an id. If the
-coordinator is away, ids end a TTL after the last renewal. If the clock is set back, they wait for it.
+coordinator is away, ids end a TTL after the last renewal. If the clock is set back, they wait for it. A handler of a
+signal must not fork.
 """
 
 import contextlib
@@ -82,14 +83,12 @@ class WorkerIds:
         Raises RuntimeError if the interval is over and the last attempt to renew it has failed, and TimeoutError after
         `timeout` seconds. A later call may succeed. A handler of a signal that interrupts a call gets RuntimeError.
         """
-        process, end = os.getpid(), time.monotonic() + timeout
+        end = time.monotonic() + timeout
         with self.not_interrupting(), self.changed:
-            new_id = None
-            while new_id is None and os.getpid() == process:
+            while True:
                 new_id = self.make_or_wait(end)
-        if os.getpid() != process:
-            raise RuntimeError("a handler of a signal has forked in the middle of next()")
-        return new_id
+                if new_id is not None:
+                    return new_id
 
     def make_or_wait(self, end):
         """Returns an id, or waits and returns None."""

@@ -71,5 +71,5 @@ pub use programs::{chown_to_server, program, run};
 pub use proxy::Proxy;
 pub use rounds::rounds;
 pub use shim::compile_shim;
-pub use signal::{Paused, pause};
+pub use signal::{Paused, pause, pause_if_running};
 pub use standby::StandbyBuilder;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -13,13 +14,21 @@ use crate::procfs::{Process, poll};
 /// Drop the guard before stopping the server: a server with a paused process exits only by SIGKILL.
 #[must_use = "the process resumes when the guard is dropped"]
 pub fn pause(pid: i32) -> Paused {
+    pause_if_running(pid).unwrap_or_else(|| panic!("process {pid} has ended"))
+}
+
+/// `None` if it has ended.
+pub fn pause_if_running(pid: i32) -> Option<Paused> {
     let pid = Pid::from_raw(pid);
-    kill(pid, Signal::SIGSTOP).unwrap_or_else(|error| panic!("cannot pause process {pid}: {error}"));
+    match kill(pid, Signal::SIGSTOP) {
+        Err(Errno::ESRCH) => return None,
+        sent => sent.unwrap_or_else(|error| panic!("cannot pause process {pid}: {error}")),
+    }
     let paused = Paused(pid);
     let stopped =
         poll(Duration::from_secs(10), || Process::find(pid).filter(|process| matches!(process.state, 'T' | 'Z')));
     assert!(stopped.is_some(), "process {pid} did not stop");
-    paused
+    Some(paused)
 }
 
 /// Resumes the process (SIGCONT) when dropped.

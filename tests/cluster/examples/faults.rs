@@ -69,6 +69,7 @@ fn forking(site: &mut Site) {
     site.start_under_signals("forks");
     for _ in 0..5 {
         site.goes_on();
+        assert!(!site.last().has_exited(), "it forks and goes on: {}", site.last().errors());
         site.last().signal(Signal::SIGUSR1);
     }
 }

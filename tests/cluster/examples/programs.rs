@@ -48,12 +48,18 @@ pub static FENCED_JOB: Program = Program {
     path: "python/fenced_job.py",
     wrapper: None,
     arguments: &["ADDRESS", "importer", TTL],
-    prepare: "",
+    // With the token that is current when a line is written, and the session that writes it.
+    prepare: "CREATE TABLE written (token bigint, pid int);
+        CREATE FUNCTION note_token() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+            INSERT INTO written SELECT max(token), pg_backend_pid() FROM idgen.lease WHERE name = 'importer' AND depth > 0;
+            RETURN NULL; END $$;
+        CREATE TRIGGER note AFTER INSERT ON imported FOR EACH ROW EXECUTE FUNCTION note_token()",
     work: send_a_line,
     done: |site| value(&mut site.client, "SELECT count(*) FROM imported"),
     check: |site| {
-        let repeated = "SELECT count(*) - count(DISTINCT body) FROM imported";
-        assert_eq!(value::<i64>(&mut site.client, repeated), 0, "a line was imported twice");
+        let foreign = "SELECT count(*) FROM (SELECT FROM written GROUP BY pid
+                       HAVING count(DISTINCT token) > 1 OR bool_or(token IS NULL)) AS session";
+        assert_eq!(value::<i64>(&mut site.client, foreign), 0, "a job has written under the token of another one");
     },
 };
 
@@ -177,16 +183,31 @@ pub static SHARDED_WORKER: Program = Program {
 
 pub static WORKER_IDS: Program = Program {
     path: "python/worker_ids.py",
-    wrapper: None,
-    arguments: &["ADDRESS", "shop-ids", "OWNER", TTL, "100000"],
+    wrapper: Some(ENDLESS_IDS),
+    arguments: &["ADDRESS", "shop-ids", "OWNER", TTL],
     prepare: "",
     work: |_| (),
     done: printed_bytes,
     check: numbers_are_distinct,
 };
 
-pub static WORKER_IDS_IN_JAVA: Program =
-    Program { path: "java/WorkerIds.java", arguments: &["ADDRESS", "shop-ids", "OWNER", TTL, "300000"], ..WORKER_IDS };
+pub static WORKER_IDS_IN_JAVA: Program = Program {
+    path: "java/WorkerIds.java",
+    wrapper: None,
+    arguments: &["ADDRESS", "shop-ids", "OWNER", TTL, "1000000"],
+    ..WORKER_IDS
+};
+
+/// At most an id a millisecond, so that a fault finds the program at work.
+const ENDLESS_IDS: &str = "
+import sys, time, worker_ids
+
+conninfo, pool, owner, ttl = sys.argv[1:]
+ids = worker_ids.WorkerIds(conninfo, pool, owner, float(ttl))
+while True:
+    print(ids.next(), flush=True)
+    time.sleep(0.001)
+";
 
 fn send_a_line(site: &mut Site) {
     for (n, copy) in site.copies.iter_mut().enumerate() {

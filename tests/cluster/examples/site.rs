@@ -5,7 +5,7 @@ use std::process::Command;
 use std::rc::Rc;
 
 use idgen_testkit::sql::{PATIENCE, column, execute};
-use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause};
+use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause_if_running};
 use postgres::Client;
 
 use crate::programs::Program;
@@ -155,7 +155,7 @@ impl Site {
     /// Pauses the server's processes of the program's sessions.
     pub fn freeze_sessions(&mut self) -> Vec<Paused> {
         let pids: Vec<i32> = column(&mut self.client, "SELECT pid FROM pg_stat_activity WHERE usename = 'app'");
-        pids.into_iter().map(pause).collect()
+        pids.into_iter().filter_map(pause_if_running).collect()
     }
 
     /// Waits until the last copy has ended, or has connected again.
@@ -163,6 +163,8 @@ impl Site {
         let accepted = self.proxy.accepted();
         let cluster = Rc::clone(&self.cluster);
         cluster.wait_for(PATIENCE, "the program to give up waiting", || {
+            (self.program.work)(self);
+            self.turns += 1;
             self.proxy.accepted() > accepted || self.last().has_exited()
         });
     }

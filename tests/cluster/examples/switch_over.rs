@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, last};
-use idgen_testkit::sql::{PATIENCE, column, execute, ids, in_new_database, row, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, ids, in_new_database, row, value, wait_for_one};
 use idgen_testkit::{Cluster, Example, run};
+use nix::sys::signal::Signal;
 use postgres::{Client, NoTls};
 
 /// The tables of the application, and where their ids come from.
@@ -203,7 +204,12 @@ fn acquire(client: &mut Client) -> (i32, i64, i64) {
 
 #[test]
 fn switch_over_grants_no_worker_id_for_the_same_time() {
-    let ([old, new], [mut on_old, mut on_new]) = prepared();
+    let (old, new) = (old_server(), new_server());
+    let mut on_old = old.client_in("shop");
+    // A coordinator may have no other tables.
+    execute(&mut on_old, "DROP TABLE orders, carts, invoices, visits");
+    run(&mut script("prepare", [&old, &new], &[]));
+    let mut on_new = new.client_in("shop");
     execute(&mut on_old, "SELECT lease_define('pods', ttl => '30 s')");
     let (worker_id, _, until_us) = acquire(&mut on_old);
     run(&mut script("switch", [&old, &new], &["app"]));
@@ -266,8 +272,17 @@ fn switch_over_refuses_what_would_lose_rows_before_it_changes_anything() {
     execute(&mut on_old, "BEGIN; INSERT INTO visits DEFAULT VALUES; PREPARE TRANSACTION 'p'");
     assert_fails("switch", [&old, &new], &["app"], &["OLD has prepared transactions", "\np"]);
     execute(&mut on_old, "COMMIT PREPARED 'p'");
+    execute(&mut on_old, "ALTER PUBLICATION app SET (publish = 'insert')");
+    assert_fails("switch", [&old, &new], &["app"], &["omits changes, rows or columns of:\napp"]);
+    execute(&mut on_old, "ALTER PUBLICATION app SET (publish = 'insert, update, delete, truncate')");
+    execute(&mut on_old, "CREATE UNLOGGED TABLE cache (); SELECT lo_create(0)");
     execute(&mut on_new, "SELECT public_id_define('own')");
-    assert_fails("switch", [&old, &new], &["app"], &["It has rows in:\nidgen.public_key"]);
+    assert_fails(
+        "switch",
+        [&old, &new],
+        &["app"],
+        &["not moved: unlogged table cache", "not moved: 1 large objects", "It has rows in:\nidgen.public_key"],
+    );
     assert_unchanged(&old, &mut on_new);
     execute(&mut on_new, "SELECT public_id_drop('own')");
     run(&mut script("switch", [&old, &new], &["app"]));
@@ -287,6 +302,31 @@ fn switch_over_that_cannot_go_on_says_how_to_go_back_and_continues_later() {
     run(&mut script("switch", [&old, &new], &["app"]));
     assert_eq!(value::<i64>(&mut on_new, "SELECT count(*) FROM visits"), 1);
     assert_fails("switch", [&old, &new], &["app"], &["unless NEW has taken over already"]);
+}
+
+/// Its statement goes on, and may commit.
+#[test]
+fn switch_over_that_is_killed_in_the_move_does_not_say_how_to_go_back() {
+    let ([old, new], [_, mut on_new]) = prepared();
+    let mut locked = on_new.transaction().expect("a transaction");
+    locked.batch_execute("LOCK TABLE idgen.segment IN SHARE MODE").expect("a lock");
+    let mut command = script("switch", [&old, &new], &["app"]);
+    let mut switch = Example::start(&new, command.env("PATIENCE", "10"));
+    wait_for_one(&new, "the move to wait", "pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'");
+    switch.signal(Signal::SIGTERM);
+    let (_, errors) = switch.wait(&new);
+    assert!(errors.contains("NEW may have taken over") && !errors.contains("ALTER ROLE"), "{errors}");
+    locked.rollback().expect("the server runs");
+    run(&mut script("switch", [&old, &new], &["app"]));
+    assert_eq!(value::<i64>(&mut on_new, "SELECT count(*) FROM idgen.segment"), 1);
+}
+
+#[test]
+fn switch_over_moves_sequences_that_were_set_and_not_used_since() {
+    let ([old, new], [mut on_old, mut on_new]) = prepared();
+    execute(&mut on_old, "SELECT setval('visits_id_seq', 6, false)");
+    run(&mut script("switch", [&old, &new], &["app"]));
+    assert_eq!(ids(&mut on_new, "INSERT INTO visits DEFAULT VALUES RETURNING id"), [6]);
 }
 
 #[test]
