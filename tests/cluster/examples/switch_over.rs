@@ -311,12 +311,13 @@ fn switch_over_that_is_killed_in_the_move_does_not_say_how_to_go_back() {
     let mut locked = on_new.transaction().expect("a transaction");
     locked.batch_execute("LOCK TABLE idgen.segment IN SHARE MODE").expect("a lock");
     let mut command = script("switch", [&old, &new], &["app"]);
-    let mut switch = Example::start(&new, command.env("PATIENCE", "10"));
+    let mut switch = Example::start(&new, command.env("PATIENCE", "30"));
     wait_for_one(&new, "the move to wait", "pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'");
     switch.signal(Signal::SIGTERM);
-    let (_, errors) = switch.wait(&new);
-    assert!(errors.contains("NEW may have taken over") && !errors.contains("ALTER ROLE"), "{errors}");
+    wait_for_one(&new, "the script to wait for the move", "pg_locks WHERE NOT granted AND locktype = 'advisory'");
     locked.rollback().expect("the server runs");
+    let (_, errors) = switch.wait(&new);
+    assert!(errors.contains("NEW has taken over") && !errors.contains("ALTER ROLE"), "{errors}");
     run(&mut script("switch", [&old, &new], &["app"]));
     assert_eq!(value::<i64>(&mut on_new, "SELECT count(*) FROM idgen.segment"), 1);
 }
