@@ -4,12 +4,13 @@
 use std::process::Command;
 
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{column, execute, ids, value};
+use idgen_testkit::sql::{execute, ids, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
 use crate::counting::counting_cluster;
 use crate::frameworks::{Counted, as_javascript_reads_it, database_of_app, python, run_cases};
+use crate::keys;
 
 const DIRECTORY: &str = "examples/django";
 
@@ -47,35 +48,27 @@ fn django_bulk_create_costs_one_statement_for_1000_rows() {
     assert_eq!(counted.calls("save_with_drawn_id", "UPDATE"), 1, "save() without force_insert tries to update first");
 }
 
-/// Rows from before the migration, for a table whose key is an identity, and as Django made it before 4.1.
+/// Migrates to the time before snowflake ids.
+fn migrate_with_auto_field(cluster: &Cluster, database: &str) {
+    let script = "import settings; settings.DEFAULT_AUTO_FIELD = 'django.db.models.AutoField'
+from django.core.management import execute_from_command_line as execute
+execute(['manage.py', 'migrate', 'shop', '0001'])";
+    let mut command = python(cluster, database, "app", DIRECTORY);
+    run(command.env("DJANGO_SETTINGS_MODULE", "settings").args(["-c", script]));
+}
+
+/// Rows from before the migration, for tables whose keys are identities, and as Django made them before 4.1.
 fn insert_old_rows(client: &mut Client, serial: bool) {
     if serial {
-        for table in ["shop_customer", "shop_order"] {
-            execute(
-                client,
-                &format!(
-                    "SET ROLE app; ALTER TABLE {table} ALTER COLUMN id DROP IDENTITY;
-                     CREATE SEQUENCE {table}_id_seq AS integer OWNED BY {table}.id;
-                     ALTER TABLE {table} ALTER COLUMN id SET DEFAULT nextval('{table}_id_seq'); RESET ROLE"
-                ),
-            );
-        }
+        keys::make_serials(client);
     }
     execute(client, "INSERT INTO shop_customer (name) SELECT 'old' FROM generate_series(1, 3)");
     execute(client, "INSERT INTO shop_order (customer_id) SELECT id FROM shop_customer");
+    execute(client, WATCH);
 }
 
-/// The types and defaults of the keys, and the sequences.
-fn keys(client: &mut Client) -> Vec<String> {
-    column(
-        client,
-        "SELECT concat_ws(' ', table_name, column_name, data_type, column_default, identity_generation)
-         FROM information_schema.columns
-         WHERE column_name IN ('id', 'customer_id') AND table_name IN ('shop_customer', 'shop_order', 'shop_item')
-         UNION ALL
-         SELECT sequencename FROM pg_sequences WHERE sequencename LIKE 'shop%' ORDER BY 1",
-    )
-}
+const WATCH: &str = "INSERT INTO shop_order_watchers (order_id, customer_id) SELECT id, customer_id FROM shop_order
+                     EXCEPT SELECT order_id, customer_id FROM shop_order_watchers ORDER BY 1";
 
 #[test]
 fn django_migration_converts_tables_that_exist() {
@@ -85,21 +78,22 @@ fn django_migration_converts_tables_that_exist() {
         let mut client = database_of_app(&cluster, database);
         execute(&mut client, "CREATE EXTENSION idgen");
         let migrate = |to: &[&str]| run(&mut manage(&cluster, database, &[&["migrate"], to].concat()));
-        migrate(&["shop", "0001"]);
+        migrate_with_auto_field(&cluster, database);
         insert_old_rows(&mut client, serial);
         migrate(&[]);
-        let converted = [
-            "shop_customer id bigint snowflake_next()",
-            "shop_item id bigint snowflake_next()",
-            "shop_order customer_id bigint",
-            "shop_order id bigint snowflake_next()",
-        ];
-        assert_eq!(keys(&mut client), converted);
+        keys::assert_clean(&mut client);
+        assert_eq!(keys::of_sequences(&mut client), ["django_migrations.id"]);
+        let converted = ["shop_customer.id", "shop_item.id", "shop_order.id", "shop_order_watchers.id"];
+        assert_eq!(keys::of_snowflakes(&mut client), converted);
         execute(&mut client, "INSERT INTO shop_customer (name) VALUES ('new')");
         execute(&mut client, "INSERT INTO shop_order (customer_id) SELECT max(id) FROM shop_customer");
         let orders = ids(&mut client, "SELECT id FROM shop_order ORDER BY id");
         assert_eq!(orders[..3], [1, 2, 3]);
         assert_increasing(&orders);
+        execute(&mut client, WATCH);
+        let watchers = ids(&mut client, "SELECT id FROM shop_order_watchers ORDER BY order_id");
+        assert_eq!(watchers[..3], [1, 2, 3]);
+        assert_increasing(&watchers);
         assert!(value::<bool>(&mut client, "SELECT now() - snowflake_time(max(id)) < '1 minute' FROM shop_order"));
         if serial {
             let found = run(&mut manage(&cluster, database, &["makemigrations", "--check"]));
@@ -111,11 +105,14 @@ fn django_migration_converts_tables_that_exist() {
             run(&mut manage(&cluster, database, &["loaddata", path]));
         }
         // Back, once the rows with snowflake ids are gone.
-        execute(&mut client, "DELETE FROM shop_order WHERE id > 3; DELETE FROM shop_customer WHERE id > 3");
+        for table in ["shop_order_watchers", "shop_order", "shop_customer"] {
+            execute(&mut client, &format!("DELETE FROM {table} WHERE id > 3"));
+        }
         execute(&mut client, "SELECT segment_create('kept')");
         migrate(&["shop", "0001"]);
         let sql = "INSERT INTO shop_order (customer_id) VALUES (1) RETURNING id";
         assert_eq!(value::<i32>(&mut client, sql), 4);
+        assert_eq!(ids(&mut client, &format!("{WATCH} RETURNING id")), [4]);
         let segments = "SELECT count(*) FROM idgen.segment";
         assert_eq!(value::<i64>(&mut client, segments), 1, "the extension is still there");
     }
@@ -128,19 +125,21 @@ fn django_db_default_leaves_ids_unknown_after_bulk_create() {
 }
 
 #[test]
-fn django_default_auto_field_needs_the_extension_before_the_first_migration() {
+fn django_first_migration_of_a_new_project_creates_the_extension_first() {
     let cluster = counting_cluster();
-    database_of_app(&cluster, "bare");
-    let script = "import os; os.environ['DJANGO_SETTINGS_MODULE'] = 'settings'
-import settings; settings.DEFAULT_AUTO_FIELD = 'shop.ids.SnowflakeField'
-from django.core.management import execute_from_command_line as execute
-execute(['manage.py', 'migrate'])";
-    let output = python(&cluster, "bare", "postgres", DIRECTORY).args(["-c", script]).output().expect("Python runs");
+    let mut client = database_of_app(&cluster, "bare");
+    let output = manage(&cluster, "bare", &["migrate"]).output().expect("Python runs");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("Unable to create the django_migrations table"), "{errors}");
-    // With the field of the app, the first migration can create the extension.
-    let mut command = python(&cluster, "bare", "postgres", DIRECTORY);
-    run(command.args(["manage.py", "migrate"]));
+    assert!(errors.contains("permission denied to create extension"), "{errors}");
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
+    assert_eq!(value::<i64>(&mut client, tables), 0, "it failed before the first table");
+    run(python(&cluster, "bare", "postgres", DIRECTORY).args(["manage.py", "migrate"]));
+    assert_eq!(keys::of_sequences(&mut client), [""; 0]);
+    // Any role, once an administrator has created the extension.
+    let mut client = database_of_app(&cluster, "prepared");
+    execute(&mut client, "CREATE EXTENSION idgen");
+    run(&mut manage(&cluster, "prepared", &["migrate"]));
+    assert!(keys::of_snowflakes(&mut client).contains(&"django_migrations.id".to_owned()));
 }
 
 #[test]

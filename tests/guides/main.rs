@@ -4,9 +4,12 @@
 
 mod counting;
 mod django;
+mod django_keys;
+mod django_project;
 mod frameworks;
 mod jdbc;
 mod json;
+mod keys;
 mod logical_replication;
 mod monitoring;
 mod node;

@@ -1,7 +1,12 @@
 from django.apps import AppConfig
+from django.db.models.signals import pre_migrate
+
+from shop.ids import create_extension
 
 
 class ShopConfig(AppConfig):
     name = "shop"
-    # For every model of this app without a primary key of its own.
-    default_auto_field = "shop.ids.SnowflakeField"
+
+    def ready(self):
+        # Before `manage.py migrate` creates its first table, also in the database of tests.
+        pre_migrate.connect(create_extension, sender=self)

@@ -9,6 +9,7 @@ class Customer(models.Model):
 
 class Order(models.Model):
     customer = models.ForeignKey(Customer, models.CASCADE)
+    watchers = models.ManyToManyField(Customer, related_name="watched")
 
 
 class Item(models.Model):

@@ -15,6 +15,7 @@ class Migration(migrations.Migration):
             [
                 ("id", key),
                 ("customer", models.ForeignKey("shop.customer", on_delete=django.db.models.deletion.CASCADE)),
+                ("watchers", models.ManyToManyField(related_name="watched", to="shop.customer")),
             ],
         ),
     ]
