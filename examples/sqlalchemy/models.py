@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from sqlalchemy import BigInteger, ForeignKey, func, select
+from sqlalchemy import BigInteger, Column, ForeignKey, Table, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 # monotonic: within a statement, later rows have greater ids. So SQLAlchemy can insert many rows in one statement and
@@ -23,12 +23,22 @@ class Customer(Base):
     name: Mapped[str]
 
 
+# An association table needs no id: its key is made of foreign keys.
+watchers = Table(
+    "watchers",
+    Base.metadata,
+    Column("order_id", ForeignKey("orders.id"), primary_key=True),
+    Column("customer_id", ForeignKey("customers.id"), primary_key=True),
+)
+
+
 class Order(Base):
     __tablename__ = "orders"
 
     id: Mapped[snowflake_id]
     customer_id: Mapped[int] = mapped_column(ForeignKey("customers.id"))
     customer: Mapped[Customer] = relationship()
+    watchers: Mapped[list[Customer]] = relationship(secondary=watchers)
 
     def as_json(self):
         # As texts: JavaScript rounds a number above 2^53.

@@ -8,7 +8,7 @@ use idgen_testkit::sql::{execute, ids};
 use tempfile::TempDir;
 
 use crate::counting::{Counting, printed_ids};
-use crate::{repository, tools};
+use crate::{keys, repository, tools};
 
 /// A copy of the examples and of their cases, beside the packages of `package.json`: Node looks for packages in the
 /// directories above a module.
@@ -56,13 +56,36 @@ pub fn insert(server: &mut Counting, node: &Node, file: &str, case: &str, stored
 }
 
 #[test]
+fn drizzle_migrations_draw_all_keys() {
+    let mut server = Counting::start();
+    let node = Node::new();
+    run(&mut node.module(&server, "examples/drizzle/migrate.mjs"));
+    keys::assert_clean(server.client());
+    assert_eq!(keys::of_sequences(server.client()), ["drizzle.__drizzle_migrations.id"]);
+    assert_eq!(keys::of_snowflakes(server.client()), ["customers.id", "orders.id"]);
+}
+
+#[test]
+fn knex_migrations_draw_all_keys() {
+    let mut server = Counting::start();
+    let node = Node::new();
+    node.case(&server, "knex.mjs", "migrate");
+    keys::assert_clean(server.client());
+    assert_eq!(keys::of_sequences(server.client()), ["knex_migrations.id", "knex_migrations_lock.index"]);
+    assert_eq!(keys::of_snowflakes(server.client()), ["customers.id", "orders.id"]);
+    node.case(&server, "knex.mjs", "increments");
+    let made = ["habit.id", "knex_migrations.id", "knex_migrations_lock.index"];
+    assert_eq!(keys::of_sequences(server.client()), made);
+}
+
+#[test]
 fn drizzle_inserts_1000_rows_in_one_statement() {
     let mut server = Counting::start();
     let node = Node::new();
     run(&mut node.module(&server, "examples/drizzle/migrate.mjs"));
     let stored = "SELECT id FROM customers ORDER BY split_part(name, ' ', 2)::int";
     assert_eq!(insert(&mut server, &node, "drizzle.mjs", "insert", stored), (0, 1));
-    execute(server.client(), "TRUNCATE customers, orders");
+    execute(server.client(), "TRUNCATE customers CASCADE");
     assert_eq!(insert(&mut server, &node, "drizzle.mjs", "drawn", stored), (1, 2));
     let owners = ids(server.client(), "SELECT count(*) FROM orders GROUP BY customer_id");
     assert_eq!(owners, [2; 1000]);
@@ -74,7 +97,7 @@ fn drizzle_keeps_ids_of_nested_rows_and_rounds_them_in_mode_number() {
     let node = Node::new();
     run(&mut node.module(&server, "examples/drizzle/migrate.mjs"));
     node.case(&server, "drizzle.mjs", "relations");
-    execute(server.client(), "TRUNCATE customers, orders");
+    execute(server.client(), "TRUNCATE customers CASCADE");
     node.case(&server, "drizzle.mjs", "numbers");
 }
 
@@ -85,7 +108,7 @@ fn knex_inserts_1000_rows_in_one_statement() {
     node.case(&server, "knex.mjs", "migrate");
     let stored = "SELECT id FROM orders ORDER BY split_part(item, ' ', 2)::int";
     for (case, expected) in [("insert", (0, 1)), ("batch", (0, 5)), ("drawn", (1, 1))] {
-        execute(server.client(), "TRUNCATE orders");
+        execute(server.client(), "TRUNCATE orders CASCADE");
         assert_eq!(insert(&mut server, &node, "knex.mjs", case, stored), expected, "{case}");
     }
     node.case(&server, "knex.mjs", "tooMany");

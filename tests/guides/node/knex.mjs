@@ -34,6 +34,12 @@ const cases = {
     assert.notEqual(BigInt(rows[0].found.id), BigInt(id));
   },
 
+  async increments() {
+    await knex.schema.createTable('habit', table => {
+      table.bigIncrements();
+    });
+  },
+
   async tooMany() {
     await assert.rejects(insertOrders(items(65536)), { code: '08P01' });
   },

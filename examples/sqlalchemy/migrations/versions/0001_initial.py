@@ -18,8 +18,14 @@ def upgrade():
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("customer_id", sa.Integer, sa.ForeignKey("customers.id"), nullable=False),
     )
+    op.create_table(
+        "watchers",
+        sa.Column("order_id", sa.Integer, sa.ForeignKey("orders.id"), primary_key=True),
+        sa.Column("customer_id", sa.Integer, sa.ForeignKey("customers.id"), primary_key=True),
+    )
 
 
 def downgrade():
+    op.drop_table("watchers")
     op.drop_table("orders")
     op.drop_table("customers")

@@ -11,8 +11,9 @@ def upgrade():
     # If the locks are not free in time, fail, instead of blocking all other clients of the tables.
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("CREATE EXTENSION IF NOT EXISTS idgen")
-    # The foreign keys first. A change from int rewrites the table; a bigint stays as it is.
-    op.alter_column("orders", "customer_id", type_=sa.BigInteger)
+    # All foreign keys first. A change from int rewrites the table; a bigint stays as it is.
+    for table, column in [("orders", "customer_id"), ("watchers", "order_id"), ("watchers", "customer_id")]:
+        op.alter_column(table, column, type_=sa.BigInteger)
     for table in ["customers", "orders"]:
         op.alter_column(table, "id", type_=sa.BigInteger, server_default=sa.func.snowflake_next())
         op.execute(f"DROP SEQUENCE {table}_id_seq")
