@@ -26,7 +26,8 @@ guide_packages=(
   python3-venv                                         # the Python tools of tests/guides/requirements.txt
   prometheus                                           # the tests of the monitoring run its queries and alerts
   prometheus-postgres-exporter prometheus-sql-exporter # the exporters of contrib/monitoring
-  etcd-server # where Patroni's members elect their leader
+  etcd-server                                          # where Patroni's members elect their leader
+  libhibernate3-java                                   # the tables that Hibernate makes
 )
 bench_packages=(redis-server etcd-server)
 packaging_packages=(
