@@ -78,6 +78,12 @@ sbom-deps: ## install cargo-cyclonedx, which lists the dependencies
 image-deps:
 	@scripts/setup.sh image-deps
 
+deb-deps: deps
+	@scripts/setup.sh deb-deps
+
+rpm-deps: deps
+	@scripts/setup.sh rpm-deps
+
 packaging-deps: deps ## install the tools that build and test packages
 	@scripts/setup.sh packaging-deps
 
@@ -110,10 +116,10 @@ uninstall: ## remove the files that `make install` has installed
 	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension/idgen.control" \
 	  "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"/idgen--*.sql
 
-deb: packaging-deps build ## build a Debian package for Debian's PostgreSQL, into target/packages
+deb: deb-deps build ## build a Debian package for Debian's PostgreSQL, into target/packages
 	@packaging/deb/build.sh
 
-rpm: packaging-deps build ## build an RPM with the paths of the PostgreSQL project's, into target/packages
+rpm: rpm-deps build ## build an RPM with the paths of the PostgreSQL project's, into target/packages
 	@packaging/rpm/build.sh
 
 test-packages: packaging-deps ## build the packages and test them on clean roots (as root); SUITES=bookworm, trixie or both
@@ -215,6 +221,9 @@ image-files: image-deps build ## lay out the files of the container images, in t
 
 test-image: image-files ## SQL tests with the files where the images have them
 	@scripts/test-image.sh
+
+test-dockerfile: rust ## build the images from the Dockerfile by buildah, without a registry, and test them (as root)
+	@packaging/docker/test.sh
 
 clean: demo-stop ## remove the build and the demo server
 	@echo "==> clean"

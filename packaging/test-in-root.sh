@@ -12,7 +12,7 @@ library=/usr/lib/postgresql/$pg/lib/idgen.so
 say() { echo "==> $*"; }
 die() { echo "test-packages: $*" >&2; exit 1; }
 is() { [ "$2" = "$3" ] || die "$1: $2, expected $3"; }
-sql() { runuser -u postgres -- psql -XqAt -v ON_ERROR_STOP=1 -d "${database:-postgres}" "$@"; }
+sql() { runuser -u postgres -- psql -XqAt -v ON_ERROR_STOP=1 -d postgres "$@"; }
 quietly() { "$@" >/tmp/log 2>&1 || { cat /tmp/log >&2; die "failed: $*"; }; }
 install() { quietly apt-get install -y "$1"; }
 server() { quietly pg_ctlcluster "$pg" test "$1"; }
@@ -47,26 +47,13 @@ drop_server() {
   quietly pg_dropcluster "$pg" test
 }
 
-quickstart() {
-  local block difference
-  export database=quickstart
-  database=postgres sql -c "CREATE DATABASE quickstart"
-  for block in /blocks/*.sql; do
-    runuser -u postgres -- psql -Xq -v ON_ERROR_STOP=1 -d quickstart -f "$block" >/tmp/printed 2>&1 ||
-      { cat "$block" /tmp/printed >&2; die "a block of the quickstart failed"; }
-    [ ! -e "${block%.sql}.out" ] || difference=$(diff --ignore-trailing-space --ignore-blank-lines "${block%.sql}.out" \
-      /tmp/printed) || die "$(cat "$block"): $difference"
-  done
-  say "quickstart: $(ls /blocks/*.sql | wc -l) blocks ran, $(ls /blocks/*.out | wc -l) outputs equal"
-}
-
 # Debian's server finds the RPM's files through links. Everything else is as on a system of RPMs.
 rpm_works() {
   local file
   ln -s "/usr/pgsql-$pg/lib/idgen.so" "$library"
   for file in "/usr/pgsql-$pg/share/extension"/*; do ln -s "$file" "/usr/share/postgresql/$pg/extension/"; done
   new_server
-  quickstart
+  /packages/quickstart.sh
   drop_server
 }
 
@@ -115,12 +102,11 @@ files >/tmp/before
 say "install $current"
 install "$current"
 new_server
-quickstart
+/packages/quickstart.sh
 drop_server
 leaves_nothing purge
 
 say "install $previous, then upgrade to $current"
-database=postgres
 install "$previous"
 new_server
 sql -c "CREATE EXTENSION idgen"

@@ -72,7 +72,7 @@ test_suite() {
   rm -rf "$work"/*
   mkdir -p "$work/packages" "$work/blocks"
   cp "$target/packages/postgresql-$pg-idgen_$version-1_"*.deb "$target/packages/idgen_$pg-$version-1."*.rpm "$old" \
-    packaging/test-in-root.sh "$work/packages"
+    packaging/{test-in-root,quickstart}.sh "$work/packages"
   awk -v to="$work/blocks" -f packaging/blocks.awk docs/quickstart.md
 
   say "$suite, PostgreSQL $pg: lint"
@@ -83,11 +83,21 @@ test_suite() {
   grep -q ' 0 errors, 0 warnings' "$work/rpmlint" || { cat "$work/rpmlint" >&2; die "rpmlint"; }
 
   say "$suite, PostgreSQL $pg: test"
+  dpkg-deb --extract "$work/packages/postgresql-$pg-idgen_$version-1_"*.deb "$work/deb"
+  documents "$work/deb/usr/share/doc/postgresql-$pg-idgen"
   install_rpm "$pg"
+  documents "$work/rpm/usr/share/doc/idgen_$pg"
   root=$(packaging/clean-root.sh "$suite" "postgresql-$pg")
   packaging/enter-root.sh copy "$root" "$work/packages:/packages" "$work/blocks:/blocks" \
     "$work/rpm/usr/pgsql-$pg:/usr/pgsql-$pg" -- /packages/test-in-root.sh "$pg" "/packages/$(basename "$old")" \
     "/packages/$(basename "$work/packages/postgresql-$pg-idgen_$version-1_"*.deb)"
+}
+
+# documents DIRECTORY: a package's documents are those of the repository, and each link leads to one of them.
+documents() {
+  diff <(git ls-files README.md docs examples contrib | sort) \
+    <(cd "$1" && find README.md docs examples contrib -type f | sort) || die "$1 has other files than the repository"
+  say "$1: $(packaging/check-links "$1") links lead to its files"
 }
 
 # Installs the RPM into an empty root, removes it, and installs it again for the server's test.

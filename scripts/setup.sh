@@ -30,10 +30,10 @@ guide_packages=(
   libhibernate3-java                                   # the tables that Hibernate makes
 )
 bench_packages=(redis-server etcd-server)
-packaging_packages=(
-  debhelper patchelf python3      # build the packages
-  lintian rpm rpmlint debootstrap # test them, on clean roots
-)
+deb_packages=(debhelper patchelf python3)
+rpm_packages=(patchelf python3 rpm) # rpm has find-requires
+dockerfile_packages=(buildah debootstrap)
+package_test_packages=(lintian rpm rpmlint debootstrap) # checkers, and clean roots
 # cargo-pgrx must be of the same version as the library.
 pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 mdbook=0.5.4
@@ -225,8 +225,14 @@ sbom-deps)
   install_cargo_cyclonedx
   ;;
 image-deps) install_missing python3 ;; # packaging/copyright
+dockerfile-deps) install_missing "${dockerfile_packages[@]}" ;;
+deb-deps) install_missing "${deb_packages[@]}" ;;
+rpm-deps)
+  install_missing "${rpm_packages[@]}"
+  install_generate_rpm
+  ;;
 packaging-deps)
-  install_missing "${packaging_packages[@]}"
+  install_missing "${deb_packages[@]}" "${rpm_packages[@]}" "${package_test_packages[@]}"
   install_generate_rpm
   ;;
 *) die "usage: setup.sh GROUP, one of those in $0" ;;

@@ -20,9 +20,12 @@ quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; die "failed: $*"; }
 rm -rf "$work"
 mkdir -p "$source"
 cp -R "$stage" "$source/stage"
-cp "$checkout"/{README,CHANGELOG}.md "$source"
+packaging/documents.sh "$checkout" "$source/documents"
+rm "$source/documents/LICENSE" # debian/links: a link to debian/copyright
+cp "$checkout/CHANGELOG.md" "$source"
 cp -R packaging/deb/debian "$source"
-sed -i "s/@PG@/$PG/g" "$source/debian/control"
+sed -i -e "s/@PG@/$PG/g" -e "s/@MAINTAINER@/$maintainer/" -e "s,@HOMEPAGE@,$homepage," -e '/^Homepage: $/d' \
+  "$source"/debian/{control,links}
 packaging/copyright "$checkout" "pg$PG" >"$source/debian/copyright"
 
 cat >"$source/debian/changelog" <<END
@@ -30,7 +33,7 @@ idgen ($version-1) unstable; urgency=medium
 
   * Version $version: see changelog.gz.
 
- -- the idgen developers <idgen@packages.invalid>  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
+ -- $maintainer  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
 END
 (cd "$source" && quietly dpkg-buildpackage --build=binary --no-sign)
 mv "$work"/*.deb "$output"

@@ -12,13 +12,14 @@ rm -rf "$tree"
 mkdir -p "$tree"/{lib,extension}
 find "$stage" -name idgen.so -exec cp {} "$tree/lib" \;
 find "$stage" -path '*/extension/*' -type f -exec cp {} "$tree/extension" \;
-cp "$checkout"/{README,CHANGELOG}.md "$tree"
+packaging/documents.sh "$checkout" "$tree/documents"
 packaging/copyright "$checkout" "pg$PG" >"$tree/copyright"
 strip --strip-unneeded "$tree/lib/idgen.so"
 # The server must load the same libpq. The build has the run path of the server that it was built for.
 patchelf --set-rpath "/usr/pgsql-$PG/lib" "$tree/lib/idgen.so"
 licenses=$(sed -n 's/^License: //p' "$tree/copyright" | sed 's/ and /\n/g' | sort -u | paste -sd , | sed 's/,/ AND /g')
-sed -e "s/@PG@/$PG/g" -e "s/@VERSION@/$version/g" -e "s/@LICENSES@/$licenses/" packaging/rpm/Cargo.toml.in >"$tree/Cargo.toml"
+sed -e "s/@PG@/$PG/g" -e "s/@VERSION@/$version/g" -e "s/@LICENSES@/$licenses/" -e "s/@MAINTAINER@/$maintainer/" \
+  -e "s,@HOMEPAGE@,$homepage," -e '/^homepage = ""$/d' packaging/rpm/Cargo.toml.in >"$tree/Cargo.toml"
 # Without the time, rpm's tools take the file's.
 find "$tree" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
 (cd "$tree" && cargo generate-rpm --output "$rpm")

@@ -1,6 +1,6 @@
 //! The scripts of the release workflow.
 
-use crate::{repository, run, small_repository, version, write};
+use crate::{META, repository, run, small_repository, version, write};
 use std::process::{Command, Output};
 
 fn stdout(output: &Output) -> &str {
@@ -53,4 +53,23 @@ fn tag_is_released_only_with_its_version_notes_and_script() {
     assert!(stderr(&check("v1.1.0")).contains("has no script to 1.1.0"));
     write(&root, "CHANGELOG.md", "# Changelog\n\n## 1.0.0\n\nf\n");
     assert!(stderr(&check("v1.1.0")).contains("has nothing on version 1.1.0"));
+}
+
+#[test]
+fn tag_is_refused_while_maintainer_or_homepage_are_placeholders() {
+    let root = small_repository();
+    let cases = [
+        ("maintainer", "A. Uthor <author@x.example>", ["A. Uthor", "A. Uthor <author@x.invalid>"]),
+        ("homepage", "https://x.example/idgen", ["", "https://x.invalid/idgen"]),
+    ];
+    for (field, known, placeholders) in cases {
+        for placeholder in placeholders {
+            write(&root, "META.json", &META.replace(known, placeholder));
+            let reason = format!("release-check: META.json names no {field}: ");
+            let refused = run(&root, "release-check.sh", &["v1.1.0"]);
+            assert!(stderr(&refused).starts_with(&reason), "{placeholder}: {refused:?}");
+        }
+    }
+    write(&root, "META.json", META);
+    assert_eq!(stdout(&run(&root, "release-check.sh", &["v1.1.0"])), "");
 }

@@ -1,6 +1,8 @@
-//! What a release is made of: scripts that never change, notes from the changelog, and the checks of its tag.
+//! What a release is made of: scripts that never change, notes from the changelog, documents whose links work, and
+//! the checks of its tag.
 
 mod checks;
+mod documents;
 mod sql;
 
 use std::fs;
@@ -24,17 +26,23 @@ fn small_repository() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("sql")).unwrap();
     fs::create_dir_all(root.path().join("scripts")).unwrap();
-    for script in ["release-check.sh", "release-notes.sh", "version.sh"] {
+    for script in ["release-check.sh", "release-notes.sh", "version.sh", "meta.sh"] {
         fs::copy(repository().join("scripts").join(script), root.path().join("scripts").join(script)).unwrap();
     }
     let changes = "# Changelog\n\n## 1.1.0\n\nSee [a](docs/a.md#b) and [c](https://c.example/d).\n\n- e\n\n## 1.0.0\n\nf\n\n## 0.9.0\n\n";
     write(&root, "Cargo.toml", "[package]\nname = \"x\"\nversion = \"1.1.0\"\n\n[dependencies]\ny = \"2\"\n");
     write(&root, "CHANGELOG.md", changes);
+    write(&root, "META.json", META);
     write(&root, "sql/idgen--1.0.0.sql", "CREATE 1;\n");
     write(&root, "sql/idgen--1.0.0--1.1.0.sql", "CREATE 2;\n");
     release(&root);
     root
 }
+
+const META: &str = r#"{
+   "maintainer": "A. Uthor <author@x.example>",
+   "resources": { "homepage": "https://x.example/idgen" }
+}"#;
 
 fn write(root: &TempDir, path: &str, text: &str) {
     fs::write(root.path().join(path), text).unwrap();
