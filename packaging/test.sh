@@ -84,6 +84,8 @@ test_suite() {
 
   say "$suite, PostgreSQL $pg: test"
   dpkg-deb --extract "$work/packages/postgresql-$pg-idgen_$version-1_"*.deb "$work/deb"
+  [ "$(dpkg-deb -f "$work/packages/postgresql-$pg-idgen_$version-1_"*.deb Maintainer)" = "$(scripts/meta.sh maintainer)" ] ||
+    die "the Debian package has another maintainer than META.json"
   documents "$work/deb/usr/share/doc/postgresql-$pg-idgen"
   install_rpm "$pg"
   documents "$work/rpm/usr/share/doc/idgen_$pg"

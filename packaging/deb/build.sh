@@ -22,7 +22,6 @@ mkdir -p "$source"
 cp -R "$stage" "$source/stage"
 packaging/documents.sh "$checkout" "$source/documents"
 rm "$source/documents/LICENSE" # debian/links: a link to debian/copyright
-cp "$checkout/CHANGELOG.md" "$source"
 cp -R packaging/deb/debian "$source"
 sed -i -e "s/@PG@/$PG/g" -e "s/@MAINTAINER@/$maintainer/" -e "s,@HOMEPAGE@,$homepage," -e '/^Homepage: $/d' \
   "$source"/debian/{control,links}
