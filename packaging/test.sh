@@ -112,6 +112,7 @@ install_rpm() {
   diff <(rpm -qlp $package | sort) <(installed) || die "the RPM installs other files than it lists"
   in_rpm_root --verify --nodeps "$name" || die "the installed files differ from those of the RPM"
   rpm -qp --requires $package | grep -q "^postgresql$pg-server$" || die "the RPM does not require the server"
+  ! rpm -qp --requires $package | grep ^/ || die "the RPM requires programs"
   in_rpm_root --erase --nodeps "$name"
   [ -z "$(installed)" ] || die "the removed RPM leaves $(installed)"
   in_rpm_root --install --nodeps $package

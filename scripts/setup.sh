@@ -31,7 +31,7 @@ guide_packages=(
 )
 bench_packages=(redis-server etcd-server)
 deb_packages=(debhelper patchelf python3)
-rpm_packages=(patchelf python3 rpm) # rpm has find-requires
+rpm_packages=(patchelf python3 rpm) # without rpm, the package would require the libraries of libraries too
 dockerfile_packages=(buildah debootstrap)
 package_test_packages=(lintian rpm rpmlint debootstrap) # checkers, and clean roots
 # cargo-pgrx must be of the same version as the library.

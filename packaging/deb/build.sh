@@ -24,7 +24,7 @@ packaging/documents.sh "$checkout" "$source/documents"
 rm "$source/documents/LICENSE" # debian/links: a link to debian/copyright
 cp -R packaging/deb/debian "$source"
 sed -i -e "s/@PG@/$PG/g" -e "s/@MAINTAINER@/$maintainer/" -e "s,@HOMEPAGE@,$homepage," -e '/^Homepage: $/d' \
-  "$source"/debian/{control,links}
+  "$source"/debian/{control,install,links}
 packaging/copyright "$checkout" "pg$PG" >"$source/debian/copyright"
 
 cat >"$source/debian/changelog" <<END

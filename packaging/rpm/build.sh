@@ -13,6 +13,7 @@ mkdir -p "$tree"/{lib,extension}
 find "$stage" -name idgen.so -exec cp {} "$tree/lib" \;
 find "$stage" -path '*/extension/*' -type f -exec cp {} "$tree/extension" \;
 packaging/documents.sh "$checkout" "$tree/documents"
+chmod -R a-x,a+X "$tree/documents" # the package would require the shells of executable scripts
 packaging/copyright "$checkout" "pg$PG" >"$tree/copyright"
 strip --strip-unneeded "$tree/lib/idgen.so"
 # The server must load the same libpq. The build has the run path of the server that it was built for.
