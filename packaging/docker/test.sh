@@ -13,15 +13,17 @@ say() { echo "==> $*"; }
 die() { echo "test-dockerfile: $*" >&2; exit 1; }
 skip() { echo "test-dockerfile: SKIPPED: $*" >&2; exit 0; }
 
-[ "$(id -u)" = 0 ] || skip "it needs root"
-command -v apt-get >/dev/null || skip "it needs Debian, for debootstrap and buildah"
-scripts/setup.sh dockerfile-deps
-work=$(mktemp -d /var/tmp/idgen-dockerfile.XXXXXX)
-clean_up() {
-  buildah umount --all >/dev/null || true
-  rm -rf --one-file-system "$work"
-}
-trap clean_up EXIT
+if [ $# = 0 ]; then
+  [ "$(id -u)" = 0 ] || skip "it needs root"
+  command -v apt-get >/dev/null || skip "it needs Debian, for debootstrap and buildah"
+  scripts/setup.sh dockerfile-deps
+  work=$(mktemp -d /var/tmp/idgen-dockerfile.XXXXXX)
+  trap 'rm -rf --one-file-system "$work"' EXIT
+  # In namespaces of its own, what buildah mounts ends with the test.
+  unshare --mount --pid --mount-proc --fork --kill-child packaging/docker/test.sh "$work"
+  exit
+fi
+work=$1
 
 buildah() { command buildah --root "$work/storage" --runroot "$work/run" --storage-driver overlay "$@"; }
 # container IMAGE NAME: makes a container, and prints the directory of its files.
@@ -45,14 +47,17 @@ postgres_image() {
   buildah commit --quiet --rm postgres docker.io/library/postgres:$pg-$suite
 }
 
-# The Dockerfile copies Cargo and rustup of the official image of Rust, and nothing else.
+# The Dockerfile copies Cargo and rustup of the official image of Rust, and nothing else. That image has the links of
+# rustup for rustfmt and clippy, but not these components.
 rust_image() {
-  local root cargo=${CARGO_HOME:-$HOME/.cargo} rustup=${RUSTUP_HOME:-$HOME/.rustup}
+  local root toolchain=$rust-$(uname -m)-unknown-linux-gnu
+  local cargo=${CARGO_HOME:-$HOME/.cargo} rustup=${RUSTUP_HOME:-$HOME/.rustup}
   root=$(container scratch rust)
   mkdir -p "$root"/usr/local/cargo/bin "$root"/usr/local/rustup/toolchains
-  cp -a "$cargo"/bin/{rustup,cargo,rustc,rustdoc} "$root/usr/local/cargo/bin/"
+  cp -a "$cargo"/bin/{rustup,cargo,rustc,rustdoc,rustfmt,cargo-fmt} "$root/usr/local/cargo/bin/"
   cp -a "$rustup/settings.toml" "$root/usr/local/rustup/"
-  cp -a "$rustup/toolchains/$rust-$(uname -m)-unknown-linux-gnu" "$root/usr/local/rustup/toolchains/"
+  cp -aH "$rustup/toolchains/$toolchain" "$root/usr/local/rustup/toolchains/"
+  rm -f "$root/usr/local/rustup/toolchains/$toolchain"/bin/{rustfmt,cargo-fmt,cargo-clippy,clippy-driver}
   buildah commit --quiet --rm rust docker.io/library/rust:"$rust-$suite"
 }
 
