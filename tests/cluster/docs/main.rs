@@ -10,6 +10,7 @@ mod links;
 mod markdown;
 mod messages;
 mod meta;
+mod missing_library;
 mod names;
 mod pages;
 mod psql;
