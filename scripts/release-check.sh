@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# release-check.sh TAG: fails unless the tag names the version of Cargo.toml, CHANGELOG.md has a section on it,
-# sql/released.sha256 has its upgrade script, and META.json says whom and where users ask.
+# release-check.sh TAG: fails unless the tag names the version of Cargo.toml, CHANGELOG.md has a section on it, the
+# documents name it, no placeholder is left, META.json says whom and where users ask, and sql/released.sha256 has its
+# upgrade script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +18,10 @@ homepage=$(scripts/meta.sh homepage)
   die "META.json names no maintainer: set \"maintainer\" to \"NAME <ADDRESS>\""
 [[ $homepage == https://* && $homepage != *.invalid* ]] ||
   die "META.json names no homepage: set \"resources\" to { \"homepage\": \"https://...\" }"
+scripts/check-facts.sh
+# What the checkout cannot know: the address of the repository, and of its maintainers.
+! grep -rnE 'OWNER/REPOSITORY|\.invalid\b' Cargo.toml META.json README.md SECURITY.md book.toml docs packaging >&2 ||
+  die "replace these placeholders"
 cd sql
 grep -qE -- "--${version//./\\.}\.sql\$" released.sha256 || die "sql/released.sha256 has no script to $version"
 sha256sum --check --strict --quiet released.sha256

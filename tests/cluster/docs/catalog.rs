@@ -1,4 +1,4 @@
-//! The tables of functions, views, settings and presets match the catalog, and the README names the version.
+//! The tables of functions, views, settings and presets match the catalog.
 //!
 //! Each of these tables is on one page: `reference.md`, `configuration.md` and `snowflake.md`.
 
@@ -8,7 +8,7 @@ use idgen_testkit::Cluster;
 use postgres::Client;
 
 use crate::markdown::{Document, Table, bare};
-use crate::{assert_none, document, text_of};
+use crate::{assert_none, document};
 
 /// The members of the extension, `d`, as a part of FROM.
 pub const EXTENSION: &str =
@@ -20,10 +20,6 @@ fn client() -> (Cluster, Client) {
     (cluster, client)
 }
 
-fn strings(client: &mut Client, sql: &str) -> Vec<String> {
-    client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
-}
-
 /// The one table of a page whose first columns have these headings.
 fn table<'a>(page: &'a Document, headings: &'a [&str]) -> Result<&'a Table, String> {
     let mut found = page.tables_of(headings);
@@ -32,16 +28,6 @@ fn table<'a>(page: &'a Document, headings: &'a [&str]) -> Result<&'a Table, Stri
         (None, _) => Err(page.at(1, format!("no table with the headings {headings:?}"))),
         (_, Some(second)) => Err(page.at(second.line, format!("a second table with the headings {headings:?}"))),
     }
-}
-
-#[test]
-fn readme_names_the_version_of_the_extension() {
-    let (_cluster, mut client) = client();
-    let version = strings(&mut client, "SELECT extversion FROM pg_extension WHERE extname = 'idgen'").concat();
-    assert!(
-        text_of("README.md").contains(&format!("The current version is {version}.")),
-        "the README is not of {version}"
-    );
 }
 
 #[test]

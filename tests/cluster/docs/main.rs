@@ -5,6 +5,7 @@
 mod catalog;
 mod errors;
 mod fences;
+mod figures;
 mod guards;
 mod links;
 mod markdown;

@@ -40,6 +40,44 @@ fn changelog_has_notes_on_the_version_in_development() {
 }
 
 #[test]
+fn documents_name_the_version_in_development() {
+    let facts = Command::new(repository().join("scripts/check-facts.sh")).output();
+    assert_eq!(stdout(&facts.unwrap()), "");
+}
+
+#[test]
+fn version_that_a_document_lacks_or_has_wrong_is_found() {
+    let root = small_repository();
+    assert_eq!(stdout(&run(&root, "check-facts.sh", &[])), "");
+    for (file, text, reason) in [
+        ("README.md", "The current version is 1.0.0.\n", "README.md does not say: The current version is 1.1.0.\n"),
+        ("README.md", "", "README.md does not say"),
+        ("SECURITY.md", "| 1.0.x | yes |\n| before 1.1 | no |\n", "SECURITY.md does not say: | 1.1.x | yes |\n"),
+        ("SECURITY.md", "| 1.1.x | yes |\n| 1.0.x | yes |\n| before 1.1 | no |\n", "SECURITY.md does not say: | 1.1.x"),
+        ("SECURITY.md", "| 1.1.x | yes |\n| before 1.0 | no |\n", "SECURITY.md does not say: | before 1.1 | no |\n"),
+        ("docs/a.md", "a\nidgen 1.0.0 and idgen 1.0.7\n", "docs/a.md:2: CHANGELOG.md has no version 1.0.7\n"),
+        ("crates/idgen-core/Cargo.toml", "version = \"1.0.0\"\n", "Cargo.toml is not of 1.1.0\n"),
+    ] {
+        let root = small_repository();
+        write(&root, file, text);
+        let output = run(&root, "check-facts.sh", &[]);
+        assert!(stderr(&output).contains(reason), "{file}: {text}: {output:?}");
+    }
+}
+
+#[test]
+fn placeholder_prevents_a_release() {
+    for (file, text) in
+        [("docs/a.md", "gh verify --repo OWNER/REPOSITORY\n"), ("packaging/control", "x <a@b.invalid>\n")]
+    {
+        let root = small_repository();
+        write(&root, file, text);
+        let output = run(&root, "release-check.sh", &["v1.1.0"]);
+        assert!(stderr(&output).ends_with(&format!("{file}:1:{text}release-check: replace these placeholders\n")));
+    }
+}
+
+#[test]
 fn tag_is_released_only_with_its_version_notes_and_script() {
     let root = small_repository();
     let check = |tag| run(&root, "release-check.sh", &[tag]);

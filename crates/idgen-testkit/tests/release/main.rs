@@ -24,15 +24,23 @@ fn version(root: &Path) -> String {
 /// A repository with version 1.1.0, its changelog and its SQL, and the scripts of ours.
 fn small_repository() -> TempDir {
     let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("sql")).unwrap();
-    fs::create_dir_all(root.path().join("scripts")).unwrap();
-    for script in ["release-check.sh", "release-notes.sh", "version.sh", "meta.sh"] {
+    for folder in ["sql", "scripts", "docs", "packaging", "crates/idgen-core"] {
+        fs::create_dir_all(root.path().join(folder)).unwrap();
+    }
+    for script in ["check-facts.sh", "release-check.sh", "release-notes.sh", "version.sh", "meta.sh"] {
         fs::copy(repository().join("scripts").join(script), root.path().join("scripts").join(script)).unwrap();
     }
     let changes = "# Changelog\n\n## 1.1.0\n\nSee [a](docs/a.md#b) and [c](https://c.example/d).\n\n- e\n\n## 1.0.0\n\nf\n\n## 0.9.0\n\n";
     write(&root, "Cargo.toml", "[package]\nname = \"x\"\nversion = \"1.1.0\"\n\n[dependencies]\ny = \"2\"\n");
+    write(&root, "crates/idgen-core/Cargo.toml", "[package]\nversion = \"1.1.0\"\n");
     write(&root, "CHANGELOG.md", changes);
     write(&root, "META.json", META);
+    write(&root, "README.md", "# x\n\nThe current version is 1.1.0.\n");
+    write(&root, "SECURITY.md", "| 1.1.x | yes |\n| before 1.1 | no |\n");
+    write(&root, "docs/a.md", "Measured with idgen 1.0.0, load 1.5.\n");
+    for file in ["book.toml", "packaging/control"] {
+        write(&root, file, "");
+    }
     write(&root, "sql/idgen--1.0.0.sql", "CREATE 1;\n");
     write(&root, "sql/idgen--1.0.0--1.1.0.sql", "CREATE 2;\n");
     release(&root);

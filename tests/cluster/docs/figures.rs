@@ -1,0 +1,30 @@
+//! The page of performance: figures of different versions are in one page, so each section says which one it measured.
+
+use crate::markdown::Document;
+use crate::{assert_none, document};
+
+#[test]
+fn sections_with_figures_name_the_version_they_measured() {
+    assert_none(&differences(&document("docs/performance.md")));
+}
+
+/// The tables that no `idgen 1.2.3` precedes in their section of the second level.
+fn differences(page: &Document) -> Vec<String> {
+    let lines: Vec<&str> = page.text.lines().collect();
+    let names_version =
+        |line: &&str| line.split("idgen ").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_named = |line: usize| {
+        let begin = page.headings.iter().filter(|heading| heading.level == 2 && heading.line < line).last();
+        lines[begin.map_or(0, |heading| heading.line)..line].iter().any(names_version)
+    };
+    let unnamed = page.tables.iter().filter(|table| !is_named(table.line));
+    unnamed.map(|table| page.at(table.line, "no version of idgen before the figures of this section")).collect()
+}
+
+#[test]
+fn figures_without_a_version_are_found() {
+    let found = |text: &str| differences(&Document::parse("x.md", text)).len();
+    let table = "\n\n| a |\n| - |\n| 1 |\n";
+    assert_eq!(found(&format!("# a\n## b\nMeasured with idgen 0.5.0.{table}### c{table}")), 0);
+    assert_eq!(found(&format!("# a\n## b\nMeasured with idgen 0.5.0.{table}## c\nidgen is fast{table}")), 1);
+}
