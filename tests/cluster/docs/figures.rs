@@ -1,4 +1,5 @@
 //! The page of performance: figures of different versions are in one page, so each section says which one it measured.
+//! The README shows some of these figures.
 
 use crate::markdown::Document;
 use crate::{assert_none, document};
@@ -27,4 +28,28 @@ fn figures_without_a_version_are_found() {
     let table = "\n\n| a |\n| - |\n| 1 |\n";
     assert_eq!(found(&format!("# a\n## b\nMeasured with idgen 0.5.0.{table}### c{table}")), 0);
     assert_eq!(found(&format!("# a\n## b\nMeasured with idgen 0.5.0.{table}## c\nidgen is fast{table}")), 1);
+}
+
+#[test]
+fn figures_of_the_readme_are_those_of_the_page() {
+    assert_none(&unknown(&document("README.md"), &document("docs/performance.md")));
+}
+
+/// The nanoseconds and megabytes in a text that are in no cell of the page.
+fn unknown(text: &Document, page: &Document) -> Vec<String> {
+    let cells: Vec<&String> = page.tables.iter().flat_map(|table| table.rows.iter().flatten()).collect();
+    let words: Vec<&str> = text.text.split_whitespace().collect();
+    let figures = words.windows(2).filter(|pair| ["ns", "MB"].contains(&pair[1].trim_end_matches([',', '.'])));
+    let figures = figures.map(|pair| pair[0].replace(',', ""));
+    figures
+        .filter(|figure| !cells.contains(&figure))
+        .map(|figure| text.at(1, format!("{} has no figure {figure}", page.path)))
+        .collect()
+}
+
+#[test]
+fn figures_that_the_page_lacks_are_found() {
+    let page = Document::parse("y.md", "| a |\n| - |\n| 1468 |\n| 22.5 |\n");
+    let found = |text: &str| unknown(&Document::parse("x.md", text), &page).len();
+    assert_eq!([found("It takes 1,468 ns, and\n22.5 MB."), found("1,469 ns and 22 MB")], [0, 2]);
 }

@@ -25,6 +25,7 @@ pages! {
     introduction_runs_as_shown: "docs/introduction.md",
     quickstart_runs_as_shown: "docs/quickstart.md",
     concepts_run_as_shown: "docs/concepts.md",
+    questions_run_as_shown: "docs/questions.md",
     snowflake_runs_as_shown: "docs/snowflake.md",
     uuid_runs_as_shown: "docs/uuid.md",
     segments_run_as_shown: "docs/segments.md",
