@@ -108,6 +108,31 @@ fn partitions_have_no_gaps_after_months_without_a_run_or_another_unit() {
     }
 }
 
+/// Names of 52 bytes, of 53 and of 63, one of two-byte characters, and two that differ in their last byte only.
+#[test]
+fn tables_with_long_names_have_partitions_with_names_of_their_own() {
+    let (_cluster, mut client) = site();
+    let names = ["a".repeat(52), "b".repeat(53), "ä".repeat(31), "c".repeat(63), "c".repeat(62) + "d"];
+    for name in &names {
+        execute(&mut client, &format!("CREATE TABLE {name} (LIKE readings INCLUDING ALL) PARTITION BY RANGE (id)"));
+    }
+    for month in [0, 1] {
+        for name in &names {
+            execute(&mut client, &call("month", "interval '1 year'", &day(month, 20)).replace("readings", name));
+            let found: Vec<String> = column(
+                &mut client,
+                &format!("SELECT trim(partition::text, '\"') FROM partition_ends('{name}') ORDER BY ends"),
+            );
+            let months = month_names(0..month + 3);
+            let suffixes: Vec<_> = months.iter().map(|name| name.trim_start_matches("readings")).collect();
+            assert_eq!(found.len(), suffixes.len(), "{found:?}");
+            assert!(found.iter().zip(suffixes).all(|(name, suffix)| name.ends_with(suffix)), "{found:?}");
+            let begin = name.chars().take(20).collect::<String>();
+            assert!(found.iter().all(|partition| partition.starts_with(&begin)), "{found:?}");
+        }
+    }
+}
+
 #[test]
 fn partitions_outside_of_a_time_range_are_not_read() {
     let (_cluster, mut client) = site();

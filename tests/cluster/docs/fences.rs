@@ -60,6 +60,10 @@ fn setting(line: &str) -> Result<(&str, &str), String> {
     let quoted = value.strip_prefix('\'').and_then(|value| value.strip_suffix('\''));
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
     match quoted.unwrap_or(value) {
+        // Where libpq finds no certificate of an authority, it refuses to connect.
+        value if value.contains("sslmode=verify-full") && !value.contains("sslrootcert=") => {
+            Err(format!("sslmode=verify-full needs sslrootcert: {line}"))
+        }
         value if is_name && !name.is_empty() && (quoted.is_some() || is_plain(value)) => Ok((name, value)),
         _ => Err(format!("not `name = value`: {line}")),
     }
@@ -149,6 +153,7 @@ fn broken_rules_of_fenced_blocks_are_found() {
         "```sql\nSELECT 1;\n```\n\n```text example\n1\n```\n",
         "```sql coordinator\nSELECT 1;\n```\n\n```text\n1\n```\n",
         "```text figure\na -> b\n```\n",
+        "```ini\na = 'sslmode=verify-full sslrootcert=/b'\n```\n",
         "```ini\nidgen.worker_id = 7  # of this server\nname = 'a b'\n\n# nothing\n```\n",
         "```sh\nmake test PG=18  # all\n\n```\n",
         "```toml Cargo.toml\n[package]\nname = \"idgen\"\n```\n",
@@ -167,6 +172,7 @@ fn broken_rules_of_fenced_blocks_are_found() {
         ("```ini\nidgen.worker_id\n```\n", "not `name = value`"),
         ("```ini\nname = a b\n```\n", "not `name = value`"),
         ("```ini\n= 7\n```\n", "not `name = value`"),
+        ("```ini\na = 'host=b sslmode=verify-full'\n```\n", "needs sslrootcert"),
         ("```sh\nls\n```\n", "only `make TARGET`"),
         ("```sh\nmake test tset\n```\n", "not know tset"),
         ("```sh\nmake X\n```\n", "not know X"),
