@@ -205,6 +205,9 @@ sbom: sbom-deps ## write the list of the crates in idgen.so (CycloneDX) into tar
 reproducible: deps ## build the last commit twice, in two directories, and compare the results
 	@scripts/reproducible.sh
 
+reference: install ## write what the catalog says into docs/functions and docs/reference.md
+	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-cluster-tests --test docs -- pages_of_functions_are
+
 docs: docs-deps ## build the book of docs/ into target/docs, and check its links
 	@echo "==> the book"
 	@scripts/book.sh

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Builds the book of docs/ into target/docs, and checks its links. A link to a file outside of docs/ works on a forge.
-# In the book it leads to a copy of that file, below files/.
+# In the book it leads to a copy of that file, below files/. Each page names the version, and links to the repository.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 book=target/docs
+version=$(scripts/version.sh)
+repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 rm -rf "$book"
-mdbook build
+MDBOOK_BOOK__TITLE="idgen $version" MDBOOK_OUTPUT__HTML__GIT_REPOSITORY_URL=$repository mdbook build
 
 # Prints a path as often as the number says.
 repeat() { for ((i = 0; i < $2; i++)); do printf '%s' "$1"; done; }
@@ -31,5 +33,10 @@ links | sed -nE 's|^[^ ]* (\.\./)*files/||p' | sort -u | while read -r file; do
 done
 links | while read -r page target; do
   [ -e "$(dirname "$page")/$target" ] || { echo "book: $page links to $target, which does not exist" >&2; exit 1; }
+done
+for text in "idgen $version" "href=\"$repository\""; do
+  # The table of contents is a frame of the pages.
+  lacking=$(find "$book" -path "$book/files" -prune -o -name '*.html' ! -name toc.html -exec grep -LF "$text" {} + || true)
+  [ -z "$lacking" ] || { echo "book: these pages lack $text: $lacking" >&2; exit 1; }
 done
 echo "==> $book/index.html"

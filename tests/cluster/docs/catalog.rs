@@ -1,4 +1,4 @@
-//! The tables of functions, views, settings and presets match the catalog.
+//! The tables of views, settings and presets match the catalog.
 //!
 //! Each of these tables is on one page: `reference.md`, `configuration.md` and `snowflake.md`.
 
@@ -34,12 +34,6 @@ fn table<'a>(page: &'a Document, headings: &'a [&str]) -> Result<&'a Table, Stri
 fn table_of_settings_matches_the_catalog() {
     let (_cluster, mut client) = client();
     assert_none(&settings(&document("docs/configuration.md"), &mut client));
-}
-
-#[test]
-fn table_of_functions_matches_the_catalog() {
-    let (_cluster, mut client) = client();
-    assert_none(&functions(&document("docs/reference.md"), &mut client));
 }
 
 #[test]
@@ -81,65 +75,6 @@ fn settings(page: &Document, client: &mut Client) -> Vec<String> {
             if says != is {
                 wrong.push(page.at(table.line, format!("{} is {is:?}, not {says:?}", row[0])));
             }
-        }
-    }
-    wrong
-}
-
-fn functions(page: &Document, client: &mut Client) -> Vec<String> {
-    let sql = format!(
-        "SELECT CASE nspname WHEN 'public' THEN '' ELSE nspname || '.' END || proname, pg_get_function_result(p.oid),
-                      provolatile::text, proparallel::text, proisstrict,
-                      coalesce(proargnames[1:pronargs], '{{}}'), coalesce(proargnames[pronargs + 1:], '{{}}')
-               FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace JOIN {EXTENSION} ON d.objid = p.oid
-               WHERE d.classid = 'pg_proc'::regclass"
-    );
-    let table = match table(page, &["function"]) {
-        Ok(table) => table,
-        Err(wrong) => return vec![wrong],
-    };
-    let name_of = |row: &[String]| bare(&row[0]).split('(').next().unwrap_or_default().to_owned();
-    let mut names = BTreeSet::new();
-    let mut wrong = Vec::new();
-    // Two functions of one name share a row.
-    let mut arguments = vec![BTreeSet::new(); table.rows.len()];
-    for row in client.query(&sql, &[]).unwrap() {
-        let (name, result, volatility): (String, String, String) = (row.get(0), row.get(1), row.get(2));
-        let (parallel, strict, ins, outs): (String, bool, Vec<String>, Vec<String>) =
-            (row.get(3), row.get(4), row.get(5), row.get(6));
-        names.insert(name.clone());
-        let Some(at) = table.rows.iter().position(|row| name_of(row) == name) else { continue };
-        let line = &table.rows[at];
-        let returns = match result.as_str() {
-            "record" => outs.iter().all(|out| line[1].contains(&format!("`{out}`"))),
-            _ => line[1].starts_with(&format!("`{result}`")),
-        };
-        let by_layout = ins.iter().any(|arg| arg == "layout");
-        let says = match line[2].as_str() {
-            "stable, immutable with a layout" => ["s", "i"][usize::from(by_layout)],
-            other => &other[..1],
-        };
-        let is_strict = match line[4].as_str() {
-            "no argument" => ins.is_empty(),
-            says => ins.is_empty() || strict == (says == "NULL"),
-        };
-        let is = [
-            (returns, format!("returns {result} {outs:?}")),
-            (says == volatility, format!("has the volatility {volatility}")),
-            (line[3][..1] == parallel, format!("is parallel {parallel}")),
-            (is_strict, format!("has strict {strict}, and arguments {ins:?}")),
-        ];
-        wrong.extend(
-            is.into_iter().filter(|(same, _)| !same).map(|(_, is)| page.at(table.line, format!("{name} {is}"))),
-        );
-        arguments[at].extend(ins);
-    }
-    wrong.extend(compare_names(page, table.line, &table.rows.iter().map(|row| name_of(row)).collect(), &names));
-    for (row, arguments) in table.rows.iter().zip(arguments) {
-        let signature = bare(&row[0]).split_once('(').map_or("", |(_, signature)| signature);
-        let says = signature.split([',', '[', ']', ')']).filter_map(|arg| arg.split_whitespace().next());
-        if says.map(str::to_owned).collect::<BTreeSet<_>>() != arguments {
-            wrong.push(page.at(table.line, format!("{} has the arguments {arguments:?}", row[0])));
         }
     }
     wrong
@@ -225,7 +160,6 @@ fn wrong_cells_and_missing_rows_are_found() {
     let (_cluster, mut client) = client();
     let (reference, columns) = ("docs/reference.md", &[0, 1]);
     assert_sensitive(reference, &["column"], columns, &mut |page| relations(page, &mut client));
-    assert_sensitive(reference, &["function"], &[0, 1, 2, 3], &mut |page| functions(page, &mut client));
     let settings_page = "docs/configuration.md";
     assert_sensitive(settings_page, &["setting", "type"], &[0, 1, 2, 4], &mut |page| settings(page, &mut client));
     assert_sensitive("docs/snowflake.md", &["preset"], &[0, 1, 2, 3, 4], &mut |page| presets(page, &mut client));

@@ -38,6 +38,7 @@ fn check(document: &Document, block: &Block, follows_sql: bool, makefile: &str) 
         "text" | "text example" => Err("no sql block is right before it: a drawing is a `text figure`".to_owned()),
         "text figure" if follows_sql => Err("a sql block is right before it: its output is `text`".to_owned()),
         "text figure" => Ok(()),
+        "text signature" if document.path.starts_with("docs/functions/") => Ok(()),
         "ini" => settings(block).map(drop),
         "sh" => block.text.lines().try_for_each(|line| check_make(line, makefile)),
         info => match info.split_whitespace().collect::<Vec<_>>()[..] {

@@ -15,7 +15,7 @@ fn differences(page: &Document) -> Vec<String> {
     let names_version =
         |line: &&str| line.split("idgen ").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let is_named = |line: usize| {
-        let begin = page.headings.iter().filter(|heading| heading.level == 2 && heading.line < line).last();
+        let begin = page.headings.iter().rfind(|heading| heading.level == 2 && heading.line < line);
         lines[begin.map_or(0, |heading| heading.line)..line].iter().any(names_version)
     };
     let unnamed = page.tables.iter().filter(|table| !is_named(table.line));

@@ -6,6 +6,7 @@ mod catalog;
 mod errors;
 mod fences;
 mod figures;
+mod functions;
 mod guards;
 mod links;
 mod markdown;
