@@ -46,6 +46,17 @@ COMMENT ON FUNCTION snowflake_settled(text) IS
 COMMENT ON FUNCTION snowflake_encode(bigint, text) IS
     'id as text: base2, base32, base36, base58, base62, base64, hex, sort32 or sort62; the last two sort like the ids in COLLATE "C"';
 COMMENT ON FUNCTION snowflake_decode(text, text) IS 'id of a text in one of the formats of snowflake_encode';
+COMMENT ON FUNCTION snowflake_adopt(regclass, name, text, boolean) IS
+    'statements that turn a serial or identity column into snowflake ids; runs them unless dry_run is true';
+COMMENT ON PROCEDURE snowflake_adopt_schema(regnamespace, text, boolean) IS
+    'snowflake_adopt for each table of a schema, with a commit after each; continues when called again';
+COMMENT ON FUNCTION idgen.snowflake_adopt_tables(regnamespace) IS 'tables of a schema, for snowflake_adopt_schema';
+COMMENT ON FUNCTION idgen.snowflake_adopt_plan(regclass, name, text, bigint) IS 'statements for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_check(regclass, name, bigint) IS
+    'refuses a column that cannot hold snowflake ids, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_columns(regclass, name) IS
+    'columns of a table and of those that inherit from it, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_highest(regclass, name, bigint) IS 'greatest id of a table, for snowflake_adopt';
 COMMENT ON FUNCTION snowflake_layout() IS
     'canonical spec, bits, unit, epoch, capacity and end of the layout of idgen.layout';
 COMMENT ON FUNCTION snowflake_layout(text) IS 'canonical spec, bits, unit, epoch, capacity and end of a layout';

@@ -17,6 +17,8 @@ mod settled;
 pub mod stats;
 mod status;
 
+pgrx::extension_sql_file!("adopt.sql", name = "snowflake_adopt");
+
 pub use attach::AttachedGenerator;
 pub use layouts::{attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};

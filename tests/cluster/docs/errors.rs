@@ -1,4 +1,4 @@
-//! The page of errors has every message that the code raises, with its SQLSTATE, and no other. The page of
+//! The page of errors has every message that the code and its SQL raise, with its SQLSTATE, and no other. The page of
 //! troubleshooting has every line that the code logs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::process::Command;
 use idgen_testkit::run;
 
 use crate::markdown::{Document, Table, code_spans};
-use crate::messages::{LOG, Message, messages};
+use crate::messages::{LOG, Message, VALUE, messages};
 use crate::{assert_none, document, files, text_of};
 
 /// The section of the messages that the code does not raise.
@@ -37,8 +37,24 @@ fn of_code() -> impl Iterator<Item = Message> {
 /// The SQLSTATE and the text of each message of the extension.
 fn raised() -> BTreeSet<(String, String)> {
     let sqlstates = sqlstates();
-    let raised = of_code().filter(|(code, _)| code != LOG);
-    raised.map(|(code, text)| (sqlstates.get(&code).unwrap_or_else(|| panic!("{code}")).clone(), text)).collect()
+    let of_code = of_code().filter(|(code, _)| code != LOG);
+    let of_code = of_code.map(|(code, text)| (sqlstates.get(&code).unwrap_or_else(|| panic!("{code}")).clone(), text));
+    of_code.chain(files("src", "sql").into_iter().flat_map(|path| raised_in_sql(&text_of(&path)))).collect()
+}
+
+/// The same of each RAISE in PL/pgSQL.
+fn raised_in_sql(source: &str) -> Vec<(String, String)> {
+    let mut raised = Vec::new();
+    for (level, sqlstate) in [("RAISE EXCEPTION '", None), ("RAISE WARNING '", Some("01000"))] {
+        for statement in source.split(level).skip(1) {
+            let statement = &statement[..statement.find(";\n").expect("the end of the statement")];
+            let (text, rest) = statement.split_once('\'').expect("the end of the text");
+            let given = rest.split_once("ERRCODE = '").map(|(_, rest)| &rest[..5]);
+            let sqlstate = given.or(sqlstate).unwrap_or_else(|| panic!("no SQLSTATE: {statement}"));
+            raised.push((sqlstate.to_owned(), text.replace('%', VALUE)));
+        }
+    }
+    raised
 }
 
 /// Compares the table whose first column is "line" with the lines that the code logs.
@@ -106,6 +122,20 @@ fn missing_unknown_and_unsorted_errors_are_found() {
     assert_eq!(found(&of_postgresql), 0);
     assert_eq!(unsorted(&page(both, "All")), [""; 0]);
     assert_eq!(unsorted(&page("| 42704 | `no ...` |\n| 22023 | `no` |\n", "All")).len(), 1);
+}
+
+#[test]
+fn messages_of_sql_are_found() {
+    let source =
+        "RAISE EXCEPTION 'no \"%\"', a\n  USING ERRCODE = '22023', HINT = 'b';\nRAISE WARNING 'c';\nRAISE x;\n";
+    let expected = [("22023", "no \"...\""), ("01000", "c")];
+    assert_eq!(raised_in_sql(source), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+}
+
+#[test]
+#[should_panic(expected = "no SQLSTATE")]
+fn message_of_sql_without_sqlstate_is_reported() {
+    raised_in_sql("RAISE EXCEPTION 'no';\n");
 }
 
 #[test]

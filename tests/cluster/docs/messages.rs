@@ -11,7 +11,7 @@ use syn::visit::{self, Visit};
 use syn::{Block, Expr, ExprCall, ExprClosure, ExprMacro, Lit, Local, Macro, Pat, Signature, Stmt, Token, Visibility};
 
 /// Stands for a value.
-const VALUE: &str = "...";
+pub const VALUE: &str = "...";
 
 /// The code of a line of the log.
 pub const LOG: &str = "LOG";

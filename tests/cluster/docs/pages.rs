@@ -59,6 +59,7 @@ pages! {
     upgrading_runs_as_shown: "docs/upgrading.md",
     monitoring_runs_as_shown: "docs/monitoring.md",
     monitoring_readme_runs_as_shown: "contrib/monitoring/README.md",
+    adopt_guide_runs_as_shown: "docs/guides/adopt.md",
     citus_guide_runs_as_shown: "docs/guides/citus.md",
     consumers_guide_runs_as_shown: "docs/guides/consumers.md",
     django_guide_runs_as_shown: "docs/guides/django.md",

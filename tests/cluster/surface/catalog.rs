@@ -34,7 +34,8 @@ const MEMBERS: &str = "(SELECT classid, objid FROM pg_depend JOIN pg_extension e
                         WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND extname = 'idgen') AS member";
 
 pub fn functions(client: &mut Client) -> Vec<Function> {
-    // SQL cannot make a value of type internal, so it calls no function that has such an argument.
+    // SQL cannot make a value of type internal, so it calls no function that has such an argument. A procedure is no part
+    // of a query.
     // Arguments without a mode are all input; else the inputs are those of mode i, in the same order.
     let sql = format!(
         "SELECT format('%I.%I', n.nspname, p.proname), p.proname::text, p.pronargs::int, p.pronargdefaults::int,
@@ -44,7 +45,7 @@ pub fn functions(client: &mut Client) -> Vec<Function> {
                 p.prorettype = 'trigger'::regtype
          FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
          JOIN {MEMBERS} ON objid = p.oid AND classid = 'pg_proc'::regclass
-         WHERE 'internal'::regtype <> ALL (p.proargtypes) ORDER BY 7"
+         WHERE 'internal'::regtype <> ALL (p.proargtypes) AND p.prokind = 'f' ORDER BY 7"
     );
     let rows = client.query(&sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     rows.iter().map(function).collect()

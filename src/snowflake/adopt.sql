@@ -1,0 +1,361 @@
+-- snowflake_adopt() and snowflake_adopt_schema(): turn serial and identity columns into snowflake ids. They run as the
+-- caller, who must own the table. Every function sets its search_path. The procedure commits, so it cannot set one, and
+-- names the schema of all that it calls. What runs while the table is locked reads the catalogs by their indexes.
+
+-- A column, or each one, of a table and of all that inherit from it.
+CREATE FUNCTION idgen.snowflake_adopt_columns(
+    target regclass, column_name name,
+    OUT relation regclass, OUT attnum smallint, OUT name name, OUT has_identity boolean, OUT attrdef oid, OUT value text,
+    OUT is_serial boolean, OUT is_snowflake boolean)
+RETURNS SETOF record LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 1
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_material = off SET jit = off AS $$
+    WITH RECURSIVE member AS (
+        SELECT target AS relation
+        UNION SELECT i.inhrelid::regclass FROM pg_inherits i JOIN member m ON i.inhparent = m.relation)
+    SELECT m.relation, a.attnum, a.attname, a.attidentity <> '', a.attrdef, a.value,
+           a.attidentity <> '' OR coalesce(a.value ~ '^(\w+\.)?nextval\(', false),
+           coalesce(starts_with(a.value, '@extschema@.snowflake_next('), false)
+    FROM member m CROSS JOIN LATERAL (
+        SELECT a.*, d.oid AS attrdef, pg_get_expr(d.adbin, d.adrelid) AS value
+        FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = m.relation AND a.attnum > 0 AND NOT a.attisdropped
+          AND a.attname = coalesce(column_name, a.attname)
+        OFFSET 0) a
+$$;
+
+-- Refuses a column that cannot hold the id probe, or that something else could not follow.
+CREATE FUNCTION idgen.snowflake_adopt_check(target regclass, column_name name, probe bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp SET row_security = off SET enable_partition_pruning = on
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_material = off SET jit = off AS $$
+DECLARE
+    members CONSTANT oid[] := ARRAY(
+        SELECT c.relation FROM idgen.snowflake_adopt_columns(target, column_name) c);
+    column_type CONSTANT text := (SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+                                  WHERE a.attrelid = target AND a.attname = column_name);
+    other text;
+    dependent record;
+    line text;
+    is_accepted boolean;
+BEGIN
+    -- A domain over bigint will do, unless it has a constraint.
+    WITH RECURSIVE base AS (
+        SELECT a.atttypid AS id FROM pg_attribute a WHERE a.attrelid = target AND a.attname = column_name
+        UNION ALL SELECT t.typbasetype FROM pg_type t JOIN base b ON t.oid = b.id
+        WHERE t.typtype = 'd' AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c'))
+    SELECT column_type INTO other WHERE 'bigint'::regtype <> ALL (SELECT b.id FROM base b);
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'column "%" of table "%" is of type %, not bigint', column_name, target, other
+            USING ERRCODE = '22023',
+            HINT = 'Make it bigint first. The guide docs/guides/adopt.md has the steps that block no writes.';
+    END IF;
+
+    SELECT string_agg(format('"%s" of table "%s" is %s', r.attname, r.attrelid::regclass,
+                             format_type(r.atttypid, r.atttypmod)), ', ' ORDER BY r.attrelid::regclass::text, r.attname)
+    INTO other
+    FROM pg_constraint c
+    CROSS JOIN LATERAL unnest(c.conkey, c.confkey) AS k (referencing, referenced)
+    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.referenced
+    JOIN pg_attribute r ON r.attrelid = c.conrelid AND r.attnum = k.referencing
+    JOIN pg_type t ON t.oid = r.atttypid
+    WHERE c.contype = 'f' AND c.conparentid = 0 AND c.confrelid = ANY (members) AND a.attname = column_name
+      AND coalesce(nullif(t.typbasetype, 0), t.oid) IN ('integer'::regtype, 'smallint'::regtype);
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'columns that reference column "%" of table "%" are too small', column_name, target
+            USING ERRCODE = '22023', DETAIL = format('Column %s.', other),
+            HINT = 'Make them bigint first. The guide docs/guides/adopt.md has the steps that block no writes.';
+    END IF;
+
+    -- Whatever depends on the column alone must accept the id.
+    FOR dependent IN
+        SELECT format('constraint "%s" of table "%s"', c.conname, c.conrelid::regclass) AS name,
+               format('(%s) IS DISTINCT FROM false', pg_get_expr(c.conbin, c.conrelid)) AS expression
+        FROM pg_constraint c
+        JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attname = column_name AND c.conkey = ARRAY[a.attnum]
+        WHERE c.contype = 'c' AND c.conrelid = ANY (members)
+        UNION ALL
+        SELECT format('generated column "%s" of table "%s"', g.attname, g.attrelid::regclass),
+               format('num_nulls((%s)::%s) >= 0', pg_get_expr(d.adbin, d.adrelid), format_type(g.atttypid, g.atttypmod))
+        FROM pg_attrdef d
+        JOIN pg_attribute g ON g.attrelid = d.adrelid AND g.attnum = d.adnum AND g.attgenerated <> ''
+        JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attname = column_name
+        WHERE d.adrelid = ANY (members)
+          AND ARRAY(SELECT DISTINCT p.refobjsubid FROM pg_depend p
+                    WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+                      AND p.refclassid = 'pg_class'::regclass AND p.refobjid = d.adrelid
+                      AND p.refobjsubid <> d.adnum) = ARRAY[a.attnum::int]
+        ORDER BY 1
+    LOOP
+        BEGIN
+            EXECUTE format('SELECT %s FROM (SELECT %s::%s AS %I) AS new',
+                           dependent.expression, probe, column_type, column_name) INTO is_accepted;
+        EXCEPTION WHEN data_exception THEN
+            is_accepted := false;
+        END;
+        IF NOT is_accepted THEN
+            RAISE EXCEPTION '% does not accept snowflake ids', dependent.name
+                USING ERRCODE = '22023', DETAIL = format('The next id is %s.', probe);
+        END IF;
+    END LOOP;
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relkind = 'p') THEN
+        FOR line IN EXECUTE format('EXPLAIN (COSTS OFF) SELECT FROM %s WHERE %I = %s', target, column_name, probe) LOOP
+            IF line ~ 'One-Time Filter: false' THEN
+                RAISE EXCEPTION 'table "%" has no partition for snowflake ids', target
+                    USING ERRCODE = '22023', DETAIL = format('The next id is %s.', probe),
+                    HINT = 'Create partitions for times, or one by DEFAULT: see docs/guides/adopt.md.';
+            END IF;
+        END LOOP;
+    END IF;
+
+    -- The greatest id is read while the table is locked.
+    SELECT c.oid::regclass::text INTO other
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = column_name
+    WHERE c.oid = ANY (members) AND c.relkind <> 'p'
+      AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+                      WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND m.amname = 'btree'
+                        AND i.indisvalid AND i.indpred IS NULL)
+    ORDER BY 1 LIMIT 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'table "%" has no index to find its greatest "%"', other, column_name
+            USING ERRCODE = '55000', HINT = format('Run CREATE INDEX CONCURRENTLY ON %s (%I).', other, column_name);
+    END IF;
+END
+$$;
+
+-- The column, which may be given, and the statements that adopt it: none if it is adopted.
+CREATE FUNCTION idgen.snowflake_adopt_plan(target regclass, INOUT column_name name, layout text, probe bigint,
+                                           OUT statements text[])
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_material = off SET jit = off AS $$
+DECLARE
+    next_call CONSTANT text := format('@extschema@.snowflake_next(%s)', quote_literal(layout));
+    other text;
+    candidates name[];
+    defaults oid[];
+    this record;
+BEGIN
+    SELECT c.relname INTO other FROM pg_class c WHERE c.oid = target AND NOT pg_has_role(c.relowner, 'USAGE');
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'must be owner of table %', other USING ERRCODE = '42501';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relkind IN ('r', 'p')) THEN
+        RAISE EXCEPTION '"%" is not a table', target USING ERRCODE = '42809';
+    END IF;
+    SELECT e.extname INTO other FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = target AND d.deptype = 'e';
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'table "%" belongs to extension "%"', target, other
+            USING ERRCODE = '22023', DETAIL = 'A dump would not have the new default.';
+    END IF;
+
+    IF column_name IS NULL THEN
+        SELECT array_agg(DISTINCT c.name) INTO candidates
+        FROM idgen.snowflake_adopt_columns(target, NULL) c
+        JOIN pg_attribute a ON a.attrelid = target AND a.attname = c.name
+        JOIN pg_index i ON i.indrelid = target AND i.indisprimary AND a.attnum = ANY (i.indkey)
+        WHERE c.is_serial OR c.is_snowflake;
+        IF cardinality(candidates) = 1 THEN
+            column_name := candidates[1];
+        ELSE
+            RAISE EXCEPTION 'the primary key of table "%" has no serial or identity column, or several', target
+                USING ERRCODE = '42704', HINT = 'Pass the name of the column.';
+        END IF;
+    END IF;
+    SELECT c.* INTO this FROM idgen.snowflake_adopt_columns(target, column_name) c WHERE c.relation = target;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'column "%" of table "%" does not exist', column_name, target USING ERRCODE = '42703';
+    END IF;
+    SELECT i.inhparent::regclass::text INTO other
+    FROM pg_inherits i JOIN pg_attribute a ON a.attrelid = i.inhparent AND a.attname = column_name
+    WHERE i.inhrelid = target ORDER BY i.inhseqno LIMIT 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'table "%" inherits column "%" from table "%"', target, column_name, other
+            USING ERRCODE = '22023', HINT = format('Run SELECT @extschema@.snowflake_adopt(%L).', other);
+    END IF;
+
+    IF NOT EXISTS (SELECT FROM idgen.snowflake_adopt_columns(target, column_name) c WHERE c.is_serial) THEN
+        IF this.value IN (next_call, format('@extschema@.snowflake_next(%s::text)', quote_literal(layout))) THEN
+            statements := '{}';
+            RETURN;
+        END IF;
+        IF this.is_snowflake THEN
+            RAISE EXCEPTION 'column "%" of table "%" already has the default %', column_name, target, this.value
+                USING ERRCODE = '22023',
+                HINT = format('To change its layout, run ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s.',
+                              target, column_name, next_call);
+        END IF;
+        RAISE EXCEPTION 'column "%" of table "%" is neither serial nor identity', column_name, target
+            USING ERRCODE = '22023', DETAIL = format('Its default is %s.', coalesce(this.value, 'NULL'));
+    END IF;
+    PERFORM idgen.snowflake_adopt_check(target, column_name, probe);
+
+    -- From PostgreSQL 17 on, the identity of a partition is that of its parent.
+    statements := ARRAY(
+        SELECT format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY;', c.relation, column_name)
+        FROM idgen.snowflake_adopt_columns(target, column_name) c JOIN pg_class t ON t.oid = c.relation
+        WHERE c.has_identity AND c.relation <> target
+          AND NOT (t.relispartition AND current_setting('server_version_num')::int >= 170000)
+        ORDER BY c.relation::text);
+    statements := statements || format(
+        'ALTER TABLE %s%s ALTER COLUMN %I SET DEFAULT %s;', target,
+        CASE WHEN this.has_identity THEN format(' ALTER COLUMN %I DROP IDENTITY,', column_name) END, column_name, next_call);
+    -- A sequence that the column owns is of no use any more, unless something else depends on it.
+    defaults := ARRAY(SELECT c.attrdef FROM idgen.snowflake_adopt_columns(target, column_name) c);
+    statements := statements || ARRAY(
+        SELECT format('DROP SEQUENCE %s;', s.oid::regclass)
+        FROM idgen.snowflake_adopt_columns(target, column_name) c
+        JOIN pg_depend o ON o.refclassid = 'pg_class'::regclass AND o.refobjid = c.relation AND o.refobjsubid = c.attnum
+                        AND o.classid = 'pg_class'::regclass AND o.deptype = 'a'
+        JOIN pg_class s ON s.oid = o.objid AND s.relkind = 'S'
+        WHERE c.is_serial
+          AND NOT EXISTS (
+              SELECT FROM pg_depend u WHERE u.refclassid = 'pg_class'::regclass AND u.refobjid = s.oid
+                AND NOT (u.classid = 'pg_attrdef'::regclass AND u.objid = ANY (defaults)))
+        ORDER BY s.oid::regclass::text);
+END
+$$;
+
+-- The greatest id above a given one, by an index.
+CREATE FUNCTION idgen.snowflake_adopt_highest(target regclass, column_name name, above bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp SET row_security = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    highest bigint;
+BEGIN
+    EXECUTE format('SELECT %2$I FROM %1$s WHERE %2$I > %3$L ORDER BY %2$I DESC LIMIT 1', target, column_name, above)
+    INTO highest;
+    RETURN coalesce(highest, above);
+END
+$$;
+
+CREATE FUNCTION snowflake_adopt(relation regclass, column_name name DEFAULT NULL, layout text DEFAULT NULL,
+                                dry_run boolean DEFAULT true, OUT statement text)
+RETURNS SETOF text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    attempts CONSTANT int := 60;
+    layout_argument CONSTANT text := coalesce(quote_literal(layout), '');
+    draw CONSTANT text := format('SELECT @extschema@.snowflake_next(%s)', layout_argument);
+    observe CONSTANT text := format('SELECT @extschema@.snowflake_observe(%%s%s);', ', ' || quote_literal(layout));
+    drawn bigint;
+    highest bigint := -1;
+    name name := column_name;
+    statements text[];
+    observed text[] := '{}';
+    sessions text;
+BEGIN
+    IF relation IS NULL OR dry_run IS NULL THEN
+        RAISE EXCEPTION '% must not be null', CASE WHEN relation IS NULL THEN 'relation' ELSE 'dry_run' END
+            USING ERRCODE = '22004';
+    END IF;
+    IF NOT dry_run AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'snowflake_adopt() cannot be called in a REPEATABLE READ or SERIALIZABLE transaction'
+            USING ERRCODE = '25001', DETAIL = 'Its snapshot may lack rows with greater ids.', HINT = 'Use READ COMMITTED.';
+    END IF;
+    -- All later ids of this server are greater.
+    EXECUTE draw INTO drawn;
+    FOR attempt IN 1 .. attempts LOOP
+        -- Each attempt is a subtransaction: rolling it back releases its locks.
+        BEGIN
+            SELECT p.* INTO name, statements FROM idgen.snowflake_adopt_plan(relation, name, layout, drawn) p;
+            IF cardinality(statements) > 0 THEN
+                highest := idgen.snowflake_adopt_highest(relation, name, highest);
+                IF highest >= drawn THEN
+                    observed := ARRAY[format(observe, highest)];
+                END IF;
+            END IF;
+            IF dry_run OR cardinality(statements) = 0 THEN
+                RETURN QUERY SELECT unnest(observed || statements);
+                RETURN;
+            END IF;
+            IF highest >= drawn THEN
+                EXECUTE observed[1];
+                EXECUTE draw INTO drawn;
+            END IF;
+            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
+            -- From here on writes wait, so what else is locked must be free.
+            PERFORM set_config('lock_timeout', '10ms', true);
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+            SELECT p.* INTO name, statements FROM idgen.snowflake_adopt_plan(relation, name, layout, drawn) p;
+            IF cardinality(statements) = 0 THEN
+                RETURN;
+            END IF;
+            highest := idgen.snowflake_adopt_highest(relation, name, highest);
+            IF highest >= drawn THEN
+                RAISE lock_not_available;
+            END IF;
+            FOREACH statement IN ARRAY statements LOOP
+                EXECUTE statement;
+            END LOOP;
+            RETURN QUERY SELECT unnest(observed || statements);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            SELECT string_agg(DISTINCT coalesce('process ' || l.pid, 'a prepared transaction'), ', ') INTO sessions
+            FROM pg_locks l
+            WHERE l.granted AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.locktype = 'relation'
+              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+              AND l.relation IN (SELECT c.relation FROM idgen.snowflake_adopt_columns(snowflake_adopt.relation, name) c);
+        END;
+        -- Let those pass that have queued behind the attempt.
+        PERFORM pg_sleep(0.9);
+    END LOOP;
+    RAISE EXCEPTION 'could not lock table "%" in % attempts', relation, attempts
+        USING ERRCODE = '55P03',
+        DETAIL = format('After the last attempt it was in use by %s.', coalesce(sessions, 'no session')),
+        HINT = 'Repeat the call when the long transactions on the table, or its vacuum, have ended.';
+END
+$$;
+
+-- Tables of a schema whose columns are their own, as far as the schema goes. Those of extensions are not.
+CREATE FUNCTION idgen.snowflake_adopt_tables(schema regnamespace) RETURNS SETOF regclass
+LANGUAGE sql STABLE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.oid::regclass FROM pg_class c
+    WHERE c.relnamespace = schema AND c.relkind IN ('r', 'p')
+      AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+                      WHERE i.inhrelid = c.oid AND p.relnamespace = schema)
+      AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+    ORDER BY c.relname COLLATE "C"
+$$;
+
+CREATE PROCEDURE snowflake_adopt_schema(schema regnamespace, layout text DEFAULT NULL, dry_run boolean DEFAULT true)
+LANGUAGE plpgsql AS $$
+DECLARE
+    target pg_catalog.regclass;
+    done text;
+BEGIN
+    IF schema IS NULL OR dry_run IS NULL THEN
+        RAISE EXCEPTION '% must not be null', CASE WHEN schema IS NULL THEN 'schema' ELSE 'dry_run' END
+            USING ERRCODE = '22004';
+    END IF;
+    -- What no table could do without is an error of the call.
+    IF layout IS NULL THEN
+        PERFORM @extschema@.snowflake_next();
+    ELSE
+        PERFORM @extschema@.snowflake_next(layout);
+    END IF;
+    IF NOT dry_run THEN
+        COMMIT;
+    END IF;
+    FOR target IN SELECT idgen.snowflake_adopt_tables(schema) LOOP
+        BEGIN
+            FOR done IN SELECT @extschema@.snowflake_adopt(target, NULL, layout, dry_run) LOOP
+                RAISE NOTICE '%', done;
+            END LOOP;
+        EXCEPTION
+            WHEN undefined_object THEN
+                RAISE NOTICE 'skipped table "%": %', target, SQLERRM;
+            WHEN OTHERS THEN
+                RAISE WARNING 'did not adopt table "%": %', target, SQLERRM;
+        END;
+        IF NOT dry_run THEN
+            COMMIT;
+        END IF;
+    END LOOP;
+END
+$$;
