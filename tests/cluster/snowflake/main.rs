@@ -1,5 +1,6 @@
 //! Snowflake ids on real servers: sessions, databases, waits, limits, roles and crashes.
 
+mod adopt;
 mod call_sites;
 mod crash;
 mod generators;

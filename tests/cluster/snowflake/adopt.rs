@@ -1,0 +1,184 @@
+//! `snowflake_adopt` beside sessions that read and write the table, over a crash, and in a dump.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use idgen_testkit::ids::{assert_increasing, last};
+use idgen_testkit::sql::{
+    PATIENCE, backend_pid, column, execute, expect_error, in_new_database, value, wait_for_event,
+};
+use idgen_testkit::{Cluster, run};
+
+/// Ids of a sequence are below, snowflake ids above.
+const BETWEEN: i64 = 1_000_000;
+
+const ADOPT: &str = "SELECT * FROM snowflake_adopt('t', dry_run => false)";
+
+/// Without load a wait ends after 100 ms. Here it shares two cores with other tests.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+#[test]
+fn inserts_do_not_wait_for_a_reader_that_blocks_the_lock() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY); INSERT INTO t SELECT FROM generate_series(1, 1000)");
+    let inserted = AtomicUsize::new(0);
+    let (drawn, longest) = thread::scope(|scope| {
+        let mut reader = cluster.client();
+        execute(&mut reader, "BEGIN; SELECT FROM t LIMIT 1");
+        let writer = scope.spawn(|| {
+            let mut client = cluster.client();
+            let (mut drawn, mut longest, first) = (Vec::<i64>::new(), Duration::ZERO, Instant::now());
+            while drawn.last().is_none_or(|id| *id < BETWEEN) && first.elapsed() < PATIENCE {
+                let begun = Instant::now();
+                drawn.push(value(&mut client, "INSERT INTO t DEFAULT VALUES RETURNING id"));
+                longest = longest.max(begun.elapsed());
+                inserted.fetch_add(1, Ordering::Relaxed);
+            }
+            (drawn, longest)
+        });
+        let mut adopter = cluster.client();
+        let pid = backend_pid(&mut adopter);
+        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
+        for _ in 0..2 {
+            wait_for_event(&cluster, pid, "Lock");
+            // It has given up, and the reader still reads.
+            wait_for_event(&cluster, pid, "PgSleep");
+            let before = inserted.load(Ordering::Relaxed);
+            cluster.wait_for(PATIENCE, "inserts beside it", || inserted.load(Ordering::Relaxed) > before + 10);
+        }
+        execute(&mut reader, "COMMIT");
+        assert_eq!(adoption.join().expect("the adoption succeeds").len(), 2);
+        writer.join().expect("no insert fails")
+    });
+    assert_increasing(&drawn);
+    assert!(drawn[0] < BETWEEN && last(&drawn) > BETWEEN, "{} to {}", drawn[0], last(&drawn));
+    assert!(longest < LONGEST_WAIT, "{longest:?}");
+}
+
+/// The row commits after the call has read the greatest id, and before it has the lock.
+#[test]
+fn ids_begin_after_a_row_that_commits_while_the_lock_is_waited_for() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
+    let mut writer = cluster.client();
+    execute(&mut writer, "BEGIN");
+    let ahead = "INSERT INTO t VALUES (snowflake_make(now() + interval '1 hour', 1, 0)) RETURNING id";
+    let ahead: i64 = value(&mut writer, ahead);
+    let mut adopter = cluster.client();
+    let pid = backend_pid(&mut adopter);
+    let statements = thread::scope(|scope| {
+        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
+        wait_for_event(&cluster, pid, "Lock");
+        execute(&mut writer, "COMMIT");
+        adoption.join().expect("the adoption succeeds")
+    });
+    assert_eq!(statements[0], format!("SELECT public.snowflake_observe({ahead});"));
+    assert!(value::<i64>(&mut writer, "INSERT INTO t DEFAULT VALUES RETURNING id") > ahead);
+}
+
+#[test]
+fn schema_continues_after_a_crash_in_the_middle() {
+    const ADOPT_ALL: &str = "CALL snowflake_adopt_schema('public', dry_run => false)";
+    const ADOPTED: &str = "SELECT count(*) FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) = 'snowflake_next()'";
+    let cluster = Cluster::builder().start_with_extension();
+    for table in 1..=9 {
+        cluster.execute(&format!("CREATE TABLE t{table} (id bigserial PRIMARY KEY); INSERT INTO t{table} VALUES (7)"));
+    }
+    let mut reader = cluster.client();
+    execute(&mut reader, "BEGIN; SELECT FROM t5");
+    let mut adopter = cluster.client();
+    let pid = backend_pid(&mut adopter);
+    thread::scope(|scope| {
+        let adoption = scope.spawn(move || adopter.batch_execute(ADOPT_ALL));
+        wait_for_event(&cluster, pid, "PgSleep");
+        cluster.kill9_postmaster();
+        adoption.join().expect("no panic").expect_err("the connection is lost");
+    });
+    cluster.start_again();
+    let mut client = cluster.client();
+    assert_eq!(value::<i64>(&mut client, ADOPTED), 4);
+    execute(&mut client, ADOPT_ALL);
+    assert_eq!(value::<i64>(&mut client, ADOPTED), 9);
+    for table in 1..=9 {
+        let sql = format!("INSERT INTO t{table} DEFAULT VALUES RETURNING id");
+        assert!(value::<i64>(&mut client, &sql) > BETWEEN, "{sql}");
+    }
+}
+
+/// As an application has them, and as its owner would alter them by hand.
+const TABLES: &str = "
+    CREATE TABLE customers (id bigserial PRIMARY KEY, name text);
+    CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint REFERENCES customers);
+    CREATE TABLE readings (id bigint GENERATED BY DEFAULT AS IDENTITY, at date, PRIMARY KEY (id, at))
+        PARTITION BY RANGE (at);
+    CREATE TABLE readings_1 PARTITION OF readings FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+    CREATE TABLE events (id bigserial, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+    CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+    CREATE TABLE tags (name text PRIMARY KEY, place serial);
+    INSERT INTO customers (name) VALUES ('Ada');
+    INSERT INTO orders (customer) VALUES (1);
+    INSERT INTO readings (at) VALUES ('2026-01-01');
+    INSERT INTO events (at) VALUES ('2026-01-01')";
+const BY_HAND: &str = "
+    ALTER TABLE customers ALTER COLUMN id SET DEFAULT snowflake_next('js53');
+    DROP SEQUENCE customers_id_seq;
+    ALTER TABLE orders ALTER COLUMN id DROP IDENTITY;
+    ALTER TABLE orders ALTER COLUMN id SET DEFAULT snowflake_next('js53');
+    ALTER TABLE readings ALTER COLUMN id DROP IDENTITY;
+    ALTER TABLE readings ALTER COLUMN id SET DEFAULT snowflake_next('js53');
+    ALTER TABLE events ALTER COLUMN id SET DEFAULT snowflake_next('js53');
+    DROP SEQUENCE events_id_seq";
+
+#[test]
+fn dump_equals_that_of_tables_altered_by_hand_smoke() {
+    let cluster = Cluster::start();
+    let [by_call, by_hand] =
+        [("by_call", "CALL snowflake_adopt_schema('public', 'js53', dry_run => false)"), ("by_hand", BY_HAND)].map(
+            |(database, change)| {
+                let mut client = in_new_database(&cluster, database);
+                execute(&mut client, TABLES);
+                execute(&mut client, change);
+                execute(&mut client, "INSERT INTO readings_1 (id, at) VALUES (2, '2026-01-02')");
+                let dump = run(cluster.program("pg_dump").args(["-d", database]));
+                // The key in these lines is random.
+                dump.lines().filter(|line| !line.contains("restrict ")).collect::<Vec<_>>().join("\n")
+            },
+        );
+    assert_eq!(by_call, by_hand);
+    assert_eq!(by_call.matches("snowflake_next('js53'::text)").count(), 6, "{by_call}");
+}
+
+#[test]
+fn statements_shown_have_the_same_result_by_hand_smoke() {
+    let cluster = Cluster::start();
+    let defaults = "SELECT concat_ws(' ', attrelid::regclass, attname, attidentity, pg_get_expr(adbin, adrelid))
+                    FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+                    WHERE attname IN ('id', 'place') AND attrelid > 16384
+                    UNION SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' AND oid > 16384 ORDER BY 1";
+    let [by_call, by_hand] = [false, true].map(|dry_run| {
+        let mut client = in_new_database(&cluster, &format!("dry_run_{dry_run}"));
+        execute(&mut client, TABLES);
+        for table in ["customers", "orders", "readings", "events"] {
+            let sql = format!("SELECT * FROM snowflake_adopt('{table}', dry_run => {dry_run})");
+            let statements: Vec<String> = column(&mut client, &sql);
+            if dry_run {
+                execute(&mut client, &statements.concat());
+            }
+        }
+        column::<String>(&mut client, defaults)
+    });
+    assert_eq!(by_call, by_hand);
+    assert_eq!(by_call.iter().filter(|line| line.ends_with("snowflake_next()")).count(), 6, "{by_call:?}");
+}
+
+#[test]
+fn standby_refuses() {
+    let primary = Cluster::builder().start_with_extension();
+    primary.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    for sql in ["SELECT snowflake_adopt('t')", ADOPT, "CALL snowflake_adopt_schema('public')"] {
+        expect_error(&mut standby.client(), sql, "25006");
+    }
+}
