@@ -49,9 +49,8 @@ fn pages() -> Vec<Document> {
 fn described(client: &mut Client) -> BTreeMap<String, String> {
     let sql = format!(
         "SELECT CASE nspname WHEN 'public' THEN '' ELSE nspname || '.' END || proname,
-                string_to_array(regexp_replace(regexp_replace(arguments, '(, )?OUT .*', ''), '::[a-z ]+', '', 'g'), ', '),
-                pg_get_function_result(p.oid),
-                CASE WHEN arguments ~ 'OUT ' THEN regexp_replace(arguments, '^.*?OUT ', '') ELSE '' END,
+                string_to_array(regexp_replace(arguments, '::[a-z ]+', '', 'g'), ', '),
+                coalesce(' → ' || pg_get_function_result(p.oid), ''),
                 obj_description(p.oid, 'pg_proc'),
                 CASE provolatile WHEN 'v' THEN 'Volatile' WHEN 's' THEN 'Stable' ELSE 'Immutable' END,
                 CASE proparallel WHEN 'u' THEN 'unsafe' WHEN 'r' THEN 'restricted' ELSE 'safe' END,
@@ -64,7 +63,7 @@ fn described(client: &mut Client) -> BTreeMap<String, String> {
     let mut privileges = BTreeMap::new();
     for row in client.query(&sql, &[]).expect("the catalog") {
         let name: String = row.get(0);
-        let is_public: bool = row.get(8);
+        let is_public: bool = row.get(7);
         let among = privileges.insert(name.clone(), is_public);
         assert!(among.is_none_or(|among| among == is_public), "{name}: one privilege for all its signatures");
         *described.entry(name).or_default() += &signature(&row);
@@ -80,24 +79,27 @@ fn described(client: &mut Client) -> BTreeMap<String, String> {
 
 /// A function of the catalog, with its comment.
 fn signature(row: &Row) -> String {
-    let (name, inputs, result): (String, Vec<String>, String) = (row.get(0), row.get(1), row.get(2));
-    let (outputs, comment): (String, String) = (row.get(3), row.get(4));
-    let inputs: Vec<&str> = inputs.iter().map(String::as_str).filter(|input| !input.is_empty()).collect();
-    let outputs = outputs.replace("OUT ", "");
-    let outputs: Vec<&str> = outputs.split(", ").collect();
+    let (name, arguments, result): (String, Vec<String>, String) = (row.get(0), row.get(1), row.get(2));
+    let comment: String = row.get(3);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).filter(|argument| !argument.is_empty()).collect();
+    let bare = |argument: &&str| argument.trim_start_matches("IN").trim_start_matches("OUT ").trim_start().to_owned();
+    let inputs: Vec<String> = arguments.iter().filter(|argument| !argument.starts_with("OUT ")).map(bare).collect();
+    // INOUT is both.
+    let is_output = |argument: &&&str| argument.starts_with("OUT ") || argument.starts_with("INOUT ");
+    let outputs: Vec<String> = arguments.iter().filter(is_output).map(bare).collect();
     let returns = match result.strip_suffix("record") {
         Some(set) => format!("{set}{}", list(&outputs)),
         None => result,
     };
     let (first, rest) = comment.split_at(1);
-    let (volatility, parallel): (String, String) = (row.get(5), row.get(6));
-    let null = if row.get(7) { " NULL if an argument is NULL." } else { "" };
+    let (volatility, parallel): (String, String) = (row.get(4), row.get(5));
+    let null = if row.get(6) { " NULL if an argument is NULL." } else { "" };
     let about = format!("{}{rest}. {volatility}, parallel {parallel}.{null}", first.to_uppercase());
-    format!("```text signature\n{name}{} → {returns}\n```\n\n{}\n", list(&inputs), filled(&about))
+    format!("```text signature\n{name}{}{returns}\n```\n\n{}\n", list(&inputs), filled(&about))
 }
 
 /// Arguments or columns: one in a line if a line has no room for all of them.
-fn list(items: &[&str]) -> String {
+fn list(items: &[String]) -> String {
     match items.join(", ") {
         line if line.len() <= 44 => format!("({line})"),
         _ => format!("(\n    {}\n)", items.join(",\n    ")),

@@ -66,8 +66,8 @@ fn parts_of_shared_memory_are_those_of_the_code() {
 
 #[test]
 fn wait_events_are_those_of_the_code() {
-    let reference = document("docs/reference.md");
-    let rows = reference.tables_of(&["wait event", "process"]).flat_map(|table| &table.rows);
+    let page = document("docs/monitoring.md");
+    let rows = page.tables_of(&["wait event", "process"]).flat_map(|table| &table.rows);
     let says: BTreeSet<_> = rows.map(|row| bare(&row[0]).to_owned()).collect();
     let sources = files("src", "rs").into_iter().map(|file| text_of(&file));
     let named = |source: String| -> Vec<String> {

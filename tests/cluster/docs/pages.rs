@@ -47,6 +47,7 @@ pages! {
     functions_of_leases_run_as_shown: "docs/functions/leases.md",
     functions_of_worker_ids_run_as_shown: "docs/functions/worker-ids.md",
     functions_of_operators_run_as_shown: "docs/functions/operators.md",
+    internal_functions_run_as_shown: "docs/functions/internal.md",
     errors_run_as_shown: "docs/errors.md",
     troubleshooting_runs_as_shown: "docs/troubleshooting.md",
     maintenance_runs_as_shown: "docs/maintenance.md",
