@@ -1,7 +1,8 @@
 //! Operations on real servers: upgrades, copies, dumps, templates, encodings, single-user mode, standbys without connections,
-//! drops of the extension, planted tables, what monitoring reads, privileges on statistics, and examples.
+//! drops of the extension, planted tables, what monitoring reads, checks, privileges on statistics, and examples.
 
 mod base_backup;
+mod checks;
 mod closed_standby;
 mod create_subscriber;
 mod dump_options;

@@ -22,7 +22,7 @@ impl Server {
         let rings: &'static [Ring] = vec![Ring::new()].leak();
         let chains = || Chains { heads: vec![END].leak(), nexts: vec![END].leak() };
         let rests = Rests { places: vec![None].leak(), chains: chains(), count: 0, hand: 0 };
-        let table = RingTable { rings, tenants: vec![None].leak(), chains: chains(), hand: 0, rests };
+        let table = RingTable { rings, tenants: vec![None].leak(), chains: chains(), hand: 0, displaced: 0, rests };
         Arc::new(Self { rings, table: Mutex::new(table) })
     }
 

@@ -1,0 +1,184 @@
+//! Every error that stops draws, acquisitions or settled reads has a check that fails, and says what to do.
+
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
+use idgen_testkit::{Builder, Cluster, Stop};
+use postgres::Client;
+
+fn builder() -> Builder {
+    Cluster::builder().conf("fsync", "off").conf("idgen.worker_id", "0")
+}
+
+/// A check that fails: its severity, and its other columns as one text.
+fn failing(client: &mut Client, name: &str) -> Option<(String, String)> {
+    let sql = "SELECT severity, concat_ws(' | ', affects, message, action) FROM idgen.checks
+               WHERE \"check\" = $1 AND NOT ok AND message <> '' AND action <> ''";
+    client.query_opt(sql, &[&name]).expect("a query of the view").map(|row| (row.get(0), row.get(1)))
+}
+
+fn assert_fails(client: &mut Client, name: &str, severity: &str, texts: &[&str]) {
+    let (is, says) = failing(client, name).unwrap_or_else(|| panic!("the check \"{name}\" does not fail"));
+    assert!(is == severity && texts.iter().all(|text| says.contains(text)), "{is}: {says}");
+}
+
+fn assert_ok(client: &mut Client, name: &str) {
+    assert_eq!(failing(client, name), None);
+}
+
+#[test]
+fn segment_at_its_bound_fails_a_check() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t', upper_bound => 100, step => 10, min_step => 10)");
+    assert_ok(&mut client, "segment bounds");
+    execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 95)");
+    assert_fails(&mut client, "segment bounds", "warning", &["t | segment \"t\" has 5 values left", "segment_alter"]);
+    execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 5)");
+    expect_error(&mut client, "SELECT segment_next('t')", "2200H");
+    assert_fails(&mut client, "segment bounds", "error", &["t | segment \"t\" has reached its upper bound"]);
+    // Another role does not see the tag.
+    execute(&mut client, "CREATE ROLE stranger; SET ROLE stranger");
+    assert_ok(&mut client, "segment bounds");
+}
+
+#[test]
+fn locked_row_of_a_segment_fails_a_check_until_it_is_drawn_from() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut locker) = (cluster.client(), cluster.client());
+    execute(&mut client, "SELECT segment_create('t'); SET idgen.segment_timeout = '300ms'");
+    execute(&mut locker, "BEGIN; SELECT FROM idgen.segment FOR UPDATE");
+    expect_error(&mut client, "SELECT segment_next('t')", "55P03");
+    assert_fails(&mut client, "segments", "error", &["t | ", "draws fail", "End the transaction"]);
+    let since =
+        "SELECT since BETWEEN now() - interval '1 min' AND now() FROM idgen.checks WHERE \"check\" = 'segments'";
+    assert!(value::<bool>(&mut client, since));
+    execute(&mut locker, "COMMIT");
+    execute(&mut client, "RESET idgen.segment_timeout");
+    assert_eq!(value::<i64>(&mut client, "SELECT segment_next('t')"), 1);
+    assert_ok(&mut client, "segments");
+}
+
+#[test]
+fn standby_that_is_away_fails_a_check_of_segments() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t', step => 1, min_step => 1, max_step => 1)");
+    execute(&mut client, "SET synchronous_commit = local; SET idgen.segment_timeout = '300ms'");
+    cluster.set_conf("synchronous_standby_names", "nobody");
+    cluster.reload();
+    // Once the server has read the setting.
+    cluster.wait_for(PATIENCE, "a draw that fails", || client.query("SELECT segment_next('t')", &[]).is_err());
+    assert_fails(&mut client, "segments", "error", &["draws fail", "synchronous standby"]);
+    cluster.set_conf("synchronous_standby_names", "");
+    cluster.reload();
+}
+
+#[test]
+fn missing_worker_slots_fail_a_check_of_segments() {
+    let cluster = builder().conf("max_worker_processes", "0").start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t')");
+    expect_error(&mut client, "SELECT segment_next('t')", "53400");
+    assert_fails(&mut client, "segments", "error", &["draws fail", "Raise max_worker_processes"]);
+}
+
+#[test]
+fn missing_high_water_file_fails_a_check_before_the_first_draw() {
+    let cluster = builder().start_with_extension();
+    execute(&mut cluster.client(), "SELECT snowflake_next()");
+    cluster.stop(Stop::Fast);
+    std::fs::remove_file(cluster.data_dir().join("idgen/clock")).expect("the file of the mark");
+    cluster.start_again();
+    let mut client = cluster.client();
+    assert_fails(&mut client, "mark", "error", &["is missing"]);
+    expect_error(&mut client, "SELECT snowflake_next()", "58P01");
+}
+
+#[test]
+fn server_without_a_worker_id_fails_a_check() {
+    let coordinator = "host=/nonexistent dbname=ids";
+    let pool = Cluster::builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", coordinator);
+    for (builder, code, text) in [
+        (pool.conf("fsync", "off"), "55000", "draws fail, because this server has no worker id yet"),
+        (builder().conf("idgen.worker_id", "5000"), "22003", "the layout allows at most 1023: draws fail"),
+    ] {
+        let cluster = builder.start_with_extension();
+        let mut client = cluster.client();
+        expect_error(&mut client, "SELECT snowflake_next()", code);
+        assert_fails(&mut client, "worker", "error", &[text]);
+    }
+}
+
+#[test]
+fn clock_before_the_epoch_fails_a_check() {
+    let layout = "time:41 worker:10 sequence:12 unit:1ms epoch:2090-01-01";
+    let cluster = builder().conf("idgen.layout", layout).start_with_extension();
+    let mut client = cluster.client();
+    expect_error(&mut client, "SELECT snowflake_next()", "22003");
+    assert_fails(&mut client, "layouts", "error", &["the clock is before the epoch"]);
+}
+
+#[test]
+fn transaction_that_holds_settled_ids_back_fails_a_check() {
+    let cluster = builder().fake_clock().conf("max_prepared_transactions", "1").start_with_extension();
+    let (mut client, mut open) = (cluster.client(), cluster.client());
+    execute(&mut open, "CREATE TABLE t (id bigint); BEGIN");
+    execute(&mut open, "INSERT INTO t VALUES (snowflake_next())");
+    assert_ok(&mut client, "settled");
+    cluster.clock().set_offset_ms(600_000);
+    let process = format!("process {}", backend_pid(&mut open));
+    assert_fails(&mut client, "settled", "warning", &[&process, "settled ids have stopped at"]);
+    execute(&mut open, "PREPARE TRANSACTION 'p'");
+    assert_fails(&mut client, "settled", "warning", &["prepared transaction", "ROLLBACK PREPARED"]);
+    execute(&mut open, "COMMIT PREPARED 'p'");
+    assert_ok(&mut client, "settled");
+}
+
+#[test]
+fn session_that_waits_for_a_fence_fails_a_check() {
+    let cluster = builder().fake_clock().start_with_extension();
+    let (mut client, mut holder, mut waiter) = (cluster.client(), cluster.client(), cluster.client());
+    let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('x', '200ms')");
+    execute(&mut holder, &format!("BEGIN; SELECT lease_fence('x', {token})"));
+    let (blocking, pid) = (backend_pid(&mut holder), backend_pid(&mut waiter));
+    std::thread::scope(|scope| {
+        scope.spawn(|| execute(&mut waiter, "SELECT lease_acquire('x')"));
+        wait_for_event(&cluster, pid, "transactionid");
+        let shown = format!("SELECT waiting_pids = '{{{pid}}}' AND blocked_by = '{{{blocking}}}' FROM idgen.leases");
+        assert!(value::<bool>(&mut client, &shown));
+        assert_ok(&mut client, "leases");
+        cluster.clock().set_offset_ms(20_000);
+        let texts = [format!("process {pid}"), format!("the transaction of process {blocking} ")];
+        assert_fails(&mut client, "leases", "warning", &texts.each_ref().map(String::as_str));
+        execute(&mut holder, "COMMIT");
+    });
+    assert_ok(&mut client, "leases");
+}
+
+#[test]
+fn full_pool_fails_a_check() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT lease_define('pods', slots => 2, first_slot => 5, ttl => '1 min')");
+    execute(&mut client, "SELECT worker_acquire('pods', ttl => '1 min')");
+    assert_ok(&mut client, "pool slots");
+    execute(&mut client, "SELECT worker_acquire('pods', ttl => '200 ms')");
+    assert_fails(&mut client, "pool slots", "error", &["pods | all worker ids of pool \"pods\" are taken"]);
+    // A term that is over can be taken.
+    cluster.wait_for(PATIENCE, "the end of a term", || failing(&mut client, "pool slots").is_none());
+}
+
+#[test]
+fn segments_that_take_each_others_places_fail_a_check() {
+    let cluster = builder().conf("idgen.max_segments", "2").start_with_extension();
+    let mut client = cluster.client();
+    for tag in 0..4 {
+        execute(&mut client, &format!("SELECT segment_create('{tag}')"));
+    }
+    let mut draw = |tag: i32| execute(&mut cluster.client(), &format!("SELECT segment_next('{tag}')"));
+    (0..4).for_each(&mut draw);
+    assert_ok(&mut client, "segment places");
+    (0..2).for_each(&mut draw);
+    assert_fails(&mut client, "segment places", "warning", &["idgen.max_segments = 2"]);
+    execute(&mut client, "SELECT idgen.reset_stats()");
+    assert_ok(&mut client, "segment places");
+}
