@@ -205,8 +205,7 @@ fast() {
   bench --time=3 --file=draw.sql | awk '/^tps/ { printf "  %.2f million ids per second\n", $3 / 1000 }'
 }
 
-# With RUST_BACKTRACE set, pgrx adds a backtrace to the DETAIL of every error.
-unset RUST_BACKTRACE PGOPTIONS PGSERVICE
+unset PGOPTIONS PGSERVICE
 stop
 [ "${1:-}" != stop ] || exit 0
 

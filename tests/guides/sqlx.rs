@@ -26,7 +26,7 @@ fn build() -> PathBuf {
 
 fn program(server: &Counting, name: &str, argument: &str) -> Command {
     let mut command = Command::new(build().join(name));
-    command.arg(argument).env("DATABASE_URL", server.url()).env_remove("RUST_BACKTRACE");
+    command.arg(argument).env("DATABASE_URL", server.url());
     command
 }
 

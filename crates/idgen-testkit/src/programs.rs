@@ -22,8 +22,6 @@ pub(crate) fn program_in(bin_dir: &Path, name: &str, home: &Path) -> Command {
             command.env_remove(variable);
         }
     }
-    // With these, pgrx puts a Rust backtrace in the DETAIL of every error.
-    command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
     command.env("LC_ALL", "C").env("HOME", home).current_dir(home);
     if let Some(user) = server_user() {
         // std also clears the supplementary groups when root changes the uid.
@@ -70,20 +68,4 @@ fn server_user() -> Option<&'static User> {
             geteuid().is_root().then(|| found().expect("root needs a user named postgres to run servers"))
         })
         .as_ref()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::OsStr;
-    use std::path::Path;
-
-    use super::program;
-
-    #[test]
-    fn server_environment_has_no_backtrace_variables() {
-        let command = program("postgres", Path::new("/"));
-        for variable in ["RUST_BACKTRACE", "RUST_LIB_BACKTRACE"] {
-            assert!(command.get_envs().any(|setting| setting == (OsStr::new(variable), None)), "{variable}");
-        }
-    }
 }

@@ -92,11 +92,10 @@ pub fn backend_pid(client: &mut Client) -> i32 {
     value(client, "SELECT pg_backend_pid()")
 }
 
-/// One check of `idgen.status()`: whether it is ok, and its message.
+/// A row of `idgen.checks`: whether it is ok, and its message, with what to do if it fails.
 pub fn check(client: &mut Client, name: &str) -> (bool, String) {
-    let checks = "jsonb_array_elements(idgen.status()->'checks') AS c";
-    let sql = format!("SELECT (c->>'ok')::bool, c->>'message' FROM {checks} WHERE c->>'check' = '{name}'");
-    let row = row(client, &sql);
+    let text = "concat_ws('. ', message, action)";
+    let row = row(client, &format!("SELECT ok, {text} FROM idgen.checks WHERE \"check\" = '{name}'"));
     (row.get(0), row.get(1))
 }
 

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{execute, expect_error, hint, ids, row, value};
+use idgen_testkit::sql::{check, execute, expect_error, hint, ids, row, value};
 use postgres::Client;
 
 const GENERATE: [&str; 4] = [
@@ -47,10 +47,8 @@ fn ids_are_decoded_but_not_generated_without_preload_smoke() {
         expect_error(&mut client, sql, "55000");
         assert_decodes(&mut client, JS53);
     }
-    let sql = "SELECT c->>'ok' || ': ' || (c->>'message') FROM jsonb_array_elements(idgen.status()->'checks') AS c
-               WHERE c->>'check' = 'preloaded'";
-    let preloaded: String = value(&mut client, sql);
-    assert!(preloaded.starts_with("false: ") && preloaded.contains("shared_preload_libraries"), "{preloaded}");
+    let (ok, message) = check(&mut client, "preloaded");
+    assert!(!ok && message.contains("shared_preload_libraries"), "{message}");
     assert_eq!(value::<i64>(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake"), 0);
     execute(&mut cluster.client(), "SELECT idgen.reset_stats()");
     assert_eq!(value::<String>(&mut client, "SELECT idgen.status()->'settings'->>'layout'"), "js53");

@@ -173,6 +173,16 @@ fn exporters_report_a_worker_id_whose_lease_fails_and_ends() {
     server.cluster.wait_for(PATIENCE, "a failing lease", || shows("idgen_worker_failing", 1.0));
     server.cluster.wait_for(PATIENCE, "an ended lease", || shows("idgen_worker_ended", 1.0));
     assert!(shows("idgen_worker_failing", 0.0));
+
+    // After a restart it has none.
+    server.cluster.restart();
+    for exporter in [exporter, server.sql_exporter()] {
+        let none = || {
+            let shown = samples(&exporter.get("/metrics"));
+            shown.iter().any(|sample| sample.name == "idgen_worker_id" && sample.value.is_nan())
+        };
+        server.cluster.wait_for(PATIENCE, "a worker id that is not a number", none);
+    }
 }
 
 #[test]

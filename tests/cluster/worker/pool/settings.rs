@@ -83,8 +83,9 @@ fn server_without_its_pool_and_without_a_setting_has_no_worker_id() {
     execute(&mut client, DRAW);
     set_pool(&cluster, "", "");
     wait_for_state(&cluster, "waiting");
-    let message = "this server has no worker id: idgen.worker_pool was removed, and idgen.worker_id is not set";
-    assert_eq!(check(&mut client, "worker"), (false, message.to_owned()));
+    let (is_well, message) = check(&mut client, "worker");
+    let removed = "draws fail, because idgen.worker_pool was removed, and idgen.worker_id is not set. ";
+    assert!(!is_well && message.starts_with(removed), "{message}");
     // The error comes at once: 4 s are less than the wait for a keeper's first attempt.
     execute(&mut client, "SET statement_timeout = '4s'");
     let error = expect_error(&mut client, DRAW, "55000");
@@ -258,11 +259,11 @@ fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
     cluster.execute("SELECT lease_define('servers', 4, '1 min')");
     let (is_well, message) = check(&mut client, "worker");
     assert!(
-        !is_well && message.starts_with("idgen.worker_id is not set and acts as 0: set a different one"),
+        !is_well && message.starts_with("idgen.worker_id is not set and acts as 0. Set a different one"),
         "{message}"
     );
     cluster.execute("SELECT worker_acquire('servers', ttl => '1 min')");
-    let grants = "but pool \"servers\" in this database grants the same worker id to other servers: lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools";
+    let grants = "but pool \"servers\" in this database grants the same worker id to other servers. Lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools.";
     let (is_well, message) = check(&mut client, "worker");
     let unset = "this server has worker id 0 and datacenter id 0 by the default of idgen.worker_id, ";
     assert_eq!((is_well, message), (false, format!("{unset}{grants}")));
