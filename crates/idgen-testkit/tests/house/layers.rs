@@ -18,9 +18,10 @@ const ROOMS: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.
-const GROUND: [(&str, u8); 10] = [
+const GROUND: [(&str, u8); 11] = [
     ("pg", 1),
     ("args", 2),
+    ("check", 2),
     ("coordinator", 2),
     ("error", 2),
     ("grants", 2),
