@@ -1,8 +1,9 @@
 //! `idgen.checks`, `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
-use crate::check::{Check, Severity};
+use crate::check::{Check, Severity, listed};
 use crate::pg::datum::Text;
 use crate::pg::ereport::for_message;
+use crate::pg::spi::ExtensionTable;
 use crate::pg::{spi, timestamp};
 use crate::worker::{SERVER_LEASE, current_node};
 use crate::{clock, lease, place, reset_time, segment, settings, shmem, snowflake, worker};
@@ -10,6 +11,7 @@ use idgen_core::layout::time_text;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
+use std::ptr;
 
 extension_sql!(
     "CREATE VIEW idgen.checks AS\n\
@@ -117,11 +119,43 @@ fn stat_get_checks() -> TableIterator<
     }))
 }
 
-/// Those of all rooms, in the order in which a reader looks for a cause.
+/// The checks of a room, and the tables that they read.
+type Room = (fn() -> Vec<Check>, &'static [&'static ExtensionTable]);
+
+/// In the order in which a reader looks for a cause.
+static ROOMS: [Room; 5] = [
+    (worker::checks, &worker::TABLES),
+    (clock::checks, &[]),
+    (snowflake::checks, &[]),
+    (segment::checks, &segment::TABLES),
+    (lease::checks, &[]),
+];
+
+/// Those of all rooms, but for rooms whose tables are locked: an operator who asks what is wrong must not wait for the cause.
 fn checks() -> Vec<Check> {
-    let rooms = [worker::checks, clock::checks, snowflake::checks, segment::checks, lease::checks];
-    let own = [preloaded(), versions(), triggers(), wal()];
-    own.into_iter().chain(rooms.into_iter().flat_map(|checks| checks())).collect()
+    let is_locked = |table: &&&ExtensionTable| !table.lets_read();
+    let locked: Vec<_> = ROOMS.iter().flat_map(|(_, tables)| tables.iter()).filter(is_locked).collect();
+    let own = [preloaded(), versions(), triggers(), wal(), tables(&locked)];
+    let rooms =
+        ROOMS.iter().filter(|(_, tables)| !tables.iter().any(|table| locked.iter().any(|l| ptr::eq(**l, *table))));
+    own.into_iter().chain(rooms.flat_map(|(checks, _)| checks())).collect()
+}
+
+fn tables(locked: &[&&ExtensionTable]) -> Check {
+    const NAME: &str = "tables";
+    let names: Vec<String> = locked.iter().map(|table| table.full_name()).collect();
+    let Some(name) = names.first() else {
+        return Check::ok(NAME, "no lock keeps readers out of the tables of idgen");
+    };
+    Check::error(
+        NAME,
+        format!("a transaction has locked the table {name}, so what needs it waits, and so do checks that are not shown"),
+        format!(
+            "End the transaction: SELECT pid, virtualtransaction FROM pg_locks WHERE relation = '{name}'::regclass AND granted. \
+             Without a pid it is a prepared one: see pg_prepared_xacts."
+        ),
+    )
+    .affects(listed(&names))
 }
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");

@@ -49,6 +49,15 @@ pub fn read(system_identifier: u64) -> Result<Option<Found>, FileError> {
     }
 }
 
+/// Why no record could be written, as far as that shows without writing one: a full disk does not.
+pub fn access_error() -> Option<io::Error> {
+    if fs::exists(DIRECTORY).is_ok_and(|exists| exists) {
+        return OpenOptions::new().write(true).open(PATH).err();
+    }
+    // SAFETY: a C string. The file's directory is made in the data directory.
+    (unsafe { libc::access(c".".as_ptr(), libc::W_OK) } != 0).then(io::Error::last_os_error)
+}
+
 /// Creates the file with its first record. Its directory exists if only the file has vanished.
 fn create(record: &Record) -> io::Result<()> {
     let is_new = !fs::exists(DIRECTORY)?;

@@ -46,7 +46,7 @@ fn clock() -> Check {
         behind_ms if behind_ms >= BEHIND_MS => Check::warning(
             NAME,
             format!(
-                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash or a promotion"
+                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash, a promotion or snowflake_observe"
             ),
             "Ids go on, and the lead shrinks while fewer ids are drawn than the layout allows. If it does not, compare the \
              server's clock with that of other machines.",
@@ -66,7 +66,7 @@ fn mark() -> Check {
         )
         .affects(IDS);
     }
-    if let Some(error) = unreadable() {
+    if let Some(error) = unusable() {
         return Check::raising(NAME, errors::high_water(error)).affects(IDS);
     }
     if stats::is_label_passed() {
@@ -85,8 +85,8 @@ fn mark() -> Check {
     Check::ok(NAME, message)
 }
 
-/// What is wrong with the file, before the first draw has read it.
-fn unreadable() -> Option<file::FileError> {
+/// What is wrong with the file, before the first draw has read and written it.
+fn unusable() -> Option<file::FileError> {
     STATE.get().filter(|state| !state.is_ready.load(Acquire) && !recovery::is_in_progress())?;
-    file::read(recovery::system_identifier()).err()
+    file::read(recovery::system_identifier()).err().or_else(|| file::access_error().map(file::FileError::Io))
 }

@@ -4,18 +4,29 @@ use crate::check::{Check, listed};
 use crate::pg::spi::{Query, text, value};
 use crate::pg::timestamp;
 
-/// Those at the head of a queue (27761 is the kind of its locks) which have waited for 10 s for a transaction that has locked
-/// or written a row: one that has fenced, acquired or released, and has not ended. 0 is a prepared one.
+/// Sessions that have waited for 10 s for a lock that a transaction holds on the row of a lease, or on the whole table. The head
+/// of a queue (27761 is the kind of its locks) waits again and again, so its statement says since when. The others wait for a
+/// renewal, a release or a fence. 0 is a prepared transaction.
 static BLOCKED: Query = Query::of_statistics(
-    "SELECT waiting.pid, waiting.waitstart, \
-            pg_catalog.array_to_string(pg_catalog.pg_blocking_pids(waiting.pid), ', ') \
-     FROM pg_catalog.pg_locks AS waiting \
-     WHERE waiting.locktype OPERATOR(pg_catalog.=) 'transactionid' AND NOT waiting.granted \
-       AND waiting.waitstart OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 s'::pg_catalog.interval) \
-       AND EXISTS (SELECT FROM pg_catalog.pg_locks AS queue \
-                   WHERE queue.pid OPERATOR(pg_catalog.=) waiting.pid AND queue.granted \
-                     AND queue.locktype OPERATOR(pg_catalog.=) 'advisory' AND queue.objsubid OPERATOR(pg_catalog.=) 27761) \
-     ORDER BY waiting.waitstart",
+    "WITH every AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks), \
+          here AS (SELECT pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid AS lease, oid AS database FROM pg_catalog.pg_database \
+                   WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()), \
+          waiting AS (SELECT pid, waitstart, pg_catalog.bool_or(is_head) AS is_head FROM ( \
+              SELECT waiting.pid, waiting.waitstart, held.locktype OPERATOR(pg_catalog.=) 'advisory' AS is_head \
+              FROM here, every AS waiting JOIN every AS held ON held.pid OPERATOR(pg_catalog.=) waiting.pid \
+              WHERE NOT waiting.granted AND waiting.locktype OPERATOR(pg_catalog.<>) 'advisory' AND held.granted \
+                AND (held.locktype OPERATOR(pg_catalog.=) 'advisory' AND held.objsubid OPERATOR(pg_catalog.=) 27761 \
+                     OR held.locktype OPERATOR(pg_catalog.=) 'tuple' AND held.relation OPERATOR(pg_catalog.=) here.lease \
+                        AND held.database OPERATOR(pg_catalog.=) here.database) \
+              UNION ALL SELECT waiting.pid, waiting.waitstart, false FROM here, every AS waiting \
+              WHERE NOT waiting.granted AND waiting.relation OPERATOR(pg_catalog.=) here.lease \
+                AND waiting.database OPERATOR(pg_catalog.=) here.database) AS waiter GROUP BY pid, waitstart), \
+          since AS (SELECT waiting.pid, CASE WHEN is_head THEN GREATEST(activity.xact_start, activity.query_start) \
+                                             ELSE waiting.waitstart END AS since \
+                    FROM waiting CROSS JOIN LATERAL pg_catalog.pg_stat_get_activity(waiting.pid) AS activity) \
+     SELECT pid, since, pg_catalog.array_to_string(pg_catalog.pg_blocking_pids(pid), ', ') FROM since \
+     WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 s'::pg_catalog.interval) \
+     ORDER BY since",
 );
 
 pub fn checks() -> Vec<Check> {
@@ -36,7 +47,7 @@ fn blocked() -> Check {
     };
     Check::warning(
         NAME,
-        format!("sessions wait for a lease, because {blocker} has fenced, acquired or released it and has not ended"),
+        format!("sessions wait for a lease, because {blocker} has locked it, by a fence, an acquisition or a release, and has not ended"),
         "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.",
     )
     .since_ms(Some(since_us / 1000))

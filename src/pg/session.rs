@@ -27,6 +27,12 @@ pub fn is_parallel_worker() -> bool {
     unsafe { pg_sys::ParallelWorkerNumber >= 0 }
 }
 
+/// Members of pg_read_all_stats see what the statistics of others say.
+pub fn reads_all_statistics() -> bool {
+    // SAFETY: in a transaction; looks into the system's caches.
+    unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), pg_sys::Oid::from_u32(pg_sys::ROLE_PG_READ_ALL_STATS)) }
+}
+
 /// When the client sent the running statement, or the one that declared the running cursor; 0 without a client. Reads
 /// memory only.
 #[inline]

@@ -121,11 +121,22 @@ impl ExtensionTable {
         xact::owning_locks(|| unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) });
     }
 
+    /// Locks the table for reads until the end of the transaction, without a wait. False if a lock keeps readers out. True also
+    /// without the table.
+    pub fn lets_read(&self) -> bool {
+        self.try_lock(pg_sys::AccessShareLock).is_some() || self.find().is_none()
+    }
+
+    /// With its schema.
+    pub fn full_name(&self) -> String {
+        format!("{}.{}", extension::NAME.to_string_lossy(), self.name.to_string_lossy())
+    }
+
     fn raise_missing(&self) -> ! {
-        let (extension, table) = (extension::NAME.to_string_lossy(), self.name.to_string_lossy());
+        let extension = extension::NAME.to_string_lossy();
         Report::new(
             PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
-            format!("table \"{extension}.{table}\" of extension {extension} does not exist"),
+            format!("table \"{}\" of extension {extension} does not exist", self.full_name()),
         )
         .hint(format!(
             "The extension was dropped, or is of an older version: run CREATE EXTENSION {extension} or ALTER EXTENSION {extension} UPDATE."

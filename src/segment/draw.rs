@@ -7,6 +7,7 @@ use super::{errors, fleet, obstacle, store, turns, uncommitted};
 use crate::args;
 use crate::pg::call_site::CallSite;
 use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
 use crate::pg::wait_event::WaitEvent;
 use crate::settings;
 use idgen_core::segment::{Draw, ValueRun};
@@ -158,6 +159,7 @@ impl RefillWait {
         let state = ring_state(index);
         // Counted before the wait, so that a cancelled wait counts.
         state.waits.fetch_add(1, Relaxed);
+        let _ = state.dry_since_ms.compare_exchange(0, system_clock::wall_ms(), Relaxed, Relaxed);
         state.refilled.prepare_to_sleep();
         Self { index, began: Instant::now(), want, requested_at: None, has_looked: false }
     }
@@ -235,6 +237,8 @@ impl RefillWait {
 
     fn end(self) {
         ConditionVariable::cancel_sleep();
-        ring_state(self.index).wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+        let state = ring_state(self.index);
+        state.wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+        state.dry_since_ms.store(0, Relaxed);
     }
 }

@@ -29,7 +29,7 @@ mod turns;
 mod uncommitted;
 mod worker_process;
 
-pub use status::checks;
+pub use status::{TABLES, checks};
 
 /// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
 /// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,

@@ -209,6 +209,7 @@ pub fn install(key: TagKey, grant: Grant) {
     });
     state.refill_us.store(began.elapsed().as_micros() as u64, Relaxed);
     state.exhausted.store(false, Relaxed);
+    state.dry_since_ms.store(0, Relaxed);
     state.refills.fetch_add(1, Relaxed);
 }
 

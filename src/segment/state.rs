@@ -11,7 +11,7 @@ use idgen_core::segment::turns::Turns;
 use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// Draws take no lock.
 pub static RINGS: Part<&'static [Ring]> =
@@ -65,14 +65,16 @@ pub struct Segments {
 #[derive(Clone, Copy, Default)]
 pub struct LastError {
     text: FixedText<200>,
-    /// When it got none first, in milliseconds since 1970.
+    /// When it got none first and last, in milliseconds since 1970.
     since_ms: i64,
+    last_ms: i64,
 }
 
 impl LastError {
     pub fn set(&mut self, reason: &str) {
+        self.last_ms = system_clock::wall_ms();
         if self.is_clear() {
-            self.since_ms = system_clock::wall_ms();
+            self.since_ms = self.last_ms;
         }
         self.text.set(reason);
     }
@@ -91,6 +93,10 @@ impl LastError {
 
     pub fn since_ms(&self) -> Option<i64> {
         (!self.is_clear()).then_some(self.since_ms)
+    }
+
+    pub fn last_ms(&self) -> i64 {
+        self.last_ms
     }
 }
 
@@ -164,6 +170,9 @@ pub struct RingState {
     pub coordinator: AtomicU8,
     /// The row has no more values up to its upper bound.
     pub exhausted: AtomicBool,
+    /// Since when sessions have found no value, in milliseconds since 1970; 0 if one has been drawn since. It tells what
+    /// an error does not: a session can be cancelled before it has waited long enough to keep one.
+    pub dry_since_ms: AtomicI64,
     pub refills: AtomicU64,
     /// Time that the last refill took, from reading the row to installing the values.
     pub refill_us: AtomicU64,
@@ -217,6 +226,7 @@ impl RingState {
             rate: AtomicU64::new(0),
             coordinator: AtomicU8::new(CoordinatorState::Unknown as u8),
             exhausted: AtomicBool::new(false),
+            dry_since_ms: AtomicI64::new(0),
             refills: AtomicU64::new(0),
             refill_us: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -231,6 +241,7 @@ impl RingState {
         self.rate.store(0, Relaxed);
         self.coordinator.store(CoordinatorState::Unknown as u8, Relaxed);
         self.exhausted.store(false, Relaxed);
+        self.dry_since_ms.store(0, Relaxed);
         self.refill_us.store(0, Relaxed);
         self.reset(position);
     }

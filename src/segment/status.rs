@@ -1,9 +1,11 @@
 //! The checks of segments: values that do not arrive, bounds, and places in memory.
 
-use super::state::{CoordinatorState, LastError, SEGMENTS, ring, ring_state, ring_states};
-use super::store::{self, NearBound};
+use super::fleet::{grant, servers::SEGMENT_SERVER};
+use super::state::{CoordinatorState, SEGMENTS, ring, ring_state, ring_states};
+use super::store::{self, NearBound, SEGMENT};
 use super::{errors, refill};
 use crate::check::{Check, listed};
+use crate::pg::spi::ExtensionTable;
 use crate::pg::{session, system_clock};
 use crate::shmem;
 use idgen_core::layout::time_text;
@@ -11,9 +13,12 @@ use idgen_core::segment::TagKey;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// What the checks read.
+pub static TABLES: [&ExtensionTable; 2] = [&SEGMENT, &SEGMENT_SERVER];
+
 pub fn checks() -> Vec<Check> {
     let places = shmem::is_preloaded().then(places);
-    [values(), bounds()].into_iter().chain(places).collect()
+    [values(), bounds(), servers()].into_iter().chain(places).collect()
 }
 
 /// A ring that gets no values.
@@ -23,8 +28,17 @@ struct Starving {
     is_attached: bool,
     /// Draws per second; 0 if that is not known.
     rate: f64,
-    error: LastError,
+    reason: String,
+    since_ms: i64,
+    /// When a session or a worker last found that it gets none.
+    last_ms: i64,
 }
+
+/// Sessions that have found no value for this long are reported, also if none has waited long enough to fail.
+const DRY_MS: i64 = 5_000;
+
+/// After this time without another attempt, a draw may succeed again.
+const RECENT_MS: i64 = 300_000;
 
 /// How many rings are in use, and those that get no values.
 fn starving() -> (usize, Vec<Starving>) {
@@ -35,17 +49,32 @@ fn starving() -> (usize, Vec<Starving>) {
         let tenants = segments.table.tenants.iter().enumerate();
         for (index, tenant) in tenants.filter_map(|(index, tenant)| Some((index, (*tenant)?))) {
             count += 1;
-            let (state, error) = (ring_state(index), segments.errors[index]);
-            let is_attached = state.is_attached.load(Relaxed);
+            let state = ring_state(index);
             let is_refused = matches!(state.coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing);
-            if !error.is_clear() || is_attached && is_refused {
-                let remaining = ring(index).remaining(tenant.handle).count;
-                let rate = f64::from_bits(state.rate.load(Relaxed));
-                found.push(Starving { key: tenant.key, remaining, is_attached, rate, error });
+            let dry_since_ms = Some(state.dry_since_ms.load(Relaxed)).filter(|since_ms| *since_ms > 0);
+            let is_starving = !segments.errors[index].is_clear() || state.is_attached.load(Relaxed) && is_refused;
+            if is_starving || dry_since_ms.is_some() {
+                found.push((index, tenant, segments.errors[index], is_starving, dry_since_ms));
             }
         }
     });
-    (count, found)
+    let now_ms = system_clock::wall_ms();
+    let starving = found.into_iter().filter_map(|(index, tenant, error, is_starving, dry_since_ms)| {
+        let state = ring_state(index);
+        let remaining = ring(index).remaining(tenant.handle).count;
+        let is_dry = remaining == 0 && dry_since_ms.is_some_and(|since_ms| now_ms - since_ms >= DRY_MS);
+        let is_attached = state.is_attached.load(Relaxed);
+        (is_starving || is_dry).then(|| Starving {
+            key: tenant.key,
+            remaining,
+            is_attached,
+            rate: f64::from_bits(state.rate.load(Relaxed)),
+            reason: error.text().unwrap_or_else(|| errors::silence(is_attached).to_owned()),
+            since_ms: error.since_ms().or(dry_since_ms).unwrap_or(now_ms),
+            last_ms: error.since_ms().map_or(now_ms, |_| error.last_ms()),
+        })
+    });
+    (count, starving.collect())
 }
 
 /// Fails if the last refill of a segment has, in any database.
@@ -56,15 +85,31 @@ fn values() -> Check {
     let Some(shown) = dry.or(starving.first()) else {
         return Check::ok(NAME, format!("all segments in use get their values: {count}"));
     };
-    let reason = shown.error.text().unwrap_or_else(|| "the coordinator gives none.".to_owned());
-    let action = action(&reason, shown.is_attached);
+    // The reason can name servers, and contain what a trigger of a user says.
+    let reason = match is_visible(shown.key) {
+        true => shown.reason.as_str(),
+        false => "its reason is in idgen.stat_segment, for roles that may draw from it.",
+    };
+    let action = action(&shown.reason, shown.is_attached);
     let subject = format!("{} of {count} segments in use get no values", starving.len());
+    let is_recent = system_clock::wall_ms() - shown.last_ms < RECENT_MS;
     let check = match dry {
-        Some(_) => Check::error(NAME, format!("{subject}, and draws fail: {reason}"), action),
+        Some(_) if is_recent => Check::error(NAME, format!("{subject}, and draws fail: {reason}"), action),
+        Some(_) => Check::warning(
+            NAME,
+            format!("{subject}, and the last draw failed at {}: {reason}", time_text(shown.last_ms)),
+            format!("Draw from it: a value ends this check. {action}"),
+        ),
         None => Check::warning(NAME, format!("{subject}{}: {reason}", when_draws_fail(&starving)), action),
     };
-    let since_ms = starving.iter().filter_map(|ring| ring.error.since_ms()).min();
+    let since_ms = starving.iter().map(|ring| ring.since_ms).min();
     check.since_ms(since_ms).affects(listed(&names(&starving)))
+}
+
+/// The current user may see what the ring's segment reports.
+fn is_visible(key: TagKey) -> bool {
+    session::reads_all_statistics()
+        || key.database == session::database() && !store::visible_tags(vec![key.creation]).is_empty()
 }
 
 /// By the rate of draws, where it is measured.
@@ -80,8 +125,8 @@ fn when_draws_fail(starving: &[Starving]) -> String {
 fn action(reason: &str, is_attached: bool) -> &'static str {
     match reason {
         refill::BUSY => {
-            "End the transaction: SELECT pid, query FROM pg_stat_activity WHERE pid IN (SELECT pid FROM pg_locks \
-             WHERE relation = 'idgen.segment'::regclass)."
+            "End the transaction: SELECT pid, virtualtransaction FROM pg_locks WHERE relation = 'idgen.segment'::regclass. \
+             Without a pid it is a prepared one: see pg_prepared_xacts."
         }
         errors::NO_WORKER => "Raise max_worker_processes and restart.",
         _ if is_attached => "Check the coordinator and the network to it; see idgen.stat_segment.",
@@ -116,6 +161,24 @@ fn bounds() -> Check {
         ),
     };
     check.affects(listed(&near.into_iter().map(|NearBound { tag, .. }| tag).collect::<Vec<_>>()))
+}
+
+/// Fails if this coordinator grants no values of a segment, because it does not know yet what a lost history has granted.
+fn servers() -> Check {
+    const NAME: &str = "segment servers";
+    let withheld = grant::withheld();
+    let Some((tag, count)) = withheld.first() else {
+        return Check::ok(NAME, "no segment waits for reports of attached servers");
+    };
+    Check::error(
+        NAME,
+        format!(
+            "no values of segment \"{tag}\" are granted: after a failover or a restore, {count} attached servers have not \
+             reported what they have received"
+        ),
+        "Let them connect: idgen.segment_server has their names. If they are gone for good, run segment_resume(tag, max_id).",
+    )
+    .affects(listed(&withheld.iter().map(|(tag, _)| tag.clone()).collect::<Vec<_>>()))
 }
 
 /// The values of a segment that are in its ring.

@@ -254,6 +254,16 @@ pub fn visible_tags(creations: Vec<i64>) -> Vec<String> {
     TAGS.read_latest(&[user().into(), creations.into()], |row| text(row, 1))
 }
 
+static SHARED: Query = Query::new(&SEGMENT, || {
+    format!("SELECT tag, history FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", is_visible())
+});
+
+/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
+pub fn shared_tags() -> Vec<(String, String)> {
+    let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
+    if has_links() { SHARED.read_latest(&[user().into()], read) } else { Vec::new() }
+}
+
 /// A segment with at most a tenth of its values left.
 pub struct NearBound {
     pub tag: String,

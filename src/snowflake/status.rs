@@ -3,11 +3,29 @@
 use super::earliest_draw::EARLIEST_DRAWS;
 use super::{default_layout, errors, prepared, stats};
 use crate::check::{Check, listed};
-use crate::pg::{recovery, session, system_clock};
+use crate::pg::spi::{Query, value};
+use crate::pg::{recovery, session, system_clock, timestamp};
 use idgen_core::layout::time_text;
+use pgrx::spi::SpiHeapTupleData;
+use std::collections::HashMap;
 
-/// A transaction that drew an id this long ago fails the check: consumers wait for it.
+/// A transaction that has drawn an id fails the check if it is open for this long: consumers wait for it. The time of the id
+/// does not say that, because ids can be ahead of the clock.
 const LATE_MS: i64 = 300_000;
+
+/// Since when the transactions of processes are open.
+static OPEN: Query = Query::of_statistics(
+    "SELECT pid, xact_start FROM pg_catalog.pg_stat_get_activity(NULL) WHERE xact_start IS NOT NULL",
+);
+
+/// Since when transactions are prepared.
+static PREPARED: Query = Query::of_statistics(
+    "SELECT transaction::pg_catalog.text::pg_catalog.int8, prepared FROM pg_catalog.pg_prepared_xacts",
+);
+
+fn since_ms(row: &SpiHeapTupleData) -> i64 {
+    timestamp::to_us(value(row, 2)) / 1000
+}
 
 pub fn checks() -> Vec<Check> {
     vec![layouts(), settled()]
@@ -43,33 +61,38 @@ fn settled() -> Check {
         return Check::ok(NAME, "no id is drawn here");
     };
     let late_ms = system_clock::wall_ms() - LATE_MS;
-    let is_late = |time_ms: &i64| *time_ms < late_ms;
-    let open = draws.iter().enumerate().filter_map(|(index, draw)| {
-        Some((draw.get().filter(is_late)?, format!("process {}", session::process_at(index))))
-    });
-    let mut late: Vec<(i64, String)> = open.collect();
+    let mut late: Vec<(i64, String)> = Vec::new();
+    let open: HashMap<i32, i64> = OPEN.read_latest(&[], |row| (value(row, 1), since_ms(row))).into_iter().collect();
+    for (index, _) in draws.iter().enumerate().filter(|(_, draw)| draw.get().is_some()) {
+        let pid = session::process_at(index);
+        late.extend(open.get(&pid).map(|since_ms| (*since_ms, format!("process {pid}"))));
+    }
     match prepared::draws() {
         Err(unknown) => {
             return Check::raising(NAME, errors::prepared_without_lock(unknown)).affects("snowflake_settled()");
         }
-        Ok(prepared) => late.extend(prepared.into_iter().filter_map(|draw| {
-            Some((draw.earliest_ms.filter(is_late)?, format!("prepared transaction {}", draw.xid)))
-        })),
+        Ok(prepared) => {
+            let since = PREPARED.read_latest(&[], |row| (value::<i64>(row, 1), since_ms(row)));
+            let drew = |xid: i64| prepared.iter().any(|draw| i64::from(draw.xid) == xid && draw.earliest_ms.is_some());
+            let drawn = since.into_iter().filter(|(xid, _)| drew(*xid));
+            late.extend(drawn.map(|(xid, since_ms)| (since_ms, format!("prepared transaction {xid}"))));
+        }
     }
+    late.retain(|(since_ms, _)| *since_ms < late_ms);
     late.sort_unstable();
-    let Some(&(earliest_ms, _)) = late.first() else {
+    let Some(&(since_ms, _)) = late.first() else {
         return Check::ok(NAME, "no transaction holds settled ids back");
     };
     let holders: Vec<String> = late.into_iter().map(|(_, holder)| holder).collect();
     Check::warning(
         NAME,
         format!(
-            "settled ids have stopped at {}: {} drew an id then, and has not ended",
-            time_text(earliest_ms),
-            holders[0]
+            "settled ids wait for {}, which has drawn an id, and whose transaction is open since {}",
+            holders[0],
+            time_text(since_ms)
         ),
         "End it: COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts, or SELECT pg_terminate_backend(pid).",
     )
-    .since_ms(Some(earliest_ms))
+    .since_ms(Some(since_ms))
     .affects(listed(&holders))
 }

@@ -32,7 +32,7 @@ mod store;
 pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
 pub use stats::status;
-pub use status::{checks, current_node};
+pub use status::{TABLES, checks, current_node};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

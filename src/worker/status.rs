@@ -3,13 +3,19 @@
 use super::history;
 use super::state::{SERVER_LEASE, STATE, ServerLease};
 use super::stats::{WorkerStatus, status};
-use super::store::{full_pools, outside_of_ranges, pool_that_grants};
+use super::store::history::WORKER_HISTORY;
+use super::store::{WORKER_NUMBER, full_pools, outside_of_ranges, pool_that_grants};
 use crate::check::{Check, listed};
+use crate::lease::{LEASE, LEASE_DEFINITION};
 use crate::pg::recovery;
+use crate::pg::spi::ExtensionTable;
 use crate::settings;
 use crate::shmem;
 use crate::snowflake::{default_layout, node};
 use idgen_core::layout::{Node, time_text, time_text_us};
+
+/// What the checks read.
+pub static TABLES: [&ExtensionTable; 4] = [&LEASE, &LEASE_DEFINITION, &WORKER_NUMBER, &WORKER_HISTORY];
 
 pub fn checks() -> Vec<Check> {
     vec![own(), ranges(), slots(), lost_grants()]
@@ -158,7 +164,7 @@ fn slots() -> Check {
     let full = full_pools();
     match full.first() {
         None => Check::ok(NAME, "each pool of this database has a free worker id"),
-        Some(pool) => Check::error(
+        Some(pool) => Check::warning(
             NAME,
             format!("all worker ids of pool \"{pool}\" are taken: the next holder gets none"),
             "Release unused ones, or raise the slots of the pool with lease_alter(name, slots => ...).",

@@ -148,6 +148,24 @@ pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link
     }
 }
 
+/// Tags that the current user may see of which no values are granted, each with the number of servers that have not reported.
+pub fn withheld() -> Vec<(String, usize)> {
+    if recovery::is_in_progress() {
+        return Vec::new();
+    }
+    let interrupted =
+        store::shared_tags().into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
+    let standings = interrupted.filter_map(|(tag, _)| {
+        let row = store::find(&tag)?;
+        Some((shared_tag(&tag, &row.definition, &row.link, None).standing(history()), tag))
+    });
+    let waiting = standings.filter_map(|(standing, tag)| match standing {
+        Standing::Waits { unreported } => Some((tag, unreported.len())),
+        Standing::Grants => None,
+    });
+    waiting.collect()
+}
+
 /// Forgets a server of a tag that was dropped. False if there is a tag of this name.
 fn forgets_of_dropped(tag: &str, server: i64) -> bool {
     error::refuse_on_standby("forget a server");

@@ -3,6 +3,7 @@
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
 use idgen_testkit::{Builder, Cluster, Stop};
 use postgres::Client;
+use std::os::unix::fs::PermissionsExt;
 
 fn builder() -> Builder {
     Cluster::builder().conf("fsync", "off").conf("idgen.worker_id", "0")
@@ -57,6 +58,41 @@ fn locked_row_of_a_segment_fails_a_check_until_it_is_drawn_from() {
     assert_ok(&mut client, "segments");
 }
 
+/// A session that is cancelled before its wait fails leaves no error.
+#[test]
+fn segment_whose_waits_are_cancelled_fails_a_check() {
+    let cluster = builder().fake_clock().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t')");
+    execute(&mut client, "SET synchronous_commit = local; SET statement_timeout = '300ms'");
+    cluster.set_conf("synchronous_standby_names", "nobody");
+    cluster.reload();
+    cluster.wait_for(PATIENCE, "a draw that waits", || client.query("SELECT segment_next('t')", &[]).is_err());
+    cluster.clock().set_offset_ms(6_000);
+    assert_fails(&mut client, "segments", "error", &["t | ", "draws fail", "synchronous standby"]);
+    cluster.set_conf("synchronous_standby_names", "");
+    cluster.reload();
+    execute(&mut client, "RESET statement_timeout");
+    execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 2000)");
+    assert_ok(&mut client, "segments");
+}
+
+#[test]
+fn coordinator_that_waits_for_reports_fails_a_check() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    execute(&mut client, "SELECT segment_create('t')");
+    execute(&mut client, "SELECT first_id FROM segment_request('t', 1, 'one', 0, 10)");
+    assert_ok(&mut client, "segment servers");
+    // As in a copy that was made after the grant.
+    execute(&mut client, "UPDATE idgen.segment SET history = 'of another server'");
+    execute(&mut client, "UPDATE idgen.segment_server SET history = 'of another server'");
+    let texts = ["t | no values of segment \"t\" are granted", "1 attached servers", "segment_resume"];
+    assert_fails(&mut client, "segment servers", "error", &texts);
+    execute(&mut client, "SELECT segment_resume('t', 5000)");
+    assert_ok(&mut client, "segment servers");
+}
+
 #[test]
 fn standby_that_is_away_fails_a_check_of_segments() {
     let cluster = builder().start_with_extension();
@@ -72,13 +108,20 @@ fn standby_that_is_away_fails_a_check_of_segments() {
     cluster.reload();
 }
 
+/// Nothing tries again without a draw, so an old failure says little about the next one.
 #[test]
 fn missing_worker_slots_fail_a_check_of_segments() {
-    let cluster = builder().conf("max_worker_processes", "0").start_with_extension();
+    let cluster = builder().fake_clock().conf("max_worker_processes", "0").start_with_extension();
     let mut client = cluster.client();
-    execute(&mut client, "SELECT segment_create('t')");
+    execute(&mut client, "CREATE ROLE stranger; SELECT segment_create('t')");
     expect_error(&mut client, "SELECT segment_next('t')", "53400");
-    assert_fails(&mut client, "segments", "error", &["draws fail", "Raise max_worker_processes"]);
+    assert_fails(&mut client, "segments", "error", &["draws fail: All slots", "Raise max_worker_processes"]);
+    cluster.clock().set_offset_ms(600_000);
+    assert_fails(&mut client, "segments", "warning", &["the last draw failed at 2", "a value ends this check"]);
+    // Another role learns that a segment gets no values, and neither its name nor why.
+    execute(&mut client, "SET ROLE stranger");
+    let shown = failing(&mut client, "segments").expect("a check that fails").1;
+    assert!(!shown.contains("All slots") && !shown.starts_with("t |"), "{shown}");
 }
 
 #[test]
@@ -91,6 +134,24 @@ fn missing_high_water_file_fails_a_check_before_the_first_draw() {
     let mut client = cluster.client();
     assert_fails(&mut client, "mark", "error", &["is missing"]);
     expect_error(&mut client, "SELECT snowflake_next()", "58P01");
+}
+
+#[test]
+fn high_water_file_without_write_permission_fails_a_check_before_the_first_draw() {
+    let cluster = builder().start_with_extension();
+    execute(&mut cluster.client(), "SELECT snowflake_next()");
+    cluster.stop(Stop::Fast);
+    let file = cluster.data_dir().join("idgen/clock");
+    let permit =
+        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("the file of the mark");
+    permit(0o400);
+    cluster.start_again();
+    let mut client = cluster.client();
+    assert_fails(&mut client, "mark", "error", &["Permission denied"]);
+    expect_error(&mut client, "SELECT snowflake_next()", "58030");
+    permit(0o600);
+    execute(&mut client, "SELECT snowflake_next()");
+    assert_ok(&mut client, "mark");
 }
 
 #[test]
@@ -121,13 +182,16 @@ fn clock_before_the_epoch_fails_a_check() {
 fn transaction_that_holds_settled_ids_back_fails_a_check() {
     let cluster = builder().fake_clock().conf("max_prepared_transactions", "1").start_with_extension();
     let (mut client, mut open) = (cluster.client(), cluster.client());
-    execute(&mut open, "CREATE TABLE t (id bigint); BEGIN");
-    execute(&mut open, "INSERT INTO t VALUES (snowflake_next())");
+    // Ids that are ahead of the clock do not hide the transaction.
+    execute(&mut open, "CREATE TABLE t (id bigint); SELECT snowflake_observe(snowflake_floor(now() + '2 h'))");
+    execute(&mut open, "BEGIN; INSERT INTO t VALUES (snowflake_next())");
     assert_ok(&mut client, "settled");
     cluster.clock().set_offset_ms(600_000);
     let process = format!("process {}", backend_pid(&mut open));
-    assert_fails(&mut client, "settled", "warning", &[&process, "settled ids have stopped at"]);
+    assert_fails(&mut client, "settled", "warning", &[&process, "settled ids wait for"]);
     execute(&mut open, "PREPARE TRANSACTION 'p'");
+    assert_ok(&mut client, "settled");
+    cluster.clock().set_offset_ms(1_200_000);
     assert_fails(&mut client, "settled", "warning", &["prepared transaction", "ROLLBACK PREPARED"]);
     execute(&mut open, "COMMIT PREPARED 'p'");
     assert_ok(&mut client, "settled");
@@ -135,7 +199,7 @@ fn transaction_that_holds_settled_ids_back_fails_a_check() {
 
 #[test]
 fn session_that_waits_for_a_fence_fails_a_check() {
-    let cluster = builder().fake_clock().start_with_extension();
+    let cluster = builder().fake_clock().conf("deadlock_timeout", "1ms").start_with_extension();
     let (mut client, mut holder, mut waiter) = (cluster.client(), cluster.client(), cluster.client());
     let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('x', '200ms')");
     execute(&mut holder, &format!("BEGIN; SELECT lease_fence('x', {token})"));
@@ -148,10 +212,58 @@ fn session_that_waits_for_a_fence_fails_a_check() {
         assert_ok(&mut client, "leases");
         cluster.clock().set_offset_ms(20_000);
         let texts = [format!("process {pid}"), format!("the transaction of process {blocking} ")];
+        // The head of the queue gives up after about a second, and waits again.
+        let again = format!(
+            "SELECT waitstart > clock_timestamp() - interval '5 s' FROM pg_locks WHERE NOT granted AND pid = {pid}"
+        );
+        cluster.wait_for(PATIENCE, "another wait", || {
+            client.query_opt(&again, &[]).unwrap().is_some_and(|row| row.get::<_, Option<bool>>(0) == Some(true))
+        });
         assert_fails(&mut client, "leases", "warning", &texts.each_ref().map(String::as_str));
         execute(&mut holder, "COMMIT");
     });
     assert_ok(&mut client, "leases");
+}
+
+/// A renewal waits for a release, and an acquisition for a lock on the whole table.
+#[test]
+fn session_that_waits_for_a_row_or_the_table_of_leases_fails_a_check() {
+    let cluster = builder().fake_clock().start_with_extension();
+    let (mut client, mut holder, mut waiter) = (cluster.client(), cluster.client(), cluster.client());
+    let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('x', '1 h')");
+    let (blocking, pid) = (backend_pid(&mut holder), backend_pid(&mut waiter));
+    let release = format!("SELECT lease_release('x', {token})");
+    let mut offset_ms = 0;
+    for (block, wait, event) in [
+        (release.as_str(), format!("SELECT lease_renew('x', {token})"), "transactionid"),
+        ("LOCK TABLE idgen.lease IN EXCLUSIVE MODE", "SELECT lease_acquire('y')".to_owned(), "relation"),
+    ] {
+        execute(&mut holder, &format!("BEGIN; {block}"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| execute(&mut waiter, &wait));
+            wait_for_event(&cluster, pid, event);
+            assert_ok(&mut client, "leases");
+            offset_ms += 20_000;
+            cluster.clock().set_offset_ms(offset_ms);
+            let texts = [format!("process {pid}"), format!("the transaction of process {blocking} ")];
+            assert_fails(&mut client, "leases", "warning", &texts.each_ref().map(String::as_str));
+            execute(&mut holder, "ROLLBACK");
+        });
+        assert_ok(&mut client, "leases");
+    }
+}
+
+#[test]
+fn locked_table_fails_a_check_and_holds_none_up() {
+    let cluster = builder().start_with_extension();
+    let (mut client, mut locker) = (cluster.client(), cluster.client());
+    execute(&mut client, "SET statement_timeout = '5s'");
+    for table in ["segment", "worker_number"] {
+        assert_ok(&mut client, "tables");
+        execute(&mut locker, &format!("BEGIN; LOCK TABLE idgen.{table}"));
+        assert_fails(&mut client, "tables", "error", &[&format!("the table idgen.{table}"), "End the transaction"]);
+        execute(&mut locker, "COMMIT");
+    }
 }
 
 #[test]
@@ -162,7 +274,7 @@ fn full_pool_fails_a_check() {
     execute(&mut client, "SELECT worker_acquire('pods', ttl => '1 min')");
     assert_ok(&mut client, "pool slots");
     execute(&mut client, "SELECT worker_acquire('pods', ttl => '200 ms')");
-    assert_fails(&mut client, "pool slots", "error", &["pods | all worker ids of pool \"pods\" are taken"]);
+    assert_fails(&mut client, "pool slots", "warning", &["pods | all worker ids of pool \"pods\" are taken"]);
     // A term that is over can be taken.
     cluster.wait_for(PATIENCE, "the end of a term", || failing(&mut client, "pool slots").is_none());
 }
