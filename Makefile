@@ -208,6 +208,10 @@ reproducible: deps ## build the last commit twice, in two directories, and compa
 reference: install ## write what the catalog says into docs/functions and docs/reference.md
 	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-cluster-tests --test docs -- pages_of_functions_are
 
+picture: dev-deps guide-deps install ## draw the dashboard of docs/monitoring.md from a server under load
+	@IDGEN_WRITE_PICTURE=1 IDGEN_GUIDES="$$(scripts/cache-dir.sh)/guides" \
+	  $(CARGO) test -q -p idgen-guide-tests -- picture_of
+
 docs: docs-deps ## build the book of docs/ into target/docs, and check its links
 	@echo "==> the book"
 	@scripts/book.sh

@@ -117,7 +117,8 @@ fn exporters_show_what_the_views_show_and_feed_dashboard_and_alerts() {
         assert_eq!(different.len(), sums.len(), "{sums:?}");
     }
 
-    let prometheus = server.prometheus(&postgres_exporter, &sql_exporter);
+    let targets = [("localhost:9187", &*postgres_exporter.address), ("localhost:9237", &*sql_exporter.address)];
+    let prometheus = server.prometheus(&targets);
 
     // Both exporters show the same.
     let mut difference = String::new();

@@ -12,6 +12,7 @@ mod alerts;
 mod daemon;
 mod dashboard;
 mod exporters;
+mod picture;
 mod server;
 
 fn text(value: &Value) -> &str {

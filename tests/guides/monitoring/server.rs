@@ -13,8 +13,7 @@ use super::{changed, file};
 /// The role that docs/monitoring.md creates.
 const ROLE: &str = "CREATE ROLE prometheus LOGIN; GRANT pg_monitor TO prometheus";
 
-/// A server with something to see: waits, a layout that ends, a segment near its bound and one
-/// that cannot be refilled, locks and leases that are held and waited for, and a pool of which 80 % are taken.
+/// A server, the sessions that stay open, and the files of the programs that watch it.
 pub struct Server {
     dir: TempDir,
     _sessions: Vec<Client>,
@@ -22,7 +21,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start() -> Server {
+    /// A server with the role that reads metrics, and a worker id from a pool of its own.
+    pub fn with_pool() -> Server {
         let builder = Cluster::builder().conf("fsync", "off").conf("idgen.worker_max_lead", "1d");
         let cluster = builder.start_with_extension();
         cluster.execute(ROLE);
@@ -40,6 +40,15 @@ impl Server {
         cluster.wait_for(PATIENCE, "a worker id", || {
             value::<String>(&mut client, "SELECT state FROM idgen.stat_worker") == "leased"
         });
+        Server { dir: tempfile::tempdir().expect("a temporary directory"), _sessions: Vec::new(), cluster }
+    }
+
+    /// A server with something to see: waits, a layout that ends, a segment near its bound and one that cannot be
+    /// refilled, locks and leases that are held and waited for, and a pool of which 80 % are taken.
+    pub fn start() -> Server {
+        let server = Server::with_pool();
+        let cluster = &server.cluster;
+        let mut client = cluster.client();
         for owner in ["a", "b", "c"] {
             execute(&mut client, &format!("SELECT worker_acquire('servers', '{owner}')"));
         }
@@ -77,7 +86,7 @@ impl Server {
         std::thread::spawn(move || waiter.batch_execute("SELECT lock_acquire('a')"));
         let waits = "SELECT count(*) = 1 FROM idgen.locks WHERE NOT granted AND waiting_since IS NOT NULL";
         cluster.wait_for(PATIENCE, "a session to wait", || value(&mut sessions[0], waits));
-        Server { dir: tempfile::tempdir().expect("a temporary directory"), _sessions: sessions, cluster }
+        Server { _sessions: sessions, ..server }
     }
 
     pub fn postgres_exporter(&self) -> Daemon {
@@ -122,15 +131,9 @@ impl Server {
         exporter
     }
 
-    pub fn prometheus(&self, postgres_exporter: &Daemon, sql_exporter: &Daemon) -> Daemon {
-        let config = changed(
-            "prometheus.yml",
-            &[
-                ("localhost:9187", &postgres_exporter.address),
-                ("localhost:9237", &sql_exporter.address),
-                ("interval: 15s", "interval: 1s"),
-            ],
-        );
+    /// Prometheus with these changes to the targets of `prometheus.yml`.
+    pub fn prometheus(&self, targets: &[(&str, &str)]) -> Daemon {
+        let config = changed("prometheus.yml", &[targets, &[("interval: 15s", "interval: 1s")]].concat());
         let dir = self.dir.path();
         std::fs::write(dir.join("prometheus.yml"), config).expect("the directory is writable");
         std::fs::copy(file("alerts.yml"), dir.join("alerts.yml")).expect("the directory is writable");
