@@ -1,0 +1,1 @@
+//! Recorded calls of clients, and the checkers that judge them.
