@@ -1,0 +1,42 @@
+//! Explores the models: with all rules no promise breaks, and without any one of them a promise does.
+
+use idgen_sim::model::explore::{Size, Space, explore};
+use idgen_sim::model::rules::{Rule, Rules};
+use idgen_sim::model::lease;
+
+/// Large in a soak.
+fn size() -> Size {
+    if std::env::var_os("IDGEN_SOAK_ROUNDS").is_some() { Size::Large } else { Size::Small }
+}
+
+/// With all rules: explores to the end, and keeps every promise.
+fn assert_promises_hold<S: Space>(at_least: usize) {
+    let found = explore(&S::with(Rules::all(), size()));
+    if let Some(broken) = &found.counterexample {
+        panic!("{}:\n{}", broken.broken, broken.lines.join("\n"));
+    }
+    assert!(found.is_complete);
+    println!("{} states", found.states);
+    assert!(found.states >= at_least, "only {} states", found.states);
+    assert_eq!(found.missed_goals, [""; 0]);
+}
+
+/// Without one rule at a time: a promise breaks, so none of the rules is superfluous.
+fn assert_each_rule_is_needed<S: Space>() {
+    for rule in S::Rule::ALL {
+        let found = explore(&S::with(Rules::all().without(*rule), Size::Small));
+        let broken = found.counterexample.unwrap_or_else(|| panic!("{rule:?} is superfluous: {} states", found.states));
+        println!("without {rule:?}, {} steps: {}", broken.steps(), broken.broken);
+        broken.lines.iter().for_each(|line| println!("    {line}"));
+    }
+}
+
+#[test]
+fn leases_keep_their_promises() {
+    assert_promises_hold::<lease::space::Space>(100_000);
+}
+
+#[test]
+fn each_rule_of_leases_is_needed() {
+    assert_each_rule_is_needed::<lease::space::Space>();
+}
