@@ -2,7 +2,7 @@
 
 use idgen_sim::model::explore::{Size, Space, explore};
 use idgen_sim::model::rules::{Rule, Rules};
-use idgen_sim::model::lease;
+use idgen_sim::model::{fleet, lease, worker};
 
 /// Large in a soak.
 fn size() -> Size {
@@ -39,4 +39,24 @@ fn leases_keep_their_promises() {
 #[test]
 fn each_rule_of_leases_is_needed() {
     assert_each_rule_is_needed::<lease::space::Space>();
+}
+
+#[test]
+fn worker_ids_keep_their_promise() {
+    assert_promises_hold::<worker::space::Space>(100_000);
+}
+
+#[test]
+fn each_rule_of_worker_ids_is_needed() {
+    assert_each_rule_is_needed::<worker::space::Space>();
+}
+
+#[test]
+fn fleets_keep_their_promises() {
+    assert_promises_hold::<fleet::space::Space>(100_000);
+}
+
+#[test]
+fn each_rule_of_fleets_is_needed() {
+    assert_each_rule_is_needed::<fleet::space::Space>();
 }

@@ -7,5 +7,7 @@
 //! Times and tokens are `i64` in both: small numbers in a space, microseconds in a trace.
 
 pub mod explore;
+pub mod fleet;
 pub mod lease;
 pub mod rules;
+pub mod worker;
