@@ -205,8 +205,9 @@ sbom: sbom-deps ## write the list of the crates in idgen.so (CycloneDX) into tar
 reproducible: deps ## build the last commit twice, in two directories, and compare the results
 	@scripts/reproducible.sh
 
-reference: install ## write what the catalog says into docs/functions and docs/reference.md
+reference: install ## write what the catalog and the models say into docs
 	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-cluster-tests --test docs -- pages_of_functions_are
+	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-sim --test page
 
 picture: dev-deps guide-deps install ## draw the dashboard of docs/monitoring.md from a server under load
 	@IDGEN_WRITE_PICTURE=1 IDGEN_GUIDES="$$(scripts/cache-dir.sh)/guides" \

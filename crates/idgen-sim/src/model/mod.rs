@@ -9,5 +9,6 @@
 pub mod explore;
 pub mod fleet;
 pub mod lease;
+pub mod page;
 pub mod rules;
 pub mod worker;

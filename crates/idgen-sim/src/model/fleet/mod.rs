@@ -69,15 +69,30 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// The coordinator grants values from `first` on.
-    Grant { tag: Tag, first: i64 },
+    Grant {
+        tag: Tag,
+        first: i64,
+    },
     /// A server asks, and knows whether its last range was confirmed, or the standby answers now.
-    Ask { was_confirmed: bool },
-    Report { has_answer: bool },
+    Ask {
+        was_confirmed: bool,
+    },
+    Report {
+        has_answer: bool,
+    },
     /// A server puts a range that ends at `last` into its stock, and has this one on its disk.
-    Install { last: i64, is_confirmed: bool, received: i64 },
+    Install {
+        last: i64,
+        is_confirmed: bool,
+        received: i64,
+    },
     /// A coordinator goes on with data that may lack grants.
-    Failover { is_named: bool },
-    Start { keeps_stock: bool },
+    Failover {
+        is_named: bool,
+    },
+    Start {
+        keeps_stock: bool,
+    },
 }
 
 impl Step {

@@ -187,7 +187,10 @@ impl Space {
             }
             Action::Failover { is_named } => {
                 (next.rows, next.has_failed, next.current) = (state.standby_rows, true, u8::from(is_named));
-                next.servers.iter_mut().filter(|server| !server.answer_is_confirmed).for_each(|server| server.answer = None);
+                next.servers
+                    .iter_mut()
+                    .filter(|server| !server.answer_is_confirmed)
+                    .for_each(|server| server.answer = None);
                 Some(Step::Failover { is_named })
             }
         };
@@ -257,7 +260,8 @@ impl explore::Space for Space {
     fn goals(&self) -> Vec<(&'static str, fn(&State) -> bool)> {
         vec![
             ("both servers have drawn after a failover", |state| {
-                state.has_failed && state.servers.iter().all(|server| server.installed.is_some() && server.stock.is_none())
+                state.has_failed
+                    && state.servers.iter().all(|server| server.installed.is_some() && server.stock.is_none())
             }),
             ("a promoted coordinator lacks a range that is in a stock", |state| {
                 let above = |server: &Server| server.stock.is_some_and(|value| value > state.rows.max_id);

@@ -49,7 +49,9 @@ impl rules::Rule for Rule {
             Self::TermIsOver => "A held slot is granted only once its term is over by this server's clock.",
             Self::WholeTtl => "A term of another clock lasts its whole ttl from the start of this server.",
             Self::FenceHoldsRow => "A term is not replaced while a transaction holds a fence of it.",
-            Self::AtMostSlots => "A grant leaves at most `slots` rows that are held; it ends expired terms beyond that.",
+            Self::AtMostSlots => {
+                "A grant leaves at most `slots` rows that are held; it ends expired terms beyond that."
+            }
             Self::TokensRise => "A token is above all that this server has drawn.",
             Self::TokensPassTheClock => "After a start or a promotion, tokens begin past the wall clock.",
             Self::TokenOfRenewal => "A renewal needs the token that the row has.",
@@ -88,15 +90,42 @@ pub struct Server {
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// Begins a term. `drawn` is the highest token so far, and `others` the count of other rows that stay held.
-    Begin { row: Option<Term>, token: i64, server: Server, drawn: i64, is_fenced: bool, others: usize, slots: usize, lock_delay: i64 },
+    Begin {
+        row: Option<Term>,
+        token: i64,
+        server: Server,
+        drawn: i64,
+        is_fenced: bool,
+        others: usize,
+        slots: usize,
+        lock_delay: i64,
+    },
     /// Ends an expired term, so that another one can begin.
-    End { row: Term, server: Server, is_fenced: bool, lock_delay: i64 },
-    Renew { row: Option<Term>, token: i64 },
-    Release { row: Option<Term>, token: i64 },
-    Fence { row: Option<Term>, token: i64 },
-    Write { is_fenced: bool },
+    End {
+        row: Term,
+        server: Server,
+        is_fenced: bool,
+        lock_delay: i64,
+    },
+    Renew {
+        row: Option<Term>,
+        token: i64,
+    },
+    Release {
+        row: Option<Term>,
+        token: i64,
+    },
+    Fence {
+        row: Option<Term>,
+        token: i64,
+    },
+    Write {
+        is_fenced: bool,
+    },
     /// A holder hears of its grant.
-    Told { is_durable: bool },
+    Told {
+        is_durable: bool,
+    },
 }
 
 impl Step {

@@ -79,7 +79,18 @@ impl State {
         let server = Server { clock: 0, now: 0, began: 0, first_token: 0 };
         let clients = [Client::default(); 2];
         let (has_failed, has_repeated_token, has_written_late) = (false, false, false);
-        Self { fault, has_failed, now: 0, server, rows, copy: rows, clients, highest: 0, has_repeated_token, has_written_late }
+        Self {
+            fault,
+            has_failed,
+            now: 0,
+            server,
+            rows,
+            copy: rows,
+            clients,
+            highest: 0,
+            has_repeated_token,
+            has_written_late,
+        }
     }
 
     fn is_fenced(&self, slot: usize) -> bool {

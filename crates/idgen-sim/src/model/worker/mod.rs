@@ -80,14 +80,33 @@ pub struct Bounds {
 /// A step, with what its rules need to know. `row` is the row before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    Grant { row: Option<Rectangle>, granted: Rectangle, bounds: Bounds },
+    Grant {
+        row: Option<Rectangle>,
+        granted: Rectangle,
+        bounds: Bounds,
+    },
     /// `told` is the end that the holder passes.
-    Renew { row: Rectangle, told: i64, not_after: i64, bounds: Bounds },
+    Renew {
+        row: Rectangle,
+        told: i64,
+        not_after: i64,
+        bounds: Bounds,
+    },
     /// With the end of the time that was used.
-    Release { row: Rectangle, told: i64 },
+    Release {
+        row: Rectangle,
+        told: i64,
+    },
     /// An id. `certain` is the end that is confirmed.
-    Use { rectangle: Rectangle, certain: i64, time: i64, is_released: bool },
-    Start { keeps_rectangle: bool },
+    Use {
+        rectangle: Rectangle,
+        certain: i64,
+        time: i64,
+        is_released: bool,
+    },
+    Start {
+        keeps_rectangle: bool,
+    },
 }
 
 impl Step {

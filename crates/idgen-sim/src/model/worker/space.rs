@@ -125,7 +125,8 @@ impl State {
             Fault::FailoverToSynchronous | Fault::FailoverToLagging => {
                 self.now += if self.fault == Fault::FailoverToSynchronous { 1 - BEHIND } else { 1 };
                 let (first_token, floor) = (origin.drawn + 1, Some(self.now + LONGEST));
-                self.coordinators[0] = Some(Coordinator { row: self.standby, floor, first_token, drawn: first_token, ..origin });
+                self.coordinators[0] =
+                    Some(Coordinator { row: self.standby, floor, first_token, drawn: first_token, ..origin });
             }
             Fault::CopiedCoordinator => self.coordinators[1] = Some(Coordinator { is_copy: true, ..origin }),
             Fault::CopiedMemory => {
@@ -155,12 +156,14 @@ impl Space {
                 let Coordinator { row, drawn, .. } = state.coordinators[at]?;
                 let bounds = state.bounds(at)?;
                 let token = Some(drawn + 1).filter(|token| *token <= self.last_token)?;
-                let granted = self.widest(|granted| Step::Grant { row, granted: Rectangle { token, ..granted }, bounds })?;
+                let granted =
+                    self.widest(|granted| Step::Grant { row, granted: Rectangle { token, ..granted }, bounds })?;
                 let granted = Rectangle { token, ..granted };
                 let coordinator = next.coordinators[at].as_mut()?;
                 (coordinator.row, coordinator.drawn) = (Some(granted), token);
                 let certain = state.certain(granted.not_after, granted.not_before);
-                next.holders[to] = Some(Holder { rectangle: granted, certain, next: granted.not_before, is_released: false });
+                next.holders[to] =
+                    Some(Holder { rectangle: granted, certain, next: granted.not_before, is_released: false });
                 Some(Step::Grant { row, granted, bounds })
             }
             Action::Renew { at, holder } => {
@@ -275,7 +278,8 @@ impl explore::Space for Space {
             }),
             ("a holder uses its rectangle after the next one is granted", |state| {
                 let is_earlier = |token| last(state).is_some_and(|row| row.token > token);
-                let late = |known: &Holder| is_earlier(known.rectangle.token) && known.next > known.rectangle.not_before;
+                let late =
+                    |known: &Holder| is_earlier(known.rectangle.token) && known.next > known.rectangle.not_before;
                 state.holders.iter().flatten().any(late)
             }),
             ("a promoted coordinator lacks a grant that is in use", |state| {
