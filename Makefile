@@ -128,9 +128,9 @@ test-packages: packaging-deps ## build the packages and test them on clean roots
 installcheck: install ## SQL tests (pg_regress, isolation) on a private server
 	@scripts/installcheck.sh
 
-test-core: rust ## tests of the core, without PostgreSQL
-	@echo "==> core: unit and property tests"
-	@$(CARGO) test -p idgen-core
+test-core: rust ## tests of the core and the models, without PostgreSQL
+	@echo "==> core: unit and property tests, and the models"
+	@$(CARGO) test -p idgen-core -p idgen-sim
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
 
@@ -171,6 +171,7 @@ chart: rust ## draw the charts and write the tables of docs/performance.md from 
 soak: test-guides ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones
 	@echo "==> soak, $(ROUNDS) round(s): core"
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
+	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-sim --release
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release

@@ -16,6 +16,9 @@ pub enum Size {
     Large,
 }
 
+/// A name, and whether a state is the one.
+pub type Goal<State> = (&'static str, fn(&State) -> bool);
+
 /// The states of a room that its rules in force allow.
 pub trait Space {
     type Rule: Rule;
@@ -31,7 +34,7 @@ pub trait Space {
     /// The promise that a state breaks.
     fn broken(&self, state: &Self::State) -> Option<&'static str>;
     /// States that an exploration must reach, so that it shows something.
-    fn goals(&self) -> Vec<(&'static str, fn(&Self::State) -> bool)>;
+    fn goals(&self) -> Vec<Goal<Self::State>>;
     /// The beginning and a step, in words.
     fn begin_text(&self, state: &Self::State) -> String;
     fn step_text(&self, before: &Self::State, action: Self::Action, after: &Self::State) -> String;

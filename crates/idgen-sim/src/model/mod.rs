@@ -11,4 +11,5 @@ pub mod fleet;
 pub mod lease;
 pub mod page;
 pub mod rules;
+pub mod trace;
 pub mod worker;

@@ -1,7 +1,7 @@
 //! Two servers, a coordinator and its standby, which is promoted once. A range is one value.
 
 use super::{Rule, Step, Tag};
-use crate::model::explore::{self, Size};
+use crate::model::explore::{self, Goal, Size};
 use crate::model::rules::Rules;
 
 pub struct Space {
@@ -257,7 +257,7 @@ impl explore::Space for Space {
         wastes.then_some("G3: retries lose more than one range")
     }
 
-    fn goals(&self) -> Vec<(&'static str, fn(&State) -> bool)> {
+    fn goals(&self) -> Vec<Goal<State>> {
         vec![
             ("both servers have drawn after a failover", |state| {
                 state.has_failed

@@ -4,7 +4,7 @@
 //! the wall clock; the second machine's clock of leases is ahead of the first one's.
 
 use super::{Rule, Server, Step, Term};
-use crate::model::explore::{self, Size};
+use crate::model::explore::{self, Goal, Size};
 use crate::model::rules::Rules;
 
 const TTL: i64 = 2;
@@ -290,7 +290,7 @@ impl explore::Space for Space {
         state.has_written_late.then_some("L4: a write has committed under a token that was not current")
     }
 
-    fn goals(&self) -> Vec<(&'static str, fn(&State) -> bool)> {
+    fn goals(&self) -> Vec<Goal<State>> {
         fn any(state: &State, is: impl Fn(&Client) -> bool) -> bool {
             state.clients.iter().any(is)
         }

@@ -4,7 +4,7 @@
 //! are no leases here: rectangles keep holders apart without them.
 
 use super::{Bounds, Rectangle, Rule, Step};
-use crate::model::explore::{self, Size};
+use crate::model::explore::{self, Goal, Size};
 use crate::model::rules::Rules;
 
 /// A ttl of one tick, and a lead of one.
@@ -268,7 +268,7 @@ impl explore::Space for Space {
         state.has_used_twice.then_some("W1: one time of the worker id is in two ids")
     }
 
-    fn goals(&self) -> Vec<(&'static str, fn(&State) -> bool)> {
+    fn goals(&self) -> Vec<Goal<State>> {
         fn last(state: &State) -> Option<Rectangle> {
             state.coordinators[0].and_then(|origin| origin.row)
         }

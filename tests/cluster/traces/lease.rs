@@ -1,0 +1,105 @@
+//! Leases with slots and fences: a storm with a crash, then the promotion of a standby, and a storm there.
+
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use idgen_sim::model::trace::lease::Replay;
+use idgen_testkit::sql::execute;
+use idgen_testkit::{Cluster, rounds};
+use nix::time::{ClockId, clock_gettime};
+use postgres::Client;
+
+use crate::storm::{Storm, is_held};
+use crate::{assert_allowed, begin_trace, builder, take_trace};
+
+const TTL_MS: u64 = 150;
+
+/// CLOCK_BOOTTIME in microseconds, the clock of leases.
+fn boot_us() -> i64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
+    now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
+}
+
+fn wall_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_micros() as i64
+}
+
+/// Acquires, writes under a fence, renews, and releases or vanishes.
+fn work(client: &mut Client, told: &Mutex<Vec<i64>>) -> Result<(), postgres::Error> {
+    let name = if fastrand::bool() { "defined" } else { "undefined" };
+    let wish = format!("SELECT slot, token FROM lease_try_acquire('{name}', '1 s', '{TTL_MS} ms')");
+    let Some(row) = client.query_opt(&wish, &[])? else { return Ok(()) };
+    let (slot, token): (i32, i64) = (row.get(0), row.get(1));
+    told.lock().expect("no thread panics with the lock").push(token);
+    for _ in 0..fastrand::u32(1..4) {
+        let begin = format!(
+            "BEGIN; SELECT lease_fence('{name}', {token}); INSERT INTO work VALUES ('{name}', {slot}, {token})"
+        );
+        let slow = format!("SELECT pg_sleep({})", fastrand::u64(..TTL_MS * 3 / 2) as f64 / 1000.0);
+        let outcome = client.batch_execute(&begin);
+        if outcome.is_ok() && fastrand::u32(..4) == 0 {
+            client.batch_execute(&slow)?;
+        }
+        let end = if is_held(outcome)? { "COMMIT" } else { "ROLLBACK" };
+        client.batch_execute(end)?;
+        if end == "ROLLBACK" || !is_held(client.query(&format!("SELECT lease_renew('{name}', {token})"), &[]))? {
+            return Ok(());
+        }
+    }
+    if fastrand::u32(..3) > 0 {
+        is_held(client.query(&format!("SELECT lease_release('{name}', {token})"), &[]))?;
+    }
+    Ok(())
+}
+
+/// A storm on a server, replayed.
+fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
+    let told = Mutex::new(Vec::new());
+    let storm = Storm::new(cluster, Duration::from_millis(TTL_MS + TTL_MS / 2));
+    storm.run(8, Duration::from_millis(500) * rounds as u32, crashes, |client| {
+        while storm.goes_on() {
+            work(client, &told)?;
+        }
+        Ok(())
+    });
+    let transactions = take_trace(cluster);
+    replay.replay(&transactions);
+    replay.told(&told.into_inner().expect("no thread panicked"), &transactions);
+}
+
+/// The rows of a server, as the replay has them.
+fn assert_same_rows(cluster: &Cluster, replay: &Replay) {
+    let sql = "SELECT name, slot::bigint, token, ends_us FROM idgen.lease";
+    let rows = cluster.client().query(sql, &[]).expect("the rows");
+    let rows = rows.iter().map(|row| ((row.get(0), row.get(1)), (row.get(2), row.get(3))));
+    assert_eq!(replay.terms(), rows.collect());
+}
+
+#[test]
+fn leases_make_only_steps_that_the_rules_allow() {
+    let mut replay = Replay::default();
+    replay.server_began(boot_us(), wall_us());
+    let cluster = builder().start_with_extension();
+    begin_trace(&cluster);
+    cluster.execute(&format!(
+        "CREATE TABLE work (name text, slot int, token bigint);
+         SELECT lease_define('defined', 2, '{TTL_MS} ms', '20 ms')"
+    ));
+    storm(&cluster, &mut replay, 1, rounds(10, 60));
+    let standby = cluster.standby();
+    // Held over the promotion.
+    execute(&mut cluster.client(), "SELECT lease_acquire('held', ttl => '1 s')");
+    standby.wait_until_replayed(&cluster);
+    let rest = take_trace(&cluster);
+    replay.replay(&rest);
+    cluster.kill9_postmaster();
+    replay.server_began(boot_us(), wall_us());
+    standby.promote();
+    assert_same_rows(&standby, &replay);
+    begin_trace(&standby);
+    execute(&mut standby.client(), "SELECT lease_acquire('held')");
+    storm(&standby, &mut replay, 0, rounds(5, 30));
+    assert_same_rows(&standby, &replay);
+    let least = [("take over", 20), ("begin", 50), ("fenced write", 100), ("renew", 50), ("release", 20), ("told", 50)];
+    assert_allowed(&replay.report, &least);
+}
