@@ -346,8 +346,9 @@ static REVOKE: Query = LEASE.query(
      RETURNING token",
 );
 
-/// Ends the term in a slot, and begins the lock delay. Returns the token of the term.
+/// Ends the term in a slot, and begins the lock delay when the row is locked. Returns the token of the term.
 pub fn revoke(name: &str, slot: i32) -> Option<i64> {
+    lock_slot_waiting(name, slot);
     let now_us = system_clock::boot_us();
     let args = [name.into(), slot.into(), now_us.into(), clock().into()];
     REVOKE.write_latest(&args, |row| value(row, 1)).pop()

@@ -10,6 +10,8 @@ const HELD_TERM: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OP
                         AND lease.depth OPERATOR(pg_catalog.>) 0 \
                         AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')";
 
+static LOCK: Query =
+    Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {HELD_TERM} FOR NO KEY UPDATE"));
 static RENEW: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
@@ -17,8 +19,10 @@ static RENEW: Query = Query::new(&LEASE, || {
     )
 });
 
-/// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term.
+/// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term. The clock is read when the row
+/// is locked: a renewal that has waited for another one would move the end back.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+    LOCK.write_losable(&[name.into(), token.into(), user().into()], |_| ()).pop()?;
     extend(&RENEW, name, token, ttl_us)
 }
 
@@ -28,15 +32,20 @@ fn extend(query: &Query, name: &str, token: i64, ttl_us: Option<i64>) -> Option<
     query.write_latest(&args, granted).pop()
 }
 
-static RENEW_MANY: Query = LEASE.query("WITH renewable AS (SELECT lease.name, lease.slot FROM idgen.lease \
+static LOCK_MANY: Query = LEASE.query(
+    "SELECT lease.name, lease.slot FROM idgen.lease \
      JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
      AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
      WHERE lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE') \
-     ORDER BY lease.name, lease.slot FOR NO KEY UPDATE OF lease) \
-     UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
-     ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) FROM renewable \
-     WHERE renewable.name OPERATOR(pg_catalog.=) lease.name AND renewable.slot OPERATOR(pg_catalog.=) lease.slot \
-     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key");
+     ORDER BY lease.name, lease.slot FOR NO KEY UPDATE OF lease",
+);
+static RENEW_MANY: Query = LEASE.query(
+    "UPDATE idgen.lease SET ttl_us = COALESCE($3, ttl_us), clock = $5, \
+     ends_us = $4 OPERATOR(pg_catalog.+) COALESCE($3, ttl_us) \
+     FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS locked (name, slot) \
+     WHERE locked.name OPERATOR(pg_catalog.=) lease.name AND locked.slot OPERATOR(pg_catalog.=) lease.slot \
+     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key",
+);
 
 /// One of several terms that were renewed.
 pub struct Renewed {
@@ -47,10 +56,14 @@ pub struct Renewed {
     pub session_key: Option<i64>,
 }
 
-/// Renews the terms that exist. Locks their rows in the order of names, so that concurrent calls cannot deadlock.
+/// Renews the terms that exist. Locks their rows in the order of names, so that concurrent calls cannot deadlock, and before
+/// it reads the clock.
 pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
+    let lock = [names.into(), tokens.into(), user().into()];
+    let locked = LOCK_MANY.write_losable(&lock, |row| (text(row, 1), value::<i32>(row, 2)));
+    let (names, slots): (Vec<String>, Vec<i32>) = locked.into_iter().unzip();
     let (now_us, clock) = (system_clock::boot_us(), clock());
-    let args = [names.into(), tokens.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
+    let args = [names.into(), slots.into(), ttl_us.into(), now_us.into(), clock.into()];
     let mut renewed = RENEW_MANY.write_latest(&args, |row| Renewed {
         name: text(row, 1),
         slot: value(row, 2),

@@ -14,6 +14,7 @@ pub enum Rule {
     TokensRise,
     TokensPassTheClock,
     TokenOfRenewal,
+    ClockOfRenewal,
     TokenOfRelease,
     TokenOfFence,
     WriteIsFenced,
@@ -29,6 +30,7 @@ impl rules::Rule for Rule {
         Self::TokensRise,
         Self::TokensPassTheClock,
         Self::TokenOfRenewal,
+        Self::ClockOfRenewal,
         Self::TokenOfRelease,
         Self::TokenOfFence,
         Self::WriteIsFenced,
@@ -37,7 +39,7 @@ impl rules::Rule for Rule {
 
     fn promise(self) -> &'static str {
         match self {
-            Self::TermIsOver | Self::WholeTtl | Self::AtMostSlots | Self::GrantIsDurable => "L2",
+            Self::TermIsOver | Self::WholeTtl | Self::AtMostSlots | Self::ClockOfRenewal | Self::GrantIsDurable => "L2",
             Self::TokensRise | Self::TokensPassTheClock => "L3",
             Self::FenceHoldsRow | Self::TokenOfFence | Self::WriteIsFenced => "L4",
             Self::TokenOfRenewal | Self::TokenOfRelease => "L5",
@@ -55,6 +57,9 @@ impl rules::Rule for Rule {
             Self::TokensRise => "A token is above all that this server has drawn.",
             Self::TokensPassTheClock => "After a start or a promotion, tokens begin past the wall clock.",
             Self::TokenOfRenewal => "A renewal needs the token that the row has.",
+            Self::ClockOfRenewal => {
+                "A renewal reads the clock once it has locked the row, so not before an earlier one."
+            }
             Self::TokenOfRelease => "A release needs the token that the row has.",
             Self::TokenOfFence => "A fence needs the token that the row has.",
             Self::WriteIsFenced => "A guarded write needs a fence in its transaction.",
@@ -107,9 +112,12 @@ pub enum Step {
         is_fenced: bool,
         lock_delay: i64,
     },
+    /// `read` is the time of the clock from which the new end counts.
     Renew {
         row: Option<Term>,
         token: i64,
+        clock: u32,
+        read: i64,
     },
     Release {
         row: Option<Term>,
@@ -145,7 +153,10 @@ impl Step {
                 (Rule::WholeTtl, is_over_elsewhere(&row, &server, lock_delay)),
                 (Rule::FenceHoldsRow, !is_fenced),
             ]),
-            Step::Renew { row, token } => broken(&[(Rule::TokenOfRenewal, is_held_by(row, token))]),
+            Step::Renew { row, token, clock, read } => broken(&[
+                (Rule::TokenOfRenewal, is_held_by(row, token)),
+                (Rule::ClockOfRenewal, row.is_none_or(|row| row.clock != clock || row.ends - row.ttl <= read)),
+            ]),
             Step::Release { row, token } => broken(&[(Rule::TokenOfRelease, is_held_by(row, token))]),
             Step::Fence { row, token } => broken(&[(Rule::TokenOfFence, is_held_by(row, token))]),
             Step::Write { is_fenced } => broken(&[(Rule::WriteIsFenced, is_fenced)]),

@@ -54,6 +54,8 @@ pub struct State {
     /// On disk, or at the standby.
     copy: Rows,
     clients: [Client; 2],
+    /// When the server has read the clock for a renewal of client A that waits for the row.
+    read: Option<i64>,
     /// The highest token that a client was told.
     highest: i64,
     has_repeated_token: bool,
@@ -63,12 +65,30 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Tick,
-    Acquire { client: usize, slot: usize, is_durable: bool },
-    Renew { client: usize, is_durable: bool },
-    Release { client: usize },
-    Revoke { slot: usize },
-    Fence { client: usize },
-    Write { client: usize },
+    Acquire {
+        client: usize,
+        slot: usize,
+        is_durable: bool,
+    },
+    /// The server reads the clock for a renewal that then waits.
+    Read,
+    Renew {
+        client: usize,
+        is_durable: bool,
+        has_waited: bool,
+    },
+    Release {
+        client: usize,
+    },
+    Revoke {
+        slot: usize,
+    },
+    Fence {
+        client: usize,
+    },
+    Write {
+        client: usize,
+    },
     Copy,
     Fail,
 }
@@ -87,6 +107,7 @@ impl State {
             rows,
             copy: rows,
             clients,
+            read: None,
             highest: 0,
             has_repeated_token,
             has_written_late,
@@ -115,6 +136,11 @@ impl State {
 }
 
 impl Space {
+    /// One kind of fault is enough: what has waited is lost with either.
+    fn may_wait(&self, state: &State) -> bool {
+        state.fault == Fault::Failover && !state.has_failed
+    }
+
     /// The steps of an action, with what their rules need to know, and the state after it.
     fn take(&self, state: &State, action: Action) -> Option<(Vec<Step>, State)> {
         let mut next = state.clone();
@@ -124,20 +150,26 @@ impl Space {
                 Vec::new()
             }
             Action::Acquire { client, slot, is_durable } => return self.acquire(state, client, slot, is_durable),
-            Action::Renew { client, is_durable } => {
-                let Client { token, slot, .. } = state.clients[client];
+            Action::Read => {
+                next.read = Some(state.server.now);
+                Vec::new()
+            }
+            Action::Renew { client, is_durable, has_waited } => {
+                let Client { token, slot, until, .. } = state.clients[client];
                 let row = state.rows.terms[slot]?;
                 let Server { now, clock, .. } = state.server;
-                next.rows.terms[slot] = Some(Term { ends: now + TTL, clock, ..row });
-                next.clients[client].until = state.now + TTL;
+                let read = if has_waited { next.read.take()? } else { now };
+                next.rows.terms[slot] = Some(Term { ends: read + TTL, clock, ..row });
+                next.clients[client].until = until.max(state.now - (now - read) + TTL);
                 next.commit(is_durable);
-                vec![Step::Renew { row: Some(row), token }, Step::Told { is_durable }]
+                vec![Step::Renew { row: Some(row), token, clock, read }, Step::Told { is_durable }]
             }
             Action::Release { client } => {
                 let Client { token, slot, .. } = state.clients[client];
                 let row = state.rows.terms[slot]?;
                 next.rows.terms[slot] = Some(Term { is_held: false, ..row });
                 next.clients[client] = Client::default();
+                next.read = next.read.filter(|_| client != 0);
                 vec![Step::Release { row: Some(row), token }]
             }
             Action::Revoke { slot } => {
@@ -194,6 +226,7 @@ impl Space {
         next.rows.terms[slot] = Some(term);
         next.rows.drawn = drawn.max(token);
         next.clients[client] = Client { token, slot, until: state.now + TTL, is_fenced: false };
+        next.read = next.read.filter(|_| client != 0);
         next.has_repeated_token |= token <= state.highest;
         next.highest = state.highest.max(token);
         next.commit(is_durable);
@@ -217,6 +250,7 @@ impl State {
     fn fail(&mut self) {
         self.has_failed = true;
         self.rows = self.copy;
+        self.read = None;
         self.clients.iter_mut().for_each(|client| client.is_fenced = false);
         if self.fault == Fault::Failover {
             self.now += 1;
@@ -264,12 +298,18 @@ impl explore::Space for Space {
                 actions.extend(slots.map(|(slot, is_durable)| Action::Acquire { client, slot, is_durable }));
             }
             if known.token > 0 && !known.is_fenced {
-                actions.extend(durable.iter().map(|is_durable| Action::Renew { client, is_durable: *is_durable }));
+                let renew = |is_durable: &bool| Action::Renew { client, is_durable: *is_durable, has_waited: false };
+                actions.extend(durable.iter().map(renew));
                 actions.extend([Action::Release { client }, Action::Fence { client }]);
             }
             if known.token > 0 {
                 actions.push(Action::Write { client });
             }
+        }
+        if state.read.is_some() {
+            actions.push(Action::Renew { client: 0, is_durable: true, has_waited: true });
+        } else if state.clients[0].token > 0 && !state.clients[0].is_fenced && self.may_wait(state) {
+            actions.push(Action::Read);
         }
         actions.extend((0..2).map(|slot| Action::Revoke { slot }));
         actions
@@ -322,9 +362,11 @@ impl explore::Space for Space {
                 let commit = if is_durable { "" } else { ", not on disk" };
                 format!("{} acquires slot {slot}: token {}{commit}", name(client), after.clients[client].token)
             }
-            Action::Renew { client, is_durable } => {
+            Action::Read => "a renewal of A reads the clock, and waits".into(),
+            Action::Renew { client, is_durable, has_waited } => {
                 let commit = if is_durable { "" } else { ", not on disk" };
-                format!("{} renews with token {}{commit}", name(client), before.clients[client].token)
+                let waited = if has_waited { "the waiting renewal: " } else { "" };
+                format!("{waited}{} renews with token {}{commit}", name(client), before.clients[client].token)
             }
             Action::Release { client } => format!("{} releases token {}", name(client), before.clients[client].token),
             Action::Revoke { slot } => format!("an operator revokes slot {slot}"),

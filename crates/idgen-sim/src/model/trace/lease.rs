@@ -95,7 +95,10 @@ impl Replay {
         });
         let (kind, step) = match before {
             Some(row) if row.token == after.token => match (row.is_held, after.is_held) {
-                (_, true) => ("renew", Some(Step::Renew { row: before, token: after.token })),
+                (_, true) => {
+                    let read = after.ends - after.ttl;
+                    ("renew", Some(Step::Renew { row: before, token: after.token, clock: after.clock, read }))
+                }
                 (true, false) if change.is("revoked") => ("revoke", None),
                 (true, false) if begins_another => {
                     ("end", Some(Step::End { row, server: server(after.ends), is_fenced, lock_delay }))
