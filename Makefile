@@ -19,6 +19,8 @@ BENCH ?=
 # pgrx compiles against PGRX_PG_CONFIG_PATH and then needs no `cargo pgrx init`.
 export PG PG_CONFIG
 export PGRX_PG_CONFIG_PATH = $(PG_CONFIG)
+# pgrx declares a newer Rust than rust-toolchain.toml names, and compiles with this one. `cargo pgrx` passes the flag on.
+export PGRX_BUILD_FLAGS = --ignore-rust-version
 # The calling shell may be older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -187,7 +189,7 @@ lint: deps lint-deps ## check the format, clippy, the scripts, and the licences 
 	@$(CARGO) fmt --manifest-path examples/sqlx/Cargo.toml --check
 	@echo "==> clippy"
 	@$(CARGO) clippy --workspace --exclude idgen --exclude idgen-bench-noop --all-targets -- -D warnings
-	@$(CARGO) clippy -p idgen -p idgen-bench-noop $(FEATURES) --all-targets -- -D warnings
+	@$(CARGO) clippy -p idgen -p idgen-bench-noop $(FEATURES) $(PGRX_BUILD_FLAGS) --all-targets -- -D warnings
 	@$(LOOM) clippy -p idgen-core --test loom -- -D warnings
 	@echo "==> scripts"
 	@for script in scripts/*.sh packaging/*.sh packaging/*/*.sh .ci/run; do bash -n "$$script" || exit 1; done

@@ -134,8 +134,10 @@ install_program() {
   env -u CARGO_TARGET_DIR cargo install --locked "$1" --version "${@:2}"
 }
 
+# It declares a newer Rust than rust-toolchain.toml names, and compiles with this one.
 install_cargo_pgrx() {
-  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] || install_program cargo-pgrx "$pgrx"
+  [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $pgrx" ] ||
+    install_program cargo-pgrx "$pgrx" --ignore-rust-version
 }
 
 # Without the parts that serve a book while it is written.

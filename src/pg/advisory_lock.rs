@@ -6,7 +6,7 @@
 //! PostgreSQL can report the timeout, or a cancel, only after the grant, at the next check for interrupts. So that
 //! check is part of the wait.
 
-use super::ereport::Report;
+use super::ereport::{self, Report};
 use super::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -283,7 +283,7 @@ pub fn with_lock_timeout<R>(ms: Option<i32>, work: impl FnOnce() -> Option<R>) -
 pub fn limited_or<R>(limit: Duration, work: impl FnOnce() -> R, refuse: impl FnOnce() -> R) -> R {
     let ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1);
     let work = AssertUnwindSafe(|| Ok(limited(Some(ms), work)));
-    match PgTryBuilder::new(work).catch_others(|cause| Err(Box::new(cause))).execute() {
+    match PgTryBuilder::new(work).catch_others(ereport::keep).execute() {
         Ok(result) => result,
         Err(cause) if is_lock_timeout(&cause) => refuse(),
         Err(cause) => cause.rethrow(),

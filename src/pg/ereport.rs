@@ -3,7 +3,7 @@
 use super::datum::{self, escaped, needs_no_conversion};
 use super::extension;
 use parking_lot::Mutex;
-use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 use std::backtrace::Backtrace;
 use std::env;
@@ -77,6 +77,15 @@ pub fn disable_backtraces() {
     asked.iter().for_each(|(name, _)| unsafe { env::remove_var(name) });
     drop(Backtrace::capture());
     asked.iter().for_each(|(name, value)| unsafe { env::set_var(name, value) });
+}
+
+/// The handler of a caught error that may be raised again later. pgrx raises an error of PostgreSQL again from
+/// PostgreSQL's stack of errors, and removes it from there when its handler returns. A report needs no place there.
+pub fn keep<R>(cause: CaughtError) -> Result<R, Box<CaughtError>> {
+    Err(Box::new(match cause {
+        CaughtError::PostgresError(report) => CaughtError::ErrorReport(report),
+        cause => cause,
+    }))
 }
 
 /// A text as a literal of SQL, for a HINT.

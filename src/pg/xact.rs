@@ -1,5 +1,6 @@
 //! Transactions: callbacks at their end, durability of the commit, subtransactions, and lists that follow savepoints.
 
+use super::ereport;
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -96,8 +97,7 @@ pub fn in_subtransaction<R>(work: impl FnOnce() -> Option<R>) -> Result<Option<R
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
         let work = AssertUnwindSafe(work);
-        let outcome =
-            PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(|cause| Err(Box::new(cause))).execute();
+        let outcome = PgTryBuilder::new(AssertUnwindSafe(|| Ok((work.0)()))).catch_others(ereport::keep).execute();
         match outcome {
             Ok(Some(_)) => pg_sys::ReleaseCurrentSubTransaction(),
             Ok(None) | Err(_) => {
