@@ -7,7 +7,7 @@ scripts=$(cd "$(dirname "$0")" && pwd)
 
 PG=${PG:?}
 prefix=$1
-suites=(stable testing unstable)
+suites=(stable testing unstable experimental)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 unset MAKELEVEL MAKEFLAGS MFLAGS # PostgreSQL's makefiles take them for those of a parent makefile of their own
 

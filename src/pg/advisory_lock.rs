@@ -143,9 +143,9 @@ impl Quiet {
     fn new() -> Self {
         // SAFETY: variables of this process, which PostgreSQL reads for each message.
         unsafe {
-            let before = Self { client: pg_sys::client_min_messages, log: pg_sys::log_min_messages };
+            let before = Self { client: pg_sys::client_min_messages, log: *log_min_messages() };
             pg_sys::client_min_messages = PgLogLevel::ERROR as i32;
-            pg_sys::log_min_messages = PgLogLevel::ERROR as i32;
+            *log_min_messages() = PgLogLevel::ERROR as i32;
             before
         }
     }
@@ -157,8 +157,21 @@ impl Drop for Quiet {
         // SAFETY: as in `new`.
         unsafe {
             pg_sys::client_min_messages = self.client;
-            pg_sys::log_min_messages = self.log;
+            *log_min_messages() = self.log;
         }
+    }
+}
+
+/// The variable that PostgreSQL reads in this process. From version 19 on, each type of process has one.
+#[inline]
+fn log_min_messages() -> *mut i32 {
+    let first = (&raw mut pg_sys::log_min_messages).cast::<i32>();
+    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+    return first;
+    // SAFETY: an array with an element for each type.
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    unsafe {
+        first.add(pg_sys::MyBackendType as usize)
     }
 }
 
@@ -256,7 +269,7 @@ unsafe extern "C-unwind" {
     fn get_timeout_active(timeout: c_int) -> bool;
 }
 
-/// The number of `STATEMENT_TIMEOUT` among PostgreSQL's timeouts, the same in versions 15 to 18.
+/// The number of `STATEMENT_TIMEOUT` among PostgreSQL's timeouts, the same in versions 15 to 19.
 const STATEMENT_TIMEOUT: c_int = 3;
 
 fn is_statement_timer_running() -> bool {

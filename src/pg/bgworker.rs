@@ -3,7 +3,7 @@
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17"))]
 use pgrx::pg_sys::pqsignal as set_signal_handler;
-#[cfg(feature = "pg18")]
+#[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
 use pgrx::pg_sys::pqsignal_be as set_signal_handler;
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_int};
@@ -11,12 +11,21 @@ use std::time::Duration;
 
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    fn die(signal: c_int);
+    fn die(
+        signal: c_int,
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))] sender: *const Sender,
+    );
     /// PostgreSQL's handler of SIGHUP, likewise.
-    fn SignalHandlerForConfigReload(signal: c_int);
+    fn SignalHandlerForConfigReload(
+        signal: c_int,
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))] sender: *const Sender,
+    );
 }
 
-pub type SignalHandler = unsafe extern "C-unwind" fn(c_int);
+/// From PostgreSQL 19 on, a signal handler has a second argument: the process that sent the signal.
+#[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+pub type Sender = pg_sys::pg_signal_info;
+pub type SignalHandler = pg_sys::pqsigfunc;
 
 /// The shared library of this crate.
 const LIBRARY: &str = env!("CARGO_PKG_NAME");
@@ -59,7 +68,7 @@ pub fn database_argument(argument: pg_sys::Datum) -> u32 {
 
 /// Installs the handlers of SIGTERM (by default PostgreSQL's own), SIGHUP (PostgreSQL's own) and SIGINT (if given). A worker
 /// calls this first.
-pub fn handle_signals(terminate: Option<SignalHandler>, interrupt: Option<SignalHandler>) {
+pub fn handle_signals(terminate: SignalHandler, interrupt: SignalHandler) {
     // SAFETY: in the main function of a background worker, before it unblocks signals.
     unsafe {
         set_signal_handler(libc::SIGTERM, terminate.or(Some(die)));

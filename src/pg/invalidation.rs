@@ -38,7 +38,7 @@ impl TableChanges {
             use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID};
             // The owner of the database is a member of pg_database_owner.
             for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID] {
-                pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(roles_changed), this);
+                pg_sys::CacheRegisterSyscacheCallback(cache as _, Some(roles_changed), this);
             }
         });
         self.oid.store(self.table.find().map_or(0, pg_sys::Oid::to_u32), Relaxed);

@@ -36,10 +36,10 @@ pub unsafe fn holders(table: pg_sys::Oid, index: &CStr, column: &CStr, key: i64)
                 break;
             }
             let buffer = (*(*scan).slot.cast::<pg_sys::BufferHeapTupleTableSlot>()).buffer;
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as _);
             let header = &*(*tuple).t_data;
             let (mask, xmax) = (u32::from(header.t_infomask), header.t_choice.t_heap.t_xmax);
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as _);
             holders.extend(members(mask, xmax));
         }
         pg_sys::systable_endscan(scan);

@@ -35,7 +35,7 @@ fn has_synchronous_standbys() -> bool {
     }
 }
 
-/// The index of `SyncRepLock` among PostgreSQL's own LWLocks, the same in versions 15 to 18.
+/// The index of `SyncRepLock` among PostgreSQL's own LWLocks, the same in versions 15 to 19.
 const SYNC_REP_LOCK: usize = 32;
 
 fn flushed_by_standbys() -> pg_sys::XLogRecPtr {

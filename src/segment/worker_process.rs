@@ -17,15 +17,28 @@ const LOCK_TIMEOUT: &CStr = c"500ms";
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGINT. Declared here, because pgrx's wrapper of it is no C function.
     #[link_name = "StatementCancelHandler"]
-    fn cancel_statement(signal: c_int);
+    fn cancel_statement(
+        signal: c_int,
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+        sender: *const bgworker::Sender,
+    );
 }
 
-unsafe extern "C-unwind" fn on_cancel(signal: c_int) {
+unsafe extern "C-unwind" fn on_cancel(
+    signal: c_int,
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    sender: *const bgworker::Sender,
+) {
     refill::CANCELLED.store(true, Relaxed);
     // Otherwise the next check for interrupts would raise an error that ends the process.
     if refill::IN_TRANSACTION.load(Relaxed) {
         // SAFETY: in a signal handler, as PostgreSQL calls it.
-        unsafe { cancel_statement(signal) };
+        unsafe {
+            #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+            cancel_statement(signal);
+            #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+            cancel_statement(signal, sender);
+        }
     }
 }
 

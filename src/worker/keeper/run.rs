@@ -268,7 +268,11 @@ pub fn install_signal_handlers() {
     bgworker::handle_signals(Some(on_terminate), None);
 }
 
-unsafe extern "C-unwind" fn on_terminate(_signal: c_int) {
+unsafe extern "C-unwind" fn on_terminate(
+    _signal: c_int,
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    _sender: *const bgworker::Sender,
+) {
     // SAFETY: in a signal handler.
     unsafe { bgworker::in_signal_handler(|| IS_STOP_REQUESTED.store(true, Relaxed)) };
 }

@@ -51,6 +51,8 @@ CREATE FUNCTION pg_temp.inlined(tag text) RETURNS bigint LANGUAGE sql AS 'SELECT
 SELECT pg_temp.inlined('expanded') < pg_temp.inlined('expanded') AS rises;
 SELECT (segment_reserve('expanded', 1)).first_id, (segment_reserve('expanded', 2)).stride;
 -- the support function is for the planner
+\set VERBOSITY terse
 SELECT idgen.refuse_row_expansion(NULL);
+\set VERBOSITY default
 SELECT segment_drop('expanded'), lease_drop('expanded');
 DROP VIEW blocks_view;

@@ -1,7 +1,7 @@
 //! A coordinator whose database has another encoding than the server's.
 
 use idgen_testkit::ids::assert_distinct;
-use idgen_testkit::sql::{execute, expect_error, ids};
+use idgen_testkit::sql::{execute, expect_error, ids, value};
 use idgen_testkit::{Cluster, run};
 
 /// Creates a tag in a new database of the coordinator. Returns the connection string.
@@ -23,6 +23,11 @@ fn tag_is_the_same_in_databases_of_other_encodings() {
     let coordinator = Cluster::start();
     for (encoding, tag) in [("LATIN1", "größe"), ("EUC_JP", "山田"), ("SQL_ASCII", "größe"), ("MULE_INTERNAL", "ascii")]
     {
+        // PostgreSQL 19 has no MULE_INTERNAL.
+        let find_encoding = format!("SELECT pg_char_to_encoding('{encoding}')");
+        if value::<i32>(&mut coordinator.client(), &find_encoding) < 0 {
+            continue;
+        }
         let conninfo = database(&coordinator, encoding, tag);
         // The second one has an encoding of its own, which does not count.
         for option in ["", " client_encoding=LATIN1"] {
