@@ -56,6 +56,10 @@ COMMENT ON FUNCTION idgen.snowflake_adopt_check(regclass, name, bigint) IS
     'refuses a column that cannot hold snowflake ids, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_columns(regclass, name) IS
     'columns of a table and of those that inherit from it, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_holders(regclass, name) IS
+    'columns that get the ids of a column: its own and those that reference it, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_as_owner(regclass, text) IS
+    'runs a query as the owner of a table, in a security-restricted operation, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_highest(regclass, name, bigint) IS 'greatest id of a table, for snowflake_adopt';
 COMMENT ON FUNCTION snowflake_layout() IS
     'canonical spec, bits, unit, epoch, capacity and end of the layout of idgen.layout';

@@ -184,9 +184,14 @@ GRANT SELECT ON idgen.checks TO PUBLIC;
 GRANT SELECT ON idgen.checks TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idgen.stat_get_checks() TO pg_monitor;
 
+CREATE FUNCTION idgen.snowflake_adopt_as_owner(relation regclass, query text) RETURNS text
+VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_adopt_as_owner_wrapper';
+
 -- snowflake_adopt() and snowflake_adopt_schema(): turn serial and identity columns into snowflake ids. They run as the
--- caller, who must own the table. Every function sets its search_path. The procedure commits, so it cannot set one, and
--- names the schema of all that it calls. What runs while the table is locked reads the catalogs by their indexes.
+-- caller, who must own the table. Expressions of a table, also those that the planner evaluates, run as the table's owner,
+-- by snowflake_adopt_as_owner(). Every function sets its search_path. The procedure commits, so it cannot set one, and
+-- names the schema of all that it calls. What runs while the table is locked reads the catalogs by their indexes:
+-- snowflake_adopt() has the settings for all of it.
 
 -- A column, or each one, of a table and of all that inherit from it.
 CREATE FUNCTION idgen.snowflake_adopt_columns(
@@ -194,15 +199,13 @@ CREATE FUNCTION idgen.snowflake_adopt_columns(
     OUT relation regclass, OUT attnum smallint, OUT name name, OUT has_identity boolean, OUT attrdef oid, OUT value text,
     OUT is_serial boolean, OUT is_snowflake boolean)
 RETURNS SETOF record LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 1
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_material = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE member AS (
         SELECT target AS relation
         UNION SELECT i.inhrelid::regclass FROM pg_inherits i JOIN member m ON i.inhparent = m.relation)
     SELECT m.relation, a.attnum, a.attname, a.attidentity <> '', a.attrdef, a.value,
            a.attidentity <> '' OR coalesce(a.value ~ '^(\w+\.)?nextval\(', false),
-           coalesce(starts_with(a.value, '@extschema@.snowflake_next('), false)
+           coalesce(starts_with(a.value, rtrim('@extschema@.snowflake_next()'::regprocedure::text, ')')), false)
     FROM member m CROSS JOIN LATERAL (
         SELECT a.*, d.oid AS attrdef, pg_get_expr(d.adbin, d.adrelid) AS value
         FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -211,102 +214,126 @@ SET enable_material = off SET jit = off AS $$
         OFFSET 0) a
 $$;
 
+-- Columns that get the ids of a column: its own, in each table that inherits it, and those that reference them. A domain has
+-- the type that it is based on.
+CREATE FUNCTION idgen.snowflake_adopt_holders(
+    target regclass, column_name name, OUT relation regclass, OUT owner oid, OUT attnum smallint, OUT type regtype)
+RETURNS SETOF record LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 1
+SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE holder AS (
+        SELECT c.relation, c.attnum FROM idgen.snowflake_adopt_columns(target, column_name) c
+        UNION
+        SELECT f.conrelid, f.conkey[array_position(f.confkey, h.attnum)]
+        FROM holder h
+        JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = h.relation AND d.refobjsubid = h.attnum
+                        AND d.classid = 'pg_constraint'::regclass
+        JOIN pg_constraint f ON f.oid = d.objid AND f.contype = 'f' AND f.confrelid = h.relation
+                            AND h.attnum = ANY (f.confkey)
+    ), typed AS (
+        SELECT h.relation, h.attnum, a.atttypid AS type
+        FROM holder h JOIN pg_attribute a ON a.attrelid = h.relation AND a.attnum = h.attnum
+        UNION ALL
+        SELECT d.relation, d.attnum, t.typbasetype FROM typed d JOIN pg_type t ON t.oid = d.type AND t.typtype = 'd')
+    SELECT d.relation, c.relowner, d.attnum, d.type::regtype
+    FROM typed d JOIN pg_class c ON c.oid = d.relation JOIN pg_type t ON t.oid = d.type AND t.typtype <> 'd'
+$$;
+
 -- Refuses a column that cannot hold the id probe, or that something else could not follow.
 CREATE FUNCTION idgen.snowflake_adopt_check(target regclass, column_name name, probe bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp SET row_security = off SET enable_partition_pruning = on
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_material = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp SET enable_partition_pruning = on AS $$
 DECLARE
-    members CONSTANT oid[] := ARRAY(
-        SELECT c.relation FROM idgen.snowflake_adopt_columns(target, column_name) c);
-    column_type CONSTANT text := (SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
-                                  WHERE a.attrelid = target AND a.attname = column_name);
-    other text;
+    other record;
     dependent record;
-    line text;
-    is_accepted boolean;
+    refusing text[];
 BEGIN
-    -- A domain over bigint will do, unless it has a constraint.
-    WITH RECURSIVE base AS (
-        SELECT a.atttypid AS id FROM pg_attribute a WHERE a.attrelid = target AND a.attname = column_name
-        UNION ALL SELECT t.typbasetype FROM pg_type t JOIN base b ON t.oid = b.id
-        WHERE t.typtype = 'd' AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c'))
-    SELECT column_type INTO other WHERE 'bigint'::regtype <> ALL (SELECT b.id FROM base b);
-    IF other IS NOT NULL THEN
-        RAISE EXCEPTION 'column "%" of table "%" is of type %, not bigint', column_name, target, other
+    SELECT format_type(a.atttypid, a.atttypmod) AS type INTO other
+    FROM idgen.snowflake_adopt_holders(target, column_name) h
+    JOIN pg_attribute a ON a.attrelid = h.relation AND a.attnum = h.attnum
+    WHERE h.relation = target AND a.attname = column_name AND h.type <> 'bigint'::regtype;
+    IF FOUND THEN
+        RAISE EXCEPTION 'column "%" of table "%" is of type %, not bigint', column_name, target, other.type
             USING ERRCODE = '22023',
             HINT = 'Make it bigint first. The guide docs/guides/adopt.md has the steps that block no writes.';
     END IF;
 
-    SELECT string_agg(format('"%s" of table "%s" is %s', r.attname, r.attrelid::regclass,
-                             format_type(r.atttypid, r.atttypmod)), ', ' ORDER BY r.attrelid::regclass::text, r.attname)
-    INTO other
-    FROM pg_constraint c
-    CROSS JOIN LATERAL unnest(c.conkey, c.confkey) AS k (referencing, referenced)
-    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.referenced
-    JOIN pg_attribute r ON r.attrelid = c.conrelid AND r.attnum = k.referencing
-    JOIN pg_type t ON t.oid = r.atttypid
-    WHERE c.contype = 'f' AND c.conparentid = 0 AND c.confrelid = ANY (members) AND a.attname = column_name
-      AND coalesce(nullif(t.typbasetype, 0), t.oid) IN ('integer'::regtype, 'smallint'::regtype);
-    IF other IS NOT NULL THEN
-        RAISE EXCEPTION 'columns that reference column "%" of table "%" are too small', column_name, target
-            USING ERRCODE = '22023', DETAIL = format('Column %s.', other),
-            HINT = 'Make them bigint first. The guide docs/guides/adopt.md has the steps that block no writes.';
+    -- The greatest id is read while the table is locked.
+    SELECT c.oid::regclass AS relation, c.relkind INTO other
+    FROM pg_class c JOIN idgen.snowflake_adopt_columns(target, column_name) m ON c.oid = m.relation
+    WHERE c.relkind <> 'p'
+      AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am a ON a.oid = x.relam
+                      WHERE i.indrelid = c.oid AND i.indkey[0] = m.attnum AND a.amname = 'btree'
+                        AND i.indisvalid AND i.indpred IS NULL)
+    ORDER BY c.oid::regclass::text LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'table "%" has no index to find its greatest "%"', other.relation, column_name
+            USING ERRCODE = '55000', HINT = CASE
+                WHEN other.relkind = 'f' THEN 'It is a foreign table. Detach it first.'
+                ELSE format('Run CREATE INDEX CONCURRENTLY ON %s (%I).', other.relation, column_name) END;
     END IF;
 
-    -- Whatever depends on the column alone must accept the id.
+    -- Every column that gets the id must accept it, and so must whatever depends on such a column alone. An assignment in
+    -- PL/pgSQL refuses what an INSERT refuses. Quoted, because PL/pgSQL reserves more words than SQL does. Partitions have
+    -- the same constraints: one test is enough.
     FOR dependent IN
-        SELECT format('constraint "%s" of table "%s"', c.conname, c.conrelid::regclass) AS name,
-               format('(%s) IS DISTINCT FROM false', pg_get_expr(c.conbin, c.conrelid)) AS expression
-        FROM pg_constraint c
-        JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attname = column_name AND c.conkey = ARRAY[a.attnum]
-        WHERE c.contype = 'c' AND c.conrelid = ANY (members)
-        UNION ALL
-        SELECT format('generated column "%s" of table "%s"', g.attname, g.attrelid::regclass),
-               format('num_nulls((%s)::%s) >= 0', pg_get_expr(d.adbin, d.adrelid), format_type(g.atttypid, g.atttypmod))
-        FROM pg_attrdef d
-        JOIN pg_attribute g ON g.attrelid = d.adrelid AND g.attnum = d.adnum AND g.attgenerated <> ''
-        JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attname = column_name
-        WHERE d.adrelid = ANY (members)
-          AND ARRAY(SELECT DISTINCT p.refobjsubid FROM pg_depend p
-                    WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
-                      AND p.refclassid = 'pg_class'::regclass AND p.refobjid = d.adrelid
-                      AND p.refobjsubid <> d.adnum) = ARRAY[a.attnum::int]
+        SELECT min(format('%s of table "%s"', t.name, h.relation)) AS name, min(h.relation::oid) AS relation,
+               pg_has_role(h.owner, 'USAGE') AS is_owned,
+               format('DO %L', format('DECLARE %sBEGIN IF NOT (%s) THEN RAISE check_violation; END IF; END',
+                                      d.declarations, t.condition)) AS statement
+        FROM idgen.snowflake_adopt_holders(target, column_name) h
+        CROSS JOIN LATERAL (
+            SELECT array_agg(a.attnum ORDER BY v.place) AS attnums,
+                   array_agg(format('%s "%s"', v.kind, a.attname) ORDER BY v.place) AS names,
+                   array_agg(format('"%s" %s%s := (%s); ', replace(a.attname, '"', '""'), format_type(a.atttypid, a.atttypmod),
+                                    CASE WHEN a.attnotnull THEN ' NOT NULL' END, v.value) ORDER BY v.place) AS declarations
+            FROM (
+                SELECT 0 AS place, 'column' AS kind, h.attnum AS attnum, probe::text AS value
+                UNION ALL
+                SELECT d.adnum, 'generated column', d.adnum, pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
+                WHERE d.adrelid = h.relation
+                  AND ARRAY(SELECT DISTINCT p.refobjsubid FROM pg_depend p
+                            WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+                              AND p.refclassid = 'pg_class'::regclass AND p.refobjid = d.adrelid
+                              AND p.refobjsubid <> d.adnum) = ARRAY[h.attnum::int]) v
+            JOIN pg_attribute a ON a.attrelid = h.relation AND a.attnum = v.attnum) v
+        CROSS JOIN LATERAL (
+            SELECT u.name, ARRAY[u.attnum] AS uses, 'true' AS condition FROM unnest(v.names, v.attnums) AS u (name, attnum)
+            UNION ALL
+            SELECT format('constraint "%s"', c.conname), c.conkey, pg_get_expr(c.conbin, c.conrelid) FROM pg_constraint c
+            WHERE c.conrelid = h.relation AND c.contype = 'c' AND c.conkey <@ v.attnums) t
+        CROSS JOIN LATERAL (
+            SELECT string_agg(u.declaration, '' ORDER BY u.place) AS declarations
+            FROM unnest(v.attnums, v.declarations) WITH ORDINALITY AS u (attnum, declaration, place)
+            WHERE u.attnum = ANY (t.uses || h.attnum)) d
+        WHERE pg_has_role(h.owner, 'USAGE')
+           OR t.uses = ARRAY[h.attnum] AND h.type IN ('integer'::regtype, 'smallint'::regtype)
+        GROUP BY h.owner, t.condition, d.declarations
         ORDER BY 1
     LOOP
         BEGIN
-            EXECUTE format('SELECT %s FROM (SELECT %s::%s AS %I) AS new',
-                           dependent.expression, probe, column_type, column_name) INTO is_accepted;
-        EXCEPTION WHEN data_exception THEN
-            is_accepted := false;
-        END;
-        IF NOT is_accepted THEN
-            RAISE EXCEPTION '% does not accept snowflake ids', dependent.name
-                USING ERRCODE = '22023', DETAIL = format('The next id is %s.', probe);
-        END IF;
-    END LOOP;
-    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relkind = 'p') THEN
-        FOR line IN EXECUTE format('EXPLAIN (COSTS OFF) SELECT FROM %s WHERE %I = %s', target, column_name, probe) LOOP
-            IF line ~ 'One-Time Filter: false' THEN
-                RAISE EXCEPTION 'table "%" has no partition for snowflake ids', target
-                    USING ERRCODE = '22023', DETAIL = format('The next id is %s.', probe),
-                    HINT = 'Create partitions for times, or one by DEFAULT: see docs/guides/adopt.md.';
+            IF NOT dependent.is_owned THEN
+                RAISE numeric_value_out_of_range;
             END IF;
-        END LOOP;
+            PERFORM idgen.snowflake_adopt_as_owner(dependent.relation, dependent.statement);
+            -- Undo what functions of the owner have done.
+            RAISE SQLSTATE 'ID000';
+        EXCEPTION
+            WHEN SQLSTATE 'ID000' THEN
+            WHEN data_exception OR integrity_constraint_violation THEN
+                refusing := refusing || dependent.name;
+        END;
+    END LOOP;
+    IF refusing IS NOT NULL THEN
+        RAISE EXCEPTION 'column "%" of table "%" cannot have snowflake ids', column_name, target
+            USING ERRCODE = '22023', DETAIL = format('They are refused by %s.', array_to_string(refusing, ', ')),
+            HINT = 'Change these first. For columns that are too small, the guide docs/guides/adopt.md has the steps.';
     END IF;
-
-    -- The greatest id is read while the table is locked.
-    SELECT c.oid::regclass::text INTO other
-    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = column_name
-    WHERE c.oid = ANY (members) AND c.relkind <> 'p'
-      AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
-                      WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND m.amname = 'btree'
-                        AND i.indisvalid AND i.indpred IS NULL)
-    ORDER BY 1 LIMIT 1;
-    IF other IS NOT NULL THEN
-        RAISE EXCEPTION 'table "%" has no index to find its greatest "%"', other, column_name
-            USING ERRCODE = '55000', HINT = format('Run CREATE INDEX CONCURRENTLY ON %s (%I).', other, column_name);
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relkind = 'p')
+       AND idgen.snowflake_adopt_as_owner(target, format('EXPLAIN (COSTS OFF, FORMAT JSON) SELECT FROM %s WHERE %I = %s',
+                                                         target, column_name, probe)) ~ 'One-Time Filter": "false"' THEN
+        RAISE EXCEPTION 'table "%" has no partition for snowflake ids', target
+            USING ERRCODE = '22023', DETAIL = format('The next id is %s.', probe),
+            HINT = 'Create partitions for times, or one by DEFAULT: see docs/guides/adopt.md.';
     END IF;
 END
 $$;
@@ -315,11 +342,12 @@ $$;
 CREATE FUNCTION idgen.snowflake_adopt_plan(target regclass, INOUT column_name name, layout text, probe bigint,
                                            OUT statements text[])
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_material = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     next_call CONSTANT text := format('@extschema@.snowflake_next(%s)', quote_literal(layout));
+    -- As PostgreSQL shows it: without a schema that is in the search path.
+    next_value CONSTANT text := format('%s%s)', rtrim('@extschema@.snowflake_next()'::regprocedure::text, ')'),
+                                       quote_literal(layout) || '::text');
     other text;
     candidates name[];
     defaults oid[];
@@ -365,7 +393,7 @@ BEGIN
     END IF;
 
     IF NOT EXISTS (SELECT FROM idgen.snowflake_adopt_columns(target, column_name) c WHERE c.is_serial) THEN
-        IF this.value IN (next_call, format('@extschema@.snowflake_next(%s::text)', quote_literal(layout))) THEN
+        IF this.value = next_value THEN
             statements := '{}';
             RETURN;
         END IF;
@@ -408,28 +436,22 @@ $$;
 
 -- The greatest id above a given one, by an index.
 CREATE FUNCTION idgen.snowflake_adopt_highest(target regclass, column_name name, above bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp SET row_security = off
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
-DECLARE
-    highest bigint;
-BEGIN
-    EXECUTE format('SELECT %2$I FROM %1$s WHERE %2$I > %3$L ORDER BY %2$I DESC LIMIT 1', target, column_name, above)
-    INTO highest;
-    RETURN coalesce(highest, above);
-END
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT greatest(above, max(idgen.snowflake_adopt_as_owner(c.relation, format(
+        'SELECT %2$I FROM ONLY %1$s WHERE %2$I > %3$L ORDER BY %2$I DESC LIMIT 1', c.relation, c.name, above))::bigint))
+    FROM idgen.snowflake_adopt_columns(target, column_name) c JOIN pg_class t ON t.oid = c.relation
+    WHERE t.relkind = 'r'
 $$;
 
 CREATE FUNCTION snowflake_adopt(relation regclass, column_name name DEFAULT NULL, layout text DEFAULT NULL,
                                 dry_run boolean DEFAULT true, OUT statement text)
 RETURNS SETOF text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET quote_all_identifiers = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_material = off SET jit = off AS $$
 DECLARE
     attempts CONSTANT int := 60;
-    layout_argument CONSTANT text := coalesce(quote_literal(layout), '');
-    draw CONSTANT text := format('SELECT @extschema@.snowflake_next(%s)', layout_argument);
-    observe CONSTANT text := format('SELECT @extschema@.snowflake_observe(%%s%s);', ', ' || quote_literal(layout));
-    drawn bigint;
+    drawn bigint := -1;
     highest bigint := -1;
     name name := column_name;
     statements text[];
@@ -444,52 +466,59 @@ BEGIN
         RAISE EXCEPTION 'snowflake_adopt() cannot be called in a REPEATABLE READ or SERIALIZABLE transaction'
             USING ERRCODE = '25001', DETAIL = 'Its snapshot may lack rows with greater ids.', HINT = 'Use READ COMMITTED.';
     END IF;
-    -- All later ids of this server are greater.
-    EXECUTE draw INTO drawn;
-    FOR attempt IN 1 .. attempts LOOP
-        -- Each attempt is a subtransaction: rolling it back releases its locks.
-        BEGIN
-            SELECT p.* INTO name, statements FROM idgen.snowflake_adopt_plan(relation, name, layout, drawn) p;
-            IF cardinality(statements) > 0 THEN
-                highest := idgen.snowflake_adopt_highest(relation, name, highest);
-                IF highest >= drawn THEN
-                    observed := ARRAY[format(observe, highest)];
+    -- The first attempt only plans. Each one is a subtransaction: rolling it back releases its locks.
+    FOR attempt IN 0 .. attempts LOOP
+        -- All later ids of this server are greater than the one drawn.
+        IF highest >= drawn THEN
+            IF highest >= 0 THEN
+                IF layout IS NULL THEN
+                    PERFORM @extschema@.snowflake_observe(highest, false);
+                ELSE
+                    PERFORM @extschema@.snowflake_observe(highest, layout, false);
                 END IF;
             END IF;
-            IF dry_run OR cardinality(statements) = 0 THEN
-                RETURN QUERY SELECT unnest(observed || statements);
-                RETURN;
+            drawn := CASE WHEN layout IS NULL THEN @extschema@.snowflake_next() ELSE @extschema@.snowflake_next(layout) END;
+        END IF;
+        BEGIN
+            -- Wait for the first lock without another one, and with it for no other: no session waits in a circle. Writes
+            -- wait for it from here on.
+            IF attempt > 0 AND NOT dry_run THEN
+                EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
+                EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', relation);
+                PERFORM set_config('lock_timeout', '1ms', true);
             END IF;
-            IF highest >= drawn THEN
-                EXECUTE observed[1];
-                EXECUTE draw INTO drawn;
-            END IF;
-            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', relation);
-            -- From here on writes wait, so what else is locked must be free.
-            PERFORM set_config('lock_timeout', '10ms', true);
-            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
             SELECT p.* INTO name, statements FROM idgen.snowflake_adopt_plan(relation, name, layout, drawn) p;
             IF cardinality(statements) = 0 THEN
                 RETURN;
             END IF;
             highest := idgen.snowflake_adopt_highest(relation, name, highest);
             IF highest >= drawn THEN
-                RAISE lock_not_available;
+                observed := ARRAY[format('SELECT @extschema@.snowflake_observe(%s%s);', highest,
+                                         ', ' || quote_literal(layout))];
             END IF;
-            FOREACH statement IN ARRAY statements LOOP
-                EXECUTE statement;
-            END LOOP;
+            IF NOT dry_run THEN
+                IF attempt = 0 OR highest >= drawn THEN
+                    RAISE lock_not_available;
+                END IF;
+                FOREACH statement IN ARRAY statements LOOP
+                    EXECUTE statement;
+                END LOOP;
+            END IF;
             RETURN QUERY SELECT unnest(observed || statements);
             RETURN;
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             SELECT string_agg(DISTINCT coalesce('process ' || l.pid, 'a prepared transaction'), ', ') INTO sessions
             FROM pg_locks l
             WHERE l.granted AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.locktype = 'relation'
               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-              AND l.relation IN (SELECT c.relation FROM idgen.snowflake_adopt_columns(snowflake_adopt.relation, name) c);
+              AND l.relation IN (
+                  WITH RECURSIVE member AS (
+                      SELECT snowflake_adopt.relation::oid AS id
+                      UNION SELECT i.inhrelid FROM pg_inherits i JOIN member m ON i.inhparent = m.id)
+                  SELECT m.id FROM member m);
         END;
         -- Let those pass that have queued behind the attempt.
-        PERFORM pg_sleep(0.9);
+        PERFORM pg_sleep(0.9) WHERE attempt > 0;
     END LOOP;
     RAISE EXCEPTION 'could not lock table "%" in % attempts', relation, attempts
         USING ERRCODE = '55P03',
@@ -513,7 +542,7 @@ CREATE PROCEDURE snowflake_adopt_schema(schema regnamespace, layout text DEFAULT
 LANGUAGE plpgsql AS $$
 DECLARE
     target pg_catalog.regclass;
-    done text;
+    done pg_catalog.text;
 BEGIN
     IF schema IS NULL OR dry_run IS NULL THEN
         RAISE EXCEPTION '% must not be null', CASE WHEN schema IS NULL THEN 'schema' ELSE 'dry_run' END
@@ -530,7 +559,7 @@ BEGIN
     END IF;
     FOR target IN SELECT idgen.snowflake_adopt_tables(schema) LOOP
         BEGIN
-            FOR done IN SELECT @extschema@.snowflake_adopt(target, NULL, layout, dry_run) LOOP
+            FOR done IN SELECT @extschema@.snowflake_adopt(target, NULL::pg_catalog.name, layout, dry_run) LOOP
                 RAISE NOTICE '%', done;
             END LOOP;
         EXCEPTION
@@ -556,4 +585,8 @@ COMMENT ON FUNCTION idgen.snowflake_adopt_check(regclass, name, bigint) IS
     'refuses a column that cannot hold snowflake ids, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_columns(regclass, name) IS
     'columns of a table and of those that inherit from it, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_holders(regclass, name) IS
+    'columns that get the ids of a column: its own and those that reference it, for snowflake_adopt';
+COMMENT ON FUNCTION idgen.snowflake_adopt_as_owner(regclass, text) IS
+    'runs a query as the owner of a table, in a security-restricted operation, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_highest(regclass, name, bigint) IS 'greatest id of a table, for snowflake_adopt';

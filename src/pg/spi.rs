@@ -193,6 +193,27 @@ fn as_role<R>(role: pg_sys::Oid, flags: u32, work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs a query that can call functions of a role, with the rights of that role: in a security-restricted operation, as
+/// PostgreSQL does for the functions of an index. Settings that it changes are restored. Returns the first column of the
+/// first row as text.
+pub fn run_restricted(role: pg_sys::Oid, query: &str) -> Option<String> {
+    let flags = pg_sys::SECURITY_RESTRICTED_OPERATION | pg_sys::SECURITY_NOFORCE_RLS;
+    let query = datum::c_string(query);
+    // SAFETY: a C string; connected to SPI, which holds the row until `connect` ends. An error ends the level of settings
+    // with the (sub)transaction.
+    as_role(role, flags, || unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        let value = Spi::connect(|_| {
+            Spi::check_status(pg_sys::SPI_execute(query.as_ptr(), false, 1)).unwrap_or_else(unexpected);
+            let table = pg_sys::SPI_tuptable.as_ref().filter(|table| table.numvals > 0)?;
+            let value = pg_sys::SPI_getvalue(*table.vals, table.tupdesc, 1);
+            (!value.is_null()).then(|| datum::name(CStr::from_ptr(value)))
+        });
+        pg_sys::AtEOXact_GUC(false, level);
+        value
+    })
+}
+
 /// The rights that a query runs with.
 enum Rights {
     OwnerOf(&'static ExtensionTable),

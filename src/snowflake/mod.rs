@@ -4,6 +4,7 @@
 use crate::pg::xact;
 use crate::shmem;
 
+mod adopt;
 mod attach;
 mod decode;
 mod earliest_draw;
@@ -17,7 +18,7 @@ mod settled;
 pub mod stats;
 mod status;
 
-pgrx::extension_sql_file!("adopt.sql", name = "snowflake_adopt");
+pgrx::extension_sql_file!("adopt.sql", name = "snowflake_adopt", requires = [adopt::snowflake_adopt_as_owner]);
 
 pub use attach::AttachedGenerator;
 pub use layouts::{attach_by_text, default as default_layout};

@@ -56,6 +56,83 @@ fn inserts_do_not_wait_for_a_reader_that_blocks_the_lock() {
     assert!(longest < LONGEST_WAIT, "{longest:?}");
 }
 
+/// The bystander has read the table and waits for its lock, as the call does. Neither may hold a lock that the other waits
+/// for.
+#[test]
+fn bystander_that_locks_the_table_too_is_not_in_a_deadlock() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY); INSERT INTO t VALUES (7)");
+    let [mut reader, mut bystander, mut adopter] = [(); 3].map(|()| cluster.client());
+    let pid = backend_pid(&mut adopter);
+    for reader in [&mut reader, &mut bystander] {
+        execute(reader, "SET deadlock_timeout = '1ms'; BEGIN; SELECT FROM t LIMIT 1");
+    }
+    thread::scope(|scope| {
+        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
+        wait_for_event(&cluster, pid, "Lock");
+        let bystander = scope.spawn(move || bystander.batch_execute("TRUNCATE t; COMMIT"));
+        for event in ["PgSleep", "Lock", "PgSleep"] {
+            wait_for_event(&cluster, pid, event);
+        }
+        execute(&mut reader, "COMMIT");
+        bystander.join().expect("no panic").expect("the bystander is not interrupted");
+        assert_eq!(adoption.join().expect("the adoption succeeds").len(), 2);
+    });
+}
+
+#[test]
+fn concurrent_calls_wait_in_turn_and_one_adopts() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
+    let mut reader = cluster.client();
+    execute(&mut reader, "BEGIN; SELECT FROM t");
+    let mut adopted = thread::scope(|scope| {
+        let adoptions = [(); 3].map(|()| {
+            let mut adopter = cluster.client();
+            let pid = backend_pid(&mut adopter);
+            execute(&mut adopter, "SET deadlock_timeout = '1ms'");
+            (pid, scope.spawn(move || column::<String>(&mut adopter, ADOPT).len()))
+        });
+        for event in ["PgSleep", "Lock", "PgSleep"] {
+            adoptions.iter().for_each(|(pid, _)| wait_for_event(&cluster, *pid, event));
+        }
+        execute(&mut reader, "COMMIT");
+        adoptions.map(|(_, adoption)| adoption.join().expect("no call fails"))
+    });
+    adopted.sort_unstable();
+    assert_eq!(adopted, [0, 0, 2]);
+}
+
+/// It cannot even read the default of the column.
+#[test]
+fn table_that_is_locked_is_tried_again() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
+    let [mut owner, mut adopter] = [(); 2].map(|()| cluster.client());
+    let pid = backend_pid(&mut adopter);
+    execute(&mut owner, "BEGIN; LOCK TABLE t");
+    thread::scope(|scope| {
+        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
+        wait_for_event(&cluster, pid, "PgSleep");
+        execute(&mut owner, "COMMIT");
+        assert_eq!(adoption.join().expect("the adoption succeeds").len(), 2);
+    });
+}
+
+/// PostgreSQL then shows its functions without a schema.
+#[test]
+fn column_is_recognised_with_the_extension_in_pg_catalog() {
+    let cluster = Cluster::start();
+    let mut client = cluster.client();
+    execute(&mut client, "CREATE EXTENSION idgen SCHEMA pg_catalog; CREATE TABLE t (id bigserial PRIMARY KEY)");
+    for statements in [2, 0] {
+        assert_eq!(column::<String>(&mut client, ADOPT).len(), statements);
+    }
+    expect_error(&mut client, "SELECT snowflake_adopt('t', layout => 'js53')", "22023");
+    execute(&mut client, "ALTER TABLE t ALTER COLUMN id SET DEFAULT snowflake_next('js53')");
+    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM snowflake_adopt('t', layout => 'js53')"), 0);
+}
+
 /// The row commits after the call has read the greatest id, and before it has the lock.
 #[test]
 fn ids_begin_after_a_row_that_commits_while_the_lock_is_waited_for() {

@@ -105,13 +105,11 @@ CREATE TABLE referencing (a int REFERENCES referenced, b bigint REFERENCES refer
 SELECT snowflake_adopt('referenced');
 \echo :SQLSTATE
 CREATE TABLE checked (id bigserial PRIMARY KEY, item text, CHECK (item <> ''), CHECK (id > 0));
-\set VERBOSITY terse
 ALTER TABLE checked ADD CONSTRAINT bound CHECK (id < 1000000) NOT VALID;
 SELECT snowflake_adopt('checked');
 \echo :SQLSTATE
 ALTER TABLE checked DROP CONSTRAINT bound, ADD COLUMN code int GENERATED ALWAYS AS (id) STORED;
 SELECT snowflake_adopt('checked');
-\set VERBOSITY default
 ALTER TABLE checked DROP COLUMN code, ADD COLUMN label text GENERATED ALWAYS AS (id || coalesce(item, '')) STORED,
     ADD COLUMN even bool GENERATED ALWAYS AS (id % 2 = 0) STORED;
 SELECT snowflake_adopt('checked');
@@ -232,6 +230,143 @@ CALL snowflake_adopt_schema('public');
 CALL snowflake_adopt_schema('snowflake', dry_run => false);
 RESET search_path;
 SELECT snowflake_adopt('snowflake.orders');
+-- what an INSERT refuses is refused
+CREATE TABLE strict (id bigserial PRIMARY KEY, code varchar(8) GENERATED ALWAYS AS (id::text) STORED);
+SELECT snowflake_adopt('strict');
+\echo :SQLSTATE
+ALTER TABLE strict DROP code, ADD code bit(3) GENERATED ALWAYS AS (id::bit(20)) STORED;
+SELECT snowflake_adopt('strict');
+ALTER TABLE strict DROP code, ADD code text GENERATED ALWAYS AS (id::text) STORED, ADD CONSTRAINT "short;" CHECK (length(code) < 8);
+SELECT snowflake_adopt('strict');
+ALTER TABLE strict DROP code, ADD code bigint GENERATED ALWAYS AS (nullif(id, id)) STORED NOT NULL;
+SELECT snowflake_adopt('strict');
+ALTER TABLE strict DROP code, ADD "loop" numeric(20, 1) GENERATED ALWAYS AS (id) STORED, ADD CHECK (loop > 0 AND id > 0),
+    ADD code char(20) GENERATED ALWAYS AS (id::text) STORED NOT NULL, ADD CHECK (code > '1' AND CASE WHEN id > 1 THEN ';' = ';' END);
+ALTER TABLE strict RENAME id TO "if";
+SELECT snowflake_adopt('strict', dry_run => false);
+INSERT INTO strict DEFAULT VALUES RETURNING "if" = loop AS equal;
+-- columns that reference it too, and those that reference these
+CREATE DOMAIN small_int AS int;
+CREATE DOMAIN smaller_int AS small_int;
+CREATE DOMAIN low AS bigint CHECK (VALUE < 1000000);
+CREATE TABLE parent (id bigserial PRIMARY KEY);
+CREATE TABLE child_domain (parent smaller_int REFERENCES parent);
+CREATE TABLE child_check (parent bigint REFERENCES parent CONSTRAINT low CHECK (parent < 1000000));
+CREATE TABLE child_low (parent low REFERENCES parent);
+CREATE TABLE child_generated (parent bigint REFERENCES parent, copy int GENERATED ALWAYS AS (parent) STORED);
+CREATE TABLE child (parent bigint PRIMARY KEY REFERENCES parent CHECK (parent > 0)) PARTITION BY HASH (parent);
+CREATE TABLE child_1 PARTITION OF child FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+CREATE TABLE grandchild (parent bigint REFERENCES child CHECK (parent < 1000000));
+SELECT snowflake_adopt('parent');
+DROP TABLE child_domain, child_check, child_low, child_generated, grandchild;
+SELECT snowflake_adopt('parent');
+
+-- a dry run changes nothing, also in functions of constraints, and may be read-only
+CREATE TABLE seen (id bigint);
+CREATE FUNCTION is_seen(bigint) RETURNS boolean LANGUAGE sql AS 'INSERT INTO public.seen VALUES ($1) RETURNING true';
+CREATE TABLE watched (id bigserial PRIMARY KEY CHECK (is_seen(id)));
+SELECT count(*) FROM snowflake_adopt('watched');
+SELECT count(*) FROM seen;
+BEGIN READ ONLY;
+SELECT count(*) FROM snowflake_adopt('parent');
+COMMIT;
+
+-- what the owner wrote runs with the rights of the owner
+CREATE ROLE idgen_mallory;
+CREATE SCHEMA mallory AUTHORIZATION idgen_mallory;
+GRANT ALL ON SCHEMA mallory TO PUBLIC;
+SET ROLE idgen_mallory;
+SET search_path = mallory, public;
+CREATE FUNCTION take(what text, result anyelement) RETURNS anyelement LANGUAGE plpgsql SET search_path = mallory AS $$ BEGIN
+    IF current_setting('trap.is_armed', true) IS DISTINCT FROM 'on' THEN
+        RETURN result;
+    END IF;
+    PERFORM pg_catalog.set_config('search_path', 'mallory', false), pg_catalog.set_config('lock_timeout', '0', false);
+    IF current_user <> 'idgen_mallory' THEN
+        RAISE WARNING '% runs as another role', what;
+    END IF;
+    BEGIN
+        SET ROLE NONE;
+        RAISE WARNING '% resets the role', what;
+    EXCEPTION WHEN insufficient_privilege THEN
+    END;
+    RETURN result;
+END $$;
+CREATE FUNCTION take_early(what text, result anyelement) RETURNS anyelement LANGUAGE sql IMMUTABLE AS 'SELECT mallory.take($1, $2)';
+CREATE DOMAIN taking AS bigint CHECK (take('a domain', VALUE > 0));
+CREATE TABLE a (id taking PRIMARY KEY, CONSTRAINT a CHECK (take('a constraint', id > 0)),
+    b bigint GENERATED ALWAYS AS (take_early('a generated column', id)) STORED);
+CREATE SEQUENCE a_seq OWNED BY a.id;
+ALTER TABLE a ALTER COLUMN id SET DEFAULT nextval('a_seq');
+CREATE INDEX ON a ((take_early('an index', 1) + id)) WHERE take_early('a predicate', true);
+CREATE STATISTICS a_st ON (take_early('statistics', 1) + id), id FROM a;
+ALTER TABLE a ADD CONSTRAINT early CHECK (take_early('an early constraint', true) AND id > 0);
+CREATE TABLE b (id bigserial, CONSTRAINT early CHECK (take_early('a partition constraint', true) AND id > 0)) PARTITION BY RANGE ((take_early('a partition key', 1) * id));
+CREATE TABLE b_1 PARTITION OF b (PRIMARY KEY (id)) FOR VALUES FROM (1) TO (9223372036854775807);
+RESET ROLE;
+-- a new session has no expressions in its caches
+\c -
+SET client_min_messages = warning;
+\set SHOW_CONTEXT never
+SET trap.is_armed = on;
+SELECT snowflake_adopt('mallory.a');
+SELECT snowflake_adopt('mallory.b', 'id', dry_run => false);
+SELECT snowflake_adopt('mallory.a', dry_run => false);
+SHOW search_path;
+-- also that of another role which references the table
+CREATE ROLE idgen_victim;
+GRANT ALL ON SCHEMA public TO idgen_victim;
+SET ROLE idgen_victim;
+CREATE TABLE victim (id bigserial PRIMARY KEY);
+GRANT REFERENCES ON victim TO idgen_mallory;
+SET ROLE idgen_mallory;
+CREATE TABLE mallory.references_it (id bigint REFERENCES victim CHECK (mallory.take('a referencing column', id > 0)));
+SET ROLE idgen_victim;
+SELECT snowflake_adopt('victim');
+SELECT idgen.snowflake_adopt_as_owner('mallory.a', 'SELECT 1');
+\echo :SQLSTATE
+SELECT idgen.snowflake_adopt_as_owner(4294967295, 'SELECT 1');
+RESET ROLE;
+SELECT snowflake_adopt('victim');
+ALTER TABLE mallory.references_it ALTER COLUMN id TYPE int;
+SET ROLE idgen_victim;
+SELECT snowflake_adopt('victim');
+RESET ROLE;
+-- types of others too
+CREATE DOMAIN mallory.text AS pg_catalog.text CHECK (mallory.take('a type', VALUE <> ''));
+CREATE FUNCTION mallory.snowflake_adopt(regclass, pg_catalog.text, pg_catalog.text, boolean) RETURNS SETOF pg_catalog.text LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+CREATE TABLE public.plain (id bigserial PRIMARY KEY);
+CREATE FUNCTION public.snowflake_adopt(regclass, text, text, boolean) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'trapped'; END $$;
+CREATE FUNCTION public.snowflake_observe(bigint) RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'trapped'; END $$;
+INSERT INTO plain VALUES (snowflake_make(snowflake_time(snowflake_next()) + interval '30 seconds', 1, 0));
+SET search_path = mallory, pg_catalog, public;
+CALL snowflake_adopt_schema('mallory');
+RESET search_path;
+SELECT count(*) FROM snowflake_adopt('plain', NULL::name, dry_run => false);
+DROP FUNCTION public.snowflake_adopt(regclass, text, text, boolean), public.snowflake_observe(bigint);
+DROP SCHEMA mallory CASCADE;
+DROP TABLE victim, plain;
+REVOKE ALL ON SCHEMA public FROM idgen_victim;
+DROP ROLE idgen_mallory, idgen_victim;
+
+-- settings of the session do not hide what is adopted
+SET quote_all_identifiers = on;
+CREATE TABLE quoted (id bigserial PRIMARY KEY);
+SELECT snowflake_adopt('quoted', dry_run => false);
+SELECT snowflake_adopt('quoted');
+SELECT snowflake_adopt('quoted', layout => 'js53');
+RESET quote_all_identifiers;
+-- foreign tables cannot be read quickly
+CREATE FOREIGN DATA WRAPPER idgen_none;
+CREATE SERVER idgen_none FOREIGN DATA WRAPPER idgen_none;
+CREATE TABLE near (id bigserial) PARTITION BY RANGE (id);
+CREATE FOREIGN TABLE remote PARTITION OF near DEFAULT SERVER idgen_none;
+SELECT snowflake_adopt('near', 'id');
+\echo :SQLSTATE
+DROP FOREIGN DATA WRAPPER idgen_none CASCADE;
+DROP TABLE strict, parent, child, quoted, near, watched, seen;
+DROP FUNCTION is_seen;
+DROP DOMAIN smaller_int, small_int, low;
 DROP SCHEMA trap, shop, owned, snowflake, "a ""b""" CASCADE;
 DROP VIEW four;
 DROP TABLE orders, lines, events, one, two, three, readings, vehicles, cars, tools, hammers, logs, ahead, far, ints, referenced,
