@@ -28,7 +28,8 @@ $$;
 -- Columns that get the ids of a column: its own, in each table that inherits it, and those that reference them. A domain has
 -- the type that it is based on.
 CREATE FUNCTION idgen.snowflake_adopt_holders(
-    target regclass, column_name name, OUT relation regclass, OUT owner oid, OUT attnum smallint, OUT type regtype)
+    target regclass, column_name name,
+    OUT relation regclass, OUT owner oid, OUT is_partition boolean, OUT attnum smallint, OUT type regtype)
 RETURNS SETOF record LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 1
 SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE holder AS (
@@ -45,7 +46,7 @@ SET search_path = pg_catalog, pg_temp AS $$
         FROM holder h JOIN pg_attribute a ON a.attrelid = h.relation AND a.attnum = h.attnum
         UNION ALL
         SELECT d.relation, d.attnum, t.typbasetype FROM typed d JOIN pg_type t ON t.oid = d.type AND t.typtype = 'd')
-    SELECT d.relation, c.relowner, d.attnum, d.type::regtype
+    SELECT d.relation, c.relowner, c.relispartition, d.attnum, d.type::regtype
     FROM typed d JOIN pg_class c ON c.oid = d.relation JOIN pg_type t ON t.oid = d.type AND t.typtype <> 'd'
 $$;
 
@@ -87,8 +88,8 @@ BEGIN
     -- PL/pgSQL refuses what an INSERT refuses. Quoted, because PL/pgSQL reserves more words than SQL does. Partitions have
     -- the same constraints: one test is enough.
     FOR dependent IN
-        SELECT min(format('%s of table "%s"', t.name, h.relation)) AS name, min(h.relation::oid) AS relation,
-               pg_has_role(h.owner, 'USAGE') AS is_owned,
+        SELECT coalesce(string_agg(n.name, ', ' ORDER BY n.name) FILTER (WHERE NOT h.is_partition), min(n.name)) AS names,
+               min(h.relation::oid) AS relation, pg_has_role(h.owner, 'USAGE') AS is_owned,
                format('DO %L', format('DECLARE %sBEGIN IF NOT (%s) THEN RAISE check_violation; END IF; END',
                                       d.declarations, t.condition)) AS statement
         FROM idgen.snowflake_adopt_holders(target, column_name) h
@@ -116,6 +117,7 @@ BEGIN
             SELECT string_agg(u.declaration, '' ORDER BY u.place) AS declarations
             FROM unnest(v.attnums, v.declarations) WITH ORDINALITY AS u (attnum, declaration, place)
             WHERE u.attnum = ANY (t.uses || h.attnum)) d
+        CROSS JOIN LATERAL (SELECT format('%s of table "%s"', t.name, h.relation) AS name) n
         WHERE pg_has_role(h.owner, 'USAGE')
            OR t.uses = ARRAY[h.attnum] AND h.type IN ('integer'::regtype, 'smallint'::regtype)
         GROUP BY h.owner, t.condition, d.declarations
@@ -131,7 +133,7 @@ BEGIN
         EXCEPTION
             WHEN SQLSTATE 'ID000' THEN
             WHEN data_exception OR integrity_constraint_violation THEN
-                refusing := refusing || dependent.name;
+                refusing := refusing || dependent.names;
         END;
     END LOOP;
     IF refusing IS NOT NULL THEN
