@@ -60,7 +60,6 @@ COMMENT ON FUNCTION idgen.snowflake_adopt_holders(regclass, name) IS
     'columns that get the ids of a column: its own and those that reference it, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_as_owner(regclass, text) IS
     'runs a query as the owner of a table, in a security-restricted operation, for snowflake_adopt';
-COMMENT ON FUNCTION idgen.snowflake_adopt_highest(regclass, name, bigint) IS 'greatest id of a table, for snowflake_adopt';
 COMMENT ON FUNCTION snowflake_layout() IS
     'canonical spec, bits, unit, epoch, capacity and end of the layout of idgen.layout';
 COMMENT ON FUNCTION snowflake_layout(text) IS 'canonical spec, bits, unit, epoch, capacity and end of a layout';

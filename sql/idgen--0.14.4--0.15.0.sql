@@ -436,15 +436,6 @@ BEGIN
 END
 $$;
 
--- The greatest id above a given one, by an index.
-CREATE FUNCTION idgen.snowflake_adopt_highest(target regclass, column_name name, above bigint) RETURNS bigint
-LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT greatest(above, max(idgen.snowflake_adopt_as_owner(c.relation, format(
-        'SELECT %2$I FROM ONLY %1$s WHERE %2$I > %3$L ORDER BY %2$I DESC LIMIT 1', c.relation, c.name, above))::bigint))
-    FROM idgen.snowflake_adopt_columns(target, column_name) c JOIN pg_class t ON t.oid = c.relation
-    WHERE t.relkind = 'r'
-$$;
-
 CREATE FUNCTION snowflake_adopt(relation regclass, column_name name DEFAULT NULL, layout text DEFAULT NULL,
                                 dry_run boolean DEFAULT true, OUT statement text)
 RETURNS SETOF text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -493,7 +484,11 @@ BEGIN
             IF cardinality(statements) = 0 THEN
                 RETURN;
             END IF;
-            highest := idgen.snowflake_adopt_highest(relation, name, highest);
+            SELECT greatest(highest, max(idgen.snowflake_adopt_as_owner(c.relation, format(
+                'SELECT %2$I FROM ONLY %1$s WHERE %2$I > %3$L ORDER BY %2$I DESC LIMIT 1', c.relation, c.name, highest))::bigint))
+            INTO highest
+            FROM idgen.snowflake_adopt_columns(relation, name) c JOIN pg_class t ON t.oid = c.relation
+            WHERE t.relkind = 'r';
             IF highest >= drawn THEN
                 observed := ARRAY[format('SELECT @extschema@.snowflake_observe(%s%s);', highest,
                                          ', ' || quote_literal(layout))];
@@ -591,4 +586,3 @@ COMMENT ON FUNCTION idgen.snowflake_adopt_holders(regclass, name) IS
     'columns that get the ids of a column: its own and those that reference it, for snowflake_adopt';
 COMMENT ON FUNCTION idgen.snowflake_adopt_as_owner(regclass, text) IS
     'runs a query as the owner of a table, in a security-restricted operation, for snowflake_adopt';
-COMMENT ON FUNCTION idgen.snowflake_adopt_highest(regclass, name, bigint) IS 'greatest id of a table, for snowflake_adopt';
