@@ -1,0 +1,302 @@
+//! Linearizability of one name: whether there is an order of the calls, each at one moment between sending and answer, in
+//! which every answer is true.
+//!
+//! This is the search of Wing and Gong as Lowe improved it. It goes through the events in time and keeps the set of
+//! configurations: what the state can be, and which of the running calls have taken effect in it. Equal configurations are
+//! one, which is Lowe's memoisation. Because a call is decided when its answer arrives, memory grows with the calls that run
+//! at a time and not with the history.
+//!
+//! A session sends one call at a time, and uses a token after it was granted. Three kinds of calls are decided without a search, which keeps the sets small:
+//! - Calls that change no other's answer take effect as soon as they can: refusals, stale tokens, and what prolongs a term.
+//! - A release or the end of a session takes effect with the first grant that needs its room.
+//! - Grants whose tokens are known are in the order of these.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::holders::{Answer, Call, Op, State, Token};
+use super::{NEVER, Ns, Outcome, Verdict};
+
+pub const IMPOSSIBLE: &str = "an answer that no order of the calls explains";
+
+/// What differs between the kinds of names.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Tokens rise from grant to grant. Those of locks are numbers of sessions, and do not.
+    pub tokens_rise: bool,
+    /// A call is refused only while the name is held. Calls that fail can hold it for a moment, so a refusal next to one of
+    /// them is not judged.
+    pub refused_if_held: bool,
+}
+
+pub const LOCK: Rules = Rules { tokens_rise: false, refused_if_held: true };
+/// A lease refuses also while it serves another session, so refusals are not judged.
+pub const LEASE: Rules = Rules { tokens_rise: true, refused_if_held: false };
+
+/// A possible state, with the running calls that have taken effect in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Configuration {
+    state: State,
+    done: BTreeSet<u32>,
+}
+
+struct Search<'a> {
+    calls: &'a [Call],
+    rules: Rules,
+    ranks: HashMap<Token, usize>,
+    /// Calls that were sent, and whose answer has not arrived. A set in the order of sending.
+    running: BTreeSet<u32>,
+    configurations: Vec<Configuration>,
+    /// Refusals next to a call that fails.
+    excused: HashSet<u32>,
+    failing: usize,
+}
+
+/// Judges the calls of one name.
+pub fn judge(calls: &[Call], rules: Rules) -> Verdict {
+    let mut search = Search::new(calls, rules);
+    let mut verdict = Verdict::of(calls.len());
+    for (_, event, index) in events(calls) {
+        if event == Event::Sent {
+            search.send(index);
+        } else if !search.answer(index) {
+            verdict.report(IMPOSSIBLE, || search.explain(index));
+            search.force(index);
+        }
+    }
+    verdict
+}
+
+/// At one moment, calls are sent before others return, and those of unknown outcome can still explain the others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Sent,
+    Answered,
+    Lost,
+}
+
+fn events(calls: &[Call]) -> Vec<(Ns, Event, u32)> {
+    let ends = ends(calls);
+    let mut events = Vec::with_capacity(calls.len() * 2);
+    for (index, call) in (0..).zip(calls) {
+        events.push((call.sent, Event::Sent, index));
+        let (returned, event) = match call.outcome {
+            // No call takes effect once its session is known to have ended.
+            Outcome::Unknown => {
+                (ends.get(&call.session).map_or(call.returned, |end| call.returned.min(*end)), Event::Lost)
+            }
+            _ => (call.returned, Event::Answered),
+        };
+        if returned < NEVER {
+            events.push((returned.max(call.sent), event, index));
+        }
+    }
+    events.sort_unstable();
+    events
+}
+
+/// When each session is known to have ended.
+fn ends(calls: &[Call]) -> HashMap<u32, Ns> {
+    calls.iter().filter(|call| call.op == Op::End).map(|call| (call.session, call.returned)).collect()
+}
+
+impl<'a> Search<'a> {
+    fn new(calls: &'a [Call], rules: Rules) -> Search<'a> {
+        let mut tokens: Vec<Token> = calls.iter().filter_map(granted).collect();
+        tokens.sort_unstable();
+        let ranks = tokens.into_iter().zip(0..).filter(|_| rules.tokens_rise).collect();
+        let configurations = vec![Configuration::default()];
+        let (running, excused) = (BTreeSet::new(), HashSet::new());
+        Search { calls, rules, ranks, running, configurations, excused, failing: 0 }
+    }
+
+    fn call(&self, index: u32) -> &'a Call {
+        &self.calls[index as usize]
+    }
+
+    /// The answer, if it is known.
+    fn known(&self, index: u32) -> Option<Answer> {
+        match (self.call(index).op, self.call(index).outcome) {
+            // Its session has ended, or will.
+            (Op::End, _) => Some(Answer::Done),
+            (_, outcome) => outcome.answer(),
+        }
+    }
+
+    fn rank(&self, index: u32) -> Option<usize> {
+        granted(self.call(index)).and_then(|token| self.ranks.get(&token).copied())
+    }
+
+    /// Failed calls, and those of unknown outcome that only prolong a term: whether they have taken effect or not, another
+    /// call can be explained as well without them.
+    fn is_void(&self, index: u32) -> bool {
+        match self.call(index).outcome {
+            Outcome::Failed => true,
+            Outcome::Unknown => matches!(self.call(index).op, Op::Renew { .. } | Op::Fence { .. }),
+            Outcome::Answered(answer) => answer == Answer::Refused && !self.rules.refused_if_held,
+        }
+    }
+
+    fn is_fuzzy(&self, index: u32) -> bool {
+        let call = self.call(index);
+        matches!(call.op, Op::Acquire { .. }) && !matches!(call.outcome, Outcome::Answered(_))
+    }
+
+    fn send(&mut self, index: u32) {
+        if self.is_fuzzy(index) {
+            self.failing += 1;
+            self.excused.extend(self.running.iter().copied());
+        } else if self.failing > 0 {
+            self.excused.insert(index);
+        }
+        if !self.is_void(index) {
+            self.running.insert(index);
+            let mut configurations = std::mem::take(&mut self.configurations);
+            configurations.iter_mut().for_each(|configuration| self.settle(configuration));
+            self.keep(configurations);
+        }
+    }
+
+    /// False if no configuration explains the answer.
+    fn answer(&mut self, index: u32) -> bool {
+        self.failing -= usize::from(self.is_fuzzy(index));
+        let is_excused = self.excused.remove(&index) && self.known(index) == Some(Answer::Refused);
+        if !self.running.contains(&index) {
+            return true;
+        }
+        let is_optional = self.known(index).is_none() || is_excused;
+        let mut next = Vec::new();
+        for configuration in &self.configurations {
+            let is_done = configuration.done.contains(&index);
+            if is_done || is_optional {
+                next.push(configuration.clone());
+            }
+            // What is lost has its last chance now.
+            if !is_done && !is_excused {
+                next.extend(self.explain_by(configuration, index));
+            }
+        }
+        if next.is_empty() {
+            return false;
+        }
+        self.running.remove(&index);
+        self.keep(next);
+        true
+    }
+
+    /// All ways in which this call takes effect now, with the running calls that have to do so before it.
+    fn explain_by(&self, from: &Configuration, index: u32) -> Vec<Configuration> {
+        let mut found = Vec::new();
+        let (mut seen, mut open) = (HashSet::from([from.clone()]), vec![from.clone()]);
+        while let Some(configuration) = open.pop() {
+            if configuration.done.contains(&index) {
+                found.push(configuration);
+                continue;
+            }
+            found.extend(self.take_effect(&configuration, index));
+            let before = self.running.iter().filter(|other| self.may_help(**other, index));
+            let steps = before.filter_map(|other| self.take_effect(&configuration, *other));
+            open.extend(steps.filter(|step| seen.insert(step.clone())));
+        }
+        found
+    }
+
+    /// Whether a call can make the other one possible that it precedes.
+    fn may_help(&self, other: u32, index: u32) -> bool {
+        let is_release = matches!(self.call(other).op, Op::Release { .. });
+        let is_grant = granted(self.call(other)).is_some() || self.is_fuzzy(other);
+        match self.known(index) {
+            Some(Answer::Granted(_)) => is_grant && self.rules.tokens_rise,
+            Some(Answer::Refused) => is_grant,
+            Some(Answer::Stale) | None => is_grant || is_release,
+            Some(Answer::Done) => false,
+        }
+    }
+
+    /// The configuration after this call, if it can take effect there.
+    fn take_effect(&self, configuration: &Configuration, index: u32) -> Option<Configuration> {
+        if configuration.done.contains(&index) {
+            return None;
+        }
+        let call = self.call(index);
+        let mut next = configuration.clone();
+        if let Op::Acquire { shared, .. } = call.op {
+            // A release of a term that the grant replaces must come before it.
+            for other in self.running.iter().copied().filter(|other| !configuration.done.contains(other)) {
+                if next.state.makes_room(self.call(other), shared) && self.known(other) != Some(Answer::Stale) {
+                    next.state = next.state.remove(self.call(other));
+                    next.done.insert(other);
+                }
+            }
+        }
+        next.state = match self.known(index) {
+            Some(answer) => next.state.apply(call, answer, self.rank(index))?,
+            None if matches!(call.op, Op::Acquire { .. }) => next.state.grant_unknown(call)?,
+            None => next.state.remove(call),
+        };
+        next.done.insert(index);
+        self.settle(&mut next);
+        Some(next)
+    }
+
+    /// Lets the calls take effect that change no other's answer.
+    fn settle(&self, configuration: &mut Configuration) {
+        for index in self.running.iter().copied() {
+            let is_eager = match (self.call(index).op, self.known(index)) {
+                (_, None) => false,
+                (Op::Renew { .. } | Op::Fence { .. }, _) | (_, Some(Answer::Refused | Answer::Stale)) => true,
+                // Of a session that holds nothing.
+                (Op::End, _) => configuration.state.remove(self.call(index)) == configuration.state,
+                _ => false,
+            };
+            if !is_eager || configuration.done.contains(&index) {
+                continue;
+            }
+            let answer = self.known(index).expect("only known answers are eager");
+            if let Some(state) = configuration.state.apply(self.call(index), answer, None) {
+                configuration.state = state;
+                configuration.done.insert(index);
+            }
+        }
+    }
+
+    /// Forgets calls that run no more, and those of sessions that never end if they have taken effect everywhere.
+    fn keep(&mut self, configurations: Vec<Configuration>) {
+        let is_done = |index: &u32| configurations.iter().all(|configuration| configuration.done.contains(index));
+        let calls = self.calls;
+        self.running.retain(|index| calls[*index as usize].returned < NEVER || !is_done(index));
+        let mut seen = HashSet::new();
+        for mut configuration in configurations {
+            configuration.done.retain(|index| self.running.contains(index));
+            seen.insert(configuration);
+        }
+        self.configurations = seen.into_iter().collect();
+    }
+
+    fn force(&mut self, index: u32) {
+        let answer = self.known(index).expect("only known answers can be wrong");
+        let mut next = self.configurations.clone();
+        for configuration in &mut next {
+            configuration.state = configuration.state.force(self.call(index), answer, self.rank(index));
+            self.settle(configuration);
+        }
+        self.running.remove(&index);
+        self.keep(next);
+    }
+
+    fn explain(&self, index: u32) -> String {
+        let states: Vec<&State> =
+            self.configurations.iter().take(3).map(|configuration| &configuration.state).collect();
+        let running: Vec<&Call> = self.running.iter().take(8).map(|index| self.call(*index)).collect();
+        format!("{:?}, where the state is {states:?} and these run: {running:?}", self.call(index))
+    }
+}
+
+fn granted(call: &Call) -> Option<Token> {
+    match call.outcome {
+        Outcome::Answered(Answer::Granted(token)) => Some(token),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
