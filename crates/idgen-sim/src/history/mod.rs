@@ -60,6 +60,14 @@ pub struct Call<Op, R> {
     pub outcome: Outcome<R>,
 }
 
+impl<Name, Op, R> Call<(Name, Op), R> {
+    /// The name, and the call of it.
+    pub fn split(self) -> (Name, Call<Op, R>) {
+        let Call { session, op: (name, op), sent, returned, outcome } = self;
+        (name, Call { session, op, sent, returned, outcome })
+    }
+}
+
 /// What a checker has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {

@@ -1,0 +1,57 @@
+//! Public ids while keys are added and the server crashes: a text decodes to its id and to nothing else.
+
+use std::sync::Mutex;
+
+use idgen_sim::history::texts::{self, Op};
+use idgen_testkit::{Cluster, rounds};
+use postgres::{Client, Error};
+
+use crate::storm::{Fault, Storm, repeat};
+
+const BATCH: i64 = 200;
+
+const FAULTS: [Fault; 4] = [Fault::Terminate, Fault::KillBackend, Fault::KillPostmaster, Fault::Immediate];
+
+/// Encodes ids, decodes the texts, and decodes each with one character changed.
+fn batch(client: &mut Client, ops: &Mutex<Vec<Op>>) -> Result<(), Error> {
+    let first = fastrand::i64(..i64::MAX - BATCH);
+    let sql =
+        format!("SELECT id, public_id('p', id) FROM generate_series({first}::bigint, {first} + {BATCH} - 1) AS id");
+    let made: Vec<(i64, String)> = client.query(&sql, &[])?.iter().map(|row| (row.get(0), row.get(1))).collect();
+    if fastrand::u8(..50) == 0 {
+        client.batch_execute("SELECT public_id_rotate('p')")?;
+    }
+    let changed = made.iter().map(|(_, text)| changed(text));
+    let texts: Vec<String> = made.iter().map(|(_, text)| text.clone()).chain(changed).collect();
+    let decode = "SELECT text, public_id_try_decode('p', text) FROM unnest($1::text[]) AS text";
+    let decoded = client.query(decode, &[&texts])?;
+    let mut ops = ops.lock().expect("no thread panics with the lock");
+    ops.extend(made.into_iter().map(|(id, text)| Op::Encode { id, text }));
+    ops.extend(decoded.iter().map(|row| Op::Decode { text: row.get(0), id: row.get(1) }));
+    Ok(())
+}
+
+/// Another text, of the same length.
+fn changed(text: &str) -> String {
+    let at = text.len() - 1 - fastrand::usize(..20);
+    let other = if &text[at..=at] == "a" { "b" } else { "a" };
+    format!("{}{other}{}", &text[..at], &text[at + 1..])
+}
+
+#[test]
+fn public_ids_decode_to_their_ids_and_nothing_else_does() {
+    let cluster = Cluster::builder().start_with_extension();
+    cluster.execute("SELECT public_id_define('p', 'long')");
+    let (ops, storm) = (Mutex::new(Vec::new()), Storm::new(&cluster));
+    let session = |_| {
+        while let Some(mut session) = storm.connect("postgres") {
+            while storm.goes_on() && batch(&mut session.client, &ops).is_ok() {}
+            storm.forget(session.pid);
+        }
+    };
+    let count = || ops.lock().expect("no thread panics with the lock").len();
+    storm.run(4, session, count, rounds(20_000, 1_000_000), &repeat(&FAULTS, rounds(4, 40)));
+    let verdict = texts::judge(&ops.into_inner().expect("no thread panicked with the lock"));
+    println!("public ids: {verdict}");
+    verdict.assert_clean("public ids");
+}
