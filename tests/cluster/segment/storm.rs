@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_sim::history::Verdict;
+use idgen_sim::history::order::{self, Bound, Draw};
+use idgen_testkit::recorder::now;
 use idgen_testkit::sql::PATIENCE;
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::{Client, Error, SimpleQueryMessage};
@@ -14,8 +16,8 @@ const RINGS: &str = "4";
 /// Drawn by all sessions in each round before the server dies.
 const DRAWS: usize = 3_000;
 
-/// Values by their segment, in the order in which one session saw them.
-type Seen = HashMap<String, Vec<i64>>;
+/// What sessions have drawn, by segment.
+type Seen = HashMap<String, Vec<Draw<i64>>>;
 
 /// The first columns of the rows that a message returns: numbers.
 fn numbers(client: &mut Client, sql: &str) -> Result<Vec<i64>, Error> {
@@ -45,10 +47,11 @@ fn draw_until_death(cluster: &Cluster, seed: u64, created: &[String], drawn: &At
             true => format!("BEGIN; SELECT segment_create('{tag}', step => 10, max_step => 100); {draws}; COMMIT"),
             false => draws,
         };
+        let sent = now();
         match numbers(&mut client, &sql) {
-            Ok(values) => {
-                drawn.fetch_add(values.len(), Ordering::Relaxed);
-                seen.entry(tag.clone()).or_default().extend(values);
+            Ok(ids) => {
+                drawn.fetch_add(ids.len(), Ordering::Relaxed);
+                seen.entry(tag.clone()).or_default().push(Draw { sent, returned: now(), ids });
                 created.extend(is_new.then_some(tag));
             }
             Err(error) => {
@@ -65,7 +68,7 @@ fn no_value_comes_twice_and_no_segment_is_lost() {
     let builder = Cluster::builder().conf("idgen.max_segments", RINGS).conf("synchronous_commit", "off");
     let cluster = builder.conf("wal_writer_delay", "10s").start_with_extension();
     let mut created: Vec<String> = Vec::new();
-    let mut all = Seen::new();
+    let (mut all, mut bounds) = (Seen::new(), HashMap::<String, Vec<Bound<i64>>>::new());
     for round in 0..rounds(4, 200) as u64 {
         let drawn = AtomicUsize::new(0);
         let outcomes: Vec<_> = std::thread::scope(|scope| {
@@ -84,22 +87,28 @@ fn no_value_comes_twice_and_no_segment_is_lost() {
         });
         cluster.start_again();
         for (seen, of_session) in outcomes {
-            for (tag, values) in seen {
-                assert_increasing(&values);
-                all.entry(tag).or_default().extend(values);
-            }
+            seen.into_iter().for_each(|(tag, draws)| all.entry(tag).or_default().extend(draws));
             created.extend(of_session);
         }
         created.sort_unstable();
         created.dedup();
         let mut client = cluster.client();
         for tag in &created {
+            let sent = now();
             let next = numbers(&mut client, &format!("SELECT segment_next('{tag}')"));
-            let next = next.unwrap_or_else(|error| panic!("round {round}, {tag}: {error:?}"));
-            all.entry(tag.clone()).or_default().extend(next);
+            let ids = next.unwrap_or_else(|error| panic!("round {round}, {tag}: {error:?}"));
+            all.entry(tag.clone()).or_default().push(Draw { sent, returned: now(), ids });
+            let sent = now();
+            let bound = numbers(&mut client, &format!("SELECT max_id FROM idgen.segment WHERE tag = '{tag}'"));
+            let bound = Bound { sent, bound: bound.expect("the server runs")[0] };
+            bounds.entry(tag.clone()).or_default().push(bound);
         }
     }
-    for (tag, values) in all {
-        println!("{tag}: {} values", assert_distinct(values).len());
+    let mut verdict = Verdict::default();
+    for (tag, draws) in all {
+        verdict.merge(order::judge(&draws));
+        verdict.merge(order::judge_bounds(&draws, &bounds[&tag]));
     }
+    println!("values of segments: {verdict}");
+    verdict.assert_clean("segments");
 }

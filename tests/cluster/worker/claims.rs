@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use idgen_sim::history::rectangles::{self, Rectangle};
 use idgen_testkit::grants::{self, epoch_us};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster, pause, rounds};
@@ -163,14 +164,19 @@ fn rectangles_do_not_overlap_under_claims_renewals_releases_kills_and_pauses() {
     // Both as recorded by the coordinator and as returned to the clients.
     let granted = grants::rectangles(&mut cluster.client());
     grants::assert_apart(&granted);
-    let mut returned = returned.into_inner().unwrap();
+    let returned = returned.into_inner().unwrap();
     assert_eq!(granted.len(), returned.len());
-    returned.sort_unstable_by_key(|grant| (grant.worker_id, grant.from_us, grant.until_us));
-    let same_worker_id = |two: &&[Grant]| two[0].worker_id == two[1].worker_id;
-    for two in returned.windows(2).filter(same_worker_id) {
-        assert!(two[0].until_us <= two[1].from_us, "one worker id, one time, two holders: {two:?}");
-    }
-    let again = returned.windows(2).filter(same_worker_id).count();
+    let rectangle = |grant: &Grant| Rectangle {
+        worker_id: grant.worker_id,
+        token: grant.token,
+        from_us: grant.from_us,
+        until_us: grant.until_us,
+    };
+    let verdict = rectangles::judge(&returned.iter().map(rectangle).collect::<Vec<_>>());
+    println!("rectangles: {verdict}");
+    verdict.assert_clean("rectangles");
+    let worker_ids: BTreeSet<i32> = returned.iter().map(|grant| grant.worker_id).collect();
+    let again = returned.len() - worker_ids.len();
     println!("{} grants, {again} of a worker id that had a holder before", returned.len());
     assert!(
         again > wanted / 10,

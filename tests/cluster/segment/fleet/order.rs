@@ -1,9 +1,11 @@
 //! One line in order: each value is asked for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use idgen_sim::history::order;
 use idgen_testkit::ids::last;
+use idgen_testkit::recorder::Draws;
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Proxy, pause, rounds};
 use postgres::Client;
@@ -75,24 +77,15 @@ fn session_that_wakes_slowly_gets_its_value() {
     assert_eq!(drawn, (1..=22).collect::<Vec<_>>());
 }
 
-/// A value, and when the call began and ended that has drawn it.
-struct Drawn {
-    value: i64,
-    began: Instant,
-    ended: Instant,
-}
-
 /// Draws until this many values were drawn. A call that is canceled gets none.
-fn draw_timed(client: &mut Client, count: usize) -> Vec<Drawn> {
-    let mut drawn = Vec::new();
-    while drawn.len() < count {
-        let began = Instant::now();
-        match client.query_one("SELECT segment_next('t')", &[]) {
-            Ok(row) => drawn.push(Drawn { value: row.get(0), began, ended: Instant::now() }),
+fn draw_timed(client: &mut Client, count: usize, draws: &Draws<i64>) {
+    let mut drawn = 0;
+    while drawn < count {
+        match draws.draw(client, "SELECT segment_next('t')", |row| [row.get(0)]) {
+            Ok(()) => drawn += 1,
             Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}"),
         }
     }
-    drawn
 }
 
 /// Holds answers back for some milliseconds, again and again.
@@ -119,24 +112,16 @@ fn value_is_above_all_that_were_drawn_before_on_any_server() {
         execute(clients.last_mut().expect("one of four"), "SET statement_timeout = '30ms'");
     }
     let is_over = AtomicBool::new(false);
-    let mut drawn: Vec<Drawn> = std::thread::scope(|scope| {
+    let draws = Draws::default();
+    std::thread::scope(|scope| {
         let end = End(&is_over);
         scope.spawn(|| hold_back(&proxy, &is_over));
-        let draws: Vec<_> =
-            clients.iter_mut().map(|client| scope.spawn(|| draw_timed(client, rounds(50, 1000)))).collect();
-        let drawn = draws.into_iter().flat_map(|draw| draw.join().expect("it draws")).collect();
+        let start = |client| scope.spawn(|| draw_timed(client, rounds(50, 1000), &draws));
+        let sessions: Vec<_> = clients.iter_mut().map(start).collect();
+        sessions.into_iter().for_each(|session| session.join().expect("it draws"));
         drop(end);
-        drawn
     });
-    drawn.sort_by_key(|drawn| drawn.value);
-    // No draw of a higher value may have ended before this one began.
-    let mut ended_above: Option<&Drawn> = None;
-    for draw in drawn.iter().rev() {
-        if let Some(above) = ended_above {
-            assert!(draw.began < above.ended, "{} was drawn after {}", draw.value, above.value);
-        }
-        ended_above = ended_above.into_iter().chain([draw]).min_by_key(|drawn| drawn.ended);
-    }
+    order::judge(&draws.into_draws()).assert_clean("one line in order");
 }
 
 #[test]

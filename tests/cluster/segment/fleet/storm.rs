@@ -1,12 +1,13 @@
 //! Three servers under load, with every fault of theirs, of their coordinator and of the network: no value twice, the values
 //! of each server rise, and they draw again after each fault.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_sim::history::NEVER;
+use idgen_sim::history::order::{self, Draw};
+use idgen_testkit::recorder::Draws;
 use idgen_testkit::sql::{PATIENCE, column};
 use idgen_testkit::{Cluster, Proxy, Stop, rounds};
 
@@ -58,15 +59,12 @@ const FAULTS: [Fault; 16] = [
 struct Load<'a> {
     server: &'a Cluster,
     is_over: &'a AtomicBool,
-    count: AtomicUsize,
-    /// The highest value that any session has seen.
-    highest: AtomicI64,
-    seen: Mutex<Vec<i64>>,
+    draws: Draws<i64>,
 }
 
 impl<'a> Load<'a> {
     fn new(server: &'a Cluster, is_over: &'a AtomicBool) -> Load<'a> {
-        Load { server, is_over, count: AtomicUsize::new(0), highest: AtomicI64::new(0), seen: Mutex::default() }
+        Load { server, is_over, draws: Draws::default() }
     }
 
     /// Draws until the storm is over. A session that is lost is replaced.
@@ -81,17 +79,8 @@ impl<'a> Load<'a> {
                 continue;
             };
             let sql = if turn % 10 == 0 { "SELECT segment_next_many('t', 200)" } else { "SELECT segment_next('t')" };
-            // A value that is drawn later is above all that were seen before.
-            let floor = self.highest.load(Ordering::SeqCst);
-            match postgres::Client::query(session, sql, &[]) {
-                Ok(rows) => {
-                    let values: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-                    assert_increasing(&values);
-                    assert!(values[0] > floor, "{} after {floor}", values[0]);
-                    self.highest.fetch_max(values[values.len() - 1], Ordering::SeqCst);
-                    self.count.fetch_add(values.len(), Ordering::Relaxed);
-                    self.seen.lock().expect("no thread panics with the lock").extend(values);
-                }
+            match self.draws.draw(session, sql, |row| [row.get(0)]) {
+                Ok(()) => {}
                 Err(error) if error.as_db_error().is_some() && !session.is_closed() => {
                     let code = error.code().expect("an error of the server").code();
                     // Out of values for a while, and detached.
@@ -103,8 +92,8 @@ impl<'a> Load<'a> {
     }
 
     fn wait_for_values(&self) {
-        let before = self.count.load(Ordering::Relaxed);
-        self.server.wait_for(PATIENCE, "values", || self.count.load(Ordering::Relaxed) > before + 500);
+        let before = self.draws.count();
+        self.server.wait_for(PATIENCE, "values", || self.draws.count() > before + 500);
     }
 }
 
@@ -279,8 +268,16 @@ fn fleet_draws_no_value_twice_whatever_happens() {
         drop(end);
         // The coordinator's own values are those of no server. After a restore it waits for the next report of each.
         let own = draw_patiently(&storm.coordinators.serving, 1);
-        loads[0].seen.lock().expect("no thread panics with the lock").extend(own);
+        loads[0].draws.add(Draw { sent: 0, returned: NEVER, ids: own });
     });
-    let seen = loads.into_iter().flat_map(|load| load.seen.into_inner().expect("no thread panicked"));
-    assert_distinct(seen.collect());
+    // In order on each server, and different on all.
+    let mut all = Vec::new();
+    for (server, load) in loads.into_iter().enumerate() {
+        let draws = load.draws.into_draws();
+        order::judge(&draws).assert_clean(&format!("server {server}"));
+        all.extend(draws);
+    }
+    let verdict = order::unique(&all);
+    println!("values of a fleet: {verdict}");
+    verdict.assert_clean("all servers");
 }

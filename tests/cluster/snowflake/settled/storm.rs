@@ -1,10 +1,10 @@
 //! Many writers that commit late, in any order or not at all, and consumers that read by id.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
+use idgen_sim::history::settled::{self, Read};
 use idgen_testkit::sql::{backend_pid, column, execute, ids, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
@@ -104,12 +104,12 @@ impl Writer<'_> {
 struct Consumer {
     upper: &'static str,
     position: i64,
-    read: Vec<i64>,
+    reads: Vec<Read>,
 }
 
 impl Consumer {
     fn new(upper: &'static str) -> Consumer {
-        Consumer { upper, position: 0, read: Vec::new() }
+        Consumer { upper, position: 0, reads: Vec::new() }
     }
 
     /// `None` if the session is lost.
@@ -117,7 +117,8 @@ impl Consumer {
         let upper: i64 = client.query_one(self.upper, &[]).ok()?.get(0);
         let sql = "SELECT id FROM event WHERE id > $1 AND id <= $2";
         let rows = client.query(sql, &[&self.position, &upper]).ok()?;
-        self.read.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
+        let ids = rows.iter().map(|row| row.get(0)).collect();
+        self.reads.push(Read { after: self.position, settled: upper, ids });
         // An id that was settled stays settled.
         assert!(upper >= self.position || self.upper != SETTLED, "{upper} settled after {}", self.position);
         self.position = upper.max(self.position);
@@ -187,13 +188,12 @@ fn consumer_of_settled_ids_reads_each_row_once() {
         execute(&mut client, &format!("COMMIT PREPARED '{gid}'"));
     }
     consumers.iter_mut().for_each(|consumer| consumer.read(&mut client).expect("the server runs"));
-    let [settled, naive] = consumers;
     let rows = ids(&mut client, "SELECT id FROM event");
-    let read: HashSet<i64> = settled.read.iter().copied().collect();
-    let missed = |read: &HashSet<i64>| rows.iter().filter(|id| !read.contains(id)).count();
-    let missed_naively = missed(&naive.read.iter().copied().collect());
-    println!("{} rows, {missed_naively} missed by the naive consumer", rows.len());
-    assert_eq!((missed(&read), settled.read.len()), (0, rows.len()), "missed, and read in all");
-    assert!(missed_naively > 0, "no transaction has committed after a later id");
+    let [settled, naive] = consumers;
+    let [verdict, naively] = [&settled, &naive].map(|consumer| settled::judge(&consumer.reads, &rows, &[]));
+    println!("settled reads: {verdict}\nthe naive consumer: {naively}");
+    verdict.assert_clean("settled reads");
+    assert!(naively.count(settled::MISSED) > 0, "no transaction has committed after a later id");
+    assert_eq!(settled.reads.iter().map(|read| read.ids.len()).sum::<usize>(), rows.len());
     assert_eq!(value::<i64>(&mut client, SETTLED), settled.position);
 }
