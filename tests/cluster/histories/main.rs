@@ -2,9 +2,9 @@
 //! clients saw. Each judge has a control, which it must find guilty: docs/testing.md.
 
 mod appends;
+mod controls;
 mod ids;
 mod leases;
 mod locks;
 mod public_ids;
-mod sequences;
 mod storm;

@@ -70,11 +70,20 @@ impl<'a> Storm<'a> {
             let before = count();
             for (fault, n) in faults.iter().zip(0..) {
                 let enough = before + wanted * n / faults.len();
-                self.cluster.wait_for(PATIENCE, &format!("calls before {fault:?}"), || count() >= enough);
+                self.wait_for(enough, &count);
                 self.happen(*fault);
             }
-            self.cluster.wait_for(PATIENCE, "the last calls", || count() >= before + wanted);
+            self.wait_for(before + wanted, &count);
         });
+    }
+
+    /// Waits for so many calls. They go on after every fault.
+    fn wait_for(&self, enough: usize, count: &impl Fn() -> usize) {
+        let mut seen = count();
+        while seen < enough {
+            self.cluster.wait_for(PATIENCE, "another call", || count() > seen);
+            seen = count();
+        }
     }
 
     /// `None` once the storm is over.
