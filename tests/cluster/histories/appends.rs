@@ -9,7 +9,7 @@ use postgres::{Client, Error};
 
 pub type Appends = Recorder<Append, ()>;
 
-pub fn create_list(client: &mut Client, lanes: u32) {
+pub fn create_list(client: &mut Client, lanes: usize) {
     execute(
         client,
         &format!(

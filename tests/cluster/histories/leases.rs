@@ -23,10 +23,48 @@ const TTL: Duration = Duration::from_millis(150);
 const SLOTS: u32 = 3;
 const SESSIONS: usize = 18;
 
-/// The names: two with one slot, of which readers share the second, and one with several slots.
-const NAMES: [&str; 3] = ["alone", "shared", "slots"];
-/// The last name has a lane for each slot.
-const LANES: u32 = 2 + SLOTS;
+/// Names of each kind.
+const GROUPS: usize = 2;
+/// Lanes of a group: one for each slot of its names.
+const LANES: usize = 2 + SLOTS as usize;
+
+/// The kinds of names: one slot, one that readers share, and several slots.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Alone,
+    Shared,
+    Slots,
+}
+
+#[derive(Clone, Copy)]
+struct Name {
+    group: usize,
+    kind: Kind,
+}
+
+impl Name {
+    fn all() -> impl Iterator<Item = Name> {
+        (0..GROUPS).flat_map(|group| [Kind::Alone, Kind::Shared, Kind::Slots].map(|kind| Name { group, kind }))
+    }
+
+    fn random() -> Name {
+        let kind = [Kind::Alone, Kind::Shared, Kind::Slots][fastrand::usize(..3)];
+        Name { group: fastrand::usize(..GROUPS), kind }
+    }
+
+    fn text(self) -> String {
+        format!("{}-{}", ["alone", "shared", "slots"][self.kind as usize], self.group)
+    }
+
+    fn slots(self) -> usize {
+        if self.kind == Kind::Slots { SLOTS as usize } else { 1 }
+    }
+
+    fn lanes(self) -> std::ops::Range<usize> {
+        let first = self.group * LANES + self.kind as usize;
+        first..first + self.slots()
+    }
+}
 
 const FAULTS: [Fault; 10] = [
     Fault::Pause(Duration::from_millis(250)),
@@ -43,8 +81,7 @@ const FAULTS: [Fault; 10] = [
 
 #[derive(Default)]
 struct Record {
-    /// With the number of the name.
-    calls: Recorder<(usize, Op), Answer>,
+    calls: Recorder<(Name, Op), Answer>,
     appends: Appends,
     /// The lane of each token.
     lanes: Mutex<HashMap<Token, u32>>,
@@ -60,8 +97,8 @@ struct Holder<'a> {
 impl Holder<'_> {
     /// Acquires, renews, writes and releases, or leaves out some of it.
     fn cycle(&mut self, client: &mut Client) -> Result<(), Error> {
-        let name = fastrand::usize(..NAMES.len());
-        let shared = name == 1 && fastrand::u8(..3) > 0;
+        let name = Name::random();
+        let shared = name.kind == Kind::Shared && fastrand::u8(..3) > 0;
         let bound = fastrand::u8(..5) == 0;
         let Some((token, lane)) = self.acquire(client, name, shared, bound)? else { return Ok(()) };
         for _ in 0..fastrand::u8(1..4) {
@@ -75,7 +112,7 @@ impl Holder<'_> {
             }
         }
         // A bound term would never end.
-        if bound || fastrand::u8(..6) > 0 {
+        if bound || fastrand::u8(..30) > 0 {
             self.call_with(client, name, token, Op::Release { token }, "lease_release")?;
         }
         Ok(())
@@ -84,18 +121,20 @@ impl Holder<'_> {
     fn acquire(
         &mut self,
         client: &mut Client,
-        name: usize,
+        name: Name,
         shared: bool,
         bound: bool,
     ) -> Result<Option<(Token, u32)>, Error> {
         let op = Op::Acquire { shared, ttl: if bound { NEVER } else { ttl() } };
         let call =
-            format!("lease_try_acquire('{}', '100 ms', shared => {shared}, bind_session => {bound})", NAMES[name]);
+            format!("lease_try_acquire('{}', '100 ms', shared => {shared}, bind_session => {bound})", name.text());
         let sent = now();
         let granted = client.query_opt(&format!("SELECT token, slot FROM {call}"), &[]).map(|row| {
             row.map(|row| {
                 let (token, slot): (Token, i32) = (row.get(0), row.get(1));
-                (token, if name == 2 { 2 + slot as u32 } else { name as u32 })
+                // Shared terms have no slot, and those above the last slot must not be.
+                let slot = if name.kind == Kind::Slots { slot as usize } else { 0 };
+                (token, name.lanes().nth(slot).expect("a slot of the lease") as u32)
             })
         });
         if let Ok(Some((token, lane))) = granted {
@@ -109,21 +148,21 @@ impl Holder<'_> {
     fn call_with(
         &mut self,
         client: &mut Client,
-        name: usize,
+        name: Name,
         token: Token,
         op: Op,
         function: &str,
     ) -> Result<Answer, Error> {
         let sent = now();
-        let answer = match client.batch_execute(&format!("SELECT {function}('{}', {token})", NAMES[name])) {
+        let answer = match client.batch_execute(&format!("SELECT {function}('{}', {token})", name.text())) {
             Err(error) if is_stale(&error) => Ok(Answer::Stale),
             result => result.map(|()| Answer::Done),
         };
         self.add(name, op, sent, answer)
     }
 
-    fn append(&mut self, client: &mut Client, name: usize, append: Append) -> Result<Answer, Error> {
-        let fenced = appends::fenced(client, &self.record.appends, NAMES[name], append)?;
+    fn append(&mut self, client: &mut Client, name: Name, append: Append) -> Result<Answer, Error> {
+        let fenced = appends::fenced(client, &self.record.appends, &name.text(), append)?;
         let Fenced { answer, sent, returned, until } = fenced;
         let op = (name, Op::Fence { token: append.token, until });
         let outcome = Outcome::Answered(answer);
@@ -132,7 +171,7 @@ impl Holder<'_> {
         Ok(answer)
     }
 
-    fn add(&mut self, name: usize, op: Op, sent: Ns, answer: Result<Answer, Error>) -> Result<Answer, Error> {
+    fn add(&mut self, name: Name, op: Op, sent: Ns, answer: Result<Answer, Error>) -> Result<Answer, Error> {
         // A call that was canceled has changed nothing.
         let outcome = match &answer {
             Ok(answer) => Outcome::Answered(*answer),
@@ -162,7 +201,7 @@ fn hold(storm: &Storm, record: &Record) {
             }
         }
         let (sent, returned) = (holder.answered + 1, storm.end(session));
-        for name in 0..NAMES.len() {
+        for name in Name::all() {
             let (session, op, outcome) = (holder.number, (name, Op::End), Outcome::Unknown);
             record.calls.add(Call { session, op, sent, returned, outcome });
         }
@@ -170,8 +209,8 @@ fn hold(storm: &Storm, record: &Record) {
 }
 
 /// The calls of each lane. A call of a lost token can concern each lane of its name.
-fn by_lane(calls: Vec<Call<(usize, Op), Answer>>, lanes: &HashMap<Token, u32>) -> Vec<Vec<holders::Call>> {
-    let mut all = vec![Vec::new(); LANES as usize];
+fn by_lane(calls: Vec<Call<(Name, Op), Answer>>, lanes: &HashMap<Token, u32>) -> Vec<Vec<holders::Call>> {
+    let mut all = vec![Vec::new(); LANES * GROUPS];
     for call in calls {
         let (name, call) = call.split();
         let token = match (call.op, call.outcome) {
@@ -181,16 +220,15 @@ fn by_lane(calls: Vec<Call<(usize, Op), Answer>>, lanes: &HashMap<Token, u32>) -
         };
         match token {
             Some(token) => all[lanes[&token] as usize].push(call),
-            None if name == 2 => all[2..].iter_mut().for_each(|lane| lane.push(call.clone())),
-            None => all[name].push(call),
+            None => all[name.lanes()].iter_mut().for_each(|lane| lane.push(call.clone())),
         }
     }
     all
 }
 
 /// The grants of a name, whose tokens rise in real time.
-fn grants(calls: &[Call<(usize, Op), Answer>], name: usize) -> Vec<Draw<Token>> {
-    let of_name = calls.iter().filter(|call| call.op.0 == name);
+fn grants(calls: &[Call<(Name, Op), Answer>], name: Name) -> Vec<Draw<Token>> {
+    let of_name = calls.iter().filter(|call| call.op.0.lanes() == name.lanes());
     let granted = of_name.filter_map(|call| match call.outcome {
         Outcome::Answered(Answer::Granted(token)) => {
             Some(Draw { sent: call.sent, returned: call.returned, ids: vec![token] })
@@ -204,17 +242,15 @@ fn judge(client: &mut Client, record: Record) -> Verdict {
     let calls = record.calls.into_calls();
     let mut verdict = appends::judge(client, &record.appends.into_calls());
     println!("fenced appends: {verdict}");
-    for (name, text) in NAMES.iter().enumerate() {
-        let tokens = order::judge(&grants(&calls, name));
-        println!("tokens of {text}: {tokens}");
-        verdict.merge(tokens);
-    }
+    let mut tokens = Verdict::default();
+    Name::all().for_each(|name| tokens.merge(order::judge(&grants(&calls, name))));
+    println!("tokens: {tokens}");
+    verdict.merge(tokens);
     let lanes = record.lanes.into_inner().expect("no thread panicked with the lock");
-    for (lane, calls) in by_lane(calls, &lanes).iter().enumerate() {
-        let answers = linear::judge(calls, LEASE);
-        println!("lane {lane}: {answers}");
-        verdict.merge(answers);
-    }
+    let mut answers = Verdict::default();
+    by_lane(calls, &lanes).iter().for_each(|calls| answers.merge(linear::judge(calls, LEASE)));
+    println!("answers: {answers}");
+    verdict.merge(answers);
     verdict
 }
 
@@ -225,13 +261,14 @@ fn run(cluster: &Cluster, record: &Record, wanted: usize, faults: &[Fault]) {
 
 #[test]
 fn leases_and_their_fences_are_linearizable() {
-    let builder = Cluster::builder().fake_clock().conf("wal_retrieve_retry_interval", "100 ms");
+    let builder = Cluster::builder().fake_clock().conf("fsync", "off").conf("wal_retrieve_retry_interval", "100 ms");
     let cluster = builder.start_with_extension();
     let mut client = cluster.client();
-    for (name, slots) in NAMES.iter().zip([1, 1, SLOTS]) {
-        execute(&mut client, &format!("SELECT lease_define('{name}', {slots}, '{} ms')", TTL.as_millis()));
+    for name in Name::all() {
+        let (text, slots, ttl) = (name.text(), name.slots(), TTL.as_millis());
+        execute(&mut client, &format!("SELECT lease_define('{text}', {slots}, '{ttl} ms')"));
     }
-    appends::create_list(&mut client, LANES);
+    appends::create_list(&mut client, LANES * GROUPS);
     drop(client);
     let record = Record::default();
     let wanted = rounds(6_000, 1_000_000);

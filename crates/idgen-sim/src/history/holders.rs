@@ -96,9 +96,9 @@ impl State {
 
     /// A grant whose answer was lost. Its term may be over at any time, and all such terms are alike: otherwise the states
     /// would double with each of them.
-    pub fn grant_unknown(&self, call: &Call) -> Option<State> {
+    pub fn grant_unknown(&self, call: &Call, returned: Ns) -> Option<State> {
         let Op::Acquire { shared, .. } = call.op else { return None };
-        self.conflicts(shared).all(|other| other.until <= call.returned).then(|| {
+        self.conflicts(shared).all(|other| other.until <= returned).then(|| {
             let mut next = self.grant(Term { token: Token::MIN, session: 0, shared, until: 0 });
             next.terms.dedup();
             State { grants: self.grants, ..next }

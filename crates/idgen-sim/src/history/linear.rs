@@ -43,6 +43,7 @@ struct Search<'a> {
     calls: &'a [Call],
     rules: Rules,
     ranks: HashMap<Token, usize>,
+    ends: HashMap<u32, Ns>,
     /// Calls that were sent, and whose answer has not arrived. A set in the order of sending.
     running: BTreeSet<u32>,
     configurations: Vec<Configuration>,
@@ -55,7 +56,7 @@ struct Search<'a> {
 pub fn judge(calls: &[Call], rules: Rules) -> Verdict {
     let mut search = Search::new(calls, rules);
     let mut verdict = Verdict::of(calls.len());
-    for (_, event, index) in events(calls) {
+    for (_, event, index) in events(&search) {
         if event == Event::Sent {
             search.send(index);
         } else if !search.answer(index) {
@@ -74,18 +75,12 @@ enum Event {
     Lost,
 }
 
-fn events(calls: &[Call]) -> Vec<(Ns, Event, u32)> {
-    let ends = ends(calls);
-    let mut events = Vec::with_capacity(calls.len() * 2);
-    for (index, call) in (0..).zip(calls) {
+fn events(search: &Search) -> Vec<(Ns, Event, u32)> {
+    let mut events = Vec::with_capacity(search.calls.len() * 2);
+    for (index, call) in (0..).zip(search.calls) {
         events.push((call.sent, Event::Sent, index));
-        let (returned, event) = match call.outcome {
-            // No call takes effect once its session is known to have ended.
-            Outcome::Unknown => {
-                (ends.get(&call.session).map_or(call.returned, |end| call.returned.min(*end)), Event::Lost)
-            }
-            _ => (call.returned, Event::Answered),
-        };
+        let event = if call.outcome == Outcome::Unknown { Event::Lost } else { Event::Answered };
+        let returned = search.returned(index);
         if returned < NEVER {
             events.push((returned.max(call.sent), event, index));
         }
@@ -106,11 +101,18 @@ impl<'a> Search<'a> {
         let ranks = tokens.into_iter().zip(0..).filter(|_| rules.tokens_rise).collect();
         let configurations = vec![Configuration::default()];
         let (running, excused) = (BTreeSet::new(), HashSet::new());
-        Search { calls, rules, ranks, running, configurations, excused, failing: 0 }
+        Search { calls, rules, ranks, ends: ends(calls), running, configurations, excused, failing: 0 }
     }
 
     fn call(&self, index: u32) -> &'a Call {
         &self.calls[index as usize]
+    }
+
+    /// No lost call takes effect once its session is known to have ended.
+    fn returned(&self, index: u32) -> Ns {
+        let call = self.call(index);
+        let end = self.ends.get(&call.session).filter(|_| call.outcome == Outcome::Unknown);
+        end.map_or(call.returned, |end| call.returned.min(*end))
     }
 
     /// The answer, if it is known.
@@ -126,13 +128,14 @@ impl<'a> Search<'a> {
         granted(self.call(index)).and_then(|token| self.ranks.get(&token).copied())
     }
 
-    /// Failed calls, and those of unknown outcome that only prolong a term: whether they have taken effect or not, another
-    /// call can be explained as well without them.
+    /// Calls without which all others can be explained as well: those that failed, and lost ones that only prolong a term.
+    /// So is a lost call that acquires a lock, because it excuses each refusal that it could explain.
     fn is_void(&self, index: u32) -> bool {
-        match self.call(index).outcome {
-            Outcome::Failed => true,
-            Outcome::Unknown => matches!(self.call(index).op, Op::Renew { .. } | Op::Fence { .. }),
-            Outcome::Answered(answer) => answer == Answer::Refused && !self.rules.refused_if_held,
+        match (self.call(index).op, self.call(index).outcome) {
+            (_, Outcome::Failed) | (Op::Renew { .. } | Op::Fence { .. }, Outcome::Unknown) => true,
+            (Op::Acquire { .. }, Outcome::Unknown) => self.rules.refused_if_held,
+            (_, Outcome::Answered(answer)) => answer == Answer::Refused && !self.rules.refused_if_held,
+            (_, Outcome::Unknown) => false,
         }
     }
 
@@ -202,13 +205,15 @@ impl<'a> Search<'a> {
 
     /// Whether a call can make the other one possible that it precedes.
     fn may_help(&self, other: u32, index: u32) -> bool {
-        let is_release = matches!(self.call(other).op, Op::Release { .. });
         let is_grant = granted(self.call(other)).is_some() || self.is_fuzzy(other);
-        match self.known(index) {
-            Some(Answer::Granted(_)) => is_grant && self.rules.tokens_rise,
-            Some(Answer::Refused) => is_grant,
-            Some(Answer::Stale) | None => is_grant || is_release,
-            Some(Answer::Done) => false,
+        let (one, two) = (self.call(other).op, self.call(index).op);
+        match (two, self.known(index)) {
+            (Op::Acquire { .. }, Some(Answer::Granted(_)) | None) => is_grant && self.rules.tokens_rise,
+            (Op::Acquire { .. }, _) => is_grant,
+            (Op::Renew { token, .. } | Op::Fence { token, .. } | Op::Release { token }, Some(Answer::Stale)) => {
+                is_grant || one == Op::Release { token }
+            }
+            _ => false,
         }
     }
 
@@ -230,7 +235,12 @@ impl<'a> Search<'a> {
         }
         next.state = match self.known(index) {
             Some(answer) => next.state.apply(call, answer, self.rank(index))?,
-            None if matches!(call.op, Op::Acquire { .. }) => next.state.grant_unknown(call)?,
+            None if matches!(call.op, Op::Acquire { .. }) => {
+                // It may take effect again: to count who has would take all subsets of the calls that a crash has lost.
+                next.state = next.state.grant_unknown(call, self.returned(index))?;
+                self.settle(&mut next);
+                return Some(next);
+            }
             None => next.state.remove(call),
         };
         next.done.insert(index);
