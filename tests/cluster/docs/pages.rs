@@ -55,6 +55,7 @@ pages! {
     security_runs_as_shown: "docs/security.md",
     performance_runs_as_shown: "docs/performance.md",
     architecture_runs_as_shown: "docs/architecture.md",
+    testing_runs_as_shown: "docs/testing.md",
     packages_run_as_shown: "docs/packages.md",
     containers_run_as_shown: "docs/containers.md",
     upgrading_runs_as_shown: "docs/upgrading.md",

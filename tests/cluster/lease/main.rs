@@ -17,7 +17,6 @@ mod pooler;
 mod prepared;
 mod process;
 mod recovery;
-mod semaphore;
 mod session;
 mod session_ends;
 mod several_slots;
