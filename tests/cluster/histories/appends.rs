@@ -1,11 +1,16 @@
 //! Writes under a lease: each takes the next position of the lane's list, in one transaction with its fence.
 
+use std::time::Duration;
+
 use idgen_sim::history::appends::{self, Append};
 use idgen_sim::history::holders::Answer;
 use idgen_sim::history::{Call, Ns, Outcome, Verdict};
 use idgen_testkit::recorder::{Recorder, is_stale, now};
 use idgen_testkit::sql::execute;
 use postgres::{Client, Error};
+
+/// Longer than the terms of the storm.
+pub const PAUSE: Duration = Duration::from_millis(250);
 
 pub type Appends = Recorder<Append, ()>;
 
@@ -50,6 +55,10 @@ pub fn fenced(client: &mut Client, appends: &Appends, name: &str, append: Append
             return fenced(Answer::Stale, 0);
         }
         fence => fence?,
+    }
+    if fastrand::u8(..60) == 0 {
+        // The client is paused for longer than a term lasts, between its fence and its write.
+        std::thread::sleep(PAUSE);
     }
     client.batch_execute(&insert(&append))?;
     let until = now();

@@ -16,7 +16,7 @@ use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::error::SqlState;
 use postgres::{Client, Error};
 
-use crate::appends::{self, Appends, Fenced};
+use crate::appends::{self, Appends, Fenced, PAUSE};
 use crate::storm::{Fault, Storm, repeat};
 
 const TTL: Duration = Duration::from_millis(150);
@@ -67,10 +67,10 @@ impl Name {
 }
 
 const FAULTS: [Fault; 10] = [
-    Fault::Pause(Duration::from_millis(250)),
+    Fault::Pause(PAUSE),
     Fault::Terminate,
     Fault::Cancel,
-    Fault::Pause(Duration::from_millis(250)),
+    Fault::Pause(PAUSE),
     Fault::Clock(60_000),
     Fault::KillBackend,
     Fault::Terminate,
