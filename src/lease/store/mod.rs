@@ -340,6 +340,10 @@ pub fn remove(name: &str, slot: i32) {
     REMOVE.write_latest(&[name.into(), slot.into()], |_| ());
 }
 
+/// As an UPDATE locks it: a revocation does not wait for fences.
+static LOCK_TERM: Query = LEASE.query(
+    "SELECT token FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 FOR NO KEY UPDATE",
+);
 static REVOKE: Query = LEASE.query(
     "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL, session_key = NULL \
      WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
@@ -348,7 +352,7 @@ static REVOKE: Query = LEASE.query(
 
 /// Ends the term in a slot, and begins the lock delay when the row is locked. Returns the token of the term.
 pub fn revoke(name: &str, slot: i32) -> Option<i64> {
-    lock_slot_waiting(name, slot);
+    LOCK_TERM.write_losable(&[name.into(), slot.into()], |_| ());
     let now_us = system_clock::boot_us();
     let args = [name.into(), slot.into(), now_us.into(), clock().into()];
     REVOKE.write_latest(&args, |row| value(row, 1)).pop()
