@@ -340,9 +340,10 @@ pub fn remove(name: &str, slot: i32) {
     REMOVE.write_latest(&[name.into(), slot.into()], |_| ());
 }
 
-/// As an UPDATE locks it: a revocation does not wait for fences.
+/// As an UPDATE locks it: a revocation waits for no fence, and for no grant that has not committed.
 static LOCK_TERM: Query = LEASE.query(
-    "SELECT token FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 FOR NO KEY UPDATE",
+    "SELECT token FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 \
+     AND depth OPERATOR(pg_catalog.>) 0 FOR NO KEY UPDATE",
 );
 static REVOKE: Query = LEASE.query(
     "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL, session_key = NULL \
