@@ -101,7 +101,7 @@ build: deps ## build in release mode, into target/package
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
-# It also sets the mode under any umask. sudo runs only to copy into a directory that the user may not write to.
+# It also sets the mode under any umask. SQL of other versions goes, as with a package: the scripts of the stage lead there. sudo runs only to copy into a directory that the user may not write to.
 install: $(if $(BUILDER),,build) ## build and install into PostgreSQL, or below DESTDIR
 	@$(if $(BUILDER),sudo -H -u $(BUILDER) $(MAKE) build PG=$(PG) PG_CONFIG=$(PG_CONFIG))
 	@echo "==> install into $(or $(DESTDIR),PostgreSQL $(PG))"
@@ -110,6 +110,9 @@ install: $(if $(BUILDER),,build) ## build and install into PostgreSQL, or below 
 	  cmp -s "$(STAGE)$$file" "$(DESTDIR)$$file" && continue; \
 	  echo "$(DESTDIR)$$file"; \
 	  $$sudo install -m 0644 -D "$(STAGE)$$file" "$(DESTDIR)$$file" </dev/null || exit 1; \
+	done || exit 1; \
+	for old in "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension"/idgen--*.sql; do \
+	  [ -e "$(STAGE)$${old#"$(DESTDIR)"}" ] || $$sudo rm -fv "$$old"; \
 	done
 
 uninstall: ## remove the files that `make install` has installed

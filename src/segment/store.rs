@@ -230,7 +230,7 @@ pub fn lock(creation: i64) -> LockedRow {
 static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM idgen.segment WHERE {}", is_visible()));
 
 /// The statistics of a row are shown to the role $1.
-fn is_visible() -> String {
+pub fn is_visible() -> String {
     format!(
         "({} OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE'))",
         grants::owns_or_has("$1", "drawers")
@@ -252,16 +252,6 @@ static TAGS: Query = Query::new(&SEGMENT, || {
 /// Those of the tags with these creation numbers whose statistics the current user may see.
 pub fn visible_tags(creations: Vec<i64>) -> Vec<String> {
     TAGS.read_latest(&[user().into(), creations.into()], |row| text(row, 1))
-}
-
-static SHARED: Query = Query::new(&SEGMENT, || {
-    format!("SELECT tag, history FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", is_visible())
-});
-
-/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
-pub fn shared_tags() -> Vec<(String, String)> {
-    let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
-    if has_links() { SHARED.read_latest(&[user().into()], read) } else { Vec::new() }
 }
 
 /// A segment with at most a tenth of its values left.

@@ -154,7 +154,7 @@ pub fn withheld() -> Vec<(String, usize)> {
         return Vec::new();
     }
     let interrupted =
-        store::shared_tags().into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
+        servers::shared_tags().into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
     let standings = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?;
         Some((shared_tag(&tag, &row.definition, &row.link, None).standing(history()), tag))

@@ -1,7 +1,8 @@
 //! The servers that are attached to tags of this coordinator: the table `idgen.segment_server`.
 
 use crate::pg::datum::Text;
-use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
+use crate::segment::store;
 use idgen_core::segment::fleet::ServerReport;
 use pgrx::spi::SpiHeapTupleData;
 
@@ -88,4 +89,14 @@ static KNOWN: Query =
 /// True if a tag of this name has servers.
 pub fn are_known(tag: &str) -> bool {
     SEGMENT_SERVER.find().is_some() && !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
+}
+
+static SHARED: Query = Query::new(&store::SEGMENT, || {
+    format!("SELECT tag, history FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", store::is_visible())
+});
+
+/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
+pub fn shared_tags() -> Vec<(String, String)> {
+    let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
+    if store::has_links() { SHARED.read_latest(&[user().into()], read) } else { Vec::new() }
 }

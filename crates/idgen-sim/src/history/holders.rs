@@ -1,5 +1,5 @@
-//! Who holds one name: a named lock, one slot of a lease, or a lease with shared terms. [`State::apply`] says what an answer
-//! means and whether it can be true.
+//! The holders of one name, which is a named lock, a slot of a lease, or a lease with shared terms. [`State::apply`] takes an
+//! answer, changes the holders, and refuses an answer that cannot be true.
 
 use super::{NEVER, Ns};
 
@@ -46,8 +46,8 @@ pub(super) struct Term {
     pub token: Token,
     pub session: u32,
     pub shared: bool,
-    /// No earlier can the term have ended by time. This is a lower bound, so that the clocks need not agree: the server
-    /// counts from a moment after the call was sent.
+    /// The term cannot end by time before this. The server counts from a moment after the call was sent, so this bound holds
+    /// although the two clocks differ.
     pub until: Ns,
 }
 

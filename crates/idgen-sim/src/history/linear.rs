@@ -1,12 +1,13 @@
 //! Linearizability of one name: whether there is an order of the calls, each at one moment between sending and answer, in
 //! which every answer is true.
 //!
-//! This is the search of Wing and Gong as Lowe improved it. It goes through the events in time and keeps the set of
-//! configurations: what the state can be, and which of the running calls have taken effect in it. Equal configurations are
-//! one, which is Lowe's memoisation. Because a call is decided when its answer arrives, memory grows with the calls that run
-//! at a time and not with the history.
+//! The search is that of Wing and Gong, with the improvement by Lowe. It reads the events in the order of time, and keeps a
+//! set of configurations: a possible state, and the running calls that have taken effect in it. Equal configurations are kept
+//! once, which is the improvement. A call is decided when its answer arrives, so memory grows with the calls that run at one
+//! time, and not with the history.
 //!
-//! A session sends one call at a time, and uses a token after it was granted. Three kinds of calls are decided without a search, which keeps the sets small:
+//! A session sends one call at a time, and uses a token after it was granted. Three kinds of calls are decided without a
+//! search, which keeps the sets small:
 //! - Calls that change no other's answer take effect as soon as they can: refusals, stale tokens, and what prolongs a term.
 //! - A release or the end of a session takes effect with the first grant that needs its room.
 //! - Grants whose tokens are known are in the order of these.
@@ -173,7 +174,7 @@ impl<'a> Search<'a> {
             if is_done || is_optional {
                 next.push(configuration.clone());
             }
-            // What is lost has its last chance now.
+            // A call whose answer was lost takes effect now or never.
             if !is_done && !is_excused {
                 next.extend(self.explain_by(configuration, index));
             }

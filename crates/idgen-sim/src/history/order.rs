@@ -52,7 +52,7 @@ fn rising<T: Ord + Copy + Debug>(draws: &[Draw<T>], verdict: &mut Verdict) {
     let mut before = by_returned.into_iter().peekable();
     let mut greatest: Option<(T, Ns)> = None;
     for draw in by_sent {
-        // What is received in the same nanosecond is not before.
+        // An answer that arrived in the nanosecond of the sending is not earlier.
         while let Some(earlier) = before.next_if(|earlier| earlier.returned < draw.sent) {
             greatest = greatest.max(earlier.ids.iter().max().map(|id| (*id, earlier.returned)));
         }

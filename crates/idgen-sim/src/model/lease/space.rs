@@ -26,7 +26,7 @@ pub enum Fault {
     Failover,
 }
 
-/// What is durable.
+/// The rows of the slots, and the sequence of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Rows {
     terms: [Option<Term>; 2],
