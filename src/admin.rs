@@ -11,7 +11,6 @@ use idgen_core::layout::time_text;
 use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
-use std::ptr;
 
 extension_sql!(
     "CREATE VIEW idgen.checks AS\n\
@@ -133,18 +132,22 @@ static ROOMS: [Room; 5] = [
 
 /// Those of all rooms, but for rooms whose tables are locked: an operator who asks what is wrong must not wait for the cause.
 fn checks() -> Vec<Check> {
-    let is_locked = |table: &&&ExtensionTable| !table.lets_read();
-    let locked: Vec<_> = ROOMS.iter().flat_map(|(_, tables)| tables.iter()).filter(is_locked).collect();
+    let (mut locked, mut of_rooms) = (Vec::new(), Vec::new());
+    for (checks, tables) in &ROOMS {
+        let names: Vec<String> =
+            tables.iter().filter(|table| !table.lets_read()).map(|table| table.full_name()).collect();
+        if names.is_empty() {
+            of_rooms.extend(checks());
+        }
+        locked.extend(names);
+    }
     let own = [preloaded(), versions(), triggers(), wal(), tables(&locked)];
-    let rooms =
-        ROOMS.iter().filter(|(_, tables)| !tables.iter().any(|table| locked.iter().any(|l| ptr::eq(**l, *table))));
-    own.into_iter().chain(rooms.flat_map(|(checks, _)| checks())).collect()
+    own.into_iter().chain(of_rooms).collect()
 }
 
-fn tables(locked: &[&&ExtensionTable]) -> Check {
+fn tables(locked: &[String]) -> Check {
     const NAME: &str = "tables";
-    let names: Vec<String> = locked.iter().map(|table| table.full_name()).collect();
-    let Some(name) = names.first() else {
+    let Some(name) = locked.first() else {
         return Check::ok(NAME, "no lock keeps readers out of the tables of idgen");
     };
     Check::error(
@@ -155,7 +158,7 @@ fn tables(locked: &[&&ExtensionTable]) -> Check {
              Without a pid it is a prepared one: see pg_prepared_xacts."
         ),
     )
-    .affects(listed(&names))
+    .affects(listed(locked))
 }
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");

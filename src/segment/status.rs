@@ -173,8 +173,8 @@ fn servers() -> Check {
     Check::error(
         NAME,
         format!(
-            "no values of segment \"{tag}\" are granted: after a failover or a restore, {count} attached servers have not \
-             reported what they have received"
+            "no values of segment \"{tag}\" are granted: after a failover or a restore, not all attached servers have \
+             reported what they have received (missing: {count})"
         ),
         "Let them connect: idgen.segment_server has their names. If they are gone for good, run segment_resume(tag, max_id).",
     )
