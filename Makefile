@@ -101,7 +101,8 @@ build: deps ## build in release mode, into target/package
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.
-# It also sets the mode under any umask. SQL of other versions goes, as with a package: the scripts of the stage lead there. sudo runs only to copy into a directory that the user may not write to.
+# It also sets the mode under any umask. SQL of other versions goes, as with a package. sudo runs only to copy into a
+# directory that the user may not write to.
 install: $(if $(BUILDER),,build) ## build and install into PostgreSQL, or below DESTDIR
 	@$(if $(BUILDER),sudo -H -u $(BUILDER) $(MAKE) build PG=$(PG) PG_CONFIG=$(PG_CONFIG))
 	@echo "==> install into $(or $(DESTDIR),PostgreSQL $(PG))"
