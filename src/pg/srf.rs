@@ -7,13 +7,15 @@ use pgrx::prelude::*;
 /// read `fn_extra` are not called: pgrx's guard would cost more than the row.
 ///
 /// # Safety
-/// `fcinfo` is that of a running call of a set-returning function that uses `fn_extra` for nothing else. `T` needs no drop.
+/// `fcinfo` is that of a running call of a set-returning function that uses `fn_extra` for nothing else.
 #[inline]
 pub unsafe fn next_row<T, R>(
     fcinfo: pg_sys::FunctionCallInfo,
     begin: impl FnOnce() -> T,
     next: impl FnOnce(&mut T) -> Option<R>,
 ) -> Option<R> {
+    // PostgreSQL frees its memory, and calls no destructor.
+    const { assert!(!std::mem::needs_drop::<T>()) };
     // SAFETY: `fn_extra` is null or the context that `init_MultiFuncCall` stored. PostgreSQL sets it back to null when the
     // set ends or is abandoned. `user_fctx` is set right after the context is created.
     unsafe {

@@ -7,6 +7,7 @@ use super::latch;
 use super::session;
 use super::wait_event::WaitEvent;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::time::Duration;
 
 /// Waits until the synchronous standbys have flushed all WAL that this server has flushed. Returns at once if there are
@@ -35,13 +36,23 @@ fn has_synchronous_standbys() -> bool {
     }
 }
 
-/// The index of `SyncRepLock` among PostgreSQL's own LWLocks, the same in versions 15 to 19.
-const SYNC_REP_LOCK: usize = 32;
+/// `SyncRepLock` is a macro of PostgreSQL's headers: an index among its own LWLocks, the same in versions 15 to 19. In each
+/// version the index is also the lock's tranche, which tells the name.
+fn sync_rep_lock() -> *mut pg_sys::LWLock {
+    const INDEX: u16 = 32;
+    // SAFETY: PostgreSQL's array of its own LWLocks is longer in every version. A name is a C string that is never freed.
+    let (lock, name) = unsafe {
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(INDEX.into())).lock;
+        (lock, CStr::from_ptr(pg_sys::GetLWLockIdentifier(pg_sys::PG_WAIT_LWLOCK, INDEX)))
+    };
+    assert_eq!(name, c"SyncRep", "this version of PostgreSQL has another lock there");
+    lock
+}
 
 fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
+    let lock = sync_rep_lock();
     // SAFETY: shared memory that exists as long as the server; the lock guards it.
     unsafe {
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(SYNC_REP_LOCK)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
         let flushed = (*pg_sys::WalSndCtl).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize];
         pg_sys::LWLockRelease(lock);
