@@ -17,7 +17,6 @@ source_packages=(bison flex libicu-dev libreadline-dev zlib1g-dev postgresql-com
 # For the server in a wheel.
 wheel_packages=(python3-venv postgresql-common)
 test_packages=(
-  libfaketime                                  # tests that step the clock
   pgbouncer                                    # tests of locks behind a pooler
   python3-psycopg                              # tests of the documented Python client
   default-jdk-headless libpostgresql-jdbc-java # tests of the documented Java client

@@ -20,27 +20,27 @@ pub(crate) fn initdb(mut initdb: Command, data: &Path) {
 
 /// Creates the data directory `data` with the system identifier that all copies in this process have.
 pub(crate) fn copy(data: &Path) {
-    static TEMPLATE: OnceLock<Template> = OnceLock::new();
-    let template = TEMPLATE.get_or_init(Template::new);
-    run(Command::new("cp").arg("-a").arg(&template.data).arg(data));
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    let template = TEMPLATE.get_or_init(|| {
+        let data = dir().join("data");
+        initdb(program("initdb", dir()), &data);
+        data
+    });
+    run(Command::new("cp").arg("-a").arg(template).arg(data));
 }
 
-struct Template {
-    data: PathBuf,
-    _janitor: Child,
-}
-
-impl Template {
-    fn new() -> Template {
+/// The directory for what all servers of this process share. Removed when the process exits.
+pub(crate) fn dir() -> &'static Path {
+    static DIR: OnceLock<(PathBuf, Child)> = OnceLock::new();
+    let (dir, _janitor) = DIR.get_or_init(|| {
         let dir = tempfile::Builder::new().prefix("idgen-template-").tempdir().expect("a temporary directory");
         chown_to_server(dir.path());
         // A static is never dropped, so the TempDir would never remove the directory.
         let dir = dir.keep();
         let janitor = janitor(&dir);
-        let data = dir.join("data");
-        initdb(program("initdb", &dir), &data);
-        Template { data, _janitor: janitor }
-    }
+        (dir, janitor)
+    });
+    dir
 }
 
 /// A shell that removes `dir` when its standard input is closed, as it is when this process exits in any way. Ctrl-C does

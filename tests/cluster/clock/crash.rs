@@ -112,8 +112,7 @@ fn crash_with_the_clock_set_back_repeats_no_id_that_was_seen() {
             recover(&cluster, death);
             assert_ids_continue(&cluster, &seen);
         }
-        // The clock is set back while the server recovers from the crash of one backend. Back to the true time, because the
-        // postmaster of PostgreSQL 15 recovers in a signal handler, where libfaketime is off.
+        // The clock is set back while the server recovers from the crash of one backend.
         let cluster = two_databases();
         cluster.clock().set_offset_ms(3_600_000);
         let seen = draw_until_crash(&cluster, Death::Backend);

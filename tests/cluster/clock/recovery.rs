@@ -12,9 +12,7 @@ use crate::{builder, draw_one, ms, set_clock, time_of};
 pub const SECOND_MS: i64 = 1000;
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// The lag of the new server's clock behind the old primary's, which is ahead of the true clock. The new server must have the
-/// true clock: processes that the postmaster of PostgreSQL 15 forks in a signal handler, such as the worker after recovery,
-/// have it too, because libfaketime is off there.
+/// The lag of the new server's clock, which is the true one, behind the old primary's.
 #[derive(Clone, Copy, Debug)]
 pub enum Behind {
     /// A minute, more than a test takes. The new server has no mark, because the old primary had issued no id when it was

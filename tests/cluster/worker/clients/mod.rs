@@ -1,6 +1,5 @@
 //! Runs the examples that make ids under a leased worker id.
 
-mod clock;
 mod faults;
 
 use std::collections::BTreeSet;
@@ -9,11 +8,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clock::ClientClock;
 use idgen_testkit::grants::{time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, column, row, value};
-use idgen_testkit::{Builder, Cluster, Example, Proxy, grants, rounds};
+use idgen_testkit::{Builder, Cluster, Example, FakeClock, Proxy, grants, rounds};
 use postgres::Client;
 
 const ENDLESS: usize = 1_000_000_000;
@@ -71,7 +69,7 @@ impl Site {
         owner: &str,
         ttl: &str,
         count: usize,
-        clock: Option<&ClientClock>,
+        clock: Option<&FakeClock>,
     ) -> Instance {
         let mut command = Example::command(&self.cluster, language.path());
         if let Some(clock) = clock {
@@ -223,10 +221,10 @@ fn java_client_that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle() {
 
 fn clock_steps_back(language: Language) {
     let site = Site::new(builder(), 1);
-    let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    let clock = FakeClock::new(&site.dir());
     let mut instance = site.start_under_clock(language, "a", "0.3", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
-    clock.set_offset_s(-3600);
+    clock.set_offset_ms(-3_600_000);
     let mut client = site.cluster.client();
     // A client reads the clock between two renewals.
     let mut wait_for_renewals = || {
@@ -238,7 +236,7 @@ fn clock_steps_back(language: Language) {
     let before = instance.ids();
     wait_for_renewals();
     assert_eq!(instance.ids(), before, "the client waits for the clock");
-    clock.set_offset_s(0);
+    clock.set_offset_ms(0);
     site.cluster.wait_for(PATIENCE, "ids of a later time", || instance.ids().len() > before.len());
     instance.0.kill();
     assert_inside(&instance.ids(), site.granted("a"));
@@ -256,12 +254,12 @@ fn java_client_repeats_no_id_when_the_clock_steps_back() {
 
 fn clock_steps_ahead(language: Language) {
     let site = Site::new(builder(), 1);
-    let clock = ClientClock::new(&site.dir(), Duration::from_nanos(1));
+    let clock = FakeClock::new(&site.dir());
     // The client also starts before its rectangle begins.
-    clock.set_offset_s(-1);
+    clock.set_offset_ms(-1000);
     let mut instance = site.start_under_clock(language, "a", "30", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "ids", || !instance.ids().is_empty());
-    clock.set_offset_s(3600);
+    clock.set_offset_ms(3_600_000);
     let (status, errors) = instance.0.wait(&site.cluster);
     assert!(
         !status.success() && errors.contains("this clock is too far ahead of the database's"),
@@ -285,14 +283,14 @@ fn a_millisecond_is_full(language: Language) {
     const IDS_PER_MS: usize = 4096;
     // Leases last longer than the current hour.
     let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
-    let clock = ClientClock::new(&site.dir(), Duration::from_secs(3600));
+    let clock = FakeClock::with_grain(&site.dir(), Duration::from_secs(3600));
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs() as i64;
     // To the middle of the next hour, so that the hour does not end during the test.
     let ahead_s = 3600 + 1800 - now_s % 3600;
-    clock.set_offset_s(ahead_s);
+    clock.set_offset_ms(ahead_s * 1000);
     let mut instance = site.start_under_clock(language, "a", "14400", ENDLESS, Some(&clock));
     site.cluster.wait_for(PATIENCE, "a full millisecond", || instance.ids().len() >= IDS_PER_MS);
-    clock.set_offset_s(ahead_s + 3600);
+    clock.set_offset_ms((ahead_s + 3600) * 1000);
     site.cluster.wait_for(PATIENCE, "another full millisecond", || instance.ids().len() >= 2 * IDS_PER_MS);
     instance.0.kill();
     let ids = instance.ids();
