@@ -56,7 +56,7 @@ rust:
 deps: ## install the build dependencies: compiler, PostgreSQL with its headers, cargo-pgrx
 	@scripts/setup.sh deps
 
-dev-deps: deps ## install the test dependencies too: libfaketime, PgBouncer, Python and Java clients
+dev-deps: deps ## install the test dependencies too: PgBouncer, Python and Java clients
 	@scripts/setup.sh dev-deps
 
 guide-deps: deps ## install the tools of the guides too: exporters, frameworks, Patroni
@@ -139,6 +139,8 @@ test-core: rust ## tests of the core and the models, without PostgreSQL
 	@$(CARGO) test -p idgen-core -p idgen-sim
 	@echo "==> core: every interleaving (loom)"
 	@$(LOOM) test -p idgen-core --test loom --release
+
+test smoke: export TMPDIR := $(shell scripts/test-dir.sh)
 
 test: dev-deps test-core installcheck ## all tests: core, loom models, SQL, real clusters
 	@echo "==> real clusters: crashes, clocks, promotion"

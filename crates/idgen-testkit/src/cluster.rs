@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::builder::Builder;
 use crate::clock::FakeClock;
 use crate::connect::PORT;
+use crate::life::Life;
 use crate::postmaster::{Postmaster, Stop, wait_for_death};
 use crate::procfs::{Process, children, poll};
 use crate::settings::Settings;
@@ -29,6 +30,7 @@ pub struct Cluster {
     bin_dir: PathBuf,
     clock: Option<FakeClock>,
     state: Mutex<State>,
+    _life: Option<Life>,
 }
 
 struct State {
@@ -61,7 +63,7 @@ impl Cluster {
         settings.set("unix_socket_directories", &dir.path().to_string_lossy());
         settings.set("port", PORT);
         let state = State { settings, environment: Vec::new(), postmaster: None };
-        Cluster { dir, bin_dir, clock, state: Mutex::new(state) }
+        Cluster { dir, bin_dir, clock, state: Mutex::new(state), _life: Life::begin() }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The programs of `examples/`, run against a cluster.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -62,6 +63,8 @@ impl Example {
         let file = |name| File::create(dir.path().join(name)).expect("a new directory");
         command.stdin(Stdio::piped()).stdout(file("printed")).stderr(file("errors"));
         let process = command.spawn().unwrap_or_else(|error| panic!("make dev-deps installs {command:?}: {error}"));
+        let input = process.stdin.as_ref().expect("a pipe");
+        fcntl(input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("a pipe of ours");
         Example { process, dir }
     }
 
@@ -75,14 +78,18 @@ impl Example {
 
     /// Writes a line to its standard input.
     pub fn send(&mut self, line: &str) {
-        writeln!(self.process.stdin.as_mut().expect("the input is open"), "{line}").expect("the program reads");
+        self.try_send(line).expect("the program reads");
     }
 
-    /// Writes a line to its standard input, if it still reads.
-    pub fn send_if_running(&mut self, line: &str) {
-        if !self.has_exited() {
-            let _ = self.process.stdin.as_mut().map(|input| writeln!(input, "{line}"));
-        }
+    /// Writes a line to its standard input, unless it does not read: it has ended, or is paused and the pipe is full.
+    pub fn send_if_it_reads(&mut self, line: &str) {
+        let _ = self.try_send(line);
+    }
+
+    /// A pipe takes a line of up to 4,096 bytes whole, or not at all.
+    fn try_send(&mut self, line: &str) -> std::io::Result<()> {
+        let input = self.process.stdin.as_mut().ok_or(ErrorKind::BrokenPipe)?;
+        input.write_all(format!("{line}\n").as_bytes())
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use nix::unistd::Pid;
 
 /// Calls `probe` until it returns a value. `None` if the deadline passes first.
@@ -61,6 +62,16 @@ impl Process {
     pub(crate) fn is_dead(pid: Pid) -> bool {
         Process::find(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
     }
+}
+
+/// True if a paused process was in the system call by which PostgreSQL waits for latches and sockets.
+pub(crate) fn waits_for_events(pid: Pid) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    const WAITS: libc::c_long = libc::SYS_epoll_wait;
+    #[cfg(not(target_arch = "x86_64"))]
+    const WAITS: libc::c_long = libc::SYS_epoll_pwait;
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split_whitespace().next() == Some(WAITS.to_string().as_str())
 }
 
 /// The children of a process. Complete only while the parent cannot fork: see `Postmaster::freeze`.

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::procfs::{Process, poll};
+use crate::procfs::{Process, poll, waits_for_events};
 
 /// Stops a process (SIGSTOP) until the guard is dropped, as a live migration, a debugger or a long swap-in does. When this
 /// returns, the process has stopped, or has ended before.
@@ -29,6 +29,17 @@ pub fn pause_if_running(pid: i32) -> Option<Paused> {
         poll(Duration::from_secs(10), || Process::find(pid).filter(|process| matches!(process.state, 'T' | 'Z')));
     assert!(stopped.is_some(), "process {pid} did not stop");
     Some(paused)
+}
+
+/// Pauses a process of a server while it waits for its client or another process. `None` if it has ended.
+///
+/// At another moment it may hold a lock that every session needs, and tests that go on without it would hang.
+pub fn pause_in_a_wait(pid: i32) -> Option<Paused> {
+    let paused = poll(Duration::from_secs(10), || match pause_if_running(pid) {
+        Some(paused) if !waits_for_events(paused.0) => None,
+        paused => Some(paused),
+    });
+    paused.unwrap_or_else(|| panic!("process {pid} never waits"))
 }
 
 /// Resumes the process (SIGCONT) when dropped.

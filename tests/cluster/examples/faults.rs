@@ -82,7 +82,7 @@ fn without_grants(site: &mut Site) {
     site.end_all();
     let cluster = Rc::clone(&site.cluster);
     let stranger = site.start_as("stranger");
-    stranger.send_if_running("{\"id\": \"1\", \"account\": 7, \"amount\": 5}");
+    stranger.send_if_it_reads("{\"id\": \"1\", \"account\": 7, \"amount\": 5}");
     cluster.wait_for(PATIENCE, "a refusal", || stranger.errors().contains("permission denied"));
     stranger.kill();
 }

@@ -72,7 +72,7 @@ pub static IDEMPOTENT_CONSUMER: Program = Program {
         let id: i64 = value(&mut site.client, "SELECT snowflake_next()");
         let message = format!("{{\"id\": \"{id}\", \"account\": 7, \"amount\": 5}}");
         for copy in &mut site.copies {
-            (0..2).for_each(|_| copy.send_if_running(&message));
+            (0..2).for_each(|_| copy.send_if_it_reads(&message));
         }
     },
     done: |site| value(&mut site.client, "SELECT balance::bigint FROM account"),
@@ -161,7 +161,7 @@ pub static SHARDED_WORKER: Program = Program {
     wrapper: None,
     arguments: &["ADDRESS", "shards", "OWNER", TTL],
     prepare: "SELECT lease_alter('shards', slots => 1); CREATE TABLE added (amount bigint)",
-    // Tasks also change while they wait.
+    // Tasks also change while they wait. A frozen session may have locked some.
     work: |site| {
         execute(
             &mut site.client,
@@ -169,7 +169,7 @@ pub static SHARDED_WORKER: Program = Program {
                           WHERE (SELECT count(*) FROM task) < 300 RETURNING amount)
              INSERT INTO added SELECT amount FROM new;
              WITH more AS (UPDATE task SET amount = amount + 1
-                           WHERE id = ANY(ARRAY(SELECT id FROM task ORDER BY id FOR UPDATE)) RETURNING 1)
+                           WHERE id = ANY(ARRAY(SELECT id FROM task ORDER BY id FOR UPDATE SKIP LOCKED)) RETURNING 1)
              INSERT INTO added SELECT 1 FROM more",
         );
     },
@@ -211,7 +211,7 @@ while True:
 
 fn send_a_line(site: &mut Site) {
     for (n, copy) in site.copies.iter_mut().enumerate() {
-        copy.send_if_running(&format!("line {} for {n}", site.turns));
+        copy.send_if_it_reads(&format!("line {} for {n}", site.turns));
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::rc::Rc;
 
 use idgen_testkit::sql::{PATIENCE, column, execute};
-use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause_if_running};
+use idgen_testkit::{Cluster, Example, Paused, Proxy, Stop, pause_in_a_wait};
 use postgres::Client;
 
 use crate::programs::Program;
@@ -155,7 +155,7 @@ impl Site {
     /// Pauses the server's processes of the program's sessions.
     pub fn freeze_sessions(&mut self) -> Vec<Paused> {
         let pids: Vec<i32> = column(&mut self.client, "SELECT pid FROM pg_stat_activity WHERE usename = 'app'");
-        pids.into_iter().filter_map(pause_if_running).collect()
+        pids.into_iter().filter_map(pause_in_a_wait).collect()
     }
 
     /// Waits until the last copy has ended, or has connected again.
