@@ -1,7 +1,8 @@
 /*
  * The clocks of the program that this is preloaded into: the wall clock plus an offset, rounded down to a grain, and
- * CLOCK_BOOTTIME plus an offset of its own. All are nanoseconds in the file $IDGEN_CLOCK, and take effect as soon as they
- * are written. Nothing here allocates or locks, so that handlers of signals can read the clock too.
+ * CLOCK_BOOTTIME plus an offset of its own. All are microseconds in the file $IDGEN_CLOCK, and take effect as soon as they
+ * are written. A grain of 0 does not round. Nothing here allocates or locks, so that handlers of signals can read the clock
+ * too.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,7 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Beyond 64 bits in the year 2262. */
+typedef __int128 nanoseconds;
 #define SECOND INT64_C(1000000000)
+#define MICROSECOND INT64_C(1000)
 
 struct order {
     int64_t offset, grain, boot_offset;
@@ -37,12 +41,14 @@ int clock_gettime(clockid_t clock, struct timespec *now)
     int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
 
     if (status == 0 && order && (is_wall || clock == CLOCK_BOOTTIME)) {
-        int64_t ns = now->tv_sec * SECOND + now->tv_nsec + (is_wall ? order->offset : order->boot_offset);
+        int64_t offset = is_wall ? order->offset : order->boot_offset;
+        nanoseconds grain = (nanoseconds)order->grain * MICROSECOND;
+        nanoseconds ns = (nanoseconds)now->tv_sec * SECOND + now->tv_nsec + (nanoseconds)offset * MICROSECOND;
 
-        if (is_wall)
-            ns -= ns % order->grain;
-        now->tv_sec = ns / SECOND;
-        now->tv_nsec = ns % SECOND;
+        if (is_wall && grain)
+            ns -= ns % grain;
+        now->tv_sec = (time_t)(ns / SECOND);
+        now->tv_nsec = (long)(ns % SECOND);
     }
     return (int)status;
 }

@@ -23,14 +23,14 @@ pub struct FakeClock {
 impl FakeClock {
     /// Clocks without offsets. Their file is in `dir`.
     pub fn new(dir: &Path) -> FakeClock {
-        FakeClock::with_grain(dir, Duration::from_nanos(1))
+        FakeClock::with_grain(dir, Duration::ZERO)
     }
 
-    /// A wall clock that is rounded down to a multiple of `grain`.
+    /// A wall clock that is rounded down to a multiple of `grain`, if that is not zero.
     pub fn with_grain(dir: &Path, grain: Duration) -> FakeClock {
         let file = dir.join("clock");
         let [offset, boot_offset] = [0_i64; 2];
-        let order = [offset, ns(grain), boot_offset].map(i64::to_ne_bytes).concat();
+        let order = [offset, us(grain), boot_offset].map(i64::to_ne_bytes).concat();
         std::fs::write(&file, order).expect("a writable directory");
         std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("the test owns the file");
         chown_to_server(&file);
@@ -39,17 +39,17 @@ impl FakeClock {
 
     /// Steps the wall clock to this many milliseconds ahead of the true one, or behind it if negative.
     pub fn set_offset_ms(&self, offset_ms: i64) {
-        self.write(offset_ms * 1_000_000, 0);
+        self.write(offset_ms * 1000, 0);
     }
 
     /// Sets CLOCK_BOOTTIME ahead of the true one, as in another time namespace. Not that of a running server.
     pub fn set_boot_offset(&self, offset: Duration) {
-        self.write(ns(offset), 16);
+        self.write(us(offset), 16);
     }
 
-    fn write(&self, ns: i64, position: u64) {
+    fn write(&self, us: i64, position: u64) {
         let file = File::options().write(true).open(&self.file).expect("the test owns the file");
-        file.write_all_at(&ns.to_ne_bytes(), position).expect("a writable file");
+        file.write_all_at(&us.to_ne_bytes(), position).expect("a writable file");
     }
 
     /// Runs a program under these clocks.
@@ -58,8 +58,8 @@ impl FakeClock {
     }
 }
 
-fn ns(time: Duration) -> i64 {
-    time.as_nanos().try_into().expect("at most centuries")
+fn us(time: Duration) -> i64 {
+    time.as_micros().try_into().expect("at most millennia")
 }
 
 /// Compiled once in each test process.

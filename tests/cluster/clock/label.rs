@@ -150,7 +150,11 @@ fn ids_continue_while_the_label_worker_is_blocked_or_terminated() {
     assert_eq!(unknown_to_standbys(&server), (true, 1), "logged once");
     execute(&mut holder, "COMMIT");
     draw_until(&mut client, "the new label", false);
-    assert!(server.log().contains("wrote the high-water mark to WAL again"));
+    // The worker says so after its commit.
+    server.wait_for(PATIENCE, "the message", || {
+        execute(&mut client, "SELECT count(*) FROM snowflake_next_many(1000)");
+        server.log().contains("wrote the high-water mark to WAL again")
+    });
 }
 
 /// The worker connects to the session's database only while it writes.

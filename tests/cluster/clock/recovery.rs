@@ -163,15 +163,18 @@ fn crash_right_after_the_promotion_repeats_no_id() {
     }
 }
 
-/// The prepared transaction is later than every commit by more than the margin, so that recovery must check it.
+/// The prepared transaction is later than every commit by more than the margin, and there is no label, so that recovery must
+/// check it.
 #[test]
 fn promoted_standby_repeats_no_id_of_a_prepared_transaction() {
     const LATER_MS: i64 = 120 * SECOND_MS;
     for _ in 0..rounds(1, 10) {
         let primary = primary();
-        let standby = standby_of(&primary, Behind::Hour);
+        let standby = standby_of(&primary, Behind::Minute);
+        let mut holder = primary.client();
+        execute(&mut holder, "BEGIN; LOCK TABLE pg_shseclabel IN SHARE UPDATE EXCLUSIVE MODE");
         primary.execute("INSERT INTO t DEFAULT VALUES");
-        primary.clock().set_offset_ms(HOUR_MS + LATER_MS);
+        primary.clock().set_offset_ms(60 * SECOND_MS + LATER_MS);
         let mut client = primary.client();
         execute(&mut client, "BEGIN");
         let prepared = insert(&mut client, 5000);
