@@ -1,36 +1,47 @@
 //! Controls: rows that are written by hand, and traces that are patched. The replay refuses each of them.
 
-use idgen_sim::model::trace::decoded::Transaction;
+use idgen_sim::model::trace::decoded::{Ending, Transaction};
 use idgen_sim::model::trace::{fleet, lease, worker};
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{execute, value};
 
 use crate::{begin_trace, builder, take_trace};
 
-/// What the replay refuses of these statements of a superuser.
-fn refused_of_leases(cluster: &Cluster, sql: &str) -> String {
-    execute(&mut cluster.client(), sql);
+/// What the replay refuses of a trace that begins without leases.
+fn refused_of_leases(transactions: &[Transaction]) -> String {
     let mut replay = lease::Replay::default();
-    replay.replay(&take_trace(cluster));
+    replay.replay(transactions);
     replay.report.refused.join("\n")
 }
 
-#[test]
-fn rows_of_leases_that_are_written_by_hand_are_refused() {
+/// What it refuses of these statements of a superuser.
+fn refused_of_statements(cluster: &Cluster, sql: &str) -> String {
+    execute(&mut cluster.client(), sql);
+    let refused = refused_of_leases(&take_trace(cluster));
+    cluster.execute("DELETE FROM work; DELETE FROM idgen.lease");
+    take_trace(cluster);
+    refused
+}
+
+/// A server whose trace has begun, with the table of writes.
+fn cluster_with_work() -> Cluster {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE work (name text, slot int, token bigint)");
     begin_trace(&cluster);
+    cluster
+}
+
+/// The columns of `idgen.lease` after the token.
+const REST: &str = "depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked";
+
+#[test]
+fn rows_of_leases_that_are_written_by_hand_are_refused() {
+    let cluster = cluster_with_work();
     let take = "UPDATE idgen.lease SET token = nextval('idgen.lease_token') WHERE name = 't'";
     let hold = "SELECT lease_acquire('t', ttl => '1 h');";
     let write = "INSERT INTO work SELECT name, slot, token FROM idgen.lease WHERE name = 't';";
     let release = "SELECT lease_release('t', token) FROM idgen.lease WHERE name = 't';";
-    let forget = "DELETE FROM work; DELETE FROM idgen.lease";
-    let refused = |sql: &str| {
-        let refused = refused_of_leases(&cluster, sql);
-        cluster.execute(forget);
-        take_trace(&cluster);
-        refused
-    };
+    let refused = |sql: &str| refused_of_statements(&cluster, sql);
     assert_eq!(refused(&format!("{hold} {write} {release}")), "");
     let early = refused(&format!("{hold} {take}"));
     assert!(early.starts_with("[TermIsOver]"), "{early}");
@@ -41,13 +52,79 @@ fn rows_of_leases_that_are_written_by_hand_are_refused() {
     let repeated = refused(&format!("{hold} UPDATE idgen.lease SET token = token - 1 WHERE name = 't'"));
     assert!(repeated.contains("TokensRise"), "{repeated}");
     let two = refused(&format!(
-        "{hold} INSERT INTO idgen.lease SELECT name, 1, token + 1, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked FROM idgen.lease WHERE name = 't'"
+        "{hold} INSERT INTO idgen.lease SELECT name, 1, token + 1, {REST} FROM idgen.lease WHERE name = 't'"
     ));
     assert!(two.starts_with("[AtMostSlots]"), "{two}");
     let revived = refused(&format!(
         "SELECT lease_define('t'); {hold} {release} UPDATE idgen.lease SET depth = 1 WHERE name = 't'"
     ));
     assert!(revived.starts_with("[TokenOfRenewal]"), "{revived}");
+}
+
+#[test]
+fn shared_terms_that_are_written_by_hand_are_refused() {
+    let cluster = cluster_with_work();
+    let refused = |sql: &str| refused_of_statements(&cluster, sql);
+    let hold = |shared: bool| {
+        format!(
+            "SELECT lease_acquire('t', ttl => '1 h', shared => {shared}); CREATE TEMP TABLE first AS SELECT * FROM idgen.lease;"
+        )
+    };
+    let insert =
+        |slot: u32, token: &str| format!("INSERT INTO idgen.lease SELECT name, {slot}, {token}, {REST} FROM first;");
+    let (next, below) = ("nextval('idgen.lease_token')", "token - 1");
+    let [reader, writer] = [70_000, 0].map(|slot| insert(slot, next));
+    assert_eq!(refused(&format!("{} {reader}", hold(true))), "");
+    for two in [format!("{} {writer}", hold(true)), format!("{} {reader}", hold(false))] {
+        let two = refused(&two);
+        assert!(two.starts_with("[AtMostSlots]"), "{two}");
+    }
+    let replace = |row: &str| format!("BEGIN; DELETE FROM idgen.lease; {row} COMMIT;");
+    for early in [format!("{} {}", hold(true), replace(&writer)), format!("{} {}", hold(false), replace(&reader))] {
+        let early = refused(&early);
+        assert!(early.starts_with("[TermIsOver]"), "{early}");
+    }
+    let release = "BEGIN; SELECT lease_release('t', token) FROM first; COMMIT;";
+    for (first, second) in [(true, 0), (false, 70_000)] {
+        let low = refused(&format!("{} {release} {}", hold(first), insert(second, below)));
+        assert!(low.starts_with("[TokensRise]"), "{low}");
+    }
+}
+
+/// The next holder waits until the term is over.
+#[test]
+fn take_over_that_is_moved_before_the_end_of_a_prepared_fence_is_refused() {
+    let cluster = cluster_with_work();
+    for (shared, ending) in [(false, "COMMIT"), (false, "ROLLBACK"), (true, "COMMIT"), (true, "ROLLBACK")] {
+        let mut client = cluster.client();
+        execute(&mut client, &format!("SELECT lease_acquire('t', ttl => '100 ms', shared => {shared})"));
+        let write = "INSERT INTO work SELECT name, slot, token FROM idgen.lease";
+        let fence = "SELECT lease_fence(name, token) FROM idgen.lease";
+        execute(&mut client, &format!("BEGIN; {fence}; {write}; PREPARE TRANSACTION 'fenced'"));
+        // The changes of a transaction that was rolled back cannot be decoded for certain.
+        let mut trace = take_trace(&cluster);
+        execute(&mut client, &format!("{ending} PREPARED 'fenced'"));
+        execute(&mut client, "SELECT lease_acquire('t')");
+        trace.extend(take_trace(&cluster));
+        assert_eq!(refused_of_leases(&trace), "");
+        let position =
+            |is: fn(&Ending) -> bool| trace.iter().position(|one| is(&one.ending)).expect("it is in the trace");
+        let prepared = position(|ending| matches!(ending, Ending::Prepare(_)));
+        let ended = position(|ending| matches!(ending, Ending::CommitPrepared(_) | Ending::RollbackPrepared(_)));
+        let last_with = |moved: usize| {
+            let mut patched = trace.clone();
+            let moved = patched.remove(moved);
+            patched.push(moved);
+            refused_of_leases(&patched)
+        };
+        let early = last_with(ended);
+        assert!(early.starts_with("[FenceHoldsRow]"), "{early}");
+        assert_eq!(early.contains("[WriteIsFenced]"), ending == "COMMIT", "{early}");
+        let late = last_with(prepared);
+        assert!(late.contains("[TokenOfFence]"), "{late}");
+        cluster.execute("DELETE FROM work; DELETE FROM idgen.lease");
+        take_trace(&cluster);
+    }
 }
 
 #[test]
@@ -84,6 +161,37 @@ fn rectangles_that_are_written_by_hand_are_refused() {
         "UPDATE idgen.worker_number SET token = token + 1, not_before = not_after, not_after = not_after + '1 h'",
     );
     assert!(far.starts_with("[BeginsAfterLast, EndsWithinLead]") || far.starts_with("[EndsWithinLead]"), "{far}");
+}
+
+#[test]
+fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
+    let cluster = builder().start_with_extension();
+    begin_trace(&cluster);
+    cluster.execute("SELECT lease_define(pool, 2, '10 s') FROM unnest('{p,q,r}'::text[]) AS pool");
+    cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
+    let acquired = take_trace(&cluster);
+    cluster.execute("CREATE TABLE original AS SELECT * FROM idgen.worker_number");
+    let refused = |sql: &str| {
+        take_trace(&cluster);
+        cluster.execute(sql);
+        let mut replay = worker::Replay::new(70_000_000);
+        replay.replay(&acquired);
+        replay.replay(&take_trace(&cluster));
+        cluster.execute("DELETE FROM idgen.worker_number; INSERT INTO idgen.worker_number SELECT * FROM original");
+        replay.report.refused.join("\n")
+    };
+    for change in ["not_after = not_after + '1 s'", "not_after = not_after - interval '1 s'", "released = true"] {
+        let changed = refused(&format!("UPDATE idgen.worker_number SET pool = 'q', {change}"));
+        assert!(changed.starts_with("[RenewalCompares]"), "{changed}");
+    }
+    let copied = refused(
+        "INSERT INTO idgen.worker_number SELECT 'q', number, not_before, not_after, token, owner FROM original",
+    );
+    assert!(copied.starts_with("[RenewalCompares]"), "{copied}");
+    // A pool that has the same worker ids, without a move.
+    let again = refused("SELECT worker_acquire('r', ttl => '10 s', prefer => 0)");
+    assert!(again.starts_with("[BeginsAfterLast]"), "{again}");
+    assert_eq!(refused("SELECT worker_move('p', 'q')"), "");
 }
 
 #[test]

@@ -14,12 +14,14 @@ use idgen_testkit::{Builder, Cluster};
 
 /// A server whose changes can be decoded. Only processes crash here, not the machine.
 fn builder() -> Builder {
-    Cluster::builder().conf("wal_level", "logical").conf("fsync", "off").conf("statement_timeout", "1min")
+    let builder =
+        Cluster::builder().conf("wal_level", "logical").conf("fsync", "off").conf("statement_timeout", "1min");
+    builder.conf("max_prepared_transactions", "50")
 }
 
-/// Decodes all changes from now on. A standby does not have the slot: begin again after its promotion.
+/// Decodes all changes from now on, those of prepared transactions when they are prepared. A standby does not have the slot: begin again after its promotion.
 fn begin_trace(cluster: &Cluster) {
-    cluster.execute("SELECT pg_create_logical_replication_slot('trace', 'test_decoding')");
+    cluster.execute("SELECT pg_create_logical_replication_slot('trace', 'test_decoding', twophase => true)");
 }
 
 /// The transactions since the trace began, or was taken last.

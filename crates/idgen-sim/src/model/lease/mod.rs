@@ -94,7 +94,8 @@ pub struct Server {
 /// A step, with what its rules need to know. `row` is the row before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// Begins a term. `drawn` is the highest token so far, and `others` the count of other rows that stay held.
+    /// Begins a term. `drawn` is the highest token so far, and `others` the count of other rows that stay held. All shared
+    /// terms count as one, and for another shared term as none.
     Begin {
         row: Option<Term>,
         token: i64,

@@ -1,4 +1,5 @@
-//! Parses what the plugin `test_decoding` prints, with the options `include-timestamp` and the time zone UTC.
+//! Parses what the plugin `test_decoding` prints, with the options `include-timestamp` and the time zone UTC. A slot with
+//! two-phase decoding shows a prepared transaction when it is prepared, and again when it ends.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +19,28 @@ pub struct Change {
     pub kind: Kind,
     /// The row after the change. `None` for NULL.
     columns: BTreeMap<String, Option<String>>,
+    /// The key before an update that changes it.
+    key_before: BTreeMap<String, Option<String>>,
+}
+
+/// What ends a transaction, with the identifier of a prepared one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    #[default]
+    Commit,
+    Prepare(String),
+    /// Without the changes, which the preparation has shown.
+    CommitPrepared(String),
+    RollbackPrepared(String),
 }
 
 /// The changes of a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
+    /// When it was committed, prepared or rolled back.
     pub committed_us: i64,
     pub changes: Vec<Change>,
+    pub ending: Ending,
 }
 
 impl Change {
@@ -45,6 +61,11 @@ impl Change {
         self.text(column) == "true"
     }
 
+    /// A column of the key before the change, if the change is of the key.
+    pub fn text_before(&self, column: &str) -> Option<&str> {
+        self.key_before.get(column)?.as_deref()
+    }
+
     /// Microseconds since 1970.
     pub fn time_us(&self, column: &str) -> i64 {
         time_us(self.text(column))
@@ -56,15 +77,27 @@ pub fn transactions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Transac
     let mut transactions = Vec::new();
     let mut open = Transaction::default();
     for line in lines {
-        if line.starts_with("COMMIT") {
-            let (_, at) = line.split_once("(at ").unwrap_or_else(|| panic!("no time: {line}"));
+        if let Some(ending) = ending_of(line) {
+            let (_, at) = line.rsplit_once("(at ").unwrap_or_else(|| panic!("no time: {line}"));
             open.committed_us = time_us(at.trim_end_matches(')'));
+            open.ending = ending;
             transactions.push(std::mem::take(&mut open));
         } else if let Some(change) = line.strip_prefix("table ") {
             open.changes.push(change_of(change));
         }
     }
     transactions
+}
+
+fn ending_of(line: &str) -> Option<Ending> {
+    let kinds: [(&str, fn(String) -> Ending); 3] = [
+        ("PREPARE TRANSACTION ", Ending::Prepare),
+        ("COMMIT PREPARED ", Ending::CommitPrepared),
+        ("ROLLBACK PREPARED ", Ending::RollbackPrepared),
+    ];
+    let of_prepared =
+        kinds.into_iter().find_map(|(start, ending)| Some(ending(value_of(line.strip_prefix(start)?).0?)));
+    of_prepared.or_else(|| line.starts_with("COMMIT ").then_some(Ending::Commit))
 }
 
 fn change_of(line: &str) -> Change {
@@ -77,8 +110,9 @@ fn change_of(line: &str) -> Change {
         _ => panic!("unknown kind of change: {line}"),
     };
     // An update of the key, or with a full identity, shows the row before too.
-    let columns = columns.split_once("new-tuple: ").map_or(columns, |(_, new)| new);
-    Change { table: table.to_owned(), kind, columns: columns_of(columns) }
+    let (before, columns) = columns.split_once("new-tuple: ").unwrap_or(("", columns));
+    let before = before.strip_prefix("old-key: ").unwrap_or("");
+    Change { table: table.to_owned(), kind, columns: columns_of(columns), key_before: columns_of(before) }
 }
 
 /// Such as `name[text]:'it''s' slot[integer]:0 owner[text]:null`.
@@ -167,7 +201,25 @@ mod tests {
         assert_eq!((insert.text("name"), insert.number("slot"), insert.optional("owner")), ("it's [x]: y", 0, None));
         assert_eq!(insert.time_us("at"), 86_401_500_000);
         assert_eq!((update.text("name"), update.is("held"), update.kind), ("b", true, Kind::Update));
+        assert_eq!((update.text_before("name"), insert.text_before("name")), (Some("a"), None));
         assert_eq!((delete.table.as_str(), delete.kind), ("public.t", Kind::Delete));
+    }
+
+    #[test]
+    fn prepared_transactions_are_parsed_with_their_identifiers() {
+        let lines = [
+            "BEGIN 7",
+            "table public.t: INSERT: name[text]:'a'",
+            "PREPARE TRANSACTION 'it''s', txid 7 (at 2026-03-01 00:00:00+00)",
+            "COMMIT PREPARED 'it''s', txid 7 (at 2026-03-01 00:00:01+00)",
+            "ROLLBACK PREPARED 'b', txid 8 (at 2026-03-01 00:00:02+00)",
+        ];
+        let transactions = transactions(lines);
+        let endings: Vec<_> = transactions.iter().map(|one| (one.ending.clone(), one.changes.len())).collect();
+        let [a, b] = ["it's", "b"].map(str::to_owned);
+        let expected =
+            [(Ending::Prepare(a.clone()), 1), (Ending::CommitPrepared(a), 0), (Ending::RollbackPrepared(b), 0)];
+        assert_eq!(endings, expected);
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Replays the changes of `idgen.lease`, and those of a table of fenced writes.
 //!
 //! The table of writes is `public.work` with the columns name, slot and token. A transaction that writes has fenced first.
+//! A prepared one holds its fence from the moment at which it is prepared until it ends.
 
 use super::Report;
-use super::decoded::{Change, Kind, Transaction, interval_us};
+use super::decoded::{Change, Ending, Kind, Transaction, interval_us};
 use crate::model::lease::{Server, Step, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A name and a slot.
 type Key = (String, i64);
+
+/// The first number of shared terms, which have no slots.
+const FIRST_SHARED: i64 = 65_536;
 
 /// The rows as replayed so far.
 #[derive(Debug, Default)]
@@ -16,8 +20,10 @@ pub struct Replay {
     rows: BTreeMap<Key, Term>,
     /// Slots, and the lock delay.
     definitions: BTreeMap<String, (usize, i64)>,
-    /// The highest token of each slot, also of rows that are deleted by now.
+    /// The highest token of each slot, also of rows that are deleted by now. The shared terms of a name have one for all.
     drawn: BTreeMap<Key, i64>,
+    /// By their identifiers, with their changes.
+    prepared: BTreeMap<String, Vec<Change>>,
     clocks: Vec<String>,
     /// When the server that writes now began, by its clock and by the wall clock.
     began_us: i64,
@@ -31,17 +37,40 @@ impl Replay {
         (self.began_us, self.began_wall_us) = (began_us, began_wall_us);
     }
 
-    /// Replays transactions, in the order of their commits.
+    /// Replays transactions, in the order of their commits and preparations.
     pub fn replay(&mut self, transactions: &[Transaction]) {
         for (index, transaction) in transactions.iter().enumerate() {
-            let later = || transactions[index + 1..].iter().flat_map(|later| &later.changes);
-            for (position, change) in transaction.changes.iter().enumerate() {
-                match change.table.as_str() {
-                    "idgen.lease_definition" => self.define(change),
-                    "idgen.lease" => self.change(change, &transaction.changes[position + 1..], later()),
-                    "public.work" if change.kind == Kind::Insert => self.write(change),
-                    _ => {}
+            let later = &transactions[index + 1..];
+            match &transaction.ending {
+                Ending::Commit => self.commit(&transaction.changes, later),
+                Ending::Prepare(identifier) => {
+                    let writes = transaction.changes.iter().filter(is_write);
+                    writes.for_each(|change| self.write("prepared write", change));
+                    self.prepared.insert(identifier.clone(), transaction.changes.clone());
                 }
+                Ending::CommitPrepared(identifier) => {
+                    let changes = self.prepared.remove(identifier).unwrap_or_default();
+                    let (writes, changes): (Vec<Change>, Vec<Change>) =
+                        changes.into_iter().partition(|change| is_write(&change));
+                    writes.iter().for_each(|change| self.commit_prepared(change));
+                    self.commit(&changes, later);
+                }
+                Ending::RollbackPrepared(identifier) => {
+                    let changes = self.prepared.remove(identifier).unwrap_or_default();
+                    let writes = changes.iter().filter(is_write).count();
+                    *self.report.steps.entry("roll back prepared").or_default() += writes;
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, changes: &[Change], later: &[Transaction]) {
+        for (position, change) in changes.iter().enumerate() {
+            match change.table.as_str() {
+                "idgen.lease_definition" => self.define(change),
+                "idgen.lease" => self.change(change, &changes[position + 1..], later),
+                _ if is_write(&change) => self.write("fenced write", change),
+                _ => {}
             }
         }
     }
@@ -73,26 +102,27 @@ impl Replay {
         }
     }
 
-    fn change<'a>(&mut self, change: &Change, rest: &[Change], mut later: impl Iterator<Item = &'a Change>) {
-        let key = (change.text("name").to_owned(), change.number("slot"));
+    fn change(&mut self, change: &Change, rest: &[Change], later: &[Transaction]) {
+        let key = key_of(change);
         let before = self.rows.get(&key).copied();
-        if change.kind == Kind::Delete {
-            let row = self.rows.remove(&key);
-            if let Some(row) = row.filter(|row| row.is_held) {
-                let step = Step::Release { row: Some(row), token: row.token };
-                self.report.check("release", &(&key, step), &step.broken());
-            }
-            return;
-        }
+        let own = before.map(|row| (key.clone(), row.token));
+        // The next term of the name, if this transaction begins one. Its end counts from the reading of the clock.
+        let next = rest.iter().find(|change| begins_another(change, &key)).map(|change| self.term(change));
         let (slots, lock_delay) = self.definitions.get(&key.0).copied().unwrap_or((1, 0));
+        if change.kind == Kind::Delete {
+            let Some(row) = self.rows.remove(&key) else { return };
+            let (kind, step) = match next {
+                Some(next) => {
+                    let (server, is_fenced) = (self.server(&next), self.is_fenced(own.as_slice(), later));
+                    ("end", Step::End { row, server, is_fenced, lock_delay })
+                }
+                // A release that was prepared, or an operator, can leave such a row.
+                None if !row.is_held => return,
+                None => ("release", Step::Release { row: before, token: row.token }),
+            };
+            return self.report.check(kind, &(&key, step), &step.broken());
+        }
         let after = self.term(change);
-        let is_fenced = before.is_some_and(|before| later.any(|change| is_write(change, &key, before.token)));
-        let server = |now| Server { clock: after.clock, now, began: self.began_us, first_token: self.began_wall_us };
-        let begins_another = rest.iter().any(|change| {
-            change.table == "idgen.lease"
-                && change.kind != Kind::Delete
-                && (change.text("name"), change.number("slot") == key.1) == (key.0.as_str(), false)
-        });
         let (kind, step) = match before {
             Some(row) if row.token == after.token => match (row.is_held, after.is_held) {
                 (_, true) => {
@@ -100,35 +130,81 @@ impl Replay {
                     ("renew", Some(Step::Renew { row: before, token: after.token, clock: after.clock, read }))
                 }
                 (true, false) if change.is("revoked") => ("revoke", None),
-                (true, false) if begins_another => {
-                    ("end", Some(Step::End { row, server: server(after.ends), is_fenced, lock_delay }))
+                (true, false) if next.is_some() => {
+                    let server = Server { now: after.ends, ..self.server(&after) };
+                    let is_fenced = self.is_fenced(own.as_slice(), later);
+                    ("end", Some(Step::End { row, server, is_fenced, lock_delay }))
                 }
                 (true, false) => ("release", Some(Step::Release { row: before, token: after.token })),
                 (false, false) => ("revoke", None),
             },
             row => {
-                let is_other = |known: &Key| known.0 == key.0 && *known != key;
-                let others = self.rows.iter().filter(|(known, row)| is_other(known) && row.is_held).count();
-                let drawn = self.drawn.get(&key).copied().unwrap_or(0);
-                let kind = if row.is_some_and(|row| row.is_held) { "take over" } else { "begin" };
-                // The end counts from the reading of the clock.
-                let server = server(after.ends - after.ttl);
-                (
-                    kind,
-                    Some(Step::Begin { row, token: after.token, server, drawn, is_fenced, others, slots, lock_delay }),
-                )
+                let is_shared = is_shared_term(&key);
+                let alone = self.others(&key).filter(|(other, row)| row.is_held && !is_shared_term(other)).count();
+                let has_shared = self.others(&key).any(|(other, row)| row.is_held && is_shared_term(other));
+                let others = alone + usize::from(has_shared && !is_shared);
+                let replaced = self.others(&key).filter(|(other, _)| is_shared != is_shared_term(other));
+                let terms: Vec<_> = replaced.map(|(other, row)| (other.clone(), row.token)).chain(own).collect();
+                let is_fenced = self.is_fenced(&terms, later);
+                let kind = match row {
+                    Some(row) if row.is_held => "take over",
+                    _ if is_shared => "share",
+                    _ => "begin",
+                };
+                let (token, server, drawn) = (after.token, self.server(&after), self.drawn(&key));
+                (kind, Some(Step::Begin { row, token, server, drawn, is_fenced, others, slots, lock_delay }))
             }
         };
         let broken = step.map_or_else(Vec::new, |step| step.broken());
         self.report.check(kind, &(&key, step), &broken);
-        self.drawn.insert(key.clone(), after.token);
+        let drawn = self.drawn.entry((key.0.clone(), key.1.min(FIRST_SHARED))).or_default();
+        *drawn = after.token.max(*drawn);
         self.rows.insert(key, after);
     }
 
-    fn write(&mut self, change: &Change) {
-        let key = (change.text("name").to_owned(), change.number("slot"));
+    /// The other rows of a name.
+    fn others<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Term)> {
+        self.rows.range((key.0.clone(), i64::MIN)..=(key.0.clone(), i64::MAX)).filter(move |(other, _)| *other != key)
+    }
+
+    /// The highest token among those that a new one must be above. Transactions that grant several slots, or several shared
+    /// terms, can commit in another order than that of their tokens.
+    fn drawn(&self, key: &Key) -> i64 {
+        let of = |slot| self.drawn.get(&(key.0.clone(), slot)).copied();
+        if key.1 < FIRST_SHARED {
+            return of(key.1).max(of(FIRST_SHARED)).unwrap_or(0);
+        }
+        let slots = self.drawn.range((key.0.clone(), 0)..(key.0.clone(), FIRST_SHARED));
+        slots.map(|(_, token)| *token).max().unwrap_or(0)
+    }
+
+    /// The server that has written a row, when it read the clock for it.
+    fn server(&self, row: &Term) -> Server {
+        let now = row.ends - row.ttl;
+        Server { clock: row.clock, now, began: self.began_us, first_token: self.began_wall_us }
+    }
+
+    /// True if a transaction holds a fence of one of these terms: a prepared one, or one that commits or prepares a write
+    /// under it later.
+    fn is_fenced(&self, terms: &[(Key, i64)], later: &[Transaction]) -> bool {
+        let later = later.iter().flat_map(|later| &later.changes);
+        let mut writes = self.prepared.values().flatten().chain(later).filter(is_write);
+        writes.any(|change| terms.contains(&(key_of(change), change.number("token"))))
+    }
+
+    /// The fence of a write, which is in the transaction that commits or is prepared now.
+    fn write(&mut self, kind: &'static str, change: &Change) {
+        let key = key_of(change);
         let step = Step::Fence { row: self.rows.get(&key).copied(), token: change.number("token") };
-        self.report.check("fenced write", &(&key, step), &step.broken());
+        self.report.check(kind, &(&key, step), &step.broken());
+    }
+
+    /// A prepared write needs that its fence still holds the row, whose term may have ended.
+    fn commit_prepared(&mut self, change: &Change) {
+        let key = key_of(change);
+        let step =
+            Step::Write { is_fenced: self.rows.get(&key).is_some_and(|row| row.token == change.number("token")) };
+        self.report.check("commit prepared", &(&key, step), &step.broken());
     }
 
     fn term(&mut self, change: &Change) -> Term {
@@ -148,10 +224,20 @@ impl Replay {
     }
 }
 
-fn is_write(change: &Change, key: &Key, token: i64) -> bool {
-    change.table == "public.work"
-        && change.kind == Kind::Insert
-        && change.number("token") == token
-        && change.number("slot") == key.1
-        && change.text("name") == key.0
+fn key_of(change: &Change) -> Key {
+    (change.text("name").to_owned(), change.number("slot"))
+}
+
+fn is_shared_term(key: &Key) -> bool {
+    key.1 >= FIRST_SHARED
+}
+
+/// True of a row of another slot, or of another shared term, of the same name.
+fn begins_another(change: &Change, key: &Key) -> bool {
+    let is_of_name = change.table == "idgen.lease" && change.kind != Kind::Delete && change.text("name") == key.0;
+    is_of_name && change.number("slot") != key.1
+}
+
+fn is_write(change: &&Change) -> bool {
+    change.table == "public.work" && change.kind == Kind::Insert
 }

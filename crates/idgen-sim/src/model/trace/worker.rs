@@ -1,16 +1,28 @@
 //! Replays the changes of `idgen.worker_number` and `idgen.worker_history`, and the id times that clients have used.
 //!
-//! The table of uses is `public.used` with the columns number, token and time_us.
+//! The table of uses is `public.used` with the columns number, token and time_us. All pools of a trace have the same range,
+//! so a worker id has one row, whatever pool it belongs to: a move changes the pool, and nothing else.
 
 use super::Report;
 use super::decoded::{Change, Kind, Transaction, interval_us};
 use crate::model::worker::{Bounds, Rectangle, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A row of `idgen.worker_number`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub pool: String,
+    pub rectangle: Rectangle,
+    pub is_released: bool,
+}
+
 /// The rows as replayed so far.
 #[derive(Debug, Default)]
 pub struct Replay {
-    rows: BTreeMap<(String, i64), Rectangle>,
+    /// The rows that this server has, by worker id.
+    rows: BTreeMap<i64, Row>,
+    /// The last rectangle of each worker id, also of those that only an earlier server has granted.
+    last: BTreeMap<i64, Rectangle>,
     /// The last rectangle of each token, and whether it was released.
     by_token: BTreeMap<i64, (Rectangle, bool)>,
     floor: Option<i64>,
@@ -26,6 +38,11 @@ impl Replay {
     /// `longest_us` is the ttl of the pools and the lead.
     pub fn new(longest_us: i64) -> Self {
         Self { longest_us, ..Self::default() }
+    }
+
+    /// Another server grants from now on, and has these rows.
+    pub fn server_began(&mut self, rows: BTreeMap<i64, Row>) {
+        self.rows = rows;
     }
 
     /// Tokens and ends that clients have passed, each noted before it was sent.
@@ -59,7 +76,7 @@ impl Replay {
 
     fn change(&mut self, change: &Change, now: i64) {
         assert_ne!(change.kind, Kind::Delete, "idgen deletes no rectangle");
-        let key = (change.text("pool").to_owned(), change.number("number"));
+        let (pool, number) = (change.text("pool").to_owned(), change.number("number"));
         let after = Rectangle {
             token: change.number("token"),
             not_before: change.time_us("not_before"),
@@ -67,20 +84,38 @@ impl Replay {
         };
         let bounds =
             Bounds { now, longest: self.longest_us, floor: self.floor, first_token: self.first_token, is_copy: false };
-        let before = self.rows.insert(key.clone(), after);
         let is_released = change.is("released");
-        let (kind, step) = match before.filter(|row| row.token == after.token) {
-            Some(row) if is_released || after.not_after < row.not_after => {
+        let row = Row { pool: pool.clone(), rectangle: after, is_released };
+        let before = self.rows.insert(number, row).filter(|before| before.rectangle.token == after.token);
+        let (kind, step) = match before {
+            Some(before) if before.pool != pool => {
+                // A move asks no holder, so no end that a holder has passed allows it to change the rectangle.
+                let row = before.rectangle;
+                let is_same = row == after && is_released == before.is_released;
+                let is_moved = is_same && change.text_before("pool") == Some(&before.pool);
+                let (told, bounds) =
+                    (if is_moved { row.not_after } else { i64::MIN }, Bounds { first_token: 0, ..bounds });
+                ("move", Step::Renew { row, told, not_after: after.not_after, bounds })
+            }
+            Some(Row { rectangle: row, .. }) if is_released || after.not_after < row.not_after => {
                 // A release that reports no last time leaves the end as it was, and compares nothing.
                 let told = if after.not_after == row.not_after { row.not_after } else { self.told(&row) };
                 ("release", Step::Release { row, told })
             }
-            Some(row) => ("renew", Step::Renew { row, told: self.told(&row), not_after: after.not_after, bounds }),
-            None if before.is_some() => ("grant again", Step::Grant { row: before, granted: after, bounds }),
-            None => ("grant", Step::Grant { row: None, granted: after, bounds }),
+            Some(Row { rectangle: row, .. }) => {
+                ("renew", Step::Renew { row, told: self.told(&row), not_after: after.not_after, bounds })
+            }
+            None => {
+                let row = self.last.get(&number).copied();
+                let kind = if row.is_some() { "grant again" } else { "grant" };
+                (kind, Step::Grant { row, granted: after, bounds })
+            }
         };
-        self.report.check(kind, &(&key, step), &step.broken());
-        self.by_token.insert(after.token, (after, is_released));
+        self.report.check(kind, &(pool, number, step), &step.broken());
+        if kind != "move" {
+            self.last.insert(number, after);
+            self.by_token.insert(after.token, (after, is_released));
+        }
     }
 
     /// The end that the holder has passed: that of the row, if it has ever passed it.
