@@ -8,3 +8,4 @@ mod leases;
 mod locks;
 mod public_ids;
 mod storm;
+mod worker_ids;
