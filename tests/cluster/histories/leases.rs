@@ -82,6 +82,8 @@ const FAULTS: [Fault; 10] = [
 #[derive(Default)]
 struct Record {
     calls: Recorder<(Name, Op), Answer>,
+    /// With their lanes.
+    revocations: Recorder<(u32, Op), Answer>,
     appends: Appends,
     /// The lane of each token.
     lanes: Mutex<HashMap<Token, u32>>,
@@ -98,6 +100,10 @@ impl Holder<'_> {
     /// Acquires, renews, writes and releases, or leaves out some of it.
     fn cycle(&mut self, client: &mut Client) -> Result<(), Error> {
         let name = Name::random();
+        // Slot 0 of a name that readers share is not all that can be revoked.
+        if name.kind != Kind::Shared && fastrand::u8(..20) == 0 {
+            return self.revoke(client, name);
+        }
         let shared = name.kind == Kind::Shared && fastrand::u8(..3) > 0;
         let bound = fastrand::u8(..5) == 0;
         let Some((token, lane)) = self.acquire(client, name, shared, bound)? else { return Ok(()) };
@@ -116,6 +122,17 @@ impl Holder<'_> {
             self.call_with(client, name, token, Op::Release { token }, "lease_release")?;
         }
         Ok(())
+    }
+
+    fn revoke(&mut self, client: &mut Client, name: Name) -> Result<(), Error> {
+        let slot = fastrand::usize(..name.slots());
+        let lane = name.lanes().nth(slot).expect("a slot of the lease") as u32;
+        let sql = format!("SELECT lease_revoke('{}', {slot})", name.text());
+        let sent = now();
+        let answer = client.query_one(&sql, &[]).map(|row| if row.get(0) { Answer::Done } else { Answer::Refused });
+        let call = self.call((lane, Op::Revoke), sent, &answer);
+        self.record.revocations.add(call);
+        answer.map(drop)
     }
 
     fn acquire(
@@ -172,16 +189,21 @@ impl Holder<'_> {
     }
 
     fn add(&mut self, name: Name, op: Op, sent: Ns, answer: Result<Answer, Error>) -> Result<Answer, Error> {
+        let call = self.call((name, op), sent, &answer);
+        self.record.calls.add(call);
+        answer
+    }
+
+    fn call<T>(&mut self, op: T, sent: Ns, answer: &Result<Answer, Error>) -> Call<T, Answer> {
         // A call that was canceled has changed nothing.
-        let outcome = match &answer {
+        let outcome = match answer {
             Ok(answer) => Outcome::Answered(*answer),
             Err(error) if is_lost(error) => Outcome::Unknown,
             Err(_) => Outcome::Failed,
         };
         let returned = if outcome == Outcome::Unknown { NEVER } else { now() };
-        self.record.calls.add(Call { session: self.number, op: (name, op), sent, returned, outcome });
         self.answered = if answer.is_ok() { returned } else { self.answered };
-        answer
+        Call { session: self.number, op, sent, returned, outcome }
     }
 }
 
@@ -239,7 +261,11 @@ fn grants(calls: &[Call<(Name, Op), Answer>], name: Name) -> Vec<Draw<Token>> {
 }
 
 fn judge(client: &mut Client, record: Record) -> Verdict {
-    let calls = record.calls.into_calls();
+    let (calls, revocations) = (record.calls.into_calls(), record.revocations.into_calls());
+    println!(
+        "revocations: {}",
+        revocations.iter().filter(|call| call.outcome == Outcome::Answered(Answer::Done)).count()
+    );
     let mut verdict = appends::judge(client, &record.appends.into_calls());
     println!("fenced appends: {verdict}");
     let mut tokens = Verdict::default();
@@ -248,7 +274,11 @@ fn judge(client: &mut Client, record: Record) -> Verdict {
     verdict.merge(tokens);
     let lanes = record.lanes.into_inner().expect("no thread panicked with the lock");
     let mut answers = Verdict::default();
-    by_lane(calls, &lanes).iter().for_each(|calls| answers.merge(linear::judge(calls, LEASE)));
+    let mut by_lane = by_lane(calls, &lanes);
+    for (lane, call) in revocations.into_iter().map(Call::split) {
+        by_lane[lane as usize].push(call);
+    }
+    by_lane.iter().for_each(|calls| answers.merge(linear::judge(calls, LEASE)));
     println!("answers: {answers}");
     verdict.merge(answers);
     verdict

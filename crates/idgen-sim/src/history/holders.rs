@@ -25,6 +25,8 @@ pub enum Op {
     Release {
         token: Token,
     },
+    /// An operator ends the terms.
+    Revoke,
     /// The session ends, and with it all that is bound to it.
     End,
 }
@@ -63,7 +65,7 @@ impl State {
     /// The state after an answer of this call, or `None` if the call cannot have this answer now. `rank` is that of the
     /// granted token among those of the name: tokens rise from grant to grant.
     pub fn apply(&self, call: &Call, answer: Answer, rank: Option<usize>) -> Option<State> {
-        let held = |token| self.terms.iter().any(|term| term.token == token);
+        let held = |token| self.has(token);
         match (call.op, answer) {
             (Op::Acquire { shared, ttl }, Answer::Granted(token)) => {
                 let is_next = rank.is_none_or(|rank| rank == self.grants);
@@ -78,6 +80,8 @@ impl State {
             (Op::Renew { token, ttl }, _) => held(token).then(|| self.keep(token, call.sent.saturating_add(ttl))),
             (Op::Fence { token, until }, _) => held(token).then(|| self.keep(token, until)),
             (Op::Release { token }, _) => held(token).then(|| self.without(|term| term.token == token)),
+            // The row of a session that has ended still has a term, so there need be none here.
+            (Op::Revoke, _) => Some(self.remove(call)),
             (Op::End, _) => Some(self.without(|term| term.session == call.session && term.until == NEVER)),
         }
     }
@@ -117,8 +121,13 @@ impl State {
     pub fn remove(&self, call: &Call) -> State {
         match call.op {
             Op::Release { token } => self.without(|term| term.token == token),
+            Op::Revoke => self.without(|_| true),
             _ => self.without(|term| term.session == call.session && term.until == NEVER),
         }
+    }
+
+    pub fn has(&self, token: Token) -> bool {
+        self.terms.iter().any(|term| term.token == token)
     }
 
     fn conflicts(&self, shared: bool) -> impl Iterator<Item = &Term> {

@@ -9,7 +9,8 @@
 //! A session sends one call at a time, and uses a token after it was granted. Three kinds of calls are decided without a
 //! search, which keeps the sets small:
 //! - Calls that change no other's answer take effect as soon as they can: refusals, stale tokens, and what prolongs a term.
-//! - A release or the end of a session takes effect with the first grant that needs its room.
+//! - A release or the end of a session takes effect with the first grant that needs its room. A revocation does so there,
+//!   with the first answer that needs it, or later: the search tries each.
 //! - Grants whose tokens are known are in the order of these.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -30,7 +31,7 @@ pub struct Rules {
 }
 
 pub const LOCK: Rules = Rules { tokens_rise: false, refused_if_held: true };
-/// A lease refuses also while it serves another session, so refusals are not judged.
+/// A lease refuses also while it serves another session, so refusals are not judged. Nor is a revocation that ends nothing.
 pub const LEASE: Rules = Rules { tokens_rise: true, refused_if_held: false };
 
 /// A possible state, with the running calls that have taken effect in it.
@@ -208,11 +209,15 @@ impl<'a> Search<'a> {
     fn may_help(&self, other: u32, index: u32) -> bool {
         let is_grant = granted(self.call(other)).is_some() || self.is_fuzzy(other);
         let (one, two) = (self.call(other).op, self.call(index).op);
+        let is_revocation = one == Op::Revoke;
         match (two, self.known(index)) {
-            (Op::Acquire { .. }, Some(Answer::Granted(_)) | None) => is_grant && self.rules.tokens_rise,
+            (Op::Acquire { .. }, Some(Answer::Granted(_)) | None) => {
+                is_revocation || is_grant && self.rules.tokens_rise
+            }
             (Op::Acquire { .. }, _) => is_grant,
+            (Op::Revoke, _) => is_revocation || is_grant,
             (Op::Renew { token, .. } | Op::Fence { token, .. } | Op::Release { token }, Some(Answer::Stale)) => {
-                is_grant || one == Op::Release { token }
+                is_grant || is_revocation || one == Op::Release { token }
             }
             _ => false,
         }
@@ -233,6 +238,15 @@ impl<'a> Search<'a> {
                     next.done.insert(other);
                 }
             }
+        }
+        if call.op == Op::Revoke {
+            // A release of a term that the revocation ends must come before it.
+            let is_earlier = |other: &u32| match (self.call(*other).op, self.known(*other)) {
+                (Op::Release { token }, Some(Answer::Done)) => next.state.has(token),
+                _ => false,
+            };
+            let earlier: Vec<u32> = self.running.iter().copied().filter(is_earlier).collect();
+            next.done.extend(earlier);
         }
         next.state = match self.known(index) {
             Some(answer) => next.state.apply(call, answer, self.rank(index))?,

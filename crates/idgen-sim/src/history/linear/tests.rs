@@ -24,7 +24,7 @@ fn is_explained(calls: &[Call], rules: Rules) -> bool {
     let all = (0..calls.len() as u32).filter(|index| !search.is_void(*index));
     let (known, lost): (Vec<u32>, Vec<u32>) = all.partition(|index| search.known(*index).is_some());
     let (releases, acquires): (Vec<u32>, Vec<u32>) =
-        lost.into_iter().partition(|index| matches!(search.call(*index).op, Op::Release { .. }));
+        lost.into_iter().partition(|index| !matches!(search.call(*index).op, Op::Acquire { .. }));
     (0..1 << releases.len()).any(|choice| {
         let chosen = releases.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1).map(|(_, index)| *index);
         let left = known.iter().copied().chain(chosen).collect();
@@ -56,7 +56,7 @@ fn can_go_on(search: &Search, state: &State, left: &BTreeSet<u32>, lost: &[u32],
 
 /// Any answers to any calls of three sessions, most of them impossible.
 fn anything(rules: Rules) -> impl Strategy<Value = Vec<Call>> {
-    let one = (0..7_u8, 1..4_i64, any::<bool>(), 0..30_u64, 0..12_u64, 0..8_u8);
+    let one = (0..8_u8, 1..4_i64, any::<bool>(), 0..30_u64, 0..12_u64, 0..8_u8);
     prop::collection::vec(one, 1..7).prop_map(move |calls| {
         let make = |(n, (kind, token, shared, sent, lasts, luck)): (usize, (u8, Token, bool, Ns, Ns, u8))| {
             // Tokens are granted once.
@@ -68,6 +68,7 @@ fn anything(rules: Rules) -> impl Strategy<Value = Vec<Call>> {
                 3 => (Op::Acquire { shared, ttl }, Answer::Refused),
                 4 => (Op::Release { token }, Answer::Done),
                 5 => (Op::Release { token }, Answer::Stale),
+                6 if rules.tokens_rise => (Op::Revoke, Answer::Done),
                 _ if rules.tokens_rise => (Op::Renew { token, ttl }, Answer::Done),
                 _ => (Op::End, Answer::Done),
             };
@@ -84,11 +85,14 @@ fn anything(rules: Rules) -> impl Strategy<Value = Vec<Call>> {
 fn in_turn(calls: Vec<Call>) -> Vec<Call> {
     let token_of = |call: &Call| match call.op {
         Op::Renew { token, .. } | Op::Fence { token, .. } | Op::Release { token } => Some(token),
-        Op::Acquire { .. } | Op::End => granted(call),
+        Op::Acquire { .. } | Op::Revoke | Op::End => granted(call),
     };
     let mut kept: Vec<Call> = Vec::new();
     for call in calls {
-        let is_same = |other: &Call| other.session == call.session || token_of(other) == token_of(&call);
+        let is_same = |other: &Call| {
+            let is_of_token = call.op != Op::Revoke && other.op != Op::Revoke;
+            other.session == call.session || is_of_token && token_of(other) == token_of(&call)
+        };
         let overlaps = |other: &Call| other.sent <= call.returned && call.sent <= other.returned;
         if !kept.iter().any(|other| is_same(other) && overlaps(other)) {
             kept.push(call);
@@ -99,7 +103,7 @@ fn in_turn(calls: Vec<Call>) -> Vec<Call> {
 
 /// What a correct server answers to calls that reach it in this order, each some time after it was sent.
 fn served(steps: Vec<(u32, u8, bool, Ns, Ns)>) -> Vec<Call> {
-    let (mut calls, mut free_at) = (Vec::new(), HashMap::new());
+    let (mut calls, mut free_at, mut lost) = (Vec::new(), HashMap::new(), HashMap::new());
     let mut holders: Vec<(u32, Token, bool, Ns)> = Vec::new();
     for ((session, kind, shared, before, after), token) in steps.into_iter().zip(1..) {
         let at = token as Ns * 20;
@@ -111,6 +115,11 @@ fn served(steps: Vec<(u32, u8, bool, Ns, Ns)>) -> Vec<Call> {
         }
         let own = holders.iter().position(|holder| holder.0 == session);
         let (op, answer) = match (own, kind) {
+            (_, 8) => {
+                lost.extend(holders.drain(..).map(|holder| (holder.0, holder.1)));
+                (Op::Revoke, Answer::Done)
+            }
+            (None, 0..=3) if lost.contains_key(&session) => (Op::Renew { token: lost[&session], ttl }, Answer::Stale),
             (None, _) => {
                 let blocks = |(_, _, other, until): &(u32, Token, bool, Ns)| *until > at && !(shared && *other);
                 let is_free = !holders.iter().any(blocks);
@@ -132,8 +141,9 @@ fn served(steps: Vec<(u32, u8, bool, Ns, Ns)>) -> Vec<Call> {
     calls
 }
 
-fn steps() -> impl Strategy<Value = Vec<(u32, u8, bool, Ns, Ns)>> {
-    prop::collection::vec((0..6_u32, 0..8_u8, any::<bool>(), 0..90_u64, 0..90_u64), 1..200)
+/// With revocations, which are of the kind 8, or without.
+fn steps(kinds: u8) -> impl Strategy<Value = Vec<(u32, u8, bool, Ns, Ns)>> {
+    prop::collection::vec((0..6_u32, 0..kinds, any::<bool>(), 0..90_u64, 0..90_u64), 1..200)
 }
 
 const JUDGED: Rules = Rules { tokens_rise: true, refused_if_held: true };
@@ -154,15 +164,22 @@ proptest! {
 
 proptest! {
     #[test]
-    fn answers_of_a_correct_server_pass(steps in steps()) {
+    fn answers_of_a_correct_server_pass(steps in steps(8)) {
         let calls = served(steps);
         let verdict = judge(&calls, JUDGED);
         prop_assert_eq!(verdict.violations(), 0, "{}", verdict);
     }
 
+    #[test]
+    fn answers_of_a_correct_server_with_revocations_pass(steps in steps(9)) {
+        let calls = served(steps);
+        let verdict = judge(&calls, LEASE);
+        prop_assert_eq!(verdict.violations(), 0, "{}", verdict);
+    }
+
     /// A lost answer explains no less.
     #[test]
-    fn lost_answers_pass(steps in steps(), lost in prop::collection::vec(any::<prop::sample::Index>(), 1..5)) {
+    fn lost_answers_pass(steps in steps(9), lost in prop::collection::vec(any::<prop::sample::Index>(), 1..5)) {
         let mut calls = served(steps);
         for lost in lost {
             let lost = lost.index(calls.len());
@@ -223,6 +240,24 @@ fn valid_token_that_is_refused_is_found() {
     let lost = call(2, Op::Acquire { shared: false, ttl: 20 }, 5, NEVER, Outcome::Unknown);
     let late = Call { sent: 30, returned: 35, ..renewal };
     assert_eq!(violations(&[acquire(1, false, 20, 0, 1), lost, late], LEASE), 0);
+}
+
+#[test]
+fn token_that_works_after_its_revocation_is_found() {
+    let first = acquire(1, false, 100, 0, 1);
+    let [revocation, renewal] = [done(9, Op::Revoke, 10), done(1, Op::Renew { token: 1, ttl: 100 }, 20)];
+    assert_eq!(violations(&[first.clone(), revocation.clone(), renewal.clone()], LEASE), 1);
+    // The renewal came first, or the answer of the revocation was lost.
+    let early = Call { sent: 12, ..renewal.clone() };
+    assert_eq!(violations(&[first.clone(), revocation.clone(), early], LEASE), 0);
+    let lost = call(9, Op::Revoke, 10, NEVER, Outcome::Unknown);
+    assert_eq!(violations(&[first.clone(), lost, renewal], LEASE), 0);
+    let stale = call(1, Op::Renew { token: 1, ttl: 100 }, 20, 25, Outcome::Answered(Answer::Stale));
+    assert_eq!(violations(&[first.clone(), revocation.clone(), stale.clone()], LEASE), 0);
+    assert_eq!(violations(&[first.clone(), stale], LEASE), 1);
+    // It makes room for another holder, also if its answer arrives later.
+    let second = acquire(2, false, 100, 12, 2);
+    assert_eq!(violations(&[first, Call { returned: 30, ..revocation }, second], LEASE), 0);
 }
 
 #[test]
