@@ -1,5 +1,6 @@
 //! Worker ids: no id time of a worker id is told to two holders, whatever happens to holders, coordinator and clock.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -194,7 +195,7 @@ fn id_times_of_worker_ids_are_told_to_one_holder() {
     standby.promote();
     run(&standby, &told, wanted / 3, &repeat(&FAULTS, rounds(10, 100)));
     let rectangles = told.into_rectangles();
-    let grants = rectangles.iter().map(|rectangle| rectangle.token).collect::<std::collections::BTreeSet<_>>().len();
+    let grants = rectangles.iter().map(|rectangle| rectangle.token).collect::<BTreeSet<_>>().len();
     let verdict = rectangles::judge(&rectangles);
     println!("worker ids: {verdict}, {grants} of them grants");
     assert!(grants > verdict.operations / 50, "there were too few grants");

@@ -117,6 +117,27 @@ fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
     replay.told(&told.into_inner().expect("no thread panicked"), &transactions);
 }
 
+/// The term is over, and its fence, which is prepared before the crash, holds it until the transaction ends.
+fn fence_over_a_crash(cluster: &Cluster) {
+    let mut client = cluster.client();
+    execute(&mut client, &format!("SELECT lease_acquire('over', ttl => '{TTL_MS} ms')"));
+    let term = "FROM idgen.lease WHERE name = 'over'";
+    execute(
+        &mut client,
+        &format!(
+            "BEGIN; SELECT lease_fence(name, token) {term}; INSERT INTO work SELECT name, slot, token {term};
+             PREPARE TRANSACTION 'over'"
+        ),
+    );
+    cluster.kill9_postmaster();
+    cluster.start_again();
+    let mut client = cluster.client();
+    let taken = format!("SELECT count(*) FROM lease_try_acquire('over', '{} ms')", TTL_MS * 2);
+    assert_eq!(column::<i64>(&mut client, &taken), [0]);
+    execute(&mut client, "COMMIT PREPARED 'over'");
+    execute(&mut client, "SELECT lease_acquire('over')");
+}
+
 /// The rows of a server, as the replay has them.
 fn assert_same_rows(cluster: &Cluster, replay: &Replay) {
     let sql = "SELECT name, slot::bigint, token, ends_us FROM idgen.lease";
@@ -137,6 +158,7 @@ fn leases_make_only_steps_that_the_rules_allow() {
          SELECT lease_define('readers', 1, '{TTL_MS} ms', '20 ms')"
     ));
     storm(&cluster, &mut replay, 1, rounds(12, 60));
+    fence_over_a_crash(&cluster);
     let standby = cluster.standby();
     // Held over the promotion.
     execute(&mut cluster.client(), "SELECT lease_acquire('held', ttl => '1 s')");

@@ -90,14 +90,11 @@ pub fn transactions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Transac
 }
 
 fn ending_of(line: &str) -> Option<Ending> {
-    let kinds: [(&str, fn(String) -> Ending); 3] = [
-        ("PREPARE TRANSACTION ", Ending::Prepare),
-        ("COMMIT PREPARED ", Ending::CommitPrepared),
-        ("ROLLBACK PREPARED ", Ending::RollbackPrepared),
-    ];
-    let of_prepared =
-        kinds.into_iter().find_map(|(start, ending)| Some(ending(value_of(line.strip_prefix(start)?).0?)));
-    of_prepared.or_else(|| line.starts_with("COMMIT ").then_some(Ending::Commit))
+    let identifier = |start: &str| value_of(line.strip_prefix(start)?).0;
+    let prepare = || identifier("PREPARE TRANSACTION ").map(Ending::Prepare);
+    let commit = || identifier("COMMIT PREPARED ").map(Ending::CommitPrepared);
+    let rollback = || identifier("ROLLBACK PREPARED ").map(Ending::RollbackPrepared);
+    prepare().or_else(commit).or_else(rollback).or_else(|| line.starts_with("COMMIT ").then_some(Ending::Commit))
 }
 
 fn change_of(line: &str) -> Change {
