@@ -47,8 +47,9 @@ fn ids_are_issued_up_to_the_end_of_the_lease_and_the_error_tells_the_cause() {
     assert_eq!((parts.get::<_, i64>(0), parts.get::<_, i64>(1)), (until_us / 1000 - 1, 15), "the last id of the lease");
     let granted = rectangles(&mut coordinator.client());
     assert_eq!(granted.len(), 1);
-    // The server does not know of a renewal that was granted after the cut.
+    // The answer to a renewal may have been cut off. Its end is not the one that the next renewal passes, which fails then.
     assert!(until_us <= granted[0].until_us, "{granted:?}");
+    let is_superseded = until_us < granted[0].until_us;
 
     let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
     assert!(error.message().starts_with("the lease of worker id 0 from pool \"servers\" ended at "), "{error:?}");
@@ -66,7 +67,7 @@ fn ids_are_issued_up_to_the_end_of_the_lease_and_the_error_tells_the_cause() {
     assert_increasing(&ids);
     let again = Worker::of(&mut client);
     assert_eq!((again.worker_id, again.changes), (leased.worker_id, leased.changes), "no other server has taken it");
-    assert_eq!(rectangles(&mut coordinator.client()).len(), 1, "one token");
+    assert_eq!(rectangles(&mut coordinator.client()).len(), 1 + usize::from(is_superseded), "one token");
 }
 
 #[test]
