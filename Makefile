@@ -97,7 +97,6 @@ build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)
 	@$(PGRX_PACKAGE) $(FEATURES) --pg-config $(PG_CONFIG) --out-dir $(STAGE) >/dev/null
-	@scripts/order-sql.sh "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/idgen--$(VERSION).sql"
 	@cp sql/idgen--*.sql "$(STAGE)$$($(PG_CONFIG) --sharedir)/extension/"
 
 # `install` replaces a file: `cp` would write into a library that a running server has loaded, and crash that server.

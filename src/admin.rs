@@ -12,16 +12,8 @@ use pgrx::JsonB;
 use pgrx::prelude::*;
 use serde_json::{Value, json};
 
-extension_sql!(
-    "CREATE VIEW idgen.checks AS\n\
-     SELECT \"check\", ok, severity, since, affects, message, action FROM idgen.stat_get_checks();",
-    name = "checks_view",
-    requires = [stat_get_checks]
-);
-
 /// Sets the counters of all views to zero. Without preload it does nothing.
-#[pg_extern(sql = "CREATE FUNCTION idgen.reset_stats() RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn reset_stats() {
     snowflake::stats::reset();
     clock::stats::reset();
@@ -32,8 +24,7 @@ fn reset_stats() {
 }
 
 /// Versions, settings, the worker id, and checks. Without preload the check "preloaded" fails and the worker is null.
-#[pg_extern(sql = "CREATE FUNCTION idgen.status() RETURNS jsonb VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn status() -> JsonB {
     let configured = settings::node();
     JsonB(json!({
@@ -87,11 +78,7 @@ fn entry(check: Check) -> Value {
 }
 
 /// The rows of the view `idgen.checks`.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_checks(OUT \"check\" text, OUT ok boolean, OUT severity text, OUT since timestamptz, \
-           OUT affects text, OUT message text, OUT action text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 #[allow(clippy::type_complexity, reason = "the columns of a view")]
 fn stat_get_checks() -> TableIterator<
     'static,

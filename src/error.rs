@@ -25,10 +25,7 @@ pub fn refuse_on_standby(action: &str) {
 
 /// Planner support of functions that change something and return several columns. Refuses a statement that would call one
 /// for each column: the columns would be those of different blocks, terms or renewals.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.refuse_row_expansion(request internal) RETURNS internal STRICT VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn refuse_row_expansion(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: the argument is not NULL. SQL cannot make a value of type internal, so the planner is the caller.
     let expanded = unsafe {

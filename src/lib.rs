@@ -29,9 +29,18 @@ mod worker;
 
 pgrx::pg_module_magic!();
 
-// Tables come first: functions use their types. Comments and privileges come last: they name functions and views.
-extension_sql_file!("../sql/tables.sql", bootstrap);
-extension_sql_file!("../sql/finalize.sql", finalize);
+// The install script: these files in this order. They name the functions of this library by their symbols.
+extension_sql_file!("../sql/base.sql", name = "base", bootstrap);
+extension_sql_file!("../sql/clock.sql", name = "clock", requires = ["base"]);
+extension_sql_file!("../sql/snowflake.sql", name = "snowflake", requires = ["clock"]);
+extension_sql_file!("../sql/snowflake_adopt.sql", name = "snowflake_adopt", requires = ["snowflake"]);
+extension_sql_file!("../sql/uuid.sql", name = "uuid", requires = ["snowflake_adopt"]);
+extension_sql_file!("../sql/public_id.sql", name = "public_id", requires = ["uuid"]);
+extension_sql_file!("../sql/segment.sql", name = "segment", requires = ["public_id"]);
+extension_sql_file!("../sql/lock.sql", name = "lock", requires = ["segment"]);
+extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["lock"]);
+extension_sql_file!("../sql/worker.sql", name = "worker", requires = ["lease"]);
+extension_sql_file!("../sql/admin.sql", name = "admin", requires = ["worker"]);
 
 /// The postmaster calls this when it preloads the library. Otherwise a backend does, at its first call of a function. Then
 /// decoding works and generation raises an error. An error here would break `pg_upgrade --check` and every restore.

@@ -13,8 +13,7 @@ pub fn init() {
 }
 
 /// The time of the last reset of the counters; NULL without preload.
-#[pg_extern(sql = "CREATE FUNCTION idgen.stat_get_reset_time() RETURNS timestamptz VOLATILE PARALLEL RESTRICTED \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 pub fn stat_get_reset_time() -> Option<TimestampWithTimeZone> {
     timestamp::from_us(RESET_US.get()?.load(Relaxed))
 }

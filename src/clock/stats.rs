@@ -9,14 +9,8 @@ use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-extension_sql_file!("views.sql", name = "clock_views", requires = [stat_get_clock, stat_get_reset_time]);
-
 /// The row of `idgen.stat_clock`; none without preload.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_clock(OUT mark timestamptz, OUT lead interval, OUT backward_steps bigint, \
-           OUT largest_step interval, OUT mark_writes bigint, OUT mark_write_time interval) RETURNS SETOF record \
-           VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 #[allow(clippy::type_complexity, reason = "the columns of a view")]
 fn stat_get_clock() -> TableIterator<
     'static,

@@ -22,12 +22,7 @@ use std::time::{Duration, Instant};
 /// lease with several slots, and for a token of the other mode, 55000 for a token without a term and after a loss of WAL,
 /// 42501 for the token of another role, 0A000 if a term cannot be bound later, and 40001 if the transaction's snapshot is
 /// too old.
-#[pg_extern(sql = "CREATE FUNCTION lease_acquire(name text, ttl interval DEFAULT NULL, owner text DEFAULT NULL, \
-           data jsonb DEFAULT NULL, token bigint DEFAULT NULL, bind_session boolean DEFAULT false, \
-           shared boolean DEFAULT false, \
-           OUT name text, OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, \
-           OUT expires_at timestamptz, OUT depth int) \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the columns are the OUT parameters.
     unsafe {
@@ -38,14 +33,7 @@ fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 
 /// Acquires a lease if a slot becomes free within the timeout; otherwise returns no row. Raises what `lease_acquire`
 /// raises, but no 55P03.
-#[pg_extern(
-    sql = "CREATE FUNCTION lease_try_acquire(name text, timeout interval DEFAULT '0', ttl interval DEFAULT NULL, \
-           owner text DEFAULT NULL, data jsonb DEFAULT NULL, token bigint DEFAULT NULL, \
-           bind_session boolean DEFAULT false, shared boolean DEFAULT false, \
-           OUT name text, OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, \
-           OUT expires_at timestamptz, OUT depth int) RETURNS SETOF record ROWS 1 \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     // SAFETY: as above.
     unsafe {

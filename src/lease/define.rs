@@ -19,10 +19,7 @@ use std::sync::OnceLock;
 /// terms keep their end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as
 /// the definer, or as the role of a holder of an undefined lease; and, unless forced, 55006 for slots that exclude a
 /// holder, and 55000 for another first slot of a defined lease.
-#[pg_extern(sql = "CREATE FUNCTION lease_define(name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', \
-           lock_delay interval DEFAULT '0', first_slot int DEFAULT 0, notify boolean DEFAULT false, \
-           force boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_define_unless_harmful(
     name: Option<Text>,
     slots: Option<i32>,
@@ -85,10 +82,7 @@ pub fn define(
 
 /// Changes the definition of a lease; NULL keeps a setting. Raises 42704 if the lease is not defined, else as
 /// `lease_define`; but the first slot may be moved.
-#[pg_extern(sql = "CREATE FUNCTION lease_alter(name text, slots int DEFAULT NULL, ttl interval DEFAULT NULL, \
-           lock_delay interval DEFAULT NULL, first_slot int DEFAULT NULL, notify boolean DEFAULT NULL, \
-           force boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_alter(
     name: Option<Text>,
     slots: Option<i32>,
@@ -160,8 +154,7 @@ fn require_holders_inside(name: &str, lease: &LeaseState, new: &LeaseDefinition,
 
 /// Drops a lease: its definition and its slots. Waits in the queue, and for transactions that have fenced. Raises 42501
 /// if the caller may not act as the definer, 55006 if the lease is held, and 42704 if it does not exist.
-#[pg_extern(sql = "CREATE FUNCTION lease_drop(name text) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_drop(name: Option<Text>) {
     drop_lease(args::name(name.as_deref(), "name"));
 }
@@ -247,8 +240,7 @@ fn require_unheld(name: &str, lease: &LeaseState) {
 /// Ends the term in a slot, whose lock delay begins. False if the slot has no term; warns if an open transaction has
 /// acquired it. Raises 42501 if the caller may not act
 /// as the definer; of an undefined lease, unless it is a superuser.
-#[pg_extern(sql = "CREATE FUNCTION lease_revoke(name text, slot int DEFAULT 0) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let name = args::name(name.as_deref(), "name");
     let slot = args::required(slot, "slot");

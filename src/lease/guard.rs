@@ -12,7 +12,7 @@ use std::ffi::CStr;
 ///
 /// Reads the transaction's list of fences, which follows savepoints as the lock on the lease's row does. So a write
 /// does not lock that row again.
-#[pg_extern(sql = "CREATE FUNCTION lease_guard() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger =

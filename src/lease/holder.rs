@@ -15,10 +15,7 @@ use pgrx::prelude::*;
 
 /// Extends a term to its ttl from now on, or to the ttl given. Returns its new end; NULL for a term that is bound to a
 /// session. Raises 55000 for a token without a term, and 42501 for the token of another role.
-#[pg_extern(
-    sql = "CREATE FUNCTION lease_renew(name text, token bigint, ttl interval DEFAULT NULL) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) -> Option<TimestampWithTimeZone> {
     let (name, token) = checked(&name, token);
     let ttl_us = checked_ttl_us(ttl);
@@ -27,9 +24,7 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
 }
 
 /// Renews those of several terms that are still held, and returns them. Leaves out other tokens.
-#[pg_extern(sql = "CREATE FUNCTION lease_renew_many(names text[], tokens bigint[], ttl interval DEFAULT NULL, \
-           OUT name text, OUT token bigint, OUT expires_at timestamptz) RETURNS SETOF record \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_renew_many(
     names: Option<Array<Text>>,
     tokens: Option<Array<i64>>,
@@ -63,8 +58,7 @@ fn lease_renew_many(
 
 /// Releases a term once. True if the slot is free now, false if the term was acquired more often than released. Raises
 /// what `lease_renew` raises.
-#[pg_extern(sql = "CREATE FUNCTION lease_release(name text, token bigint) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_release()");
@@ -74,8 +68,7 @@ fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
 /// Raises what `lease_renew` raises, 40001 if the transaction's snapshot is older than the term, and 55000 in the statement
 /// that has acquired it, if the transaction has one snapshot.
-#[pg_extern(sql = "CREATE FUNCTION lease_fence(name text, token bigint) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_fence(name: Option<Text>, token: Option<i64>) {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_fence()");

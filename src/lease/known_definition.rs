@@ -41,18 +41,8 @@ fn look_up(name: &str) -> Option<KnownDefinition> {
 }
 
 // Always: also for rows that a restore or a subscription writes.
-extension_sql!(
-    r#"CREATE TRIGGER lease_definition_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.lease_definition
-FOR EACH ROW EXECUTE FUNCTION idgen.lease_definition_changed();
-ALTER TABLE idgen.lease_definition ENABLE ALWAYS TRIGGER lease_definition_changed;"#,
-    name = "lease_definition_changed_trigger",
-    requires = [lease_definition_changed]
-);
-
 /// Runs after each row is written. A subscription writes rows without running triggers of statements.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.lease_definition_changed() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());

@@ -13,12 +13,6 @@ use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!(
-    "views.sql",
-    name = "lease_views",
-    requires = [lease_get_state, stat_get_lease, stat_get_reset_time]
-);
-
 pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
 
 #[repr(align(64))]
@@ -39,11 +33,7 @@ pub struct Counters {
 }
 
 /// The counters: one row, or none unless the library was preloaded.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_lease(OUT grants bigint, OUT take_overs bigint, OUT renewals bigint, \
-           OUT releases bigint, OUT fences bigint, OUT refused bigint, OUT probes bigint, OUT wait_time interval) \
-           RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let row = COUNTERS.get().map(|counters| {
         let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
@@ -77,12 +67,7 @@ fn state(term: &Term, lock_delay_us: i64, now: Now) -> &'static str {
 
 /// The state of a slot, given its row and the definition's lock delay. Reads no table, so that a query for one name of
 /// the view reads the rows of that name.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.lease_get_state(name text, depth int, ends_us bigint, ttl_us bigint, revoked boolean, \
-           clock text, session bigint, session_key bigint, lock_delay interval, OUT state text, \
-           OUT expires_at timestamptz, OUT bound boolean, OUT key bigint) \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 #[allow(clippy::too_many_arguments, reason = "columns of a row")]
 fn lease_get_state(
     name: Option<Text>,

@@ -24,42 +24,34 @@ mod row_version;
 mod view;
 
 /// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn lock_key(name: Text) -> i64 {
     hash(args::name(Some(&name), "name")).key
 }
 
 /// Acquires a lock for the session. Waits as long as `lock_timeout` allows, then raises 55P03.
-#[pg_extern(sql = "CREATE FUNCTION lock_acquire(name text, shared boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_acquire(fcinfo: pg_sys::FunctionCallInfo) {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     unsafe { acquire_one(fcinfo, Scope::Session) }
 }
 
 /// Acquires a lock for the transaction, as `lock_acquire` does.
-#[pg_extern(sql = "CREATE FUNCTION lock_acquire_xact(name text, shared boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) {
     // SAFETY: as above.
     unsafe { acquire_one(fcinfo, Scope::Transaction) }
 }
 
 /// Acquires a lock for the session. False if it is not available within the timeout, 0 to 24 days; else 22023.
-#[pg_extern(
-    sql = "CREATE FUNCTION lock_try_acquire(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
-           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lock_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: as above.
     unsafe { try_acquire_one(fcinfo, Scope::Session) }
 }
 
 /// Acquires a lock for the transaction, as `lock_try_acquire` does.
-#[pg_extern(
-    sql = "CREATE FUNCTION lock_try_acquire_xact(name text, timeout interval DEFAULT '0', shared boolean DEFAULT false) \
-           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: as above.
     unsafe { try_acquire_one(fcinfo, Scope::Transaction) }
@@ -67,8 +59,7 @@ fn lock_try_acquire_xact(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 
 /// Releases a session's lock once. With `shared` NULL, releases the exclusive lock, or else the shared one. False, with
 /// a warning, if the session does not hold it.
-#[pg_extern(sql = "CREATE FUNCTION lock_release(name text, shared boolean DEFAULT NULL) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, shared) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<bool>(fcinfo, 1)) };
@@ -78,40 +69,32 @@ fn lock_release(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 
 /// Acquires several locks for the session, or none. Waits as long as `lock_timeout` allows for all of them, then raises
 /// 55P03.
-#[pg_extern(sql = "CREATE FUNCTION lock_acquire_many(names text[], shared boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_acquire_many(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::by_lock_timeout());
 }
 
 /// Acquires several locks for the transaction, as `lock_acquire_many` does.
-#[pg_extern(sql = "CREATE FUNCTION lock_acquire_many_xact(names text[], shared boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_acquire_many_xact(names: Option<Array<Text>>, shared: Option<bool>) {
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::by_lock_timeout());
 }
 
 /// Acquires several locks for the session. False, with none of them held, if they are not all available within the
 /// timeout.
-#[pg_extern(
-    sql = "CREATE FUNCTION lock_try_acquire_many(names text[], timeout interval DEFAULT '0', shared boolean DEFAULT false) \
-           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lock_try_acquire_many(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
     acquire::all(&ordered(names), mode(shared), Scope::Session, Limit::answer(args::timeout(timeout)))
 }
 
 /// Acquires several locks for the transaction, as `lock_try_acquire_many` does.
-#[pg_extern(sql = "CREATE FUNCTION lock_try_acquire_many_xact(names text[], timeout interval DEFAULT '0', \
-           shared boolean DEFAULT false) \
-           RETURNS boolean VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_try_acquire_many_xact(names: Option<Array<Text>>, timeout: Option<Interval>, shared: Option<bool>) -> bool {
     acquire::all(&ordered(names), mode(shared), Scope::Transaction, Limit::answer(args::timeout(timeout)))
 }
 
 /// Releases several of a session's locks, each once, as `lock_release` does. False if one of them was not held.
-#[pg_extern(sql = "CREATE FUNCTION lock_release_many(names text[], shared boolean DEFAULT NULL) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_release_many(names: Option<Array<Text>>, shared: Option<bool>) -> bool {
     let mut all_held = true;
     for (hash, name) in ordered(names).iter().rev() {

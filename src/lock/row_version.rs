@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 /// A trigger BEFORE UPDATE, FOR EACH ROW, on the column that is its argument. Raises 40001 if the UPDATE gives another
 /// version than the row has; else increments the version. NULL counts as 0. Raises 22003 at the type's maximum, and
 /// 39P01 if it is called in another way.
-#[pg_extern(sql = "CREATE FUNCTION row_version() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }

@@ -8,11 +8,8 @@ use crate::pg::timestamp;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
-extension_sql_file!("views.sql", name = "lock_views", requires = [lock_get_names, lock_get_holds]);
-
 /// The registered names of this database's locks. Without preload no rows, with a warning.
-#[pg_extern(sql = "CREATE FUNCTION idgen.lock_get_names(OUT key bigint, OUT name text) RETURNS SETOF record \
-           VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lock_get_names(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let names = registry::registered();
     if names.is_none() {
@@ -24,11 +21,7 @@ fn lock_get_names(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
 }
 
 /// What the processes of this database hold and wait for. A wait has a scope, but no depth.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.lock_get_holds(OUT pid int, OUT key bigint, OUT shared boolean, OUT session_depth int, \
-           OUT transaction_depth int, OUT acquired_at timestamptz, OUT waits_for text) RETURNS SETOF record \
-           VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let mut rows = Vec::new();
     for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {

@@ -10,8 +10,7 @@ use pgrx::prelude::*;
 
 /// Creates a prefix that the caller owns, with its first key. Raises 42710 if it exists, 22023 for an invalid prefix or
 /// form, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION public_id_define(prefix text, form text DEFAULT 'short') \
-           RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_define(prefix: Option<Text>, form: Option<Text>) {
     let prefix = args::required(prefix.as_deref(), "prefix");
     if !public_id::is_valid_prefix(prefix) {
@@ -30,8 +29,7 @@ fn named(form: &str) -> Form {
 /// Adds a key to a prefix, and returns its version. Texts of older keys go on decoding. NULL keeps the form. Raises 55000
 /// for a second key of the short form, 54000 after the last version, 42704 if there is no such prefix, 42501 unless the caller is a member of its owner,
 /// 22023 for an unknown form, 22004 for another NULL.
-#[pg_extern(sql = "CREATE FUNCTION public_id_rotate(prefix text, form text DEFAULT NULL) \
-           RETURNS int VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_rotate(prefix: Option<Text>, form: Option<Text>) -> i32 {
     let prefix = args::required(prefix.as_deref(), "prefix");
     let form = form.as_deref().map(named);
@@ -43,8 +41,7 @@ fn public_id_rotate(prefix: Option<Text>, form: Option<Text>) -> i32 {
 
 /// Removes the secret of an older key, whose texts no longer decode. Raises 55000 for the newest key, 42704 if there is no
 /// such prefix or key, 42501 as `public_id_rotate`, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION public_id_retire(prefix text, version int) \
-           RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_retire(prefix: Option<Text>, version: Option<i32>) {
     let prefix = args::required(prefix.as_deref(), "prefix");
     let version = args::required(version, "version");
@@ -64,8 +61,7 @@ fn raise_rotation_error(error: RotationError, prefix: &str) -> ! {
 }
 
 /// Drops a prefix with all keys: no text of it can be decoded any more. Errors as `public_id_rotate`.
-#[pg_extern(sql = "CREATE FUNCTION public_id_drop(prefix text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_drop(prefix: Option<Text>) {
     let prefix = args::required(prefix.as_deref(), "prefix");
     lock_owned(prefix);
@@ -74,8 +70,7 @@ fn public_id_drop(prefix: Option<Text>) {
 
 /// Makes another role the owner. Raises 42501 unless the caller is a member of both owners, 42704 if there is no such
 /// prefix or role, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION public_id_alter(prefix text, owner text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_alter(prefix: Option<Text>, owner: Option<Text>) {
     let (prefix, owner) = (args::required(prefix.as_deref(), "prefix"), args::required(owner.as_deref(), "owner"));
     lock_owned(prefix);
@@ -84,15 +79,13 @@ fn public_id_alter(prefix: Option<Text>, owner: Option<Text>) {
 
 /// Lets a role, or `public`, make and decode texts. Raises 42704 if there is no such prefix or role, 42501 unless the
 /// caller is a member of the owner, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION public_id_grant(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_grant(prefix: Option<Text>, role: Option<Text>) {
     set_user(prefix, role, true);
 }
 
 /// Revokes what `public_id_grant` granted. Errors as `public_id_grant`.
-#[pg_extern(sql = "CREATE FUNCTION public_id_revoke(prefix text, role text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_id_revoke(prefix: Option<Text>, role: Option<Text>) {
     set_user(prefix, role, false);
 }
@@ -125,8 +118,7 @@ fn owned_keys(prefix: &str) -> Vec<KeyState> {
 }
 
 /// A new secret. The statements that insert a row call it, as the owner of the table.
-#[pg_extern(sql = "CREATE FUNCTION idgen.public_key_secret() RETURNS bytea VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn public_key_secret() -> Vec<u8> {
     session::random_bytes::<{ public_id::SECRET_BYTES }>().to_vec()
 }

@@ -6,18 +6,8 @@ use crate::pg::trigger::{self, TriggerRow};
 use pgrx::prelude::*;
 
 // Always: also for rows that a restore or a subscription writes.
-extension_sql!(
-    r#"CREATE TRIGGER public_key_row AFTER INSERT OR UPDATE OR DELETE ON idgen.public_key
-FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
-ALTER TABLE idgen.public_key ENABLE ALWAYS TRIGGER public_key_row;"#,
-    name = "public_key_row_trigger",
-    requires = [public_key_row]
-);
-
 /// Runs after each row is written.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.public_key_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn public_key_row(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());

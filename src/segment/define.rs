@@ -18,10 +18,7 @@ const DEFAULT_MAX_STEP: i64 = 10_000_000;
 /// Creates a segment that the caller owns. `start` is the lower bound of its values; `min_step` defaults to the step,
 /// `max_step` to 10,000,000 or the step. Raises 42710 if it exists, 22023 for a value out of range, 22004 for other
 /// arguments that are NULL.
-#[pg_extern(sql = "CREATE FUNCTION segment_create(tag text, start bigint DEFAULT 1, step bigint DEFAULT 1000, \
-           min_step bigint DEFAULT NULL, max_step bigint DEFAULT NULL, target_duration interval DEFAULT '1 second', \
-           stride bigint DEFAULT 1, residue bigint DEFAULT 0, upper_bound bigint DEFAULT 9223372036854775807) \
-           RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
 fn segment_create(
     tag: Option<Text>,
@@ -68,11 +65,7 @@ pub fn require_tag(tag: Option<&str>) -> &str {
 /// Alters a segment; NULL keeps a setting. Raises 42704 if there is no such segment, 42501 unless the caller is a
 /// member of its owner and of the new one, 22023 for a value out of range or a `max_id` below the current one, 55000 for the
 /// numbers of a segment that is attached: the coordinator has them.
-#[pg_extern(sql = "CREATE FUNCTION segment_alter(tag text, max_id bigint DEFAULT NULL, step bigint DEFAULT NULL, \
-           min_step bigint DEFAULT NULL, max_step bigint DEFAULT NULL, target_duration interval DEFAULT NULL, \
-           stride bigint DEFAULT NULL, residue bigint DEFAULT NULL, upper_bound bigint DEFAULT NULL, \
-           owner text DEFAULT NULL) \
-           RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
 fn segment_alter(
     tag: Option<Text>,
@@ -120,8 +113,7 @@ fn segment_alter(
 
 /// Drops a segment. Raises 42704 and 42501 as `segment_alter`, 22004 for NULL. A segment created later under this tag
 /// has values of its own.
-#[pg_extern(sql = "CREATE FUNCTION segment_drop(tag text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_drop(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
     lock_owned(tag);
@@ -130,15 +122,13 @@ fn segment_drop(tag: Option<Text>) {
 
 /// Lets a role draw, or `public`. As a `server`, lets it request and report for attached servers instead. Raises 42704 if
 /// there is no such segment or role, 42501 unless the caller is a member of the owner, 22004 for NULL.
-#[pg_extern(sql = "CREATE FUNCTION segment_grant(tag text, role text, server boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_grant_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool>) {
     set_grantee(tag, role, server, true);
 }
 
 /// Revokes what `segment_grant` granted, from the next statement that each session sends. Errors as `segment_grant`.
-#[pg_extern(sql = "CREATE FUNCTION segment_revoke(tag text, role text, server boolean DEFAULT false) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_revoke_kind(tag: Option<Text>, role: Option<Text>, server: Option<bool>) {
     set_grantee(tag, role, server, false);
 }

@@ -34,8 +34,7 @@ pub use status::{TABLES, checks};
 /// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
 /// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,
 /// 55000 without preload or if this transaction changed the segment, 25006 on a standby.
-#[pg_extern(sql = "CREATE FUNCTION segment_next(tag text) RETURNS bigint VOLATILE PARALLEL RESTRICTED \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
@@ -46,8 +45,7 @@ fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 
 /// A run of consecutive values. Raises 22004 for NULL, 22023 unless the count is 1 to 1000000000; else as
 /// `segment_next`.
-#[pg_extern(sql = "CREATE FUNCTION segment_reserve(tag text, count bigint, OUT first_id bigint, OUT last_id bigint, \
-           OUT stride bigint) VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, count) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<i64>(fcinfo, 1)) };
@@ -75,10 +73,7 @@ struct ValueSet {
 
 /// That many values of a segment, increasing, drawn as the rows are read. Raises 22004 for NULL, 22023 if the count is negative; else as
 /// `segment_next`.
-#[pg_extern(
-    sql = "CREATE FUNCTION segment_next_many(tag text, count int) RETURNS SETOF bigint VOLATILE PARALLEL RESTRICTED \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the site is used for its text only.
     unsafe {

@@ -9,12 +9,6 @@ use idgen_core::segment::{Remaining, RingTenant, ValueRun};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!(
-    "views.sql",
-    name = "segment_views",
-    requires = [stat_get_segment, stat_get_segment_supply, stat_get_reset_time]
-);
-
 /// A ring at one moment.
 struct RingSnapshot {
     index: usize,
@@ -26,12 +20,7 @@ struct RingSnapshot {
 
 /// One row for each segment of this database that has a ring and that the caller may draw from. Members of
 /// pg_read_all_stats see all of them. No rows without preload.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_segment(OUT creation bigint, OUT first_id bigint, OUT last_id bigint, \
-           OUT next_first_id bigint, OUT next_last_id bigint, OUT remaining bigint, OUT issued bigint, OUT refills bigint, \
-           OUT refill_us bigint, OUT waits bigint, OUT wait_us bigint, OUT last_error text) RETURNS SETOF record \
-           VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 #[allow(clippy::type_complexity, reason = "the columns of a view")]
 fn stat_get_segment() -> TableIterator<
     'static,
@@ -79,10 +68,7 @@ fn stat_get_segment() -> TableIterator<
 /// One row for each attached segment of this database that has a ring and that the caller may draw from: the state of the
 /// coordinator, and the rate of draws in values per second. Members of pg_read_all_stats see all of them. No rows without
 /// preload.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_segment_supply(OUT creation bigint, OUT coordinator text, OUT rate float8) \
-           RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn stat_get_segment_supply()
 -> TableIterator<'static, (name!(creation, i64), name!(coordinator, Text<'static>), name!(rate, f64))> {
     let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {

@@ -20,21 +20,10 @@ use pgrx::trigger_support::PgTriggerOperation;
 use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 
-// Always: also for rows that a restore or a subscription writes.
-extension_sql!(
-    r#"CREATE TRIGGER segment_row BEFORE INSERT OR UPDATE OR DELETE ON idgen.segment
-FOR EACH ROW EXECUTE FUNCTION idgen.segment_row();
-ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;"#,
-    name = "segment_row_trigger",
-    requires = [segment_row]
-);
-
 /// Runs before each row is written. A new row gets a random creation number. A row that changes keeps it. A lower
 /// `max_id` raises 22023. A change of owner or grants keeps the version, so that the
 /// ring keeps its values.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.segment_row() RETURNS trigger LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let trigger = unsafe { trigger::of(fcinfo) }

@@ -7,8 +7,7 @@ use pgrx::prelude::*;
 
 /// Runs a query as the owner of a relation, and returns the first column of its first row as text; NULL without a row. Only
 /// for roles that have the rights of the owner: they can run any function like this, in an expression index. STRICT.
-#[pg_extern(sql = "CREATE FUNCTION idgen.snowflake_adopt_as_owner(relation regclass, query text) RETURNS text \
-           VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_adopt_as_owner(relation: pg_sys::Oid, query: Text) -> Option<Text<'static>> {
     // SAFETY: reads system caches.
     let Some(owner) = owner(relation).filter(|owner| unsafe { pg_sys::has_privs_of_role(spi::user(), *owner) }) else {

@@ -14,18 +14,12 @@ use pgrx::prelude::*;
 
 /// The parts of an id; NULL for a field that the layout lacks. Raises 22003 if the id is not of the layout, and 22008 if its
 /// time is out of range for a timestamp.
-#[pg_extern(
-    sql = "CREATE FUNCTION snowflake_parts(id bigint, OUT ts timestamptz, OUT datacenter int, OUT worker int, \
-           OUT tag int, OUT sequence bigint) STABLE STRICT PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     parts(id, &layouts::default(), fcinfo)
 }
 
-#[pg_extern(sql = "CREATE FUNCTION snowflake_parts(id bigint, layout text, OUT ts timestamptz, OUT datacenter int, \
-           OUT worker int, OUT tag int, OUT sequence bigint) IMMUTABLE STRICT PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     parts(id, &layouts::parsed(&layout), fcinfo)
 }
@@ -45,12 +39,12 @@ fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composit
 }
 
 /// The start of the id's tick. Raises what `snowflake_parts` raises.
-#[pg_extern(stable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn snowflake_time(id: i64) -> TimestampWithTimeZone {
     unpacked(id, &layouts::default()).1
 }
 
-#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_time")]
+#[pg_extern(sql = false)]
 fn snowflake_time_in(id: i64, layout: Text) -> TimestampWithTimeZone {
     unpacked(id, &layouts::parsed(&layout)).1
 }
@@ -61,39 +55,39 @@ fn unpacked(id: i64, layout: &Layout) -> (Parts, TimestampWithTimeZone) {
 }
 
 /// The least id of the tick that contains the time. Clamped to the layout.
-#[pg_extern(stable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn snowflake_floor(ts: TimestampWithTimeZone) -> i64 {
     layouts::default().floor(timestamp::to_ms(ts))
 }
 
-#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_floor")]
+#[pg_extern(sql = false)]
 fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
     layouts::parsed(&layout).floor(timestamp::to_ms(ts))
 }
 
 /// The greatest id of the tick that contains the time. Clamped to the layout.
-#[pg_extern(stable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn snowflake_ceil(ts: TimestampWithTimeZone) -> i64 {
     layouts::default().ceil(timestamp::to_ms(ts))
 }
 
-#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_ceil")]
+#[pg_extern(sql = false)]
 fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
     layouts::parsed(&layout).ceil(timestamp::to_ms(ts))
 }
 
 /// The id with these parts. Raises 22003 for a part that does not fit the layout, and 22008 for an infinite time.
-#[pg_extern(stable, strict, parallel_safe)]
-fn snowflake_make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: default!(i32, 0)) -> i64 {
+#[pg_extern(sql = false)]
+fn snowflake_make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32) -> i64 {
     make(ts, worker, sequence, datacenter, &layouts::default())
 }
 
-#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
+#[pg_extern(sql = false)]
 fn snowflake_make_in(ts: TimestampWithTimeZone, worker: i32, sequence: i64, layout: Text) -> i64 {
     make(ts, worker, sequence, 0, &layouts::parsed(&layout))
 }
 
-#[pg_extern(immutable, strict, parallel_safe, name = "snowflake_make")]
+#[pg_extern(sql = false)]
 fn snowflake_make_with_datacenter_in(
     ts: TimestampWithTimeZone,
     worker: i32,
@@ -118,18 +112,12 @@ fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, 
 }
 
 /// The properties of a layout: canonical spec, size in bits, unit of time, epoch, capacity and end.
-#[pg_extern(
-    sql = "CREATE FUNCTION snowflake_layout(OUT spec text, OUT bits int, OUT unit interval, OUT epoch timestamptz, \
-           OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) STABLE STRICT PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     describe(&layouts::default(), fcinfo)
 }
 
-#[pg_extern(sql = "CREATE FUNCTION snowflake_layout(layout text, OUT spec text, OUT bits int, OUT unit interval, \
-           OUT epoch timestamptz, OUT workers bigint, OUT ids_per_second bigint, OUT ends_at timestamptz) \
-           IMMUTABLE STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_layout_in(layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     describe(&layouts::parsed(&layout), fcinfo)
 }
@@ -149,13 +137,13 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 }
 
 /// An id as text. Raises 22023 for an unknown format, 22003 for a negative id.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn snowflake_encode(id: i64, format: Text) -> String {
     named(&format).encode(id).unwrap_or_else(|e| errors::text(&id.to_string(), &format, e).raise())
 }
 
 /// The id of a text. Raises 22023 for an unknown format or a malformed text, 22003 for a number too large.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn snowflake_decode(text: Text, format: Text) -> i64 {
     named(&format).decode(&text).unwrap_or_else(|e| errors::text(&text, &format, e).raise())
 }

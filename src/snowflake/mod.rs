@@ -18,8 +18,6 @@ mod settled;
 pub mod stats;
 mod status;
 
-pgrx::extension_sql_file!("adopt.sql", name = "snowflake_adopt", requires = [adopt::snowflake_adopt_as_owner]);
-
 pub use attach::AttachedGenerator;
 pub use layouts::{attach_by_text, default as default_layout};
 pub use next::{IdSet, next_id};

@@ -21,8 +21,7 @@ use std::time::Instant;
 
 /// The next id in the layout of `idgen.layout`. Raises 55000 without preload or without a worker id, 25006 on a standby,
 /// and 22003 if the layout has no id for this worker id and time.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_next() RETURNS bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     unsafe { CallSite::new(fcinfo, None) }.with(layouts::of_call, next_id)
@@ -30,8 +29,7 @@ fn snowflake_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 
 /// The next id in a layout: a preset or a spec. Raises 22004 for NULL, 22023 for an invalid layout, and what
 /// `snowflake_next()` raises.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_next(layout text) RETURNS bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     unsafe { CallSite::new(fcinfo, Some(0)) }.with(layouts::of_call, next_id)
@@ -39,8 +37,7 @@ fn snowflake_next_in(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 
 /// `count` increasing ids in the layout of `idgen.layout`. Raises 22004 for NULL, 22023 for a negative count, and what
 /// `snowflake_next()` raises.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_next_many(count int) RETURNS SETOF bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     unsafe { next_row(fcinfo, None) }
@@ -48,10 +45,7 @@ fn snowflake_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 
 /// `count` increasing ids in a layout. Raises 22004 for NULL, 22023 for a negative count or an invalid layout, and what
 /// `snowflake_next()` raises.
-#[pg_extern(
-    sql = "CREATE FUNCTION snowflake_next_many(count int, layout text) RETURNS SETOF bigint VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn snowflake_next_many_in(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     unsafe { next_row(fcinfo, Some(1)) }

@@ -15,17 +15,13 @@ const MAX_LEAD_MS: i64 = 86_400_000;
 /// Makes all ids of this server, in every layout, begin after an id of `idgen.layout`. Returns the time where they begin.
 /// STRICT. Raises 55000 without preload, 25006 on a standby, 22003 for an id outside of the layout or later than any clock,
 /// and 22023 for an id more than a day ahead of the clock, unless `force` is true.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_observe(id bigint, force boolean DEFAULT false) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_observe(id: i64, force: bool) -> TimestampWithTimeZone {
     observe(id, &layouts::default(), force)
 }
 
 /// As `snowflake_observe(id, force)`, for an id of a layout. Raises 22023 for an invalid layout.
-#[pg_extern(
-    sql = "CREATE FUNCTION snowflake_observe(id bigint, layout text, force boolean DEFAULT false) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE STRICT LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn snowflake_observe_in(id: i64, layout: Text, force: bool) -> TimestampWithTimeZone {
     observe(id, &layouts::parsed(&layout), force)
 }

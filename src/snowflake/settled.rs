@@ -15,15 +15,13 @@ use pgrx::prelude::*;
 /// The greatest id of `idgen.layout` at or below which no transaction of this server can commit a row any more. Use it in
 /// a later statement than the one that returns it. -1 if no id is settled. Raises 55000 without preload, or while there is
 /// a prepared transaction whose ids are unknown; 25006 on a standby; 25001 unless the transaction is READ COMMITTED.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_settled() RETURNS bigint VOLATILE PARALLEL RESTRICTED \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_settled() -> i64 {
     settled(&layouts::default())
 }
 
 /// As `snowflake_settled()`, for a layout. Raises 22004 for NULL and 22023 for an invalid layout.
-#[pg_extern(sql = "CREATE FUNCTION snowflake_settled(layout text) RETURNS bigint VOLATILE PARALLEL RESTRICTED \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn snowflake_settled_in(layout: Option<Text>) -> i64 {
     settled(&layouts::parsed(&args::required(layout, "layout")))
 }

@@ -7,13 +7,8 @@ use idgen_core::generator::GeneratorTenant;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-extension_sql_file!("views.sql", name = "snowflake_views", requires = [stat_get_snowflake, stat_get_reset_time]);
-
 /// One row of `idgen.stat_snowflake` for each id space that has a generator.
-#[pg_extern(sql = "CREATE FUNCTION idgen.stat_get_snowflake(OUT layout text, OUT datacenter int, OUT worker int, \
-           OUT last_id bigint, OUT last_time timestamptz, OUT issued bigint, OUT batches bigint, OUT borrowed bigint, \
-           OUT waits bigint, OUT wait_us bigint, OUT ends_at timestamptz) RETURNS SETOF record \
-           VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 #[allow(clippy::type_complexity, reason = "the columns of a view")]
 fn stat_get_snowflake() -> TableIterator<
     'static,

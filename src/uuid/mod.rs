@@ -12,8 +12,7 @@ use pgrx::prelude::*;
 mod errors;
 
 /// The next UUID. Raises what `snowflake_next()` raises, and 58030 if there are no random bits.
-#[pg_extern(sql = "CREATE FUNCTION uuidv7_next() RETURNS uuid VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn uuidv7_next(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     unsafe { CallSite::new(fcinfo, None) }.with(generator, |attached| next_uuid(attached, false))
@@ -21,8 +20,7 @@ fn uuidv7_next(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
 
 /// The next UUID; with `node`, its first random bits are the worker id of this server. Raises 22004 for NULL, and what
 /// `uuidv7_next()` raises.
-#[pg_extern(sql = "CREATE FUNCTION uuidv7_next(node boolean) RETURNS uuid VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn uuidv7_next_of_node(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared. No argument selects the generator.
     let (with_node, site) = unsafe { (node_arg(fcinfo, 0), CallSite::new(fcinfo, None)) };
@@ -30,18 +28,14 @@ fn uuidv7_next_of_node(fcinfo: pg_sys::FunctionCallInfo) -> Uuid {
 }
 
 /// `count` increasing UUIDs. Raises 22004 for NULL, 22023 for a negative count, and what `uuidv7_next()` raises.
-#[pg_extern(sql = "CREATE FUNCTION uuidv7_next_many(count int) RETURNS SETOF uuid VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn uuidv7_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<Uuid> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the argument declared.
     unsafe { next_row(fcinfo, || false) }
 }
 
 /// `count` increasing UUIDs, as of `uuidv7_next(node)`.
-#[pg_extern(
-    sql = "CREATE FUNCTION uuidv7_next_many(count int, node boolean) RETURNS SETOF uuid VOLATILE PARALLEL SAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn uuidv7_next_many_of_node(fcinfo: pg_sys::FunctionCallInfo) -> Option<Uuid> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     unsafe { next_row(fcinfo, || node_arg(fcinfo, 1)) }
@@ -107,19 +101,19 @@ fn random() -> u64 {
 }
 
 /// The least UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn uuidv7_floor(ts: TimestampWithTimeZone) -> Uuid {
     Uuid(uuid::floor(timestamp::to_ms(ts)))
 }
 
 /// The greatest UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn uuidv7_ceil(ts: TimestampWithTimeZone) -> Uuid {
     Uuid(uuid::ceil(timestamp::to_ms(ts)))
 }
 
 /// The time in a UUID of version 7, by any generator. Raises 22023 for another version.
-#[pg_extern(immutable, strict, parallel_safe)]
+#[pg_extern(sql = false)]
 fn uuidv7_time(id: Uuid) -> TimestampWithTimeZone {
     let time_ms = uuid::time_ms(id.0).unwrap_or_else(|| errors::not_version_7(&id).raise());
     timestamp::from_ms_or_infinity(time_ms)

@@ -29,10 +29,7 @@ struct Request {
 /// session. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an
 /// infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no
 /// worker id is free, and 55000 if the caller is too far ahead.
-#[pg_extern(sql = "CREATE FUNCTION worker_acquire(pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, \
-           reached timestamptz DEFAULT NULL, prefer int DEFAULT NULL, \
-           OUT worker_id int, OUT token bigint, OUT not_before timestamptz, OUT not_after timestamptz, \
-           OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the SQL of 0.7 declares three.
     let (pool, request) = unsafe {

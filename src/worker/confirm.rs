@@ -34,8 +34,7 @@ static FIND: Query = LEASE.query("SELECT lease.slot, known.not_after, \
 /// Waits until the synchronous standbys have the rectangle of a token, and returns its end. Returns at once if there
 /// are no synchronous standbys. Raises 22004 for NULL, 25001 in the transaction of the acquisition or renewal, 25006 on a
 /// standby, 42501 if the lease is another role's, and 55000 for a stale token or a bare lease.
-#[pg_extern(sql = "CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZone {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::refuse_during_recovery(c"worker_confirm()");

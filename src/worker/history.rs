@@ -151,8 +151,7 @@ pub fn note_lost_grants(acquired_us: i64) -> bool {
 /// Begins a new history, for a copy of a coordinator whose origin grants no more. Returns the time from which worker
 /// ids are granted without a wait. `since` replaces the time of the interruption where the clock was wrong; NULL keeps
 /// it. Raises 22008 if `since` is infinite.
-#[pg_extern(sql = "CREATE FUNCTION worker_begin_history(since timestamptz DEFAULT NULL) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTimeZone {
     xact::require_read_write(c"worker_begin_history()");
     let stated_us = since.map(|since| finite_us("since", since));

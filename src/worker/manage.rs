@@ -12,8 +12,7 @@ use pgrx::prelude::*;
 /// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
 /// Tokens stay valid under the new name. For the definer of both pools. Raises 22023 for two equal names, 42501 for
 /// another role, 42704 for an unknown pool, and 55006 if both pools have granted a worker id or a shared term is held.
-#[pg_extern(sql = "CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
         .map(|(pool, argument)| args::name(pool.as_deref(), argument));
@@ -61,10 +60,7 @@ fn require_pools(from: &str, to: &str) {
 /// Records that no id at or after `used_until` was issued under a free worker id. Returns the time recorded before. For
 /// the definer of the pool. Raises 22023 for an infinite time, 42501 for another role, 42704 if the worker id was never
 /// granted, and 55006 if it is held.
-#[pg_extern(
-    sql = "CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz) RETURNS timestamptz \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn worker_correct(
     pool: Option<Text>,
     worker_id: Option<i32>,

@@ -19,9 +19,7 @@ use pgrx::prelude::*;
 /// `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a transaction block, 55000 for
 /// a stale token, a bare lease, another end, or a worker id outside of the pool's range, and 42501 if the lease is another
 /// role's.
-#[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, last_not_after timestamptz, \
-           reached timestamptz DEFAULT NULL, OUT not_after timestamptz, OUT expires_at timestamptz) \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_renew_compared(
     pool: Option<Text>,
     token: Option<i64>,
@@ -56,8 +54,7 @@ fn worker_renew_compared(
 
 /// As above without the comparison, for callers of 0.7. The excess of `ttl` over the pool's ttl is the caller's lead over
 /// this clock. NULL keeps the ttl of the lease.
-#[pg_extern(sql = "CREATE FUNCTION worker_renew(pool text, token bigint, ttl interval, OUT not_after timestamptz, \
-           OUT expires_at timestamptz) VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_renew(
     pool: Option<Text>,
     token: Option<i64>,
@@ -112,9 +109,7 @@ unsafe fn result(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, rectangle:
 /// begins after it; NULL: after the end of the rectangle. `last_not_after` is the end that the caller was last told;
 /// NULL compares nothing. Raises 42501 if the lease is another role's, and 55000 for a stale token, a bare lease or another
 /// end: another process with the token may have used later times.
-#[pg_extern(sql = "CREATE FUNCTION worker_release(pool text, token bigint, last_time timestamptz DEFAULT NULL, \
-           last_not_after timestamptz DEFAULT NULL) RETURNS boolean \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn worker_release_compared(
     pool: Option<Text>,
     token: Option<i64>,

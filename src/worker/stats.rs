@@ -10,19 +10,8 @@ use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 // "lease_views": the view idgen.workers reads idgen.leases.
-extension_sql_file!(
-    "views.sql",
-    name = "worker_views",
-    requires = ["lease_views", stat_get_worker, stat_get_reset_time]
-);
-
 /// One row if the library is preloaded, else none.
-#[pg_extern(
-    sql = "CREATE FUNCTION idgen.stat_get_worker(OUT source text, OUT state text, OUT worker_id int, OUT datacenter_id int, \
-           OUT pool text, OUT not_before timestamptz, OUT not_after timestamptz, OUT coordinator text, OUT pid int, \
-           OUT renewals bigint, OUT failures bigint, OUT failing_since timestamptz, OUT last_error text, OUT changes bigint) \
-           RETURNS SETOF record VOLATILE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
     let row = STATE.get().map(|worker| {
         let lease = SERVER_LEASE.shared(|lease| *lease);

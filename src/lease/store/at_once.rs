@@ -111,8 +111,7 @@ impl Drop for Taking {
 ///
 /// FOR UPDATE SKIP LOCKED would follow a row that was replaced, lock its new version, and then find that the version does
 /// not qualify. A caller that goes on to wait would keep that lock, and the holder could neither renew nor release.
-#[pg_extern(sql = "CREATE FUNCTION idgen.lease_lock_row(version tid, is_take_over boolean) RETURNS boolean \
-           STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn lease_lock_row(version: pg_sys::ItemPointerData, is_take_over: bool) -> bool {
     if !TAKES.load(Relaxed) {
         errors::lock_row_usage().raise();

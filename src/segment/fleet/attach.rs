@@ -17,8 +17,7 @@ use pgrx::prelude::*;
 /// the step is free from then on: `segment_alter` can limit it. An attached segment gets another reserve. Raises 22004 for NULL, 22023 for a
 /// reserve or a tag that is out of range, 42501 unless the caller is a member of the owner, 55000 without
 /// `idgen.coordinator`, 42P01 with older SQL objects.
-#[pg_extern(sql = "CREATE FUNCTION segment_attach(tag text, reserve interval DEFAULT '10 minutes') RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_attach(tag: Option<Text>, reserve: Option<Interval>) {
     let tag = require_tag(tag.as_deref());
     let reserve = args::required(reserve, "reserve");
@@ -73,8 +72,7 @@ pub fn is_allowed(role: pg_sys::Oid) -> bool {
 /// Detaches a segment. Its values stay those of the fleet, so it has none left here: `segment_alter` with another upper
 /// bound lets it draw from its own row. Raises 22004 for NULL, 42704 without such a segment, 42501 unless the caller is a
 /// member of its owner, 55000 if it is not attached.
-#[pg_extern(sql = "CREATE FUNCTION segment_detach(tag text) RETURNS void VOLATILE PARALLEL UNSAFE \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_detach(tag: Option<Text>) {
     let tag = args::required(tag.as_deref(), "tag");
     if !lock_owned(tag).link.is_attached() {

@@ -29,12 +29,7 @@ use std::sync::OnceLock;
 /// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege of
 /// a server, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
 /// 55P03 if another transaction keeps the row locked for a second, 25006 on a standby.
-#[pg_extern(
-    sql = "CREATE FUNCTION segment_request(tag text, server bigint, name text, received bigint, count bigint, \
-           OUT first_id bigint, OUT count bigint, OUT stride bigint, OUT residue bigint, OUT source text, \
-           OUT waits_for text) VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' \
-           LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';"
-)]
+#[pg_extern(sql = false)]
 fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (tag, server, name, received, count) = unsafe {
@@ -88,8 +83,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
 /// server of a segment that was dropped. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the
 /// privilege of a server, 2200H if the server has received values above the upper bound, 55000 and 55P03 as
 /// `segment_request`, 25006 on a standby.
-#[pg_extern(sql = "CREATE FUNCTION segment_leave(tag text, server bigint, received bigint) RETURNS void \
-           VOLATILE PARALLEL UNSAFE SET lock_timeout = '1s' LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
     let tag = args::required(tag.as_deref(), "tag");
     let (server, received) = (args::required(server, "server"), args::required(received, "received"));
@@ -107,8 +101,7 @@ fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) 
 /// `max_id` on, and above all reports. Give the highest value that a missing server can have received. Raises 22004 for
 /// NULL, 42704 and 42501 as `segment_alter`, 22023 for a `max_id` above the upper bound, 55000 if the segment is attached
 /// itself, 25006 on a standby.
-#[pg_extern(sql = "CREATE FUNCTION segment_resume(tag text, max_id bigint) RETURNS void \
-           VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
     let (tag, max_id) = (args::required(tag.as_deref(), "tag"), args::required(max_id, "max_id"));
     error::refuse_on_standby("resume a segment");
@@ -124,8 +117,7 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
 
 /// Waits until the synchronous standbys have all that this server has committed. Returns at once if there are none. Raises
 /// 25006 on a standby.
-#[pg_extern(sql = "CREATE FUNCTION segment_confirm() RETURNS void VOLATILE PARALLEL UNSAFE LANGUAGE c \
-           AS 'MODULE_PATHNAME', '@FUNCTION_NAME@';")]
+#[pg_extern(sql = false)]
 fn segment_confirm() {
     xact::refuse_during_recovery(c"segment_confirm()");
     sync_rep::wait_for_flushed(&CONFIRM_WAIT);

@@ -1,5 +1,6 @@
 //! The shape of the source code: which modules may import which, what lies in shared memory, and how processes sleep.
 
+mod declarations;
 mod imports;
 mod layers;
 mod shared_memory;

@@ -4,6 +4,11 @@
 -- names the schema of all that it calls. What runs while the table is locked reads the catalogs by their indexes:
 -- snowflake_adopt() has the settings for all of it.
 
+CREATE FUNCTION idgen.snowflake_adopt_as_owner(relation regclass, query text) RETURNS text
+STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'snowflake_adopt_as_owner_wrapper';
+COMMENT ON FUNCTION idgen.snowflake_adopt_as_owner IS
+    'runs a query as the owner of a table, in a security-restricted operation, for snowflake_adopt';
+
 -- A column, or each one, of a table and of all that inherit from it.
 CREATE FUNCTION idgen.snowflake_adopt_columns(
     target regclass, column_name name,
@@ -24,6 +29,8 @@ SET search_path = pg_catalog, pg_temp AS $$
           AND a.attname = coalesce(column_name, a.attname)
         OFFSET 0) a
 $$;
+COMMENT ON FUNCTION idgen.snowflake_adopt_columns IS
+    'columns of a table and of those that inherit from it, for snowflake_adopt';
 
 -- Columns that get the ids of a column: its own, in each table that inherits it, and those that reference them. A domain has
 -- the type that it is based on.
@@ -49,6 +56,8 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT d.relation, c.relowner, c.relispartition, d.attnum, d.type::regtype
     FROM typed d JOIN pg_class c ON c.oid = d.relation JOIN pg_type t ON t.oid = d.type AND t.typtype <> 'd'
 $$;
+COMMENT ON FUNCTION idgen.snowflake_adopt_holders IS
+    'columns that get the ids of a column: its own and those that reference it, for snowflake_adopt';
 
 -- Refuses a column that cannot hold the id probe, or that something else could not follow.
 CREATE FUNCTION idgen.snowflake_adopt_check(target regclass, column_name name, probe bigint) RETURNS void
@@ -150,6 +159,8 @@ BEGIN
     END IF;
 END
 $$;
+COMMENT ON FUNCTION idgen.snowflake_adopt_check IS
+    'refuses a column that cannot hold snowflake ids, for snowflake_adopt';
 
 -- The column, which may be given, and the statements that adopt it: none if it is adopted.
 CREATE FUNCTION idgen.snowflake_adopt_plan(target regclass, INOUT column_name name, layout text, probe bigint,
@@ -246,6 +257,7 @@ BEGIN
         ORDER BY s.oid::regclass::text);
 END
 $$;
+COMMENT ON FUNCTION idgen.snowflake_adopt_plan IS 'statements for snowflake_adopt';
 
 CREATE FUNCTION snowflake_adopt(relation regclass, column_name name DEFAULT NULL, layout text DEFAULT NULL,
                                 dry_run boolean DEFAULT true, OUT statement text)
@@ -334,6 +346,8 @@ BEGIN
         HINT = 'Repeat the call when the long transactions on the table, or its vacuum, have ended.';
 END
 $$;
+COMMENT ON FUNCTION snowflake_adopt IS
+    'statements that turn a serial or identity column into snowflake ids; runs them unless dry_run is true';
 
 -- Tables of a schema whose columns are their own, as far as the schema goes. Those of extensions are not.
 CREATE FUNCTION idgen.snowflake_adopt_tables(schema regnamespace) RETURNS SETOF regclass
@@ -345,6 +359,7 @@ LANGUAGE sql STABLE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
     ORDER BY c.relname COLLATE "C"
 $$;
+COMMENT ON FUNCTION idgen.snowflake_adopt_tables IS 'tables of a schema, for snowflake_adopt_schema';
 
 CREATE PROCEDURE snowflake_adopt_schema(schema regnamespace, layout text DEFAULT NULL, dry_run boolean DEFAULT true)
 LANGUAGE plpgsql AS $$
@@ -382,3 +397,5 @@ BEGIN
     END LOOP;
 END
 $$;
+COMMENT ON PROCEDURE snowflake_adopt_schema IS
+    'snowflake_adopt for each table of a schema, with a commit after each; continues when called again';

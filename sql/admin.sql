@@ -1,0 +1,29 @@
+CREATE FUNCTION idgen.reset_stats() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'reset_stats_wrapper';
+COMMENT ON FUNCTION idgen.reset_stats IS 'sets the counters of all views to zero';
+REVOKE EXECUTE ON FUNCTION idgen.reset_stats FROM PUBLIC;
+
+CREATE FUNCTION idgen.status() RETURNS jsonb
+LANGUAGE c AS 'MODULE_PATHNAME', 'status_wrapper';
+COMMENT ON FUNCTION idgen.status IS 'versions, settings, worker id and checks';
+GRANT EXECUTE ON FUNCTION idgen.status TO pg_monitor;
+
+CREATE FUNCTION idgen.stat_get_checks(
+    OUT "check" text, OUT ok boolean, OUT severity text, OUT since timestamptz, OUT affects text, OUT message text,
+    OUT action text) RETURNS SETOF record
+LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_checks_wrapper';
+COMMENT ON FUNCTION idgen.stat_get_checks IS 'rows of the view idgen.checks';
+GRANT EXECUTE ON FUNCTION idgen.stat_get_checks TO pg_monitor;
+
+CREATE VIEW idgen.checks AS
+SELECT "check", ok, severity, since, affects, message, action FROM idgen.stat_get_checks();
+COMMENT ON VIEW idgen.checks IS 'what fails on this server and in this database, since when, and what to do';
+COMMENT ON COLUMN idgen.checks."check" IS 'name of the check';
+COMMENT ON COLUMN idgen.checks.ok IS 'false if it fails';
+COMMENT ON COLUMN idgen.checks.severity IS
+    'of a check that fails: error if calls fail or a promise may be broken, warning if they still succeed';
+COMMENT ON COLUMN idgen.checks.since IS 'when it began to fail; NULL if that is not known';
+COMMENT ON COLUMN idgen.checks.affects IS 'segments, pools, processes or kinds of ids that it is about, the first five';
+COMMENT ON COLUMN idgen.checks.message IS 'the state';
+COMMENT ON COLUMN idgen.checks.action IS 'what to do';
+GRANT SELECT ON idgen.checks TO PUBLIC, pg_monitor;

@@ -1,0 +1,16 @@
+-- What all rooms need. Without IF NOT EXISTS: another role may own an existing schema of this name.
+CREATE SCHEMA idgen;
+COMMENT ON SCHEMA idgen IS 'idgen: views and functions for operators';
+-- PUBLIC may make and decode ids, and read the views. pg_monitor still may if an administrator revokes that from PUBLIC.
+GRANT USAGE ON SCHEMA idgen TO PUBLIC, pg_monitor;
+
+CREATE FUNCTION idgen.refuse_row_expansion(request internal) RETURNS internal
+STRICT PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'refuse_row_expansion_wrapper';
+COMMENT ON FUNCTION idgen.refuse_row_expansion IS
+    'planner support: refuses (function(...)).*, which would call the function once for each column';
+REVOKE EXECUTE ON FUNCTION idgen.refuse_row_expansion FROM PUBLIC;
+
+CREATE FUNCTION idgen.stat_get_reset_time() RETURNS timestamptz
+PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_reset_time_wrapper';
+COMMENT ON FUNCTION idgen.stat_get_reset_time IS 'time of the last reset of the counters, for the column stats_reset';
+GRANT EXECUTE ON FUNCTION idgen.stat_get_reset_time TO pg_monitor;
