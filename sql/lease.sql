@@ -1,15 +1,14 @@
 -- Definitions of leases.
 CREATE TABLE idgen.lease_definition (
     name text PRIMARY KEY
-        CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1
-               AND pg_catalog.octet_length(name) OPERATOR(pg_catalog.<=) 255),
-    slots int NOT NULL CHECK (slots OPERATOR(pg_catalog.>=) 1 AND slots OPERATOR(pg_catalog.<=) 65536),
-    ttl interval NOT NULL CHECK (ttl OPERATOR(pg_catalog.>) '0 seconds'),
-    lock_delay interval NOT NULL CHECK (lock_delay OPERATOR(pg_catalog.>=) '0 seconds'),
+        CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
+    slots int NOT NULL CHECK (slots >= 1 AND slots <= 65536),
+    ttl interval NOT NULL CHECK (ttl > '0 seconds'),
+    lock_delay interval NOT NULL CHECK (lock_delay >= '0 seconds'),
     owner regrole NOT NULL,
-    first_slot int NOT NULL DEFAULT 0 CHECK (first_slot OPERATOR(pg_catalog.>=) 0),
+    first_slot int NOT NULL DEFAULT 0 CHECK (first_slot >= 0),
     notify boolean NOT NULL DEFAULT false,
-    CHECK (first_slot OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) slots))
+    CHECK (first_slot <= 65536 - slots)
 );
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
 COMMENT ON COLUMN idgen.lease_definition.name IS 'name, 1 to 255 bytes';
@@ -25,7 +24,7 @@ GRANT SELECT ON idgen.lease_definition TO pg_monitor;
 
 SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
     SELECT name, slots, ttl, lock_delay,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot, notify
     FROM idgen.lease_definition$condition$);
 
@@ -172,20 +171,19 @@ COMMENT ON TRIGGER lease_definition_changed ON idgen.lease_definition IS 'announ
 
 ALTER TABLE idgen.lease_definition ENABLE ALWAYS TRIGGER lease_definition_changed;
 
-
 -- Slots that were ever granted. Only members of the holder's role see the token. 27761 is the kind of the locks of queues.
 CREATE VIEW idgen.leases AS
 SELECT lease.name, lease.slot, now.state,
-       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role(lease.role::oid, 'USAGE') THEN lease.token END AS token,
+       CASE WHEN lease.depth > 0 AND pg_catalog.pg_has_role(lease.role::oid, 'USAGE') THEN lease.token END AS token,
        lease.depth,
-       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.owner END AS owner,
-       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.role END AS role,
-       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.data END AS data,
-       CASE WHEN lease.depth OPERATOR(pg_catalog.>) 0 THEN lease.acquired_at END AS acquired_at,
+       CASE WHEN lease.depth > 0 THEN lease.owner END AS owner,
+       CASE WHEN lease.depth > 0 THEN lease.role END AS role,
+       CASE WHEN lease.depth > 0 THEN lease.data END AS data,
+       CASE WHEN lease.depth > 0 THEN lease.acquired_at END AS acquired_at,
        now.expires_at,
        pg_catalog.make_interval(secs => lease.ttl_us OPERATOR(pg_catalog./) 1000000.0) AS ttl,
        now.bound, defined.slots, COALESCE(waiting.sessions, 0) AS queue,
-       CASE WHEN lease.slot OPERATOR(pg_catalog.<) 65536 THEN 'exclusive' ELSE 'shared' END AS mode,
+       CASE WHEN lease.slot < 65536 THEN 'exclusive' ELSE 'shared' END AS mode,
        waiting.pids AS waiting_pids, waiting.blocked_by
 FROM idgen.lease
 LEFT JOIN idgen.lease_definition AS defined USING (name)
@@ -196,15 +194,14 @@ LEFT JOIN (SELECT queue.key, queue.sessions, queue.pids,
                   (SELECT pg_catalog.array_agg(DISTINCT blocking.pid)
                    FROM pg_catalog.unnest(queue.pids) AS waiter (pid),
                         LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiter.pid)) AS blocking (pid)
-                   WHERE blocking.pid OPERATOR(pg_catalog.<>) ALL (queue.pids)) AS blocked_by
-           FROM (SELECT (lock.classid::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) lock.objid::bigint AS key,
+                   WHERE blocking.pid <> ALL (queue.pids)) AS blocked_by
+           FROM (SELECT (lock.classid::bigint << 32) | lock.objid::bigint AS key,
                         pg_catalog.count(*) AS sessions,
                         pg_catalog.array_agg(lock.pid ORDER BY lock.granted DESC, lock.waitstart) AS pids
                  FROM pg_catalog.pg_locks AS lock
-                 WHERE lock.locktype OPERATOR(pg_catalog.=) 'advisory' AND lock.objsubid OPERATOR(pg_catalog.=) 27761
-                   AND lock.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
-                                                             WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
-                 GROUP BY 1) AS queue) AS waiting ON waiting.key OPERATOR(pg_catalog.=) now.key;
+                 WHERE lock.locktype = 'advisory' AND lock.objsubid = 27761
+                   AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+                 GROUP BY 1) AS queue) AS waiting ON waiting.key = now.key;
 COMMENT ON VIEW idgen.leases IS 'slots of leases, and their holders';
 COMMENT ON COLUMN idgen.leases.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.leases.slot IS 'number of the slot; of a shared term, a number of its own from 65536 on';

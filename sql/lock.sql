@@ -73,39 +73,39 @@ GRANT EXECUTE ON FUNCTION idgen.lock_get_holds TO pg_monitor;
 CREATE VIEW idgen.locks AS
 WITH every AS (SELECT * FROM pg_catalog.pg_locks),
 lock AS (
-    SELECT (classid::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) objid::bigint AS key, pid, granted, waitstart,
-           mode OPERATOR(pg_catalog.=) 'ShareLock' AS shared, virtualtransaction
+    SELECT (classid::bigint << 32) | objid::bigint AS key, pid, granted, waitstart,
+           mode = 'ShareLock' AS shared, virtualtransaction
     FROM every
-    WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND objsubid OPERATOR(pg_catalog.=) 26980
-      AND database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
-                                           WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+    WHERE locktype = 'advisory' AND objsubid = 26980
+      AND database = (SELECT oid FROM pg_catalog.pg_database
+                                           WHERE datname = pg_catalog.current_database())
 ),
 -- All locks of a prepared transaction have one virtual transaction, also that on its own number.
 prepared AS (
     SELECT xact.gid, every.virtualtransaction
     FROM pg_catalog.pg_prepared_xacts AS xact
-    JOIN every ON every.transactionid OPERATOR(pg_catalog.=) xact.transaction AND every.pid IS NULL AND every.granted
+    JOIN every ON every.transactionid = xact.transaction AND every.pid IS NULL AND every.granted
 )
 SELECT named.name, lock.key, lock.pid, CASE WHEN lock.shared THEN 'shared' ELSE 'exclusive' END AS mode,
        CASE WHEN lock.pid IS NULL THEN 'transaction'
             WHEN NOT lock.granted THEN held.waits_for
-            WHEN held.session_depth OPERATOR(pg_catalog.>) 0 AND held.transaction_depth OPERATOR(pg_catalog.>) 0 THEN 'both'
-            WHEN held.session_depth OPERATOR(pg_catalog.>) 0 THEN 'session'
-            WHEN held.transaction_depth OPERATOR(pg_catalog.>) 0 THEN 'transaction' END AS scope,
-       lock.granted, held.session_depth OPERATOR(pg_catalog.+) held.transaction_depth AS depth, held.acquired_at,
+            WHEN held.session_depth > 0 AND held.transaction_depth > 0 THEN 'both'
+            WHEN held.session_depth > 0 THEN 'session'
+            WHEN held.transaction_depth > 0 THEN 'transaction' END AS scope,
+       lock.granted, held.session_depth + held.transaction_depth AS depth, held.acquired_at,
        lock.waitstart AS waiting_since,
        CASE WHEN NOT lock.granted THEN
            pg_catalog.row_number() OVER (PARTITION BY lock.key, lock.granted ORDER BY lock.waitstart) END AS queue_position,
        CASE WHEN NOT lock.granted THEN pg_catalog.pg_blocking_pids(lock.pid) END AS blocked_by,
        activity.usename AS user, activity.application_name AS application, prepared.gid
 FROM lock
-LEFT JOIN idgen.lock_get_names() AS named ON named.key OPERATOR(pg_catalog.=) lock.key
+LEFT JOIN idgen.lock_get_names() AS named ON named.key = lock.key
 LEFT JOIN idgen.lock_get_holds() AS held
-       ON held.pid OPERATOR(pg_catalog.=) lock.pid AND held.key OPERATOR(pg_catalog.=) lock.key
-      AND held.shared OPERATOR(pg_catalog.=) lock.shared AND (held.waits_for IS NULL) OPERATOR(pg_catalog.=) lock.granted
-LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid OPERATOR(pg_catalog.=) lock.pid
+       ON held.pid = lock.pid AND held.key = lock.key
+      AND held.shared = lock.shared AND (held.waits_for IS NULL) = lock.granted
+LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = lock.pid
 LEFT JOIN prepared
-       ON lock.pid IS NULL AND prepared.virtualtransaction OPERATOR(pg_catalog.=) lock.virtualtransaction;
+       ON lock.pid IS NULL AND prepared.virtualtransaction = lock.virtualtransaction;
 COMMENT ON VIEW idgen.locks IS 'named locks that are held or waited for in this database';
 COMMENT ON COLUMN idgen.locks.name IS
     'the name; NULL without preload, if there was no room for it, and for a prepared transaction after a restart, until a session uses the name';

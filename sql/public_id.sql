@@ -2,19 +2,19 @@
 -- still be in use: a prefix has at most one key of the short form, ever.
 CREATE TABLE idgen.public_key (
     prefix text NOT NULL
-        CHECK ((prefix COLLATE pg_catalog."C") OPERATOR(pg_catalog.~) '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),
-    version int NOT NULL CHECK (version OPERATOR(pg_catalog.>=) 1 AND version OPERATOR(pg_catalog.<=) 1000000000),
-    form text NOT NULL CHECK (form OPERATOR(pg_catalog.=) ANY (ARRAY['short', 'long'])),
-    secret bytea CHECK (pg_catalog.octet_length(secret) OPERATOR(pg_catalog.=) 32),
+        CHECK ((prefix COLLATE pg_catalog."C") ~ '^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$'),
+    version int NOT NULL CHECK (version >= 1 AND version <= 1000000000),
+    form text NOT NULL CHECK (form = ANY (ARRAY['short', 'long'])),
+    secret bytea CHECK (pg_catalog.octet_length(secret) = 32),
     owner regrole NOT NULL,
     -- 0, shown as "-", is PUBLIC.
     users regrole[] NOT NULL DEFAULT '{}'
         CHECK (pg_catalog.array_position(users, NULL) IS NULL
-               AND coalesce(pg_catalog.array_ndims(users), 1) OPERATOR(pg_catalog.=) 1),
+               AND coalesce(pg_catalog.array_ndims(users), 1) = 1),
     created timestamptz NOT NULL DEFAULT pg_catalog.now(),
     retired timestamptz,
     PRIMARY KEY (prefix, version),
-    CHECK ((secret IS NULL) OPERATOR(pg_catalog.=) (retired IS NOT NULL))
+    CHECK ((secret IS NULL) = (retired IS NOT NULL))
 );
 COMMENT ON TABLE idgen.public_key IS 'keys of public ids: one row for each key of a prefix';
 COMMENT ON COLUMN idgen.public_key.prefix IS 'what the texts begin with, before an underscore';
@@ -34,17 +34,17 @@ GRANT SELECT, INSERT ON idgen.public_key TO pg_database_owner;
 -- ANALYZE would keep secrets that are retired or dropped.
 ALTER TABLE idgen.public_key ALTER COLUMN secret SET STATISTICS 0;
 
-CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form OPERATOR(pg_catalog.=) 'short';
+CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form = 'short';
 
 -- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
 SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL
     SELECT prefix, version, form, secret,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(users) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                               WHERE role.oid = granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
            created, retired
     FROM idgen.public_key$condition$);

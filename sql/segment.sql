@@ -2,15 +2,14 @@
 -- creation, version and the two transaction ids, and refuses a lower max_id.
 CREATE TABLE idgen.segment (
     tag text PRIMARY KEY
-        CHECK (pg_catalog.octet_length(tag) OPERATOR(pg_catalog.>=) 1
-               AND pg_catalog.octet_length(tag) OPERATOR(pg_catalog.<=) 255),
-    max_id bigint NOT NULL DEFAULT 0 CHECK (max_id OPERATOR(pg_catalog.>=) (-1)),
+        CHECK (pg_catalog.octet_length(tag) BETWEEN 1 AND 255),
+    max_id bigint NOT NULL DEFAULT 0 CHECK (max_id >= (-1)),
     step bigint NOT NULL DEFAULT 1000,
-    min_step bigint NOT NULL DEFAULT 1000 CHECK (min_step OPERATOR(pg_catalog.>=) 1),
-    max_step bigint NOT NULL DEFAULT 10000000 CHECK (max_step OPERATOR(pg_catalog.<=) 1000000000),
-    target_duration interval NOT NULL DEFAULT '1 second' CHECK (target_duration OPERATOR(pg_catalog.>) '0 seconds'),
-    stride bigint NOT NULL DEFAULT 1 CHECK (stride OPERATOR(pg_catalog.>=) 1 AND stride OPERATOR(pg_catalog.<=) 2147483647),
-    residue bigint NOT NULL DEFAULT 0 CHECK (residue OPERATOR(pg_catalog.>=) 0),
+    min_step bigint NOT NULL DEFAULT 1000 CHECK (min_step >= 1),
+    max_step bigint NOT NULL DEFAULT 10000000 CHECK (max_step <= 1000000000),
+    target_duration interval NOT NULL DEFAULT '1 second' CHECK (target_duration > '0 seconds'),
+    stride bigint NOT NULL DEFAULT 1 CHECK (stride >= 1 AND stride <= 2147483647),
+    residue bigint NOT NULL DEFAULT 0 CHECK (residue >= 0),
     upper_bound bigint NOT NULL DEFAULT 9223372036854775807,
     owner regrole NOT NULL,
     -- 0, shown as "-", is PUBLIC.
@@ -20,14 +19,14 @@ CREATE TABLE idgen.segment (
     created_in bigint NOT NULL,
     changed_in bigint NOT NULL,
     server bigint,
-    reserve interval CHECK (reserve OPERATOR(pg_catalog.>=) '2 seconds' AND reserve OPERATOR(pg_catalog.<=) '365 days'),
+    reserve interval CHECK (reserve >= '2 seconds' AND reserve <= '365 days'),
     source text,
     history text,
     received bigint,
     servers regrole[] NOT NULL DEFAULT '{}',
-    CHECK (step OPERATOR(pg_catalog.>=) min_step AND step OPERATOR(pg_catalog.<=) max_step),
-    CHECK (residue OPERATOR(pg_catalog.<) stride),
-    CHECK (max_id OPERATOR(pg_catalog.<=) upper_bound),
+    CHECK (step >= min_step AND step <= max_step),
+    CHECK (residue < stride),
+    CHECK (max_id <= upper_bound),
     CHECK (server IS NOT NULL OR reserve IS NULL)
 ) WITH (fillfactor = 50); -- room for updated rows, so that a refill touches no index
 COMMENT ON TABLE idgen.segment IS
@@ -73,18 +72,18 @@ GRANT SELECT, INSERT ON idgen.segment TO pg_database_owner;
 -- pass for the one that granted: it has no history. The columns are those of the table, in order.
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(drawers) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                               WHERE role.oid = granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
            creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(servers) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
+                               WHERE role.oid = granted.role::pg_catalog.oid)
                  ORDER BY granted.place)
     FROM idgen.segment$condition$);
 
@@ -218,7 +217,6 @@ COMMENT ON TRIGGER segment_row ON idgen.segment IS
 
 ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_row;
 
-
 -- Roles that may draw from a segment see its row, and members of pg_read_all_stats see all. Without the security
 -- barrier the planner would run a cheap function of the caller on every row before it tests the privilege.
 CREATE VIEW idgen.stat_segment WITH (security_barrier) AS
@@ -231,12 +229,12 @@ SELECT allocated.tag, allocated.max_id, allocated.step, ring.first_id, ring.last
        CASE WHEN allocated.reserve IS NULL THEN 'local' ELSE 'coordinator' END AS source,
        supply.coordinator, allocated.reserve, supply.rate,
        -- At most a century, which an interval holds.
-       CASE WHEN supply.rate OPERATOR(pg_catalog.>) 0
+       CASE WHEN supply.rate > 0
             THEN pg_catalog.make_interval(secs => LEAST(ring.remaining OPERATOR(pg_catalog./) supply.rate, 3155760000)) END AS survives_for
 FROM idgen.segment AS allocated JOIN idgen.stat_get_segment() AS ring USING (creation)
 LEFT JOIN idgen.stat_get_segment_supply() AS supply USING (creation)
 WHERE pg_catalog.pg_has_role(allocated.owner::oid, 'USAGE') OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
-   OR 0::oid OPERATOR(pg_catalog.=) ANY (allocated.drawers::oid[])
+   OR 0::oid = ANY (allocated.drawers::oid[])
    OR EXISTS (SELECT FROM pg_catalog.unnest(allocated.drawers::oid[]) AS granted (role)
               WHERE pg_catalog.pg_has_role(granted.role, 'USAGE'));
 COMMENT ON VIEW idgen.stat_segment IS

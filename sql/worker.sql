@@ -121,7 +121,7 @@ CREATE VIEW idgen.workers AS
 SELECT lease.name AS pool, lease.slot AS worker_id, lease.state, lease.token, lease.owner, lease.role, lease.acquired_at,
        lease.expires_at, lease.bound, known.not_before, known.not_after
 FROM idgen.leases AS lease JOIN idgen.worker_number AS known
-  ON known.pool OPERATOR(pg_catalog.=) lease.name AND known.number OPERATOR(pg_catalog.=) lease.slot;
+  ON known.pool = lease.name AND known.number = lease.slot;
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
 COMMENT ON COLUMN idgen.workers.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.workers.worker_id IS 'the worker id';
