@@ -24,7 +24,7 @@ GRANT SELECT ON idgen.lease_definition TO pg_monitor;
 
 SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
     SELECT name, slots, ttl, lock_delay,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot, notify
     FROM idgen.lease_definition$condition$);
 

@@ -39,12 +39,12 @@ CREATE UNIQUE INDEX public_key_one_short ON idgen.public_key (prefix) WHERE form
 -- As for segments, a dump gives the keys of a dropped role to the owner of the database, and omits its grants.
 SELECT pg_catalog.pg_extension_config_dump('idgen.public_key', $condition$WHERE false UNION ALL
     SELECT prefix, version, form, secret,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(users) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid = granted.role::pg_catalog.oid)
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
            created, retired
     FROM idgen.public_key$condition$);

@@ -72,18 +72,18 @@ GRANT SELECT, INSERT ON idgen.segment TO pg_database_owner;
 -- pass for the one that granted: it has no history. The columns are those of the table, in order.
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment', $condition$WHERE false UNION ALL
     SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, upper_bound,
-           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid = owner::pg_catalog.oid)
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
                 THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(drawers) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid = granted.role::pg_catalog.oid)
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place),
            creation, version, 0, 0, server, reserve, source, CASE WHEN history IS NOT NULL THEN '' END, received,
            ARRAY(SELECT granted.role FROM pg_catalog.unnest(servers) WITH ORDINALITY AS granted (role, place)
-                 WHERE granted.role::pg_catalog.oid = 0::pg_catalog.oid
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
                     OR EXISTS (SELECT FROM pg_catalog.pg_roles AS role
-                               WHERE role.oid = granted.role::pg_catalog.oid)
+                               WHERE role.oid OPERATOR(pg_catalog.=) granted.role::pg_catalog.oid)
                  ORDER BY granted.place)
     FROM idgen.segment$condition$);
 
