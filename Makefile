@@ -92,7 +92,7 @@ packaging-deps: deps ## install the tools that build and test packages
 all: build ## the name of `make build` in PGXS, which pgxn uses
 
 # Cargo compiles changed sources only. The stage takes half a second, so each build makes a new one: it is never stale.
-# cargo-pgrx copies the upgrade scripts, but not the SQL of the first release, where they start.
+# cargo-pgrx copies the upgrade scripts, but not the SQL of the release where they start.
 build: deps ## build in release mode, into target/package
 	@echo "==> build for PostgreSQL $(PG), release"
 	@rm -rf $(STAGE)

@@ -94,14 +94,8 @@ CREATE FUNCTION worker_renew(
     pool text, token bigint, last_not_after timestamptz, reached timestamptz DEFAULT NULL, OUT not_after timestamptz,
     OUT expires_at timestamptz)
 SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_compared_wrapper';
-COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION worker_renew IS
     'extends the lease and the id time of a worker id, if its end is the one that the caller was last told';
-
-CREATE FUNCTION worker_renew(
-    pool text, token bigint, ttl interval, OUT not_after timestamptz, OUT expires_at timestamptz)
-SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_wrapper';
-COMMENT ON FUNCTION worker_renew(text, bigint, interval) IS
-    'deprecated: renews a worker id without comparison, for keepers of idgen 0.7';
 
 CREATE FUNCTION worker_release(
     pool text, token bigint, last_time timestamptz DEFAULT NULL, last_not_after timestamptz DEFAULT NULL) RETURNS boolean

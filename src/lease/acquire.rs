@@ -46,7 +46,7 @@ fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static,
 ///
 /// # Safety
 /// `fcinfo` is that of the running call. Its first argument is a text; from `first` on they are ttl, owner, data, token,
-/// bind_session and, but for the SQL of 0.12, shared.
+/// bind_session and shared.
 unsafe fn acquire_by_args(
     fcinfo: pg_sys::FunctionCallInfo,
     first: usize,
@@ -55,7 +55,6 @@ unsafe fn acquire_by_args(
 ) -> Option<[Option<pg_sys::Datum>; 7]> {
     // SAFETY: by the above.
     let (name, ttl, owner, data, token, bind_session, shared) = unsafe {
-        let has_shared = (*fcinfo).nargs as usize > first + 5;
         (
             text_arg(fcinfo, 0),
             pg_getarg::<Interval>(fcinfo, first),
@@ -63,13 +62,13 @@ unsafe fn acquire_by_args(
             pg_getarg_datum(fcinfo, first + 2),
             pg_getarg::<i64>(fcinfo, first + 3),
             pg_getarg::<bool>(fcinfo, first + 4),
-            has_shared.then(|| pg_getarg::<bool>(fcinfo, first + 5)),
+            pg_getarg::<bool>(fcinfo, first + 5),
         )
     };
     let name = args::name(name.as_deref(), "name");
     let ttl_us = checked_ttl_us(ttl);
     let bind_session = args::required(bind_session, "bind_session");
-    let shared = shared.is_some_and(|shared| args::required(shared, "shared"));
+    let shared = args::required(shared, "shared");
     xact::require_read_write(function);
     // SAFETY: by the above.
     let is_own_statement = unsafe { xact::is_own_statement(fcinfo) };
@@ -116,8 +115,9 @@ unsafe fn acquire_by_args(
 /// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
 pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<Granted> {
     // A call that can only fail does not wait in the queue.
-    let known = if request.shared { with_tables(limit, || known_definition::of(request.name))? } else { None };
-    if let Some(definition) = known.and_then(|known| known.definition) {
+    if request.shared
+        && let Some(definition) = with_tables(limit, || known_definition::of(request.name))?.definition
+    {
         refuse_to_share_slots(request.name, &definition);
     }
     let queue = if request.shared { Queue::of_shared(request.name) } else { Queue::of(request.name) };

@@ -85,7 +85,7 @@ fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
         return None;
     }
     let AtOnce { granted, lock_delay_us, is_visible } = xact::keeping_locks_of_success(|| {
-        let known = known_definition::of(request.name)?;
+        let known = known_definition::of(request.name);
         let definition = known.definition.unwrap_or_else(store::undefined);
         if definition.slots > 1 || definition.first_slot > 0 || known.notify {
             return None;

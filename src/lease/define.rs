@@ -1,8 +1,7 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
 use super::queue::{Precedence, Queue, definition_lock};
-use super::store::definitions::{self, NewColumns};
-use super::store::{self, LeaseState, unfinished};
+use super::store::{self, LeaseState, definitions, unfinished};
 use super::{acquire, errors, notify, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
@@ -29,10 +28,8 @@ fn lease_define_unless_harmful(
     notify: Option<bool>,
     force: Option<bool>,
 ) {
-    let first_slot = args::required(first_slot, "first_slot");
-    let notify = args::required(notify, "notify");
     let force = args::required(force, "force");
-    define(name, slots, ttl, lock_delay, NewColumns::Notify { first_slot, notify }, force);
+    define(name, slots, ttl, lock_delay, first_slot, notify, force);
 }
 
 static AT_DEFINITION: OnceLock<fn()> = OnceLock::new();
@@ -42,20 +39,22 @@ pub fn at_definition(function: fn()) {
     let _ = AT_DEFINITION.set(function);
 }
 
-/// `columns` are those that the SQL of the caller has.
 pub fn define(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
-    columns: NewColumns,
+    first_slot: Option<i32>,
+    notify: Option<bool>,
     force: bool,
 ) {
     let name = args::stored_name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
     let ttl = args::required(ttl, "ttl");
     let lock_delay = args::required(lock_delay, "lock_delay");
-    check_slots(columns.first_slot().unwrap_or(0), slots);
+    let first_slot = args::required(first_slot, "first_slot");
+    let notify = args::required(notify, "notify");
+    check_slots(first_slot, slots);
     check_times(Some(ttl), Some(lock_delay));
     xact::require_read_write(c"lease_define()");
     // Before the wait, so that no caller waits in vain.
@@ -66,14 +65,13 @@ pub fn define(
     lock_definition(name);
     refuse_foreign_holder(name);
     let lease = LeaseState::read(name);
-    let first_slot = columns.first_slot().unwrap_or(lease.definition.first_slot);
     let new = LeaseDefinition { first_slot, slots, ..lease.definition };
     require_holders_inside(name, &lease, &new, force);
     if lease.definer.is_some() && first_slot != lease.definition.first_slot && !force {
         errors::moves_first_slot(name, &lease.definition, &new).hint(errors::hint_to_keep_or_force(name)).raise();
     }
     AT_DEFINITION.get().into_iter().for_each(|function| function());
-    if !definitions::define(name, slots, ttl, lock_delay, columns) {
+    if !definitions::define(name, slots, ttl, lock_delay, first_slot, notify) {
         errors::not_definer(name).raise();
     }
     // There may be more slots now.

@@ -131,7 +131,7 @@ fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i
 /// Releases the term of a token once. True if the slot is free now.
 pub fn release(name: &str, token: i64) -> bool {
     let is_first = xact::log_position() == 0;
-    let is_defined = known_definition::of(name).is_some_and(|known| known.definition.is_some());
+    let is_defined = known_definition::of(name).definition.is_some();
     let watched = notify::about_to_release(name, token);
     let depth = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
     if depth > 0 {

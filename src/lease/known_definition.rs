@@ -22,22 +22,19 @@ pub struct KnownDefinition {
 }
 
 /// The definition of a lease. It is current if the caller holds the lock of the definition; otherwise it may have changed
-/// just now. `None` with the SQL of 0.12, whose table announces no changes.
-pub fn of(name: &str) -> Option<KnownDefinition> {
+/// just now.
+pub fn of(name: &str) -> KnownDefinition {
     invalidation::accept();
     let known = KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten();
-    known.or_else(|| look_up(name))
+    known.unwrap_or_else(|| look_up(name))
 }
 
-fn look_up(name: &str) -> Option<KnownDefinition> {
+fn look_up(name: &str) -> KnownDefinition {
     let changes = CHANGES.follow();
-    if !LEASE_DEFINITION.has_column(c"notify") {
-        return None;
-    }
     let (definition, notify) = definitions::find(name).unzip();
     let known = KnownDefinition { definition, notify: notify == Some(true), changes };
     KNOWN.insert(name, known);
-    Some(known)
+    known
 }
 
 // Always: also for rows that a restore or a subscription writes.

@@ -33,7 +33,7 @@ pub use define::{at_definition, define, lock_definition, lock_slots, rename, req
 pub use holder::{raise_stale, release, renew};
 pub use queue::Queue;
 pub use status::checks;
-pub use store::definitions::{Holder, NewColumns, idle_holders};
+pub use store::definitions::{Holder, idle_holders};
 pub use store::slots::{Defined, defined};
 pub use store::terms::slot_of;
 pub use store::{Granted, LEASE, LEASE_DEFINITION, LeaseState, NewHolder, lock_slot_waiting, next_token};

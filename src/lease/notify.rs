@@ -62,5 +62,5 @@ fn send(name: &str, slot: i32, event: &str, owner: Option<&str>) {
 }
 
 fn is_watched(name: &str) -> bool {
-    known_definition::of(name).is_some_and(|known| known.notify)
+    known_definition::of(name).notify
 }

@@ -2,7 +2,7 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, LeaseState, definitions, slots};
+use super::store::{self, definitions, slots};
 use crate::args;
 use crate::pg::datum::{Composite, Text, form_row, form_rows};
 use crate::pg::{system_clock, timestamp};
@@ -93,32 +93,15 @@ fn lease_get_state(
     let lock_delay_us = lock_delay.map_or(0, |delay| i64::try_from(delay.as_micros()).unwrap_or(i64::MAX));
     let term = stored.term();
     let now = store::now_for(std::slice::from_ref(&term));
-    let [state, expires_at, bound] = state_columns(&term, lock_delay_us, now);
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, [state, expires_at, bound, NameHash::of(name).key.into_datum()]) }
-}
-
-/// The columns state, expires_at and bound.
-fn state_columns(term: &Term, lock_delay_us: i64, now: Now) -> [Option<pg_sys::Datum>; 3] {
     let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
-    [
-        state(term, lock_delay_us, now).into_datum(),
+    let columns = [
+        state(&term, lock_delay_us, now).into_datum(),
         ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
         (term.session == Session::Lives).into_datum(),
-    ]
-}
-
-/// The states of all slots, as the view of 0.12 joins them.
-pub fn all_states() -> impl Iterator<Item = [Option<pg_sys::Datum>; 6]> {
-    definitions::names().into_iter().flat_map(|name| {
-        let lease = LeaseState::read(&name);
-        let (now, lock_delay_us) = (lease.now(), lease.definition.lock_delay_us);
-        lease.terms.into_iter().map(move |term| {
-            let [state, expires_at, bound] = state_columns(&term, lock_delay_us, now);
-            let (key, slot) = (NameHash::of(&name).key.into_datum(), term.slot.into_datum());
-            [Text::from(&*name).into_datum(), slot, state, expires_at, bound, key]
-        })
-    })
+        NameHash::of(name).key.into_datum(),
+    ];
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_row(fcinfo, columns) }
 }
 
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.

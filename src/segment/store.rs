@@ -105,16 +105,11 @@ pub enum LockedRow {
 }
 
 /// The columns that [`tag_row`] reads.
-fn columns(has_links: bool) -> String {
+fn columns() -> String {
     let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
-    let link = if has_links {
-        &format!("server, {reserve_us}, source, history, received")
-    } else {
-        "NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint"
-    };
     format!(
         "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, \
-         {target_us}, {link}"
+         {target_us}, server, {reserve_us}, source, history, received"
     )
 }
 
@@ -126,52 +121,40 @@ fn micros(interval: &str) -> String {
     )
 }
 
-/// False with the SQL of 0.13, whose tags cannot be attached.
-pub fn has_links() -> bool {
-    SEGMENT.has_column(c"server")
-}
-
 /// False with the SQL of 0.14.0 and 0.14.1, where roles that may draw may also act as servers.
 pub fn has_servers() -> bool {
     SEGMENT.has_column(c"servers")
 }
 
-/// A query on the row of a tag, for each set of columns that the table can have.
+/// A query on the row of a tag, with the column `servers` and without it.
 struct ByTag {
     now: Query,
     without_servers: Query,
-    without_links: Query,
 }
 
 static FIND: ByTag = ByTag {
-    now: Query::new(&SEGMENT, || by_tag(true, "servers", "")),
-    without_servers: Query::new(&SEGMENT, || by_tag(true, "drawers", "")),
-    without_links: Query::new(&SEGMENT, || by_tag(false, "drawers", "")),
+    now: Query::new(&SEGMENT, || by_tag("servers", "")),
+    without_servers: Query::new(&SEGMENT, || by_tag("drawers", "")),
 };
 
 static LOCK: ByTag = ByTag {
-    now: Query::new(&SEGMENT, || by_tag(true, "servers", FOR_CHANGES)),
-    without_servers: Query::new(&SEGMENT, || by_tag(true, "drawers", FOR_CHANGES)),
-    without_links: Query::new(&SEGMENT, || by_tag(false, "drawers", FOR_CHANGES)),
+    now: Query::new(&SEGMENT, || by_tag("servers", FOR_CHANGES)),
+    without_servers: Query::new(&SEGMENT, || by_tag("drawers", FOR_CHANGES)),
 };
 
 const FOR_CHANGES: &str = "FOR NO KEY UPDATE";
 
 impl ByTag {
     fn query(&self) -> &Query {
-        match (has_servers(), has_links()) {
-            (true, _) => &self.now,
-            (false, true) => &self.without_servers,
-            (false, false) => &self.without_links,
-        }
+        if has_servers() { &self.now } else { &self.without_servers }
     }
 }
 
-fn by_tag(has_links: bool, servers: &str, locking: &str) -> String {
+fn by_tag(servers: &str, locking: &str) -> String {
     format!(
         "SELECT {}, {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
-        columns(has_links),
+        columns(),
         grants::owns_or_has("$2", "drawers"),
         grants::owns_or_has("$2", servers)
     )
@@ -213,7 +196,7 @@ fn link(row: &SpiHeapTupleData) -> Link {
 /// Locks a row for a refill, if no other transaction has locked it.
 pub fn lock(creation: i64) -> LockedRow {
     let by_creation = "FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1";
-    let lock = format!("SELECT {}, tag {by_creation} FOR NO KEY UPDATE SKIP LOCKED", columns(has_links()));
+    let lock = format!("SELECT {}, tag {by_creation} FOR NO KEY UPDATE SKIP LOCKED", columns());
     let any = format!("SELECT tag {by_creation}");
     let lock_or_find = |client: &mut SpiClient| {
         let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
@@ -264,13 +247,12 @@ pub struct NearBound {
 }
 
 static NEAR_BOUNDS: Query = Query::new(&SEGMENT, || {
-    // Those of an attached segment are the coordinator's.
-    let is_local = if has_links() { "AND source IS NULL" } else { "" };
+    // The values of an attached segment are the coordinator's.
     format!(
         "SELECT tag, creation, upper_bound, (upper_bound OPERATOR(pg_catalog.-) max_id) OPERATOR(pg_catalog./) stride AS left \
          FROM idgen.segment \
-         WHERE max_id OPERATOR(pg_catalog.>=) (upper_bound OPERATOR(pg_catalog.-) (upper_bound OPERATOR(pg_catalog./) 10)) {is_local} \
-           AND {} ORDER BY 4, tag",
+         WHERE max_id OPERATOR(pg_catalog.>=) (upper_bound OPERATOR(pg_catalog.-) (upper_bound OPERATOR(pg_catalog./) 10)) \
+           AND source IS NULL AND {} ORDER BY 4, tag",
         is_visible()
     )
 });
@@ -283,7 +265,7 @@ pub fn near_bounds() -> Vec<NearBound> {
         upper_bound: value(row, 3),
         left: value::<i64>(row, 4) as u64,
     };
-    SEGMENT.find().map_or_else(Vec::new, |_| NEAR_BOUNDS.read_latest(&[user().into()], read))
+    NEAR_BOUNDS.read_latest(&[user().into()], read)
 }
 
 /// Raises `max_id` of a row, by a refill or for draws from an uncommitted tag. The trigger announces no change then.
@@ -316,7 +298,7 @@ pub struct AttachedTag {
 static ATTACHED: Query = Query::new(&SEGMENT, || {
     format!(
         "SELECT {}, tag FROM idgen.segment WHERE reserve IS NOT NULL OR received IS NOT NULL ORDER BY tag",
-        columns(true)
+        columns()
     )
 });
 
@@ -328,7 +310,7 @@ pub fn attached() -> Vec<AttachedTag> {
         definition: definition(row),
         link: link(row),
     };
-    if has_links() { ATTACHED.read_latest(&[], read) } else { Vec::new() }
+    ATTACHED.read_latest(&[], read)
 }
 
 static LEFT: Query = SEGMENT.query(

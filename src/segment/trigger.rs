@@ -59,9 +59,7 @@ fn inserted(mut new: Tuple) -> Result<Tuple, TryFromDatumError> {
     new.set_by_name("version", 1i64)?;
     new.set_by_name("created_in", transaction)?;
     new.set_by_name("changed_in", transaction)?;
-    if store::has_links() {
-        link_inserted(&mut new)?;
-    }
+    link_inserted(&mut new)?;
     Ok(new)
 }
 
@@ -99,7 +97,7 @@ fn updated<'a>(old: &Tuple, mut new: Tuple<'a>, is_allocation: bool) -> Result<T
     new.set_by_name("version", version)?;
     if is_new_version {
         let (creation, stride) = (number(old, "creation")?, number(&new, "stride")?);
-        let is_link = store::has_links() && is_attached(old)? != is_attached(&new)?;
+        let is_link = is_attached(old)? != is_attached(&new)?;
         end_ring_at_commit(Change { creation, version, stride, is_link });
     }
     new.set_by_name("changed_in", if is_allocation { number(old, "changed_in")? } else { xact::id() })?;
@@ -113,9 +111,6 @@ fn keeps_values(old: &Tuple, new: &Tuple) -> Result<bool, TryFromDatumError> {
         if number(old, name)? != number(new, name)? {
             return Ok(false);
         }
-    }
-    if !store::has_links() {
-        return Ok(true);
     }
     let source = |tuple: &Tuple| Ok(tuple.get_by_name::<Text>("source")?.map(String::from));
     // A tag that was just attached has no values yet.

@@ -8,17 +8,16 @@ use super::store::{HeldWorkerId, used_until_us};
 use crate::args;
 use crate::lease::{self, AcquireRequest, Granted, NewHolder};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::{Composite, form_row, text_arg};
+use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::{timestamp, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
-use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
 use std::time::Duration;
 
 /// The arguments after the pool.
-struct Request {
-    owner: Option<String>,
+struct Request<'a> {
+    owner: Option<&'a str>,
     ttl: Option<Interval>,
     reached_us: Option<i64>,
     prefer: Option<i32>,
@@ -30,21 +29,16 @@ struct Request {
 /// infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no
 /// worker id is free, and 55000 if the caller is too far ahead.
 #[pg_extern(sql = false)]
-fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the SQL of 0.7 declares three.
-    let (pool, request) = unsafe {
-        let is_full = (*fcinfo).nargs > 3;
-        let request = Request {
-            owner: text_arg(fcinfo, 1).map(String::from),
-            ttl: pg_getarg::<Interval>(fcinfo, 2),
-            reached_us: is_full
-                .then(|| pg_getarg::<TimestampWithTimeZone>(fcinfo, 3))
-                .flatten()
-                .map(|reached| finite_us("reached", reached)),
-            prefer: is_full.then(|| pg_getarg::<i32>(fcinfo, 4)).flatten(),
-        };
-        (text_arg(fcinfo, 0), request)
-    };
+fn worker_acquire(
+    pool: Option<Text>,
+    owner: Option<Text>,
+    ttl: Option<Interval>,
+    reached: Option<TimestampWithTimeZone>,
+    prefer: Option<i32>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Composite {
+    let reached_us = reached.map(|reached| finite_us("reached", reached));
+    let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
     let pool = args::name(pool.as_deref(), "pool");
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
@@ -56,7 +50,7 @@ fn worker_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let ttl_us = lease_ttl_us.unwrap_or(bounds.ttl_us).min(bounds.ttl_us);
     let rectangle = Rectangle::grant(used_until_us(pool, granted.slot), reached_us, ttl_us, &bounds)
         .unwrap_or_else(|not_before_us| errors::begins_too_far(pool, granted.slot, not_before_us, &bounds).raise());
-    holder.begin(rectangle, request.owner.as_deref());
+    holder.begin(rectangle, request.owner);
     announce_wait(&holder, rectangle, reached_us);
     let columns = [
         granted.slot.into_datum(),
@@ -103,7 +97,7 @@ fn acquire_slot(
 ) -> (Granted, PoolBounds) {
     let latest_us = history.of_pool(pool_ttl_us(pool)).latest_start_us();
     let is_usable = |id: &i32| used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
-    let owner = request.owner.as_deref();
+    let owner = request.owner;
     let acquire = AcquireRequest {
         name: pool,
         ttl_us: lease_ttl_us,
@@ -114,7 +108,7 @@ fn acquire_slot(
         shares_snapshot: false,
     };
     let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
-    // Callers of 0.7, which do not pass `reached`, do not call worker_confirm().
+    // Callers that do not pass `reached` need not call worker_confirm(): their commit waits for the standbys.
     let granted = if request.reached_us.is_some() { xact::confirmed_apart(take) } else { take() };
     let Some(granted) = granted else {
         let slots = lease::defined(pool).map_or(0, |defined| defined.definition.slots);

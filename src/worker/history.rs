@@ -79,9 +79,6 @@ fn is_missing() -> bool {
 /// For a grant of a pool with this ttl. Records an interruption, or longer rectangles. Raises 55000 if this database is a
 /// copy.
 pub fn for_grant(ttl_us: i64) -> HistoryBounds {
-    if WORKER_HISTORY.find().is_none() {
-        return HistoryBounds::default();
-    }
     let (identity, longest_us) = (identity(), longest_of(ttl_us));
     // A row of an earlier release has the identity in another form.
     let is_current = |history: &History| {
@@ -116,14 +113,13 @@ pub fn for_holder(pool: &str, token: i64, ttl_us: i64) -> HistoryBounds {
             // It may have waited for worker_begin_history().
             known().unwrap_or_default()
         }
-        // The SQL of 0.7 granted without a row.
         bounds => bounds.unwrap_or_default(),
     }
 }
 
 /// The history, if it has the grant of this token. Raises 55000 if the token is older than an interruption.
 pub fn require_known(pool: &str, token: i64) -> Option<History> {
-    let history = WORKER_HISTORY.find().and_then(|_| read())?;
+    let history = read()?;
     if !is_own(&history, &identity()) || token < history.first_token {
         errors::token_before_interruption(pool).raise();
     }
@@ -172,7 +168,7 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
 
 /// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
 pub fn held_back_until_us() -> Option<i64> {
-    let history = WORKER_HISTORY.find().and_then(|_| read())?;
+    let history = read()?;
     let until_us = history.since_us?.saturating_add(history.longest_us);
     (until_us > timestamp::now_us()).then_some(until_us)
 }

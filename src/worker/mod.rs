@@ -29,7 +29,6 @@ mod stats;
 mod status;
 mod store;
 
-pub use renew::release;
 pub use state::{SERVER_LEASE, reset_counters};
 pub use stats::status;
 pub use status::{TABLES, checks, current_node};

@@ -1,6 +1,6 @@
 //! The worker ids that a new holder prefers, by the rectangles of their last holders.
 
-use super::store::{WORKER_NUMBER, has_releases, used_until_us};
+use super::store::{WORKER_NUMBER, used_until_us};
 use crate::lease::{Candidates, LEASE, SlotPreference, Unused};
 use crate::pg::spi::{Query, value};
 use crate::pg::timestamp;
@@ -32,9 +32,6 @@ impl SlotPreference for WorkerPreference<'_> {
     /// whose next holder has to wait. A holder that neither
     /// renews nor releases, or a slot that was freed as a lease, is found once its rectangle is over.
     fn candidates(&self, unused: Unused) -> Box<dyn Iterator<Item = Candidates> + '_> {
-        if !has_releases() {
-            return Box::new(std::iter::empty());
-        }
         let first = move || {
             let mut first = self.wanted_or_last_of_owner();
             first.slots.extend(unused.above);
@@ -83,15 +80,10 @@ static LAST_OF_OWNER: Query = WORKER_NUMBER.query(
      AND pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($2) AND owner OPERATOR(pg_catalog.=) $2 \
      ORDER BY token DESC LIMIT 1",
 );
-static LAST_OF_OWNER_IN_0_12: Query = LEASE.query(
-    "SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND owner OPERATOR(pg_catalog.=) $2 \
-     ORDER BY acquired_at DESC LIMIT 1",
-);
 
 /// The last worker id of an owner, unless another owner has had it since.
 fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
-    let query = if has_releases() { &LAST_OF_OWNER } else { &LAST_OF_OWNER_IN_0_12 };
-    query.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
+    LAST_OF_OWNER.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
 }
 
 /// With the time as an argument: an index does not compare with clock_timestamp().

@@ -5,12 +5,11 @@ use super::errors;
 use super::history;
 use super::store::HeldWorkerId;
 use crate::args;
-use crate::lease::{self, Granted};
+use crate::lease;
 use crate::pg::datum::{Composite, Text, form_row};
 use crate::pg::{timestamp, xact};
 use idgen_core::lease::LeaseDefinition;
-use idgen_core::worker::{PoolBounds, Rectangle};
-use pgrx::datum::Interval;
+use idgen_core::worker::Rectangle;
 use pgrx::prelude::*;
 
 /// Extends the lease of a worker id and the end of its id time. `last_not_after` is the end that the caller was last
@@ -31,7 +30,13 @@ fn worker_renew_compared(
     let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     // SAFETY: the call's own fcinfo.
-    let (definition, bounds) = unsafe { checked_bounds(pool, token, fcinfo) };
+    unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
+    let Some(lease::Defined { definition, .. }) = lease::defined(pool) else {
+        // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
+        history::require_known(pool, token);
+        lease::raise_stale(pool, token)
+    };
+    let bounds = history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us);
     let renewed = xact::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
     require_in_range(pool, renewed.slot, &definition);
     // The row of the lease is locked, so no other renewal is running.
@@ -48,46 +53,9 @@ fn worker_renew_compared(
             rectangle
         }
     };
-    // SAFETY: the call's own fcinfo.
-    unsafe { result(fcinfo, &renewed, rectangle) }
-}
-
-/// As above without the comparison, for callers of 0.7. The excess of `ttl` over the pool's ttl is the caller's lead over
-/// this clock. NULL keeps the ttl of the lease.
-#[pg_extern(sql = false)]
-fn worker_renew(
-    pool: Option<Text>,
-    token: Option<i64>,
-    ttl: Option<Interval>,
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> Composite {
-    let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    let ttl_us = lease::checked_ttl_us(ttl);
-    // SAFETY: the call's own fcinfo.
-    let (definition, bounds) = unsafe { checked_bounds(pool, token, fcinfo) };
-    let split = ttl_us.map(|ttl_us| bounds.split(ttl_us));
-    let renewed = lease::renew(pool, token, split.map(|(lease_us, _)| lease_us));
-    require_in_range(pool, renewed.slot, &definition);
-    let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
-    let reached_us = split.map_or(bounds.now_us, |(_, reached_us)| reached_us);
-    let rectangle = holder.rectangle().renewed(reached_us, renewed.ttl_us.min(bounds.ttl_us), &bounds);
-    holder.extend(rectangle);
-    // SAFETY: the call's own fcinfo.
-    unsafe { result(fcinfo, &renewed, rectangle) }
-}
-
-/// # Safety
-/// `fcinfo` is that of the running call.
-unsafe fn checked_bounds(pool: &str, token: i64, fcinfo: pg_sys::FunctionCallInfo) -> (LeaseDefinition, PoolBounds) {
-    // SAFETY: by the above.
-    unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
-    let Some(lease::Defined { definition, .. }) = lease::defined(pool) else {
-        // Without a ttl the term would end at once: a move may give the name its pool and this term just after this.
-        history::require_known(pool, token);
-        lease::raise_stale(pool, token)
-    };
-    let bounds = history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us);
-    (definition, bounds)
+    let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
 }
 
 /// Another pool may have got the worker ids that a new definition leaves out.
@@ -97,29 +65,12 @@ fn require_in_range(pool: &str, worker_id: i32, definition: &LeaseDefinition) {
     }
 }
 
-/// # Safety
-/// `fcinfo` is that of the running call of a `worker_renew`.
-unsafe fn result(fcinfo: pg_sys::FunctionCallInfo, renewed: &Granted, rectangle: Rectangle) -> Composite {
-    let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
-    // SAFETY: by the above; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
-}
-
 /// Releases a worker id. True if it is free now. `last_time` is the last time in the caller's ids: the next holder
 /// begins after it; NULL: after the end of the rectangle. `last_not_after` is the end that the caller was last told;
 /// NULL compares nothing. Raises 42501 if the lease is another role's, and 55000 for a stale token, a bare lease or another
 /// end: another process with the token may have used later times.
 #[pg_extern(sql = false)]
 fn worker_release_compared(
-    pool: Option<Text>,
-    token: Option<i64>,
-    last_time: Option<TimestampWithTimeZone>,
-    last_not_after: Option<TimestampWithTimeZone>,
-) -> bool {
-    release(pool, token, last_time, last_not_after)
-}
-
-pub fn release(
     pool: Option<Text>,
     token: Option<i64>,
     last_time: Option<TimestampWithTimeZone>,

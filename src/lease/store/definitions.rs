@@ -4,62 +4,24 @@ use super::{LEASE, micros};
 use crate::pg::datum::Text;
 use crate::pg::spi::{Query, optional, text, user, value};
 use idgen_core::lease::LeaseDefinition;
-use pgrx::datum::{DatumWithOid, Interval};
+use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
-/// The columns that the SQL of older releases lacks, with their values.
-#[derive(Clone, Copy)]
-pub enum NewColumns {
-    /// The SQL of 0.6 to 0.7, whose slots begin at 0.
-    None,
-    /// The SQL of 0.8 to 0.12.
-    FirstSlot(i32),
-    Notify {
-        first_slot: i32,
-        notify: bool,
-    },
-}
-
-impl NewColumns {
-    pub fn first_slot(self) -> Option<i32> {
-        match self {
-            NewColumns::None => None,
-            NewColumns::FirstSlot(first_slot) | NewColumns::Notify { first_slot, .. } => Some(first_slot),
-        }
-    }
-}
-
-static DEFINE_FROM_0: Query = Query::new(&LEASE, || define_text("", "", ""));
-static DEFINE_RANGE: Query =
-    Query::new(&LEASE, || define_text(", first_slot", ", $6", ", first_slot = excluded.first_slot"));
-static DEFINE: Query = Query::new(&LEASE, || {
-    define_text(", first_slot, notify", ", $6, $7", ", first_slot = excluded.first_slot, notify = excluded.notify")
-});
-
-fn define_text(column: &str, value: &str, change: &str) -> String {
-    format!(
-        "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner{column}) \
-         VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole{value}) \
-         ON CONFLICT (name) DO UPDATE \
-         SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay{change} \
-         WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots"
-    )
-}
+static DEFINE: Query = LEASE.query(
+    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner, first_slot, notify) \
+     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole, $6, $7) \
+     ON CONFLICT (name) DO UPDATE \
+     SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay, first_slot = excluded.first_slot, \
+         notify = excluded.notify \
+     WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots",
+);
 
 /// Defines a lease, or changes its definition and keeps its definer. False if the caller may not act as the definer.
-pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, columns: NewColumns) -> bool {
-    let mut args: Vec<DatumWithOid> = vec![name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into()];
-    args.extend(columns.first_slot().map(DatumWithOid::from));
-    let query = match columns {
-        NewColumns::None => &DEFINE_FROM_0,
-        NewColumns::FirstSlot(_) => &DEFINE_RANGE,
-        NewColumns::Notify { notify, .. } => {
-            args.push(notify.into());
-            &DEFINE
-        }
-    };
-    !query.write_latest(&args, |_| ()).is_empty()
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: i32, notify: bool) -> bool {
+    let args =
+        [name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into(), first_slot.into(), notify.into()];
+    !DEFINE.write_latest(&args, |_| ()).is_empty()
 }
 
 static ALTER: Query = LEASE.query(
@@ -161,13 +123,6 @@ static OWNED: Query = LEASE.query(
 /// The leases that these roles have defined.
 pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
     OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
-}
-
-static NAMES: Query = LEASE.query("SELECT DISTINCT name FROM idgen.lease ORDER BY name");
-
-/// The leases that have slots.
-pub fn names() -> Vec<String> {
-    NAMES.read_latest(&[], |row| text(row, 1))
 }
 
 /// The holder of a slot, as a text for messages.

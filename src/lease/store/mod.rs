@@ -74,7 +74,6 @@ pub struct Granted {
     pub depth: i32,
     /// `None` unless the term is bound to a session.
     pub session_key: Option<i64>,
-    pub ttl_us: i64,
 }
 
 impl Granted {
@@ -91,19 +90,18 @@ const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.t
 const MICROS: &str =
     "LEAST(pg_catalog.extract('epoch', {}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint";
 
-pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key, ttl_us";
+pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key";
 
 fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
 }
 
-/// The SQL of 0.7 has no column first_slot. The name then resolves to `asked.first_slot`, which is 0.
+/// One row without a term if the lease has none, and without a definition if it is not defined.
 static READ: Query = Query::new(&LEASE, || {
     format!(
         "SELECT {TERM}, defined.slots, {}, {}, defined.first_slot, defined.owner::pg_catalog.oid \
-         FROM (SELECT $1, 0) AS asked (name, first_slot) \
-         LEFT JOIN LATERAL (SELECT slots, ttl, lock_delay, owner, first_slot FROM idgen.lease_definition AS stored \
-                            WHERE stored.name OPERATOR(pg_catalog.=) asked.name) AS defined ON true \
+         FROM (SELECT $1) AS asked (name) \
+         LEFT JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) asked.name \
          LEFT JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) asked.name AND lease.slot OPERATOR(pg_catalog.<) $3",
         micros("defined.ttl"),
         micros("defined.lock_delay")
@@ -268,7 +266,6 @@ pub fn granted(row: &SpiHeapTupleData) -> Granted {
         ends_us: value(row, 5),
         depth: value(row, 6),
         session_key: optional(row, 7),
-        ttl_us: value(row, 8),
     }
 }
 

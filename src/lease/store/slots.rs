@@ -11,15 +11,12 @@ pub struct Defined {
     pub definer: pg_sys::Oid,
 }
 
-/// The SQL of 0.7 has no column first_slot. The name then resolves to `asked.first_slot`, which is 0.
 static DEFINED: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT defined.slots, {}, {}, defined.first_slot, defined.owner::pg_catalog.oid \
-         FROM (SELECT $1, 0) AS asked (name, first_slot), \
-         LATERAL (SELECT slots, ttl, lock_delay, owner, first_slot FROM idgen.lease_definition AS stored \
-                  WHERE stored.name OPERATOR(pg_catalog.=) asked.name) AS defined",
-        micros("defined.ttl"),
-        micros("defined.lock_delay")
+        "SELECT slots, {}, {}, first_slot, owner::pg_catalog.oid FROM idgen.lease_definition \
+         WHERE name OPERATOR(pg_catalog.=) $1",
+        micros("ttl"),
+        micros("lock_delay")
     )
 });
 

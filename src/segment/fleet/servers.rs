@@ -6,7 +6,7 @@ use crate::segment::store;
 use idgen_core::segment::fleet::ServerReport;
 use pgrx::spi::SpiHeapTupleData;
 
-/// One row for each tag and server. The SQL of 0.13 does not have the table.
+/// One row for each tag and server.
 pub static SEGMENT_SERVER: ExtensionTable = ExtensionTable::new(c"segment_server");
 
 static ONE: Query = SEGMENT_SERVER.query(
@@ -78,9 +78,7 @@ static KEEP: Query = SEGMENT_SERVER.query(
 /// A tag is dropped, whose values end at `max_id`. Its servers still have some of them. A tag that is created again
 /// under this name waits for their reports, and begins past them.
 pub fn keep(tag: &str, max_id: i64) {
-    if SEGMENT_SERVER.find().is_some() {
-        SEGMENT_SERVER.write(&KEEP, &[tag.into(), max_id.into()]);
-    }
+    SEGMENT_SERVER.write(&KEEP, &[tag.into(), max_id.into()]);
 }
 
 static KNOWN: Query =
@@ -88,7 +86,7 @@ static KNOWN: Query =
 
 /// True if a tag of this name has servers.
 pub fn are_known(tag: &str) -> bool {
-    SEGMENT_SERVER.find().is_some() && !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
+    !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
 }
 
 static SHARED: Query = Query::new(&store::SEGMENT, || {
@@ -98,5 +96,5 @@ static SHARED: Query = Query::new(&store::SEGMENT, || {
 /// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
 pub fn shared_tags() -> Vec<(String, String)> {
     let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
-    if store::has_links() { SHARED.read_latest(&[user().into()], read) } else { Vec::new() }
+    SHARED.read_latest(&[user().into()], read)
 }

@@ -7,7 +7,7 @@ use idgen_core::worker::history::{History, Identity};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
-/// At most one row. The SQL of 0.7 does not have the table.
+/// At most one row.
 pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
 
 static READ: Query = WORKER_HISTORY.query(

@@ -1,7 +1,7 @@
 //! The rows of worker ids: rectangles in `idgen.worker_number`, the history in `idgen.worker_history`, and a label that
 //! outlives both. This file has the rectangles. Column `number` is the worker id.
 
-use crate::lease::{LEASE, LEASE_DEFINITION};
+use crate::lease::LEASE;
 use crate::pg::spi::{ExtensionTable, Query, text, value};
 use crate::pg::timestamp;
 use crate::worker::errors;
@@ -54,13 +54,8 @@ impl HeldWorkerId<'_> {
 
     /// Inserts or replaces the row of the worker id, for a new holder.
     pub fn begin(&self, rectangle: Rectangle, owner: Option<&str>) {
-        let mut args = Vec::from(self.row(rectangle));
-        if has_releases() {
-            args.push(owner.into());
-            BEGIN.write_latest(&args, |_| ());
-        } else {
-            BEGIN_FROM_0_12.write_latest(&args, |_| ());
-        }
+        let [pool, worker_id, token, not_before, not_after] = self.row(rectangle);
+        BEGIN.write_latest(&[pool, worker_id, token, not_before, not_after, owner.into()], |_| ());
     }
 
     /// Moves the end of the rectangle.
@@ -71,9 +66,8 @@ impl HeldWorkerId<'_> {
     /// Records that the worker id was released, and the end of its rectangle if the holder reports an earlier one. The row
     /// of a bare lease is that of an earlier holder, and stays.
     pub fn end(&self, used_until_us: Option<i64>) {
-        let query = if has_releases() { &END } else { &END_FROM_0_12 };
         let used_until = used_until_us.map(timestamp::from_us_or_infinity);
-        query.write_latest(&[self.pool.into(), self.worker_id.into(), self.token.into(), used_until.into()], |_| ());
+        END.write_latest(&[self.pool.into(), self.worker_id.into(), self.token.into(), used_until.into()], |_| ());
     }
 
     fn row(&self, rectangle: Rectangle) -> [DatumWithOid<'_>; 5] {
@@ -91,37 +85,22 @@ impl HeldWorkerId<'_> {
     }
 }
 
-/// False with the SQL of 0.12, which has no columns owner and released.
-pub fn has_releases() -> bool {
-    WORKER_NUMBER.has_column(c"released")
-}
-
-static BEGIN: Query =
-    Query::new(&WORKER_NUMBER, || begin_text(", owner, released", ", $6, false", ", owner = $6, released = false"));
-static BEGIN_FROM_0_12: Query = Query::new(&WORKER_NUMBER, || begin_text("", "", ""));
-
-fn begin_text(columns: &str, values: &str, changes: &str) -> String {
-    format!(
-        "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after{columns}) \
-         VALUES ($1, $2, $3, $4, $5{values}) ON CONFLICT (pool, number) DO UPDATE \
-         SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after{changes}"
-    )
-}
+static BEGIN: Query = WORKER_NUMBER.query(
+    "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after, owner, released) \
+     VALUES ($1, $2, $3, $4, $5, $6, false) ON CONFLICT (pool, number) DO UPDATE \
+     SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after, \
+         owner = excluded.owner, released = false",
+);
 
 static EXTEND: Query = WORKER_NUMBER.query(
     "UPDATE idgen.worker_number SET not_before = $4, not_after = $5 \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
 );
 
-static END: Query = Query::new(&WORKER_NUMBER, || end_text(", released = true"));
-static END_FROM_0_12: Query = Query::new(&WORKER_NUMBER, || end_text(""));
-
-fn end_text(change: &str) -> String {
-    format!(
-        "UPDATE idgen.worker_number SET not_after = COALESCE($4, not_after){change} \
-         WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3"
-    )
-}
+static END: Query = WORKER_NUMBER.query(
+    "UPDATE idgen.worker_number SET not_after = COALESCE($4, not_after), released = true \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
+);
 
 static CORRECT: Query = LEASE.query(
     "UPDATE idgen.worker_number AS known \
@@ -159,13 +138,9 @@ pub fn move_all(from: &str, to: &str) -> usize {
     MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
 }
 
-/// The definition of each pool. The SQL of 0.7 has no column first_slot. The name then resolves to `standard.first_slot`,
-/// which is 0.
 static OUTSIDE: Query = WORKER_NUMBER.query(
-    "SELECT known.pool, known.number, known.not_after FROM idgen.worker_number AS known, \
-         (SELECT 0 AS first_slot) AS standard, \
-         LATERAL (SELECT slots, first_slot FROM idgen.lease_definition AS stored \
-                  WHERE stored.name OPERATOR(pg_catalog.=) known.pool) AS defined \
+    "SELECT known.pool, known.number, known.not_after FROM idgen.worker_number AS known \
+     JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) known.pool \
      WHERE known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
        AND (known.number OPERATOR(pg_catalog.<) defined.first_slot \
             OR known.number OPERATOR(pg_catalog.>=) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots)) \
@@ -175,7 +150,6 @@ static OUTSIDE: Query = WORKER_NUMBER.query(
 /// A worker id whose id times are not over, and which the definition of its pool leaves out: the pool, the worker id, and the
 /// end of its id times in microseconds since 1970. Of several the one that ends last.
 pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
-    WORKER_NUMBER.find()?;
     let read = |row: &SpiHeapTupleData| (text(row, 1), value(row, 2), timestamp::to_us(value(row, 3)));
     OUTSIDE.read_latest(&[], read).pop()
 }
@@ -196,27 +170,22 @@ static FULL: Query = WORKER_NUMBER.query(
 
 /// The pools of this database whose worker ids are all held.
 pub fn full_pools() -> Vec<String> {
-    let has_columns = WORKER_NUMBER.find().is_some() && LEASE_DEFINITION.has_column(c"notify");
-    if has_columns { FULL.read_latest(&[], |row| text(row, 1)) } else { Vec::new() }
+    FULL.read_latest(&[], |row| text(row, 1))
 }
 
-/// A pool is a lease that has granted a worker id. The SQL of 0.7 has no column first_slot. The name then resolves to
-/// `standard.first_slot`, which is 0.
+/// A pool is a lease that has granted a worker id.
 static POOL_THAT_GRANTS: Query = WORKER_NUMBER.query(
     "SELECT known.pool FROM idgen.worker_number AS known WHERE known.number OPERATOR(pg_catalog.=) $1 \
      UNION ALL \
-     SELECT defined.name FROM (SELECT 0 AS first_slot) AS standard, \
-         LATERAL (SELECT name, slots, first_slot FROM idgen.lease_definition) AS defined \
+     SELECT defined.name FROM idgen.lease_definition AS defined \
      WHERE $1 OPERATOR(pg_catalog.>=) defined.first_slot \
        AND $1 OPERATOR(pg_catalog.<) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots) \
        AND EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
      LIMIT 1",
 );
 
-/// A pool in this database that has granted this worker id, or may grant it. `None` also with SQL objects that have no
-/// pools.
+/// A pool in this database that has granted this worker id, or may grant it.
 pub fn pool_that_grants(worker_id: u32) -> Option<String> {
     let worker_id = i32::try_from(worker_id).ok()?;
-    WORKER_NUMBER.find()?;
     POOL_THAT_GRANTS.read_latest(&[worker_id.into()], |row| text(row, 1)).pop()
 }

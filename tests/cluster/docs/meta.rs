@@ -61,7 +61,7 @@ fn facts_that_differ_are_found() {
     let meta = serde_json::json!({
         "version": "1.2.3", "abstract": "a b", "license": "postgresql",
         "provides": {"idgen": {
-            "version": "1.2.3", "abstract": "a b", "file": "sql/idgen--0.1.0.sql", "docfile": "README.md",
+            "version": "1.2.3", "abstract": "a b", "file": "sql/idgen--0.14.0.sql", "docfile": "README.md",
         }},
         "prereqs": {"runtime": {"requires": {"PostgreSQL": ">= 15.0.0, < 19.0.0"}}},
     });

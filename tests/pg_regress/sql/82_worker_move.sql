@@ -49,9 +49,9 @@ SELECT * FROM ids;
 SELECT count(*) AS as_before FROM before JOIN idgen.workers AS now ON now.worker_id = number AND now.pool = 'new'
 WHERE now.not_before = before.not_before AND now.not_after = before.not_after AND now.token = before.token;
 SELECT name, slots, first_slot, owner FROM idgen.lease_definition WHERE name IN ('old', 'new');
-SELECT not_after >= :'end1' AS later FROM worker_renew('new', :t1, '1 h'::interval);
+SELECT not_after >= :'end1' AS later FROM worker_renew('new', :t1, :'end1'::timestamptz);
 \set VERBOSITY sqlstate
-SELECT worker_renew('old', :t1, '1 h'::interval);
+SELECT worker_renew('old', :t1, :'end1'::timestamptz);
 SELECT worker_acquire('old', 'a', '1 h');
 \set VERBOSITY terse
 SELECT worker_id FROM worker_acquire('new', 'c', '1 h');

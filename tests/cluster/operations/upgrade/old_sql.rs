@@ -1,30 +1,133 @@
-//! Users replace the library first and run ALTER EXTENSION idgen UPDATE later: the new library works under the SQL of every
-//! release.
+//! Users replace the library first and run ALTER EXTENSION idgen UPDATE later. Under the SQL of every release, the new library
+//! draws, decodes and locks by name. Every other function works, or asks for the UPDATE.
+//!
+//! CREATE EXTENSION looks up the symbol of each C function, so to install a release proves that the library has its symbols.
 
 use std::sync::{Arc, Mutex};
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, row, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, hint, value};
+use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use super::{current, install, releases};
 
+/// What the calls below need.
+const SETUP: &str = "
+    SELECT segment_create('t', step => 10), segment_create('attached'), segment_create('gone'), public_id_define('ord'),
+           public_id_define('gone'), lease_define('p', 4, '1 hour'), lease_define('pool', 4, '1 hour'),
+           lease_define('other pool', 4, '1 hour', first_slot => 10);
+    CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next(), version bigint NOT NULL DEFAULT 1);
+    CREATE TRIGGER version BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION row_version('version');
+    CREATE TABLE guarded (n int);
+    CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('p');
+    INSERT INTO orders DEFAULT VALUES";
+
+/// Each in a transaction of its own, in this order, with the SQL of any release that has the functions.
+const CALLS: &[&str] = &[
+    "SELECT snowflake_next() < snowflake_next(), snowflake_next('snowflake')",
+    "SELECT snowflake_next_many(3), snowflake_next_many(3, 'snowflake')",
+    "SELECT uuidv7_next() < uuidv7_next(), uuidv7_next(true)",
+    "SELECT uuidv7_next_many(3), uuidv7_next_many(3, true)",
+    "SELECT segment_next('t') < segment_next('t')",
+    "SELECT FROM segment_next_many('t', 30), segment_reserve('t', 30)",
+    "UPDATE orders SET id = snowflake_next()",
+    "SELECT snowflake_time(id), snowflake_time(id, 'snowflake'), snowflake_parts(id), snowflake_parts(id, 'snowflake'),
+            snowflake_decode(snowflake_encode(id, 'base58'), 'base58') FROM orders",
+    "SELECT snowflake_floor(now()), snowflake_floor(now(), 'snowflake'), snowflake_ceil(now()), snowflake_ceil(now(), 'snowflake'),
+            snowflake_layout(), snowflake_layout('snowflake')",
+    "SELECT snowflake_make(now(), 1, 0), snowflake_make(now(), 1, 0, 'snowflake'), snowflake_make(now(), 1, 0, 0, 'snowflake')",
+    "SELECT uuidv7_time(uuidv7_floor(now())), uuidv7_ceil(now())",
+    "SELECT public_id_decode('ord', public_id('ord', 42)), public_id_try_decode('ord', 'ord_'), id_unmask('ord', id_mask('ord', 42))",
+    "SELECT lock_key('a'), lock_acquire('a'), lock_try_acquire('b'), lock_acquire_many('{c,d}'), lock_try_acquire_many('{e,f}')",
+    "SELECT lock_acquire_xact('a'), lock_try_acquire_xact('b'), lock_acquire_many_xact('{c,d}'), lock_try_acquire_many_xact('{e,f}')",
+    "SELECT 1 / count(*) FROM idgen.locks WHERE name = 'a'",
+    "SELECT lock_release('a'), lock_release('b'), lock_release_many('{c,d,e,f}')",
+    "SELECT snowflake_observe(id), snowflake_observe(id, 'snowflake') FROM orders",
+    "SELECT snowflake_settled(), snowflake_settled('snowflake')",
+    "SELECT idgen.status(), idgen.reset_stats()",
+    "SELECT segment_alter('t', step => 100), segment_grant('t', 'pg_monitor'), segment_revoke('t', 'pg_monitor'), segment_drop('gone')",
+    "SELECT segment_attach('attached', '2 seconds')",
+    "SELECT segment_next('attached')",
+    "SELECT segment_detach('attached')",
+    "SELECT segment_request('t', 1, 'elsewhere', 0, 10)",
+    "SELECT segment_return('t', 1, 1, 10)",
+    "SELECT segment_confirm(), segment_leave('t', 1, 0), segment_resume('t', 1000000)",
+    "SELECT public_id_rotate('ord', 'long'), public_id_alter('ord', 'pg_monitor'), public_id_grant('ord', 'pg_monitor')",
+    "SELECT public_id_revoke('ord', 'pg_monitor'), public_id_retire('ord', 1), public_id_drop('gone')",
+    "SELECT lease_define('q', 4, '1 hour', '1 s', 100, true)",
+    "SELECT lease_alter('q', slots => 8)",
+    "SELECT lease_acquire('q'), lease_revoke('q', 100)",
+    "SELECT lease_drop('q')",
+    "SELECT FROM lease_acquire('p'), lease_try_acquire('p', owner => 'app')",
+    "WITH fenced AS MATERIALIZED (SELECT lease_fence(name, token) FROM idgen.leases WHERE name = 'p')
+     INSERT INTO guarded SELECT 1 FROM fenced",
+    "SELECT lease_renew('p', token), lease_renew_many('{p}', ARRAY[token]) FROM idgen.leases WHERE name = 'p'",
+    "SELECT lease_release('p', token) FROM idgen.leases WHERE name = 'p'",
+    "SELECT worker_acquire('pool', 'app', '1 hour', now(), 2)",
+    "SELECT renewed.* FROM idgen.workers AS known, worker_renew('pool', known.token, known.not_after) AS renewed",
+    "SELECT worker_confirm('pool', token) FROM idgen.workers",
+    "SELECT worker_release('pool', token, now(), not_after) FROM idgen.workers",
+    "SELECT worker_correct('pool', 2, now()), worker_move('pool', 'other pool')",
+    "SELECT worker_begin_history()",
+];
+
+/// Calls of functions that the library no longer has.
+const ASKS_FOR_THE_UPDATE: &[&str] = &["SELECT worker_renew('pool', 1, '1 hour'::interval)"];
+
+/// The C functions that users call.
+const FUNCTIONS: &str = "SELECT DISTINCT proname::text FROM pg_proc
+                         WHERE probin = '$libdir/idgen' AND pronamespace = 'public'::regnamespace";
+
+const VIEWS: &str =
+    "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'v' AND relnamespace = 'idgen'::regnamespace";
+
+fn call_all(client: &mut Client, release: &str) {
+    let functions: Vec<String> = column(client, FUNCTIONS);
+    let calls = |sql: &str, function: &String| sql.contains(&format!("{function}("));
+    for function in &functions {
+        let is_called = [SETUP].iter().chain(CALLS).any(|sql| calls(sql, function));
+        assert!(is_called, "no call of {function}");
+    }
+    for sql in CALLS {
+        if functions.iter().any(|function| calls(sql, function)) || sql.contains("idgen.") {
+            client.simple_query(sql).unwrap_or_else(|error| panic!("SQL of {release}: {sql}: {error:?}"));
+        }
+    }
+    for view in column::<String>(client, VIEWS) {
+        execute(client, &format!("SELECT * FROM {view}"));
+    }
+    for sql in ASKS_FOR_THE_UPDATE {
+        assert_eq!(hint(&expect_error(client, sql, "55000")), "Run ALTER EXTENSION idgen UPDATE.", "{release}: {sql}");
+    }
+    let is_current = "SELECT (c ->> 'ok')::bool FROM jsonb_array_elements(idgen.status() -> 'checks') c
+                      WHERE c ->> 'check' = 'versions'";
+    assert!(!value::<bool>(client, is_current), "status() asks for ALTER EXTENSION idgen UPDATE");
+}
+
 #[test]
-fn sql_of_the_first_release_works_with_this_library() {
-    let cluster = Cluster::start();
-    cluster.execute("CREATE EXTENSION idgen VERSION '0.1.0'");
-    let mut client = cluster.client();
-    let row = row(
-        &mut client,
-        "SELECT snowflake_next() < snowflake_next(), (SELECT count(*) FROM idgen.stat_snowflake),
-                    (idgen.status() #>> '{version,sql}'),
-                    (SELECT (c ->> 'ok')::bool FROM jsonb_array_elements(idgen.status() -> 'checks') c
-                     WHERE c ->> 'check' = 'versions')",
-    );
-    assert!(row.get::<_, bool>(0));
-    assert_eq!(row.get::<_, i64>(1), 1);
-    assert_eq!(row.get::<_, String>(2), "0.1.0");
-    assert!(!row.get::<_, bool>(3), "status() asks for ALTER EXTENSION idgen UPDATE");
+fn functions_work_or_ask_for_the_update_under_the_sql_of_every_release_also_after_a_promotion_smoke() {
+    let builder = Cluster::builder().conf("idgen.worker_id", "0").conf("max_worker_processes", "64");
+    let primary = builder.start();
+    let mut other = idgen_testkit::sql::in_new_database(&primary, "coordinator");
+    execute(&mut other, "SELECT segment_create('attached')");
+    primary.set_conf("idgen.coordinator", &primary.connect_string("coordinator", "postgres"));
+    primary.reload();
+    let releases = releases(&primary);
+    let after = |release: &str| format!("promoted_{}", release.replace('.', "_"));
+    for release in &releases {
+        let (database, mut client) = install(&primary, release);
+        execute(&mut client, SETUP);
+        drop(client);
+        primary.execute(&format!("CREATE DATABASE {} TEMPLATE {database}", after(release)));
+    }
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    standby.promote();
+    for release in &releases {
+        call_all(&mut primary.client_in(&super::database(release)), release);
+        call_all(&mut standby.client_in(&after(release)), &format!("{release} after a promotion"));
+    }
 }
 
 /// The library handles REASSIGN OWNED and DROP OWNED under the tables of every release, and without tables.
@@ -45,67 +148,48 @@ fn ownership_commands_work_with_the_sql_of_every_release() {
     }
 }
 
-/// The SQL of 0.12 has five arguments, and nothing to watch.
+/// The SQL of 0.14.1 has six arguments. Its `lease_define` refuses nothing. Sessions and observers continue.
 #[test]
-fn lease_of_the_sql_of_0_12_is_watched_only_after_its_upgrade() {
+fn lease_of_the_sql_of_0_14_1_continues_over_its_upgrade() {
     let cluster = Cluster::start();
-    cluster.execute("CREATE EXTENSION idgen VERSION '0.12.0'");
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.14.1'");
     let (mut listener, mut client) = (cluster.client(), cluster.client());
     execute(&mut listener, "LISTEN idgen_lease");
-    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 100)");
-    let term = "SELECT slot FROM (SELECT slot, lease_release('p', token) FROM lease_acquire('p')) AS term";
-    assert_eq!(value::<i32>(&mut client, term), 100);
-    execute(&mut client, "SELECT lease_acquire('p'), lease_revoke('p', 101), lease_define('q'), lease_drop('q')");
-    execute(&mut listener, "NOTIFY idgen_lease, 'update'");
-    cluster.execute("ALTER EXTENSION idgen UPDATE");
-    let kept = "SELECT concat_ws(' ', slots, ttl, lock_delay, first_slot, notify) FROM idgen.lease_definition";
-    assert_eq!(value::<String>(&mut client, kept), "4 01:00:00 00:00:01 100 f");
+    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 50)");
     execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 100, notify => true)");
-    assert_eq!(value::<i32>(&mut client, term), 102);
-    execute(&mut listener, "NOTIFY idgen_lease, 'end'");
-
-    let mut notifications = listener.notifications();
-    let mut payloads = notifications.timeout_iter(PATIENCE);
-    let mut next = || payloads.next().expect("a connection").expect("a notification").payload().to_owned();
-    assert_eq!(next(), "update");
-    assert_eq!(next(), r#"{"name": "p", "slot": 102, "event": "granted", "owner": null}"#);
-    assert_eq!(next(), r#"{"name": "p", "slot": 102, "event": "released", "owner": null}"#);
-    assert_eq!(next(), "end");
-}
-
-/// Holders continue, also within a session.
-#[test]
-fn leases_continue_under_the_sql_of_the_previous_release_and_over_its_upgrade() {
-    let cluster = Cluster::start();
-    cluster.execute("CREATE EXTENSION idgen VERSION '0.7.1'");
-    let mut client = cluster.client();
-    execute(&mut client, "SELECT lease_define('p', slots => 4, ttl => '1 hour')");
     let acquire = "SELECT token FROM lease_acquire('p')";
     let [renewed, released]: [i64; 2] = [(); 2].map(|()| value(&mut client, acquire));
     let states = "SELECT slot || ' ' || state || ' of ' || slots FROM idgen.leases WHERE name = 'p' ORDER BY slot";
     let mut hold = |token: i64| {
         execute(&mut client, &format!("SELECT lease_renew('p', {token})"));
-        execute(&mut client, &format!("SELECT lease_renew_many('{{p}}', ARRAY[{token}])"));
         execute(&mut client, &format!("BEGIN; SELECT lease_fence('p', {token}); COMMIT"));
-        assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_try_acquire('other', ttl => '1 s')"), 0);
-        execute(&mut client, "SELECT lease_revoke('other')");
         column::<String>(&mut client, states)
     };
-    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 held of 4"]);
-    execute(&mut cluster.client(), &format!("SELECT lease_release('p', {released})"));
+    assert_eq!(hold(renewed), ["100 held of 4", "101 held of 4"]);
+    execute(&mut listener, "NOTIFY idgen_lease, 'update'");
     cluster.execute("ALTER EXTENSION idgen UPDATE");
-    assert_eq!(hold(renewed)[..2], ["0 held of 4", "1 free of 4"]);
-    let first_slot = "SELECT first_slot FROM idgen.lease_definition WHERE name = 'p'";
-    assert_eq!(value::<i32>(&mut client, first_slot), 0);
-    execute(&mut client, "SELECT lease_alter('p', first_slot => 100, force => true)");
-    assert_eq!(value::<i32>(&mut client, "SELECT slot FROM lease_acquire('p')"), 100);
+    execute(&mut cluster.client(), &format!("SELECT lease_release('p', {released})"));
+    assert_eq!(hold(renewed), ["100 held of 4", "101 free of 4"]);
+    let kept = "SELECT concat_ws(' ', slots, ttl, lock_delay, first_slot, notify) FROM idgen.lease_definition";
+    assert_eq!(value::<String>(&mut client, kept), "4 01:00:00 00:00:01 100 t");
+    expect_error(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 101, notify => true)", "55006");
+
+    let mut notifications = listener.notifications();
+    let mut payloads = notifications.timeout_iter(PATIENCE);
+    let mut next = || payloads.next().expect("a connection").expect("a notification").payload().to_owned();
+    let event =
+        |slot: i32, event: &str| format!(r#"{{"name": "p", "slot": {slot}, "event": "{event}", "owner": null}}"#);
+    assert_eq!(next(), event(100, "granted"));
+    assert_eq!(next(), event(101, "granted"));
+    assert_eq!(next(), "update");
+    assert_eq!(next(), event(101, "released"));
 }
 
-/// Sessions and the refill worker have read the columns of 0.13.
+/// Sessions and the refill worker have read the columns of 0.14.1.
 #[test]
-fn segment_of_the_sql_of_0_13_is_attached_after_its_upgrade() {
+fn segment_of_the_sql_of_0_14_1_is_attached_after_its_upgrade() {
     let cluster = Cluster::start();
-    cluster.execute("CREATE EXTENSION idgen VERSION '0.13.0'");
+    cluster.execute("CREATE EXTENSION idgen VERSION '0.14.1'");
     let mut client = cluster.client();
     execute(&mut client, "SELECT segment_create('t', step => 10), segment_alter('t', max_step => 100)");
     let many = "SELECT count(segment_next('t')) FROM generate_series(1, 500)";
