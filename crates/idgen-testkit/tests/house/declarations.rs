@@ -15,7 +15,7 @@ struct Function {
 }
 
 /// The types of SQL, by their names in Rust.
-const TYPES: [(&str, &str); 19] = [
+const TYPES: [(&str, &str); 20] = [
     ("Text", "text"),
     ("AsciiText", "text"),
     ("String", "text"),
@@ -29,6 +29,7 @@ const TYPES: [(&str, &str); 19] = [
     ("Uuid", "uuid"),
     ("JsonB", "jsonb"),
     ("ItemPointerData", "tid"),
+    ("Oid", "regclass"),
     ("Vec<u8>", "bytea"),
     ("Composite", "record"),
     ("SetOfIterator<record>", "SETOF record"),
