@@ -56,7 +56,6 @@ fn assert_grants_once_the_operator_has_decided(copy: &Cluster, first: &Grant, se
     for statement in [
         "SELECT worker_acquire('p', NULL, '10 s')".to_owned(),
         renewal(first.token, "10 s"),
-        format!("SELECT worker_renew('p', {}, now())", first.token),
         format!("SELECT worker_confirm('p', {})", first.token),
     ] {
         let error = expect_error(&mut client, &statement, "55000");

@@ -27,13 +27,18 @@ fn acquire(client: &mut Client) -> Grant {
     try_acquire(client, "'p', NULL, '10 s'").expect("a grant")
 }
 
-/// The renewal by a keeper of 0.7, whose ttl includes the lead of its ids.
-fn renewal(token: i64, ttl: &str) -> String {
-    format!("SELECT {} FROM worker_renew('p', {token}, '{ttl}'::interval)", epoch_us("not_after"))
+/// A renewal for this time from now on, by a holder that knows the recorded end.
+fn renewal(token: i64, time: &str) -> String {
+    format!(
+        "SELECT {} FROM worker_renew(
+             'p', {token}, coalesce((SELECT not_after FROM idgen.worker_number WHERE token = {token}), now()),
+             reached => clock_timestamp() + '{time}' - (SELECT ttl FROM idgen.lease_definition WHERE name = 'p'))",
+        epoch_us("not_after")
+    )
 }
 
-fn renew(client: &mut Client, grant: &mut Grant, ttl: &str) {
-    grant.until_us = value(client, &renewal(grant.token, ttl));
+fn renew(client: &mut Client, grant: &mut Grant, time: &str) {
+    grant.until_us = value(client, &renewal(grant.token, time));
 }
 
 fn release(client: &mut Client, grant: &Grant) {
