@@ -1,4 +1,1 @@
 \echo Use "ALTER EXTENSION idgen UPDATE TO '0.16.0'" to load this file. \quit
-
--- It renewed without comparing, for keepers of idgen 0.7.
-DROP FUNCTION worker_renew(text, bigint, interval);

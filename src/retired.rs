@@ -40,7 +40,7 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
     set_grantee(tag, role, Some(false), false);
 }
 
-/// Of 0.14.0 to 0.15.0: the end of the rectangle was not compared.
+/// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
 #[pg_extern(sql = false)]
 fn worker_renew(_fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     ask_for_update("worker_renew(text, bigint, interval)")
