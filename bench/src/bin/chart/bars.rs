@@ -15,9 +15,10 @@ struct Bar {
 const TABLE: &str = "A call in a loop";
 const COLUMN: &str = "CPU ns";
 
-const BARS: [Bar; 6] = [
+const BARS: [Bar; 7] = [
     Bar { label: "segment_next()", subject: "segments", contender: "segment_next", is_idgen: true },
     Bar { label: "snowflake_next()", subject: "ids", contender: "snowflake_next, `snowflake`", is_idgen: true },
+    Bar { label: "uuidv7_next()", subject: "ids", contender: "uuidv7_next", is_idgen: true },
     Bar { label: "nextval(), CACHE 1000", subject: "ids", contender: "nextval, CACHE 1000", is_idgen: false },
     Bar { label: "nextval()", subject: "ids", contender: "nextval", is_idgen: false },
     Bar { label: "gen_random_uuid()", subject: "ids", contender: "gen_random_uuid", is_idgen: false },
