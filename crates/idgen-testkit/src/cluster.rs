@@ -17,6 +17,7 @@ use crate::life::Life;
 use crate::postmaster::{Postmaster, Stop, wait_for_death};
 use crate::procfs::{Process, children, poll};
 use crate::settings::Settings;
+use crate::signal::pause_if_running;
 
 /// The limit for a start with recovery, for a stop, and for a restart after a crash.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -145,6 +146,18 @@ impl Cluster {
         kill(pid, Signal::SIGKILL).unwrap_or_else(|error| panic!("cannot kill process {pid}: {error}"));
         // The postmaster reaps it and begins recovery in one step, before it accepts new connections.
         self.wait_for(PATIENCE, "the postmaster to reap the process", || !postmaster.has_child(pid));
+    }
+
+    /// The same for a process that may end by itself, and a wait until the server is ready. False if it has ended.
+    pub fn kill9_if_running(&self, pid: i32) -> bool {
+        // A paused process does not end.
+        let paused = pause_if_running(pid);
+        let is_running = paused.is_some() && !Process::is_dead(Pid::from_raw(pid));
+        if is_running {
+            self.kill9(pid);
+            self.wait_until_ready();
+        }
+        is_running
     }
 
     /// Kills the postmaster with SIGKILL and waits until its children have exited, so that the server can be started

@@ -6,8 +6,6 @@ use std::time::Duration;
 use idgen_testkit::ids::{assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, rounds};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use postgres::Client;
 
 use crate::recovery::{insert, stored};
@@ -39,16 +37,9 @@ fn kill_something(server: &Cluster) {
     };
     let sql = format!("SELECT min(pid) FROM pg_stat_activity WHERE {victim}");
     let victim: Option<i32> = value(&mut server.client(), &sql);
-    // A paused worker does not end by itself.
-    match victim.filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGSTOP).is_ok()) {
-        Some(pid) => {
-            server.kill9(pid);
-            server.wait_until_ready();
-        }
-        None => {
-            server.kill9_postmaster();
-            server.start_again();
-        }
+    if !victim.is_some_and(|pid| server.kill9_if_running(pid)) {
+        server.kill9_postmaster();
+        server.start_again();
     }
 }
 

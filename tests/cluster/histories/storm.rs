@@ -145,12 +145,8 @@ impl<'a> Storm<'a> {
             Fault::Terminate => self.cluster.execute(&format!("SELECT pg_terminate_backend({pid})")),
             Fault::Cancel => self.cluster.execute(&format!("SELECT pg_cancel_backend({pid})")),
             Fault::KillBackend => {
-                // A terminated one can be gone.
-                let Some(paused) = pause_if_running(pid) else { return };
                 drop(pids);
-                self.cluster.kill9(pid);
-                drop(paused);
-                self.cluster.wait_until_ready();
+                self.cluster.kill9_if_running(pid);
             }
             Fault::Pause(time) => {
                 let paused = pause_if_running(pid);

@@ -235,8 +235,7 @@ fn kill9(server: &Cluster, backend_type: &str) {
     let sql = format!("SELECT pid FROM pg_stat_activity WHERE backend_type = '{backend_type}' LIMIT 1");
     let pids: Vec<i32> = column(&mut server.client(), &sql);
     for pid in pids {
-        server.kill9(pid);
-        server.wait_until_ready();
+        server.kill9_if_running(pid);
     }
 }
 
