@@ -232,7 +232,9 @@ fn attach_again(server: &Cluster) {
 }
 
 fn kill9(server: &Cluster, backend_type: &str) {
-    let sql = format!("SELECT pid FROM pg_stat_activity WHERE backend_type = '{backend_type}' LIMIT 1");
+    let sql = format!(
+        "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = '{backend_type}' LIMIT 1"
+    );
     let pids: Vec<i32> = column(&mut server.client(), &sql);
     for pid in pids {
         server.kill9_if_running(pid);
