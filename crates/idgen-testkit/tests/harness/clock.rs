@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use idgen_testkit::FakeClock;
 use idgen_testkit::sql::backend_pid;
@@ -112,5 +112,21 @@ fn clock_step_moves_only_the_wall_clock() {
             let expected = before[clock] + offset..=after[clock] + offset;
             assert!(expected.contains(&seen[clock]), "{offset_ms} ms: {seen:?}, true clocks {before:?} to {after:?}");
         }
+    }
+}
+
+#[test]
+fn boot_clock_moves_alone() {
+    let cluster = builder().fake_clock().start();
+    let ahead = Duration::from_secs(3600);
+    cluster.clock().set_boot_offset(ahead);
+    let before = true_clocks();
+    let seen = Observer::new(cluster.clock()).clocks();
+    let after = true_clocks();
+    for (clock, offset) in [0, 0, ahead.as_nanos() as i64].into_iter().enumerate() {
+        assert!(
+            (before[clock] + offset..=after[clock] + offset).contains(&seen[clock]),
+            "{before:?}, {seen:?}, {after:?}"
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! Killed and paused processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::time::Duration;
 
-use idgen_testkit::pause;
 use idgen_testkit::sql::backend_pid;
+use idgen_testkit::{Example, pause};
 
 use crate::{builder, is_process, number, recoveries, text};
 
@@ -37,6 +38,29 @@ fn kill9_rejects_processes_of_other_servers() {
     assert_eq!(recoveries(&other), 0);
     // The panic left no lock held.
     ours.restart();
+}
+
+#[test]
+fn process_that_ended_by_itself_is_not_killed() {
+    let cluster = builder().start();
+    let pid = backend_pid(&mut cluster.client());
+    cluster.wait_for(Duration::from_secs(30), "the session to end", || !is_process(pid));
+    assert!(!cluster.kill9_if_running(pid));
+    assert_eq!(recoveries(&cluster), 0);
+    let mut victim = cluster.client();
+    assert!(cluster.kill9_if_running(backend_pid(&mut victim)));
+    assert_eq!(recoveries(&cluster), 1);
+}
+
+#[test]
+fn lines_for_a_program_that_does_not_read_block_nobody() {
+    let cluster = builder().start();
+    let mut deaf = Example::start(&cluster, Command::new("/bin/sleep").arg("1000"));
+    // More than a pipe holds.
+    (0..10_000).for_each(|_| deaf.send_if_it_reads(&"x".repeat(100)));
+    assert!(!deaf.has_exited());
+    deaf.kill();
+    deaf.send_if_it_reads("it has ended");
 }
 
 #[test]
