@@ -1,25 +1,55 @@
 //! Errors that several capabilities raise. Each capability has its own errors in its `errors.rs`.
 
-use crate::pg::ereport::Report;
+use crate::pg::ereport::errors;
 use crate::pg::{recovery, row_expansion};
 use pgrx::fcinfo::pg_getarg_datum;
 use pgrx::prelude::*;
 
-pub fn not_preloaded() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "idgen must be preloaded")
-        .detail("All sessions share state in shared memory, which is allocated when the server starts.")
-        .hint("Set shared_preload_libraries = 'idgen' and restart the server. Separate several libraries by commas.")
+errors! {
+    fn not_preloaded() {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "idgen must be preloaded";
+        detail: "All sessions share state in shared memory, which is allocated when the server starts.";
+        hint: "Set shared_preload_libraries = 'idgen' and restart the server. Separate several libraries by commas.";
+    }
+
+    fn on_standby(action: &str) {
+        ERRCODE_READ_ONLY_SQL_TRANSACTION: "cannot {action} during recovery";
+        detail: "This server is a standby. Only its primary issues ids.";
+        hint: "Connect to the primary, or promote this server.";
+    }
+
+    fn called_for_each_column(function: &str) {
+        ERRCODE_FEATURE_NOT_SUPPORTED: "{function}() would be called once for each column";
+        detail: "PostgreSQL expands (function(...)).* to a call for each column, and each call changes something.";
+        hint: "Call it in FROM: SELECT * FROM {function}(...).";
+    }
+
+    /// A file that identifies the data directory.
+    fn directory_unreadable(file: &str, error: &std::io::Error) {
+        ERRCODE_IO_ERROR: "could not read file \"{file}\": {error}";
+        detail: "The file distinguishes this data directory from a copy, and from its own state before a restore.";
+        hint: "Restore its permissions. If it is \"idgen_place\" and missing, restart the server, which then writes it.";
+    }
+
+    fn place_not_written(file: &str, error: &std::io::Error) {
+        ERRCODE_IO_ERROR: "could not write file \"{file}\": {error}";
+        detail: "Until the server can write the file at a start, it grants neither worker ids nor ranges to other \
+            servers.";
+        hint: "Free disk space, or restore the permissions, and restart the server.";
+    }
+
+    fn wal_lost(file: &str) {
+        ERRCODE_DATA_CORRUPTED: "WAL of this server was reset or lost";
+        detail: "The last values of segments and the last holders of leases may be forgotten.";
+        hint: "{}", wal_lost_hint(file);
+    }
 }
 
 /// Raises 25006 during recovery: a server that issues no ids cannot do this. One check a session suffices: a server does
 /// not return to recovery.
 pub fn refuse_on_standby(action: &str) {
     if recovery::is_in_progress() {
-        let message = format!("cannot {action} during recovery");
-        Report::new(PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION, message)
-            .detail("This server is a standby. Only its primary issues ids.")
-            .hint("Connect to the primary, or promote this server.")
-            .raise();
+        on_standby(action).raise();
     }
 }
 
@@ -33,37 +63,10 @@ fn refuse_row_expansion(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
         row_expansion::expanded_function(request.cast_mut_ptr())
     };
     if let Some(function) = expanded {
-        let message = format!("{function}() would be called once for each column");
-        Report::new(PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED, message)
-            .detail("PostgreSQL expands (function(...)).* to a call for each column, and each call changes something.")
-            .hint(format!("Call it in FROM: SELECT * FROM {function}(...)."))
-            .raise();
+        called_for_each_column(&function).raise();
     }
     // A null pointer: the call stays as it is.
     0
-}
-
-/// A file that identifies the data directory.
-pub fn directory_unreadable(file: &str, error: &std::io::Error) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not read file \"{file}\": {error}"))
-        .detail("The file distinguishes this data directory from a copy, and from its own state before a restore.")
-        .hint(
-            "Restore its permissions. If it is \"idgen_place\" and missing, restart the server, which then writes it.",
-        )
-}
-
-pub fn place_not_written(file: &str, error: &std::io::Error) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, format!("could not write file \"{file}\": {error}"))
-        .detail(
-            "Until the server can write the file at a start, it grants neither worker ids nor ranges to other servers.",
-        )
-        .hint("Free disk space, or restore the permissions, and restart the server.")
-}
-
-pub fn wal_lost(file: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, "WAL of this server was reset or lost")
-        .detail("The last values of segments and the last holders of leases may be forgotten.")
-        .hint(wal_lost_hint(file))
 }
 
 /// What to do before the server can be trusted again.

@@ -2,16 +2,26 @@
 //! column `owner` has the owner, and a column of type `regrole[]` the grantees, among which 0 is PUBLIC.
 
 use crate::pg::datum::c_string;
-use crate::pg::ereport::Report;
+use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
 use pgrx::prelude::*;
+
+errors! {
+    fn unknown_role(name: &str) {
+        ERRCODE_UNDEFINED_OBJECT: "role \"{name}\" does not exist";
+    }
+
+    fn not_a_member(name: &str) {
+        ERRCODE_INSUFFICIENT_PRIVILEGE: "must be member of role \"{name}\"";
+    }
+}
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.
 fn role(name: &str) -> pg_sys::Oid {
     // SAFETY: a C string; reads system caches.
     let role = unsafe { pg_sys::get_role_oid(c_string(name).as_ptr(), true) };
     if role == pg_sys::InvalidOid {
-        Report::new(PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist")).raise();
+        unknown_role(name).raise();
     }
     role
 }
@@ -26,8 +36,7 @@ pub fn new_owner(name: &str) -> pg_sys::Oid {
     let role = role(name);
     // SAFETY: reads system caches.
     if !unsafe { pg_sys::is_member_of_role(user(), role) } {
-        let message = format!("must be member of role \"{name}\"");
-        Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, message).raise();
+        not_a_member(name).raise();
     }
     role
 }

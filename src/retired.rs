@@ -4,7 +4,7 @@
 
 use crate::lease;
 use crate::pg::datum::{Composite, Text};
-use crate::pg::ereport::Report;
+use crate::pg::ereport::errors;
 use crate::segment::define::set_grantee;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -43,12 +43,12 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 /// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
 #[pg_extern(sql = false)]
 fn worker_renew(_fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    ask_for_update("worker_renew(text, bigint, interval)")
+    of_an_earlier_version("worker_renew(text, bigint, interval)").raise()
 }
 
-fn ask_for_update(function: &str) -> ! {
-    let message = format!("function {function} is of an earlier version of idgen");
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
-        .hint("Run ALTER EXTENSION idgen UPDATE.")
-        .raise()
+errors! {
+    fn of_an_earlier_version(function: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "function {function} is of an earlier version of idgen";
+        hint: "Run ALTER EXTENSION idgen UPDATE.";
+    }
 }

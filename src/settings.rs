@@ -2,7 +2,7 @@
 //!
 //! Roles without privileges cannot change a setting that uniqueness depends on.
 
-use crate::pg::ereport::Report;
+use crate::pg::ereport::errors;
 use idgen_core::layout::{Layout, Node};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
@@ -244,14 +244,16 @@ impl Setting {
         };
         if !is_accepted {
             let (name, text) = (self.name.to_string_lossy(), text.to_string_lossy());
-            Report::new(
-                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-                format!("invalid value for parameter \"{name}\": \"{text}\""),
-            )
-            .detail("Uniqueness depends on this setting, so the server does not start with its default instead.")
-            .hint(format!("Set {name} to a valid value, or remove it from the configuration."))
-            .raise();
+            invalid_value(&name, &text).raise();
         }
+    }
+}
+
+errors! {
+    fn invalid_value(name: &str, value: &str) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "invalid value for parameter \"{name}\": \"{value}\"";
+        detail: "Uniqueness depends on this setting, so the server does not start with its default instead.";
+        hint: "Set {name} to a valid value, or remove it from the configuration.";
     }
 }
 

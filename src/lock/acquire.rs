@@ -151,7 +151,7 @@ pub fn release(named: &Named, mode: Option<Mode>) -> bool {
         }
         None => {
             let is_transactions = modes.iter().any(|mode| named.lock(*mode).is_held());
-            errors::not_held(&(named.name)(), is_transactions).warn();
+            (if is_transactions { errors::held_by_transaction } else { errors::not_held })(&(named.name)()).warn();
             false
         }
     }

@@ -6,7 +6,7 @@
 //! PostgreSQL can report the timeout, or a cancel, only after the grant, at the next check for interrupts. So that
 //! check is part of the wait.
 
-use super::ereport::{self, Report};
+use super::ereport::{self, errors};
 use super::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -224,9 +224,15 @@ impl Limit {
     }
 }
 
-/// The message is PostgreSQL's own.
-fn timed_out() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
+errors! {
+    /// The message is PostgreSQL's own, as is that of the next.
+    fn timed_out() {
+        ERRCODE_LOCK_NOT_AVAILABLE: "canceling statement due to lock timeout";
+    }
+
+    fn statement_timed_out() {
+        ERRCODE_QUERY_CANCELED: "canceling statement due to statement timeout";
+    }
 }
 
 /// Acquires a lock for the session, after an attempt that found it taken. `None` when the time is over. The lock is not
@@ -275,11 +281,6 @@ const STATEMENT_TIMEOUT: c_int = 3;
 fn is_statement_timer_running() -> bool {
     // SAFETY: reads this process's own state.
     unsafe { get_timeout_active(STATEMENT_TIMEOUT) }
-}
-
-/// The message is PostgreSQL's own.
-fn statement_timed_out() -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_QUERY_CANCELED, "canceling statement due to statement timeout")
 }
 
 /// Works in a subtransaction with this `lock_timeout`; `None` leaves the setting. A timeout or a cancel that comes

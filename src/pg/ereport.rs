@@ -65,6 +65,25 @@ impl Report {
     }
 }
 
+/// Declares errors, warnings and notices: each is a function that returns a [`Report`], with its SQLSTATE, its message and,
+/// where it has them, its DETAIL and its HINT. A text is a literal of `format!`, with its values after it. The test of the
+/// page of errors reads these declarations.
+macro_rules! errors {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) {
+        $code:ident: $message:literal $(, $message_value:expr)*;
+        $(detail: $detail:literal $(, $detail_value:expr)*;)?
+        $(hint: $hint:literal $(, $hint_value:expr)*;)?
+    })+) => {$(
+        $(#[$doc])*
+        pub fn $name($($argument: $type),*) -> $crate::pg::ereport::Report {
+            $crate::pg::ereport::Report::new(pgrx::PgSqlErrorCode::$code, format!($message $(, $message_value)*))
+                $(.detail(format!($detail $(, $detail_value)*)))?
+                $(.hint(format!($hint $(, $hint_value)*)))?
+        }
+    )+};
+}
+pub(crate) use errors;
+
 /// Clients get no backtraces. pgrx appends one to the DETAIL of each error where the environment asks for them, as
 /// `RUST_BACKTRACE=1` does. The standard library reads that once in a process, at the first capture; each library that is
 /// written in Rust has its own copy of it.

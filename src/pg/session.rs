@@ -1,6 +1,6 @@
 //! Facts about this process, its session and its server.
 
-use super::ereport::Report;
+use super::ereport::errors;
 use super::timestamp;
 use pgrx::prelude::*;
 
@@ -96,10 +96,16 @@ pub fn random_words<const N: usize>() -> [u64; N] {
     words.map(u64::from_ne_bytes)
 }
 
+errors! {
+    fn no_random_numbers() {
+        ERRCODE_IO_ERROR: "could not generate random numbers";
+    }
+}
+
 fn fill(bytes: &mut [u8]) {
     // SAFETY: the buffer has the length that is passed.
     if !unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
-        Report::new(PgSqlErrorCode::ERRCODE_IO_ERROR, "could not generate random numbers").raise();
+        no_random_numbers().raise();
     }
 }
 

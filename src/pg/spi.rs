@@ -5,7 +5,7 @@
 //! temporary schema.
 
 use super::datum::{self, Text};
-use super::ereport::Report;
+use super::ereport::errors;
 use super::extension;
 use super::xact::{self, Durability};
 use pgrx::PgRelation;
@@ -90,7 +90,7 @@ impl ExtensionTable {
             loop {
                 // Every query passes here, and with it every loop that reads rows until they are as it needs them.
                 check_for_interrupts!();
-                let table = self.find().unwrap_or_else(|| self.raise_missing());
+                let table = self.find().unwrap_or_else(|| missing_table(&self.full_name()).raise());
                 // SAFETY: in a transaction. It waits for a lock as a query does.
                 unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
                 if self.find() == Some(table) {
@@ -130,18 +130,6 @@ impl ExtensionTable {
     /// With its schema.
     pub fn full_name(&self) -> String {
         format!("{}.{}", extension::NAME.to_string_lossy(), self.name.to_string_lossy())
-    }
-
-    fn raise_missing(&self) -> ! {
-        let extension = extension::NAME.to_string_lossy();
-        Report::new(
-            PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
-            format!("table \"{}\" of extension {extension} does not exist", self.full_name()),
-        )
-        .hint(format!(
-            "The extension was dropped, or is of an older version: run CREATE EXTENSION {extension} or ALTER EXTENSION {extension} UPDATE."
-        ))
-        .raise()
     }
 }
 
@@ -429,15 +417,20 @@ pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize)
 
 /// PostgreSQL raises its own errors. This error means that the query does not fit the tables.
 pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
-    let extension = extension::NAME.to_string_lossy();
-    Report::new(
-        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("cannot read the tables of {extension}: {error}"),
-    )
-    .hint(format!(
-        "The library and the SQL objects may be of different versions: run ALTER EXTENSION {extension} UPDATE."
-    ))
-    .raise()
+    unreadable(&error).raise()
+}
+
+errors! {
+    fn missing_table(table: &str) {
+        ERRCODE_UNDEFINED_TABLE: "table \"{table}\" of extension idgen does not exist";
+        hint: "The extension was dropped, or is of an older version: run CREATE EXTENSION idgen or ALTER EXTENSION \
+            idgen UPDATE.";
+    }
+
+    fn unreadable(error: &pgrx::spi::SpiError) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "cannot read the tables of idgen: {error}";
+        hint: "The library and the SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.";
+    }
 }
 
 /// The first value of the first row, with the rights of the user; `None` for NULL or no row. Takes no transaction id, so it

@@ -59,7 +59,7 @@ fn summon_by(duty: Duty, call: fn(&mut Refillers<'static>, Duty, i64) -> Call) -
             let worker = if duty.is_attached { SUPPLY } else { REFILL };
             if !worker.start_for_database(duty.database) {
                 SEGMENTS.exclusive(|segments| segments.refillers.give_up(duty));
-                return Err(errors::no_worker(duty.is_attached));
+                return Err(if duty.is_attached { errors::no_supply_worker() } else { errors::no_refill_worker() });
             }
         }
         Call::Wait => {}

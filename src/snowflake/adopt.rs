@@ -1,7 +1,7 @@
 //! The part of `snowflake_adopt` that SQL cannot do: running expressions of a table with the rights of its owner.
 
+use super::errors;
 use crate::pg::datum::Text;
-use crate::pg::ereport::Report;
 use crate::pg::spi;
 use pgrx::prelude::*;
 
@@ -11,7 +11,7 @@ use pgrx::prelude::*;
 fn snowflake_adopt_as_owner(relation: pg_sys::Oid, query: Text) -> Option<Text<'static>> {
     // SAFETY: reads system caches.
     let Some(owner) = owner(relation).filter(|owner| unsafe { pg_sys::has_privs_of_role(spi::user(), *owner) }) else {
-        Report::new(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE, "must be owner of the relation").raise();
+        errors::not_owner_of_relation().raise();
     };
     spi::run_restricted(owner, &query).map(Text::from)
 }

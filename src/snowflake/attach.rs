@@ -10,7 +10,6 @@ use idgen_core::generator::{Generator, GeneratorHandle};
 use idgen_core::layout::{Layout, Node, time_text};
 use idgen_core::snowflake::{IdSpace, Issue};
 use idgen_core::tenancy::Attachment;
-use pgrx::prelude::*;
 
 /// The ids of this server in one layout, as this process remembers their generator.
 #[derive(Clone, Copy)]
@@ -105,7 +104,7 @@ fn announce_end(layout: &Layout) {
     let (text, ends_at) = (layout.to_string(), time_text(layout.ends_at_ms()));
     if !session::is_parallel_worker() && WARNED.read(&text, |()| ()).is_none() {
         WARNED.insert(&text, ());
-        warning!("layout \"{text}\" has no ids from {ends_at} on");
+        errors::layout_ends(&text, &ends_at).warn();
     }
 }
 

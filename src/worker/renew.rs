@@ -61,7 +61,7 @@ fn worker_renew_compared(
 /// Another pool may have got the worker ids that a new definition leaves out.
 fn require_in_range(pool: &str, worker_id: i32, definition: &LeaseDefinition) {
     if !definition.has(worker_id) {
-        errors::outside_of_range(pool, worker_id, definition).raise();
+        errors::outside_of_range(pool, worker_id, definition.range()).raise();
     }
 }
 

@@ -1,96 +1,78 @@
 //! The errors of attached segments, and of their coordinator.
 
-use crate::pg::ereport::{Report, quoted};
+use crate::pg::ereport::{errors, quoted};
 use pgrx::datum::Interval;
-use pgrx::prelude::*;
 
-fn wrong_state(message: String) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message)
-}
+errors! {
+    fn set_back(tag: &str, received: i64, max_id: i64) {
+        ERRCODE_WARNING: "this coordinator has lost grants of segment \"{tag}\"";
+        detail: "A server has received the value {received}, and max_id is {max_id}: a backup or a snapshot was \
+            restored in place.";
+        hint: "No server gets values until all attached servers have reported, which they do by themselves.";
+    }
 
-pub fn reserve_out_of_range(reserve: &Interval) -> Report {
-    let seconds = reserve.as_micros() as f64 / 1e6;
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid reserve \"{seconds} s\""))
-        .detail("It must be 2 seconds to 365 days.")
-}
+    /// A restore by a role that may not attach segments.
+    fn not_restored(tag: &str) {
+        ERRCODE_WARNING: "segment \"{tag}\" is restored without its attachment";
+        detail: "The role that restores it may not execute segment_attach().";
+        hint: "Ask a superuser to run SELECT segment_attach({});", quoted(tag);
+    }
 
-pub fn no_coordinator() -> Report {
-    wrong_state("idgen.coordinator is not set".to_owned())
-        .detail("An attached segment draws from the database that idgen.coordinator names.")
-        .hint("Run ALTER SYSTEM SET idgen.coordinator = 'host=... dbname=... user=...'; SELECT pg_reload_conf();")
-}
+    fn exhausted(tag: &str) {
+        ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED: "segment \"{tag}\" has reached its upper bound";
+        detail: "The upper bound is that of the coordinator's segment, which has too few values left.";
+        hint: "If the column has room for larger values, run SELECT segment_alter({}, upper_bound => ...); at the \
+            coordinator.", quoted(tag);
+    }
 
-pub fn not_attached(tag: &str) -> Report {
-    wrong_state(format!("segment \"{tag}\" is not attached"))
-        .hint(format!("Attach it with SELECT segment_attach({});", quoted(tag)))
-}
+    /// At the coordinator.
+    fn may_not_serve(tag: &str, user: &str) {
+        ERRCODE_INSUFFICIENT_PRIVILEGE: "permission denied to act as a server of segment \"{tag}\"";
+        hint: "Ask its owner to run SELECT segment_grant({}, {}, server => true);", quoted(tag), quoted(user);
+    }
 
-pub fn set_back(tag: &str, received: i64, max_id: i64) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("this coordinator has lost grants of segment \"{tag}\""))
-        .detail(format!(
-            "A server has received the value {received}, and max_id is {max_id}: a backup or a snapshot was restored in place."
-        ))
-        .hint("No server gets values until all attached servers have reported, which they do by themselves.")
-}
+    fn above_upper_bound(tag: &str, max_id: i64, upper_bound: i64) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "invalid max_id \"{max_id}\"";
+        detail: "Values of segment \"{tag}\" end at {upper_bound}.";
+    }
 
-/// A restore by a role that may not attach segments.
-pub fn not_restored(tag: &str) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_WARNING, format!("segment \"{tag}\" is restored without its attachment"))
-        .detail("The role that restores it may not execute segment_attach().")
-        .hint(format!("Ask a superuser to run SELECT segment_attach({});", quoted(tag)))
-}
+    fn reserve_out_of_range(reserve: &Interval) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "invalid reserve \"{} s\"", reserve.as_micros() as f64 / 1e6;
+        detail: "It must be 2 seconds to 365 days.";
+    }
 
-pub fn detached(tag: &str) -> Report {
-    let tag_text = quoted(tag);
-    wrong_state(format!("segment \"{tag}\" was detached"))
-        .detail("Its values are those of the coordinator, which other servers draw from.")
-        .hint(format!(
-            "Run SELECT segment_attach({tag_text}); or, if no other server draws from it, \
-             SELECT segment_alter({tag_text}, upper_bound => 9223372036854775807);"
-        ))
-}
+    fn no_coordinator() {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "idgen.coordinator is not set";
+        detail: "An attached segment draws from the database that idgen.coordinator names.";
+        hint: "Run ALTER SYSTEM SET idgen.coordinator = 'host=... dbname=... user=...'; SELECT pg_reload_conf();";
+    }
 
-pub fn exhausted(tag: &str) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
-        format!("segment \"{tag}\" has reached its upper bound"),
-    )
-    .detail("The upper bound is that of the coordinator's segment, which has too few values left.")
-    .hint(format!(
-        "If the column has room for larger values, run SELECT segment_alter({}, upper_bound => ...); at the coordinator.",
-        quoted(tag)
-    ))
-}
+    fn not_attached(tag: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" is not attached";
+        hint: "Attach it with SELECT segment_attach({});", quoted(tag);
+    }
 
-/// A setting that only the coordinator's tag has.
-pub fn set_at_the_coordinator(tag: &str, setting: &str) -> Report {
-    wrong_state(format!("cannot alter {setting} of segment \"{tag}\" while it is attached"))
-        .detail("The coordinator's segment has this setting.")
-        .hint("Run segment_alter() at the coordinator, or detach this segment first.")
-}
+    fn detached(tag: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" was detached";
+        detail: "Its values are those of the coordinator, which other servers draw from.";
+        hint: "Run SELECT segment_attach({0}); or, if no other server draws from it, \
+            SELECT segment_alter({0}, upper_bound => 9223372036854775807);", quoted(tag);
+    }
 
-/// At the coordinator.
-pub fn may_not_serve(tag: &str, user: &str) -> Report {
-    Report::new(
-        PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-        format!("permission denied to act as a server of segment \"{tag}\""),
-    )
-    .hint(format!("Ask its owner to run SELECT segment_grant({}, {}, server => true);", quoted(tag), quoted(user)))
-}
+    /// A setting that only the coordinator's tag has.
+    fn set_at_the_coordinator(tag: &str, setting: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "cannot alter {setting} of segment \"{tag}\" while it is attached";
+        detail: "The coordinator's segment has this setting.";
+        hint: "Run segment_alter() at the coordinator, or detach this segment first.";
+    }
 
-/// At the coordinator.
-pub fn chained(tag: &str) -> Report {
-    wrong_state(format!("segment \"{tag}\" of the coordinator is attached itself"))
-        .detail("Values come from a segment that is attached to no other one.")
-        .hint(format!(
-            "At the coordinator, run SELECT segment_detach({}); or let idgen.coordinator name another database.",
-            quoted(tag)
-        ))
-}
-
-pub fn above_upper_bound(tag: &str, max_id: i64, upper_bound: i64) -> Report {
-    Report::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, format!("invalid max_id \"{max_id}\""))
-        .detail(format!("Values of segment \"{tag}\" end at {upper_bound}."))
+    /// At the coordinator.
+    fn chained(tag: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "segment \"{tag}\" of the coordinator is attached itself";
+        detail: "Values come from a segment that is attached to no other one.";
+        hint: "At the coordinator, run SELECT segment_detach({}); or let idgen.coordinator name another database.",
+            quoted(tag);
+    }
 }
 
 /// The coordinator's own draws after a change of its history.

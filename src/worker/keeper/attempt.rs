@@ -13,6 +13,7 @@ use crate::pg::{session, system_clock};
 use crate::place;
 use crate::settings;
 use crate::snowflake::node;
+use crate::worker::errors;
 use crate::worker::lease_file::{self, LeaseFile};
 use crate::worker::state::{SERVER_LEASE, STATE, WorkerLease};
 use idgen_core::worker::memory::{LastWorkerId, Memory, RememberedLease};
@@ -201,9 +202,7 @@ impl Keeper {
         self.last_worker_id = Some(lease.worker_id);
         let pool = self.pool_name().to_owned();
         if let Some(worker_id) = set_by_hand.filter(|worker_id| *worker_id != lease.worker_id) {
-            warning!(
-                "worker id {worker_id}, which idgen.worker_id sets, is not free in pool \"{pool}\": another server may use it"
-            );
+            errors::not_free(worker_id, &pool).warn();
         }
         if before.is_none_or(|before| before.worker_id != lease.worker_id) {
             STATE.require().changes.fetch_add(1, Relaxed);

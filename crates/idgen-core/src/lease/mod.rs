@@ -8,6 +8,7 @@ pub mod candidates;
 mod effects;
 
 pub use effects::{Effect, Effects};
+use std::ops::RangeInclusive;
 
 /// The most slots a lease can have: the number of worker ids in the widest preset.
 pub const MAX_SLOTS: i32 = 65_536;
@@ -31,7 +32,11 @@ pub struct LeaseDefinition {
 impl LeaseDefinition {
     /// True if the slot may be granted. Other slots have rows from an earlier definition.
     pub fn has(&self, slot: i32) -> bool {
-        (self.first_slot..self.first_slot.saturating_add(self.slots)).contains(&slot)
+        self.range().contains(&slot)
+    }
+
+    pub fn range(&self) -> RangeInclusive<i32> {
+        self.first_slot..=self.first_slot.saturating_add(self.slots.saturating_sub(1))
     }
 }
 

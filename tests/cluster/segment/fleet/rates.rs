@@ -70,7 +70,9 @@ fn stock_of_each_server_lasts_its_reserve_at_any_rate() {
         let mut clients = servers.each_ref().map(Cluster::client);
         let mut lately = Rates { drawn: &drawn, seconds: VecDeque::new() };
         // The mean of the rate has settled, and the first values are used up.
-        (0..3 * RESERVE.as_secs()).for_each(|_| drop(lately.next()));
+        for _ in 0..3 * RESERVE.as_secs() {
+            lately.next();
+        }
         let before = [0, 1, 2].map(|index| stock(&mut clients[index]));
         let samples = rounds(20, 200);
         for _ in 0..samples {
