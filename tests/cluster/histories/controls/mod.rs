@@ -74,7 +74,7 @@ fn unfenced(client: &mut Client, appends: &Appends, storm: &Storm<'_>, control: 
     let of_token = |sql: &str| sql.replace("$token", &token.to_string());
     client.batch_execute(&of_token(control.check))?;
     let append = Append { lane: 0, token, shared: false, number: u64::from(appends.number()) };
-    if append.number % 50 == 0 {
+    if append.number.is_multiple_of(50) {
         // The client is paused for longer than its term lasts: until another holder has written. That one has another
         // number, so it does not wait here too.
         let written = appends.len();
