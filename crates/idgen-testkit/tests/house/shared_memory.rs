@@ -44,3 +44,33 @@ fn the_table_of_shared_memory_is_complete() {
     parts.sort();
     assert_eq!(parts.concat(), PARTS.trim_start_matches('\n'), "in the order of locks, as declared");
 }
+
+/// The kinds of advisory locks in the code, and in the page of the architecture: the letters and the number of each.
+#[test]
+fn the_table_of_advisory_locks_is_complete() {
+    let mut kinds = Vec::new();
+    for module in imports::read("src").modules {
+        let source = fs::read_to_string(imports::repository().join(&module.file)).unwrap();
+        kinds.extend(source.split("LockKind::new(b\"").skip(1).map(|rest| rest[..2].to_owned()));
+    }
+    kinds.sort();
+    assert!(kinds.windows(2).all(|two| two[0] != two[1]), "a kind has one room: {kinds:?}");
+    let page = fs::read_to_string(imports::repository().join("docs/architecture.md")).unwrap();
+    let (_, section) = page.split_once("| order | kind | `objsubid` |").expect("the table of the page");
+    let rows = section
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.split('|').collect::<Vec<_>>());
+    let mut shown = Vec::new();
+    for cells in rows.filter(|cells| cells[2].contains('`')) {
+        for (kind, number) in cells[2].split(',').zip(cells[3].split(',')) {
+            let kind = kind.trim().trim_matches('`').to_owned();
+            let letters = u16::from_be_bytes(kind.as_bytes().try_into().expect("two letters"));
+            assert_eq!(number.trim(), letters.to_string(), "{kind}");
+            shown.push(kind);
+        }
+    }
+    shown.sort();
+    assert_eq!(shown, kinds, "in the page and in the code");
+}
