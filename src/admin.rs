@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 fn reset_stats() {
     snowflake::status::reset();
     clock::stats::reset();
-    segment::stats::reset();
+    segment::status::reset();
     lease::stats::reset();
     worker::reset_counters();
     reset_time::set();

@@ -1,9 +1,9 @@
 //! The keys of prefixes: every query on the rows of `idgen.public_key`, their trigger, and the keys that this process
 //! remembers. PostgreSQL's cache invalidations tell it that a key, a grant or a role has changed.
 //!
-//! A prefix has a row for each key. All have one owner and the same grantees. The oldest row stays as long as the prefix: its
-//! lock guards the prefix. The owner of the database can insert rows that differ. A right counts only if all rows grant it:
-//! otherwise a new row would take the prefix over.
+//! A prefix has a row for each key. All have one owner and the same grantees. The oldest row stays as long as the
+//! prefix: its lock guards the prefix. The owner of the database can insert rows that differ. A right counts only if
+//! all rows grant it: otherwise a new row would take the prefix over.
 
 use super::errors;
 use crate::grants::{self, GrantedColumns, GrantedTable};

@@ -1,9 +1,9 @@
-//! Public ids: the SQL functions that make texts of ids and read them back, and those that define, rotate, drop and grant the
-//! keys of a prefix.
+//! Public ids: the SQL functions that make texts of ids and read them back, and those that define, rotate, drop and
+//! grant the keys of a prefix.
 //!
-//! The functions of texts need neither shared memory nor a worker id, so they work without preload and on a standby. They are
-//! STABLE: a rotation changes what `public_id` returns. All are STRICT, so that they keep the NULL of an outer join. Users have
-//! no privileges on secrets: the functions of keys check theirs.
+//! The functions of texts need neither shared memory nor a worker id, so they work without preload and on a standby.
+//! They are STABLE: a rotation changes what `public_id` returns. All are STRICT, so that they keep the NULL of an outer
+//! join. Users have no privileges on secrets: the functions of keys check theirs.
 
 use crate::pg::datum::{AsciiText, Text};
 use crate::pg::{process_utility, spi};

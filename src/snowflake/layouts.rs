@@ -1,5 +1,5 @@
-//! The generator of this server's ids in a layout: found by the text of the layout, or begun. Each process parses and attaches
-//! a layout once.
+//! The generator of this server's ids in a layout: found by the text of the layout, or begun. Each process parses and
+//! attaches a layout once.
 
 use super::{errors, next, node};
 use crate::clock::{self, GENERATORS};

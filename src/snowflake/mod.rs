@@ -1,6 +1,7 @@
-//! Snowflake ids. `next` issues them, `decode` reads them, and `settled` returns the one up to which no transaction can commit a
-//! row any more. This file has what moves ids on: `snowflake_observe`, past a given id, as `setval` does for a sequence; and the
-//! part of `snowflake_adopt` that SQL cannot do, running expressions of a table with the rights of its owner.
+//! Snowflake ids. `next` issues them, `decode` reads them, and `settled` returns the one up to which no transaction can
+//! commit a row any more. This file has what moves ids on: `snowflake_observe`, past a given id, as `setval` does for a
+//! sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of a table with the rights of
+//! its owner.
 
 use crate::pg::datum::Text;
 use crate::pg::ereport::Report;

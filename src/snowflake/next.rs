@@ -1,9 +1,9 @@
 //! `snowflake_next` and `snowflake_next_many`: issuing from the shared generator of an id space, waiting where the core
 //! says so, and counting.
 //!
-//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some thousand
-//! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
-//! as much as the id.
+//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some
+//! thousand calls, and when the process changes to another generator. An atomic add on a shared cache line for each id
+//! would cost as much as the id.
 
 use super::layouts::{self, AttachedGenerator, attach, refuse_outside};
 use super::{node, settled};

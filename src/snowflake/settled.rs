@@ -1,8 +1,8 @@
-//! `snowflake_settled`: an id at or below which nothing can still be committed on this server. Consumers read up to it, so that
-//! they miss no row of a transaction that commits late.
+//! `snowflake_settled`: an id at or below which nothing can still be committed on this server. Consumers read up to it,
+//! so that they miss no row of a transaction that commits late.
 //!
-//! Shared memory has how early the ids are that each open transaction has drawn. A prepared transaction has locks whose keys say
-//! that: see [`PreparedDraw`]. One without such a lock is of a server without idgen, or of one before 0.12.0.
+//! Shared memory has how early the ids are that each open transaction has drawn. A prepared transaction has locks whose
+//! keys say that: see [`PreparedDraw`]. One without such a lock is of a server without idgen, or of one before 0.12.0.
 
 use super::{errors, layouts, node};
 use crate::clock::{self, GENERATORS};

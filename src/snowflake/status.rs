@@ -1,5 +1,5 @@
-//! The view `idgen.stat_snowflake`, and the checks of snowflake ids: layouts that end, and transactions that hold back settled
-//! ids.
+//! The view `idgen.stat_snowflake`, and the checks of snowflake ids: layouts that end, and transactions that hold back
+//! settled ids.
 
 use super::next::{COUNTERS, GeneratorCounters, flush};
 use super::settled::{EARLIEST_DRAWS, prepared_draws};

@@ -1,5 +1,5 @@
-//! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use; and which worker ids a new holder
-//! prefers, by the rectangles of their last holders.
+//! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use; and which worker ids a new
+//! holder prefers, by the rectangles of their last holders.
 
 use super::errors;
 use super::history::{self, HistoryBounds};

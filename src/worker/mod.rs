@@ -3,9 +3,9 @@
 //! On a coordinator, the SQL functions grant, renew, confirm and release worker ids. On every server, a background
 //! worker, the keeper, leases the worker id of the server from the coordinator.
 //!
-//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption of
-//! the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They add the
-//! errors that their comments say.
+//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption
+//! of the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They
+//! add the errors that their comments say.
 
 use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::system_clock;
@@ -13,6 +13,8 @@ use crate::pg::wait_event::WaitEvent;
 use crate::snowflake::node;
 use crate::{clock, lease, place, settings, shmem};
 use idgen_core::layout::Node;
+use lease_file::LeaseFile;
+use state::{STATE, WorkerState};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -28,9 +30,6 @@ mod requests;
 mod state;
 mod status;
 mod store;
-
-use lease_file::LeaseFile;
-use state::{STATE, WorkerState};
 
 pub use state::{SERVER_LEASE, reset_counters};
 pub use status::{TABLES, checks, current_node, status};

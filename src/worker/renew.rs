@@ -1,9 +1,9 @@
-//! What the holder of a worker id does: it renews its lease and the end of its rectangle, confirms the rectangle, and releases
-//! it.
+//! What the holder of a worker id does: it renews its lease and the end of its rectangle, confirms the rectangle, and
+//! releases it.
 //!
 //! A commit that is canceled while it waits for a standby succeeds, with a warning that the caller may never see. So a
-//! caller that must know calls `worker_confirm()` after the commit, which waits until a failover to a synchronous standby keeps
-//! the rectangle: it reads how much WAL the standbys have flushed.
+//! caller that must know calls `worker_confirm()` after the commit, which waits until a failover to a synchronous
+//! standby keeps the rectangle: it reads how much WAL the standbys have flushed.
 
 use super::store::{HeldWorkerId, finite_us, require_own_transaction};
 use super::{errors, history};

@@ -1,5 +1,5 @@
-//! The rectangles of worker ids, in `idgen.worker_number`, and what their functions check first. Column `number` is the worker
-//! id.
+//! The rectangles of worker ids, in `idgen.worker_number`, and what their functions check first. Column `number` is the
+//! worker id.
 
 use super::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, value};
