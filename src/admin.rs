@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 /// Sets the counters of all views to zero. Without preload it does nothing.
 #[pg_extern(sql = false)]
 fn reset_stats() {
-    snowflake::stats::reset();
+    snowflake::status::reset();
     clock::stats::reset();
-    segment::stats::reset();
+    segment::status::reset();
     lease::stats::reset();
     worker::reset_counters();
     reset_time::set();

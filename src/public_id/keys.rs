@@ -1,13 +1,35 @@
-//! The keys of prefixes, as this process remembers them. PostgreSQL's cache invalidations tell it that a key, a grant or a
-//! role has changed.
+//! The keys of prefixes: every query on the rows of `idgen.public_key`, their trigger, and the keys that this process
+//! remembers. PostgreSQL's cache invalidations tell it that a key, a grant or a role has changed.
+//!
+//! A prefix has a row for each key. All have one owner and the same grantees. The oldest row stays as long as the
+//! prefix: its lock guards the prefix. The owner of the database can insert rows that differ. A right counts only if
+//! all rows grant it: otherwise a new row would take the prefix over.
 
 use super::errors;
-use super::store;
+use crate::grants::{self, GrantedColumns, GrantedTable};
 use crate::pg::invalidation::{self, TableChanges};
-use crate::pg::spi;
+use crate::pg::session;
+use crate::pg::spi::{self, ExtensionTable, Query, optional, text, unexpected, user, value};
+use crate::pg::trigger::{self, TriggerRow};
 use crate::text_cache::TextCache;
-use idgen_core::public_id::Keyring;
+use idgen_core::public_id::{self, Form, KeyState, Keyring, SECRET_BYTES};
 use pgrx::prelude::*;
+use pgrx::spi::{SpiError, SpiHeapTupleData};
+
+/// One row for each key of a prefix.
+pub static PUBLIC_KEY: ExtensionTable = ExtensionTable::new(c"public_key");
+
+/// The grantees may make and decode texts.
+pub static OWNERS: GrantedTable = GrantedTable::new::<Columns>(&PUBLIC_KEY);
+
+struct Columns;
+
+impl GrantedColumns for Columns {
+    const TABLE: &str = "idgen.public_key";
+    const KEY: &str = "prefix";
+    const LOCK_ORDER: &str = "prefix, version";
+    const GRANTEES: &str = "users";
+}
 
 /// Valid until something changes.
 struct KnownPrefix {
@@ -17,14 +39,14 @@ struct KnownPrefix {
     changes: u64,
 }
 
-static CHANGES: TableChanges = TableChanges::of(&store::PUBLIC_KEY);
+static CHANGES: TableChanges = TableChanges::of(&PUBLIC_KEY);
 /// Known prefixes by their text. A key of Blowfish takes 4 kB.
 static KNOWN: TextCache<KnownPrefix, 1024> = TextCache::new();
 
 /// Works with the keys of a prefix. Raises 42704 if there is no such prefix, 42501 if the user may not use its keys.
 pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {
     invalidation::accept();
-    let user = spi::user();
+    let user = user();
     let changes = CHANGES.count();
     let known = KNOWN
         .read(prefix, |known| (known.changes == changes && known.users.contains(&user)).then(|| work(&known.keys)));
@@ -38,7 +60,7 @@ pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {
 
 fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     let changes = CHANGES.follow();
-    let found = store::read_keys(prefix);
+    let found = read_keys(prefix);
     let keys = Keyring::new(prefix, &found.live).unwrap_or_else(|| errors::unknown(prefix).raise());
     if !found.may_use {
         errors::may_not_use(prefix, &spi::user_name()).raise();
@@ -47,4 +69,128 @@ fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     let mut users = others.unwrap_or_default();
     users.push(user);
     KnownPrefix { keys, users, changes }
+}
+
+/// The keys of a prefix that are not retired, the newest first; none if there is no such prefix.
+struct LiveKeys {
+    live: Vec<(Form, [u8; SECRET_BYTES])>,
+    /// The current user may use them.
+    may_use: bool,
+}
+
+static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
+    format!(
+        "SELECT form, secret, {} FROM idgen.public_key \
+         WHERE prefix OPERATOR(pg_catalog.=) $1 AND secret IS NOT NULL ORDER BY version DESC",
+        grants::owns_or_has("$2", "users")
+    )
+});
+
+/// As they are now. The transaction's snapshot may still show a key that was dropped.
+fn read_keys(prefix: &str) -> LiveKeys {
+    let rows = SECRETS.read_latest(&[prefix.into(), user().into()], |row| {
+        let secret = value::<Vec<u8>>(row, 2).try_into().unwrap_or_else(|_| unexpected(SpiError::InvalidPosition));
+        ((form(row, 1), secret), value::<bool>(row, 3))
+    });
+    let may_use = rows.iter().all(|(_, may_use)| *may_use);
+    LiveKeys { live: rows.into_iter().map(|(key, _)| key).collect(), may_use }
+}
+
+fn form(row: &SpiHeapTupleData, column: usize) -> Form {
+    Form::named(&text(row, column)).unwrap_or_else(|| unexpected(SpiError::InvalidPosition))
+}
+
+/// The keys of a prefix, retired ones too, and whether the current user may alter them.
+pub struct Prefix {
+    pub keys: Vec<KeyState>,
+    pub may_alter: bool,
+}
+
+static STATES: Query = PUBLIC_KEY.query(
+    "SELECT version, form, retired IS NOT NULL, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
+     FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC",
+);
+
+pub fn find(prefix: &str) -> Option<Prefix> {
+    let rows = STATES.read_latest(&[prefix.into(), user().into()], |row| {
+        (KeyState { version: value(row, 1), form: form(row, 2), is_retired: value(row, 3) }, value::<bool>(row, 4))
+    });
+    let may_alter = rows.iter().all(|(_, may_alter)| *may_alter);
+    let keys: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
+    (!keys.is_empty()).then_some(Prefix { keys, may_alter })
+}
+
+static LOCK: Query = PUBLIC_KEY.query(
+    "SELECT version FROM idgen.public_key \
+     WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version FOR NO KEY UPDATE",
+);
+
+/// Locks a prefix against changes until the transaction ends. False if it does not exist.
+pub fn lock(prefix: &str) -> bool {
+    PUBLIC_KEY.refuse_during_recovery();
+    !LOCK.write_losable(&[prefix.into()], |row| optional::<i32>(row, 1)).is_empty()
+}
+
+// The statement makes the secret: as a parameter, it could be logged.
+static INSERT: Query = PUBLIC_KEY.query(
+    "INSERT INTO idgen.public_key (prefix, version, form, secret, owner) \
+     SELECT $1, 1, $2, idgen.public_key_secret(), $3 \
+     WHERE NOT EXISTS (SELECT FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1) \
+     ON CONFLICT (prefix, version) DO NOTHING RETURNING version",
+);
+
+/// Creates a prefix. False if it exists.
+pub fn insert(prefix: &str, form: Form, owner: pg_sys::Oid) -> bool {
+    PUBLIC_KEY.write(&INSERT, &[prefix.into(), form.name().into(), owner.into()]) > 0
+}
+
+static INSERT_NEXT: Query = PUBLIC_KEY.query(
+    "INSERT INTO idgen.public_key (prefix, version, form, secret, owner, users) \
+     SELECT prefix, $2, $3, idgen.public_key_secret(), owner, users FROM idgen.public_key \
+     WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version LIMIT 1",
+);
+
+/// Adds a key to a prefix that the transaction has locked.
+pub fn insert_next(prefix: &str, version: i32, form: Form) {
+    PUBLIC_KEY.write(&INSERT_NEXT, &[prefix.into(), version.into(), form.name().into()]);
+}
+
+static RETIRE: Query = PUBLIC_KEY.query(
+    "UPDATE idgen.public_key SET secret = NULL, retired = pg_catalog.now() \
+     WHERE prefix OPERATOR(pg_catalog.=) $1 AND version OPERATOR(pg_catalog.=) $2",
+);
+
+/// Removes the secret of a key. The row stays, so that the version and the form are not used again.
+pub fn retire(prefix: &str, version: i32) {
+    PUBLIC_KEY.write(&RETIRE, &[prefix.into(), version.into()]);
+}
+
+static DELETE: Query = PUBLIC_KEY.query("DELETE FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1");
+
+pub fn delete(prefix: &str) {
+    PUBLIC_KEY.write(&DELETE, &[prefix.into()]);
+}
+
+static SET_OWNER: Query = PUBLIC_KEY
+    .query("UPDATE idgen.public_key SET owner = $2::pg_catalog.regrole WHERE prefix OPERATOR(pg_catalog.=) $1");
+
+pub fn set_owner(prefix: &str, owner: pg_sys::Oid) {
+    PUBLIC_KEY.write(&SET_OWNER, &[prefix.into(), owner.into()]);
+}
+
+// Always: also for rows that a restore or a subscription writes.
+/// Runs after each row is written.
+#[pg_extern(sql = false)]
+fn public_key_row(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = table.filter(|table| PUBLIC_KEY.find() == Some(*table));
+    invalidation::announce(table.unwrap_or_else(|| errors::row_trigger_only().raise()));
+    TriggerRow::from(None)
+}
+
+/// A new secret. The statements that insert a row call it, as the owner of the table.
+#[pg_extern(sql = false)]
+fn public_key_secret() -> Vec<u8> {
+    session::random_bytes::<{ public_id::SECRET_BYTES }>().to_vec()
 }

@@ -3,20 +3,26 @@
 //! A draw reads no row. PostgreSQL's cache invalidations tell this process that a row, a grant or a role has changed:
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
 //! commits, also by COMMIT PREPARED. The first draw of the next statement then reads the row again.
+//!
+//! Two kinds of tags have no ring of values that all sessions share. This process counts the values of a tag that the
+//! running transaction created, which no other session sees, and raises `max_id` of the row once, just before the
+//! commit. Rolling back to a savepoint does not return values: a client may have seen them. And it joins the turns of a
+//! tag in one line: see `idgen_core::segment::turns`.
 
-use super::state::{RingRow, SEGMENTS, attach_ring, ring};
-use super::store;
-use super::{demand, errors, uncommitted};
-use crate::args;
+use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, ring};
+use super::{errors, store, workers};
 use crate::pg::call_site::CallSite;
 use crate::pg::invalidation::{self, TableChanges};
-use crate::pg::session;
-use crate::pg::spi;
+use crate::pg::{session, spi, xact};
 use crate::text_cache::TextCache;
-use crate::{error, shmem};
-use idgen_core::segment::{Draw, Ring, RingHandle, RingTenant};
-use idgen_core::tenancy::Attachment;
+use crate::{args, error, shmem};
+use idgen_core::segment::tag::Allocation;
+use idgen_core::segment::turns::{Claim, Ticket};
+use idgen_core::segment::{Draw, RingTenant, ValueRun};
+use idgen_core::tenancy::{Attachment, Ended};
+use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::sync::Once;
 
 /// A tag that this process draws from: valid for one user, until something changes.
 #[derive(Clone, Copy)]
@@ -29,14 +35,6 @@ pub struct AttachedSegment {
     changes: u64,
     /// The last statement that has accepted invalidations.
     statement: i64,
-}
-
-/// A ring in shared memory.
-#[derive(Clone, Copy)]
-pub struct SharedRing {
-    pub ring: &'static Ring,
-    pub handle: RingHandle,
-    pub index: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -83,7 +81,7 @@ impl AttachedSegment {
             && let Ok(Draw::Drawn { run, request }) = ring.draw(handle, 1)
         {
             if request {
-                demand::prefetch(index);
+                workers::prefetch(index);
             }
             return Some(run.first);
         }
@@ -116,7 +114,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
         if session::is_parallel_worker() {
             errors::in_parallel_worker(tag).raise();
         }
-        uncommitted::adopt(row.key.creation, row.definition.allocation());
+        adopt(row.key.creation, row.definition.allocation());
         ValueSource::Uncommitted
     } else if row.created_here || row.changed_here {
         errors::changed_here(tag).raise()
@@ -160,6 +158,115 @@ fn attach(row: RingRow) -> SharedRing {
 }
 
 /// Makes every `AttachedSegment` invalid.
-pub fn forget() {
+fn forget() {
     CHANGES.forget();
+}
+
+struct Uncommitted {
+    creation: i64,
+    /// That of the row, with `max_id` as drawn here.
+    allocation: Allocation,
+    drawn: bool,
+}
+
+static TAGS: Mutex<Vec<Uncommitted>> = Mutex::new(Vec::new());
+
+/// Takes over the row's state. Values that were drawn here stay drawn.
+fn adopt(creation: i64, row: Allocation) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| xact::on_xact_event(at_xact_event));
+    let mut tags = TAGS.lock();
+    match tags.iter_mut().find(|tag| tag.creation == creation) {
+        Some(tag) => tag.allocation = Allocation { max_id: row.max_id.max(tag.allocation.max_id), ..row },
+        None => tags.push(Uncommitted { creation, allocation: row, drawn: false }),
+    }
+}
+
+/// The next values: `want` of them, or if they need not be `whole`, as many as there are. `None` if there are none.
+pub fn draw_uncommitted(creation: i64, want: u64, whole: bool) -> Option<ValueRun> {
+    let mut tags = TAGS.lock();
+    let tag = tags.iter_mut().find(|tag| tag.creation == creation)?;
+    let run = tag.allocation.next(want).filter(|run| run.count == want || !whole)?;
+    tag.allocation.max_id = run.last();
+    tag.drawn = true;
+    Some(run)
+}
+
+fn at_xact_event(event: pg_sys::XactEvent::Type) {
+    match event {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => settle(),
+        pg_sys::XactEvent::XACT_EVENT_ABORT => {
+            let tags = std::mem::take(&mut *TAGS.lock());
+            if !tags.is_empty() {
+                forget();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Raises `max_id` of the rows.
+fn settle() {
+    // The mutex is not held while a query runs.
+    let tags = std::mem::take(&mut *TAGS.lock());
+    if tags.is_empty() {
+        return;
+    }
+    // The transaction may have dropped the extension.
+    if store::SEGMENT.find().is_some() {
+        // A tag whose creation was rolled back to a savepoint has no row: this changes nothing then.
+        let drawn = tags.iter().filter(|tag| tag.drawn);
+        xact::write_before_commit(|| {
+            drawn.for_each(|tag| store::raise_max_id(tag.creation, tag.allocation.max_id, None));
+        });
+    }
+    forget();
+}
+
+/// The ring that this process waits for, and its part of a turn.
+static JOINED: Mutex<Option<(usize, Ticket)>> = Mutex::new(None);
+
+/// Draws from the turn that this process has joined, if that is over: so many values if `whole`, otherwise at least one.
+pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, whole: bool) -> Result<Draw, Ended> {
+    let mut joined = JOINED.lock();
+    SEGMENTS.exclusive(|segments| {
+        if !segments.table.has_tenancy(index, handle) {
+            return Err(Ended);
+        }
+        let Some((_, ticket)) = *joined else { return Ok(Draw::Dry) };
+        let claim = segments.turns[index].claim(ticket, whole);
+        if claim != Claim::Waits {
+            *joined = None;
+        }
+        Ok(match claim {
+            Claim::Drawn { run, makes_room } => Draw::Drawn { run, request: makes_room },
+            Claim::Waits | Claim::Nothing => Draw::Dry,
+        })
+    })
+}
+
+/// Joins the next turn, unless this process has joined one. True if it has done so now.
+pub fn join(SharedRing { handle, index, .. }: SharedRing, want: u64) -> bool {
+    static REGISTERED: Once = Once::new();
+    // A process that is terminated drops nothing.
+    REGISTERED.call_once(|| {
+        xact::before_exit(|_| {
+            withdraw();
+        })
+    });
+    let mut joined = JOINED.lock();
+    if joined.is_some() {
+        return false;
+    }
+    *joined = SEGMENTS.exclusive(|segments| {
+        segments.table.has_tenancy(index, handle).then(|| (index, segments.turns[index].join(want)))
+    });
+    joined.is_some()
+}
+
+/// Ends what this process has joined without values. True if it had joined a turn.
+pub fn withdraw() -> bool {
+    let Some((index, ticket)) = JOINED.lock().take() else { return false };
+    SEGMENTS.exclusive(|segments| segments.turns[index].withdraw(ticket));
+    true
 }

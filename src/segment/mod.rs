@@ -1,35 +1,51 @@
-//! Segment ids: the SQL functions that draw them. A segment has a row in `idgen.segment`, under its tag, and a ring of
-//! values in shared memory.
+//! Segment ids: the SQL functions that draw them, and the wait for a refill if a ring is dry. A segment has a row in
+//! `idgen.segment`, under its tag, and a ring of values in shared memory.
 
+use crate::pg::advisory_lock::limited_or;
 use crate::pg::call_site::CallSite;
+use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::datum::{Composite, form_row};
-use crate::pg::{process_utility, srf};
-use crate::shmem;
-use crate::{args, coordinator};
-use attach::AttachedSegment;
-use idgen_core::segment::ValueRun;
+use crate::pg::spi::ExtensionTable;
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::{process_utility, row_lock, srf, system_clock};
+use crate::{args, coordinator, settings, shmem};
+use attach::{AttachedSegment, ValueSource};
 use idgen_core::segment::tag::MAX_STEP;
+use idgen_core::segment::{Draw, ValueRun};
+use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
+use state::{LastError, SEGMENTS, SharedRing, ring_state};
+use std::borrow::Cow;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 mod attach;
 pub mod define;
-mod demand;
-mod draw;
 mod errors;
 mod fleet;
-mod obstacle;
 mod refill;
-mod refill_worker;
 mod state;
-pub mod stats;
-mod status;
+pub mod status;
 mod store;
 mod trigger;
-mod turns;
-mod uncommitted;
-mod worker_process;
+mod workers;
 
 pub use status::{TABLES, checks};
+
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
+    process_utility::follow_dropped_databases(fleet::leave_database, state::end_rings_of);
+    coordinator::follow(fleet::start_launcher);
+    process_utility::follow_owners_of(process_utility::OwnedRows {
+        exist: || store::SEGMENT.find().is_some(),
+        reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
+        drop: |owners| {
+            let is_any = store::DRAWERS.drop_owned(owners);
+            is_any | (store::has_servers() && store::SERVERS.drop_owned(owners))
+        },
+    });
+}
 
 /// The next value of a segment. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the privilege,
 /// 2200H past the upper bound, 55P03 if no refill comes within `idgen.segment_timeout`, 53400 without a refill worker,
@@ -38,9 +54,7 @@ pub use status::{TABLES, checks};
 fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with one argument as declared.
     let site = unsafe { CallSite::new(fcinfo, Some(0)) };
-    site.with(attach::of_call, |attached| {
-        attached.try_draw_one().unwrap_or_else(|| draw::run(attached, &site, 1).first)
-    })
+    site.with(attach::of_call, |attached| attached.try_draw_one().unwrap_or_else(|| run(attached, &site, 1).first))
 }
 
 /// A run of consecutive values. Raises 22004 for NULL, 22023 unless the count is 1 to 1000000000; else as
@@ -54,7 +68,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     if !counts.contains(&count) {
         errors::count_out_of_range(count, counts).raise();
     }
-    let run = site.with(attach::of_call, |attached| draw::block(attached, &site, count as u64));
+    let run = site.with(attach::of_call, |attached| block(attached, &site, count as u64));
     // SAFETY: three columns, all bigint, as declared.
     unsafe { form_row(fcinfo, [run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()]) }
 }
@@ -94,7 +108,7 @@ impl ValueSet {
             if self.wanted == 0 {
                 return None;
             }
-            self.run = draw::run(&mut self.attached, site, self.wanted.min(self.step));
+            self.run = run(&mut self.attached, site, self.wanted.min(self.step));
             self.wanted -= self.run.count;
             self.step = (self.step * 2).min(self.attached.max_step);
         }
@@ -102,17 +116,252 @@ impl ValueSet {
     }
 }
 
-/// While the postmaster preloads libraries.
-pub fn init() {
-    shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
-    process_utility::follow_dropped_databases(fleet::supply_worker::leave_database, state::end_rings_of);
-    coordinator::follow(fleet::launcher::start);
-    process_utility::follow_owners_of(process_utility::OwnedRows {
-        exist: || store::SEGMENT.find().is_some(),
-        reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
-        drop: |owners| {
-            let is_any = store::DRAWERS.drop_owned(owners);
-            is_any | (store::has_servers() && store::SERVERS.drop_owned(owners))
-        },
-    });
+/// A waiter makes sure after this time that the worker runs that serves its ring. One that ends wakes its waiters; one
+/// that never began does not.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+
+static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
+
+/// The next run of values, at least 1 and at most `want`.
+#[cold]
+fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
+    Drawing { attached, site, want, whole: false }.draw()
+}
+
+/// A run of exactly `want` values.
+fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
+    Drawing { attached, site, want, whole: true }.draw()
+}
+
+struct Drawing<'a> {
+    attached: &'a mut AttachedSegment,
+    site: &'a CallSite,
+    want: u64,
+    whole: bool,
+}
+
+impl Drawing<'_> {
+    fn draw(mut self) -> ValueRun {
+        self.attached.follow_statement();
+        let mut waiting: Option<RefillWait> = None;
+        let mut dry_since: Option<Instant> = None;
+        loop {
+            if !self.attached.is_valid() {
+                self.attach_again(waiting.take());
+            }
+            let (ValueSource::Shared(shared) | ValueSource::InOrder(shared)) = self.attached.source else {
+                if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.whole) {
+                    return run;
+                }
+                self.refuse_or_attach_again();
+                continue;
+            };
+            let index = shared.index;
+            match self.draw_from(shared) {
+                Ok(Draw::Drawn { run, request }) => {
+                    if request {
+                        workers::prefetch(index);
+                    }
+                    if let Some(waiting) = waiting {
+                        waiting.end();
+                    }
+                    return run;
+                }
+                Ok(Draw::Dry) => {
+                    let waited = dry_since.map(|since| since.elapsed());
+                    dry_since.get_or_insert_with(Instant::now);
+                    let wait = waiting.get_or_insert_with(|| RefillWait::begin(index, self.want));
+                    if wait.is_exhausted() {
+                        waiting.take().into_iter().for_each(RefillWait::end);
+                        self.refuse_or_attach_again();
+                    } else {
+                        wait.go_on(&self, waited);
+                    }
+                }
+                Err(Ended) => self.attach_again(waiting.take()),
+            }
+        }
+    }
+
+    fn draw_from(&self, shared: SharedRing) -> Result<Draw, Ended> {
+        let SharedRing { ring, handle, .. } = shared;
+        if let ValueSource::InOrder(_) = self.attached.source {
+            attach::draw_turn(shared, self.whole)
+        } else if self.whole {
+            ring.draw_block(handle, self.want)
+        } else {
+            ring.draw(handle, self.want)
+        }
+    }
+
+    /// Attaches to the tag as it is now: its ring may have been given to another tag, or its row may have changed. A
+    /// wait goes on at the new ring, by the row: a worker may have ended the old ring because of that.
+    fn attach_again(&mut self, waiting: Option<RefillWait>) {
+        let tag = self.tag();
+        let same = match waiting {
+            Some(waiting) => {
+                waiting.end();
+                None
+            }
+            None => attach::attach_again(&tag, self.attached),
+        };
+        *self.attached = same.unwrap_or_else(|| attach::look_up(&tag));
+    }
+
+    /// The row has no more values, unless it has changed since this process attached to it.
+    fn refuse_or_attach_again(&mut self) {
+        let tag = self.tag();
+        let row = store::find(&tag).unwrap_or_else(|| errors::unknown(&tag).raise());
+        if (row.key, row.version) != (self.attached.row.key, self.attached.row.version) {
+            *self.attached = attach::look_up(&tag);
+        } else if row.is_detached() {
+            fleet::errors::detached(&tag).raise();
+        } else if row.link.is_attached() {
+            fleet::errors::exhausted(&tag).raise();
+        } else {
+            errors::exhausted(&tag, row.definition.upper_bound).raise();
+        }
+    }
+
+    fn tag(&self) -> Cow<'_, str> {
+        args::required(self.site.text(), "tag")
+    }
+}
+
+/// A wait for the refill of one ring.
+struct RefillWait {
+    index: usize,
+    began: Instant,
+    want: u64,
+    /// The number of refills at the last request. A refill that brings too few values needs another request.
+    requested_at: Option<u64>,
+    /// The caller has drawn again since this process prepared to sleep.
+    has_looked: bool,
+}
+
+/// Withdraws the values of a request that is still open. A refill stays requested.
+impl Drop for RefillWait {
+    fn drop(&mut self) {
+        if attach::withdraw() {
+            return;
+        }
+        let state = ring_state(self.index);
+        if self.requested_at == Some(state.refills.load(Relaxed)) {
+            let less = |demand: u64| (demand > 0).then(|| demand.saturating_sub(self.want).max(1));
+            // `Err` if the worker has taken the request.
+            let _ = state.demand.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+}
+
+impl RefillWait {
+    fn begin(index: usize, want: u64) -> Self {
+        let state = ring_state(index);
+        // Counted before the wait, so that a cancelled wait counts.
+        state.waits.fetch_add(1, Relaxed);
+        let _ = state.dry_since_ms.compare_exchange(0, system_clock::wall_ms(), Relaxed, Relaxed);
+        state.refilled.prepare_to_sleep();
+        Self { index, began: Instant::now(), want, requested_at: None, has_looked: false }
+    }
+
+    /// True if the worker has found no values for this request.
+    fn is_exhausted(&self) -> bool {
+        let state = ring_state(self.index);
+        self.requested_at == Some(state.refills.load(Relaxed)) && state.exhausted.load(Relaxed)
+    }
+
+    /// Requests a refill and sleeps. The caller then draws again. The first time it does that at once: the ring may have
+    /// been refilled before this process prepared to sleep. `waited` is the time since the call first found a ring dry, this
+    /// or an earlier one.
+    fn go_on(&mut self, drawing: &Drawing, waited: Option<Duration>) {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            return;
+        }
+        let state = ring_state(self.index);
+        let refills = state.refills.load(Relaxed);
+        let is_new = match drawing.attached.source {
+            ValueSource::InOrder(shared) => attach::join(shared, self.want),
+            _ => self.requested_at != Some(refills),
+        };
+        if is_new {
+            self.requested_at = Some(refills);
+            if !matches!(drawing.attached.source, ValueSource::InOrder(_)) {
+                state.demand.fetch_add(self.want, Relaxed);
+            }
+            self.summon();
+        }
+        // After the request: a call that may not wait leaves values for later ones.
+        let left = settings::segment_timeout().saturating_sub(waited.unwrap_or_default());
+        if left.is_zero() {
+            self.time_out(drawing);
+        }
+        if self.has_failed() && wait_for_obstacle(drawing.attached.row.key.creation, left, || self.time_out(drawing)) {
+            // The caller draws again once this process has prepared, as at the begin of the wait.
+            state.refilled.prepare_to_sleep();
+            self.has_looked = false;
+            return self.summon();
+        }
+        let is_signalled = state.refilled.sleep(left.min(CHECK_EVERY), &REFILL_WAIT);
+        if !is_signalled {
+            // The worker may be gone.
+            self.summon();
+        }
+    }
+
+    /// True if the last refill has.
+    fn has_failed(&self) -> bool {
+        SEGMENTS.exclusive(|segments| !segments.errors[self.index].is_clear())
+    }
+
+    fn summon(&self) {
+        workers::summon(self.index).unwrap_or_else(|failure| {
+            ConditionVariable::cancel_sleep();
+            failure.raise()
+        });
+    }
+
+    fn time_out(&self, drawing: &Drawing) -> ! {
+        ConditionVariable::cancel_sleep();
+        let is_attached = ring_state(self.index).is_attached.load(Relaxed);
+        let silence = errors::silence(is_attached);
+        let mut last = LastError::default();
+        SEGMENTS.exclusive(|segments| {
+            let error = &mut segments.errors[self.index];
+            if error.is_clear() {
+                error.set(silence);
+            }
+            last = *error;
+        });
+        errors::timed_out(&drawing.tag(), last.text().unwrap_or_default()).raise()
+    }
+
+    fn end(self) {
+        ConditionVariable::cancel_sleep();
+        let state = ring_state(self.index);
+        state.wait_us.fetch_add(self.began.elapsed().as_micros() as u64, Relaxed);
+        state.dry_since_ms.store(0, Relaxed);
+    }
+}
+
+/// The lock that the worker takes to update a row.
+const ROW_UPDATE: u32 = pg_sys::RowExclusiveLock;
+
+/// Waits for what keeps the worker from a row: transactions of other sessions that have locked the row, or the table. False if
+/// there are none. Where the time is over, calls what raises the error.
+///
+/// The worker waits for none of them, because it serves other tags too. A session that needs the values waits: one of these
+/// transactions may wait for the session in turn, and PostgreSQL sees a deadlock only if both wait in its lock manager.
+fn wait_for_obstacle(creation: i64, left: Duration, time_out: impl FnOnce() -> bool) -> bool {
+    let work = || {
+        let free = store::SEGMENT.try_lock(ROW_UPDATE);
+        let table = free.unwrap_or_else(|| store::SEGMENT.lock(ROW_UPDATE));
+        // SAFETY: the table is locked.
+        let holders = unsafe { row_lock::holders(table, c"segment_creation_key", c"creation", creation) };
+        // Not held during the wait: ALTER TABLE would wait for it, and draws for that.
+        ExtensionTable::unlock(table, ROW_UPDATE);
+        let is_free = free.is_some() && holders.is_empty();
+        holders.into_iter().for_each(row_lock::wait_for_end_of);
+        !is_free
+    };
+    limited_or(left, work, time_out)
 }

@@ -1,39 +1,83 @@
-//! One refill, by the refill worker: takes values from a row, commits durably, and installs them in the ring.
+//! The refill worker: a background worker for each database that draws. A session starts it on demand, and it exits
+//! when idle.
 //!
-//! Only the refill worker does that; the supply worker, which takes values from a coordinator, uses parts of it. A
-//! transaction commits before the values are in the ring.
+//! A refill takes values from a row, commits durably, and installs them in the ring. Only the refill worker takes
+//! values from rows; the supply worker, which takes values from a coordinator, uses parts of this. A transaction
+//! commits before the values are in the ring.
 
-use super::fleet;
+use super::fleet::servers;
 use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_state};
 use super::store::{self, LockedRow};
-use crate::pg::system_clock;
+use super::workers::{self, in_transaction, keep_error, wanted, was_cancelled, while_running};
+use crate::pg::wait_event::WaitEvent;
 use crate::pg::xact::{self, Durability};
+use crate::pg::{latch, session, system_clock};
 use crate::settings;
+use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::tag::next_step;
 use idgen_core::segment::{RingTenant, TagKey, ValueRun};
-use parking_lot::Mutex;
-use pgrx::bgworkers::BackgroundWorker;
-use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, compiler_fence};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// The refill that is running: its ring, and how many values are wanted.
-static RUNNING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
+/// Long enough to serve slow series without another start, short enough for DROP DATABASE, which waits five seconds.
+const IDLE: Duration = Duration::from_secs(2);
 
-/// A refill has begun in this process.
-static HAS_SERVED: AtomicBool = AtomicBool::new(false);
+/// After a failed refill.
+const RETRY: Duration = Duration::from_millis(100);
 
-/// A cancel has arrived. One that arrives during the commit leaves open whether a synchronous standby has the commit.
-pub static CANCELLED: AtomicBool = AtomicBool::new(false);
+static MAIN_WAIT: WaitEvent = WaitEvent::new(c"IdgenRefillMain");
 
-/// A transaction of this worker is running. A cancel ends that, and nothing else.
-pub static IN_TRANSACTION: AtomicBool = AtomicBool::new(false);
+/// The main function of the worker.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_refill(argument: pg_sys::Datum) {
+    if let Some(duty) = workers::begin(argument, false) {
+        run(duty);
+    }
+}
+
+/// The main loop: serves demand until there was none for a while. A refill that fails repeatedly counts as none, so
+/// that it does not keep the database from being dropped. A session that waits for it starts another worker.
+fn run(duty: Duty) {
+    let mut idle_since = Instant::now();
+    let mut failing = false;
+    loop {
+        check_for_interrupts!();
+        if session::is_reload_pending() {
+            session::reload_configuration();
+        }
+        let mut refilled = false;
+        for (index, tenant) in wanted(duty) {
+            let Some(demand) = workers::take_demand(index, tenant.handle).filter(|demand| *demand > 0) else {
+                continue;
+            };
+            let succeeded = serve(index, tenant, demand);
+            if succeeded || !failing {
+                idle_since = Instant::now();
+            }
+            failing = !succeeded;
+            refilled |= succeeded;
+        }
+        if refilled {
+            // The commit may have waited on the latch, and reset it after a session stored demand and set it.
+            continue;
+        }
+        let pause = IDLE.saturating_sub(idle_since.elapsed());
+        if pause.is_zero() {
+            if workers::end(duty, failing) {
+                return;
+            }
+            idle_since = Instant::now();
+            continue;
+        }
+        // Resets the latch before demand is read.
+        latch::wait(Some(if failing { pause.min(RETRY) } else { pause }), &MAIN_WAIT);
+    }
+}
 
 /// Refills one ring, and wakes its waiters. False if it failed.
-pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
+fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
     let failure = while_running(index, demand, || refill(index, tenant, demand)).err();
     if let Some(reason) = &failure
         && keep_error(index, tenant, demand, reason)
@@ -42,22 +86,6 @@ pub fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
     }
     ring_state(index).refilled.broadcast();
     failure.is_none()
-}
-
-/// Works for a ring. If the process exits before the end, the demand is restored.
-pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> R {
-    *RUNNING.lock() = Some((index, demand));
-    HAS_SERVED.store(true, Relaxed);
-    let result = work();
-    *RUNNING.lock() = None;
-    result
-}
-
-/// Restores the demand of the refill that is running: it brings nothing, or the worker exits.
-pub fn restore_demand() {
-    if let Some((index, demand)) = RUNNING.lock().take() {
-        ring_state(index).demand.fetch_max(demand, Relaxed);
-    }
 }
 
 fn refill(index: usize, tenant: RingTenant, demand: u64) -> Result<(), String> {
@@ -81,31 +109,6 @@ pub fn skipped(range: &ValueRun) -> String {
         range.first,
         range.last()
     )
-}
-
-/// Keeps the error for waiters and the view, and restores the demand. True for the first error in a row. Does nothing if
-/// the ring has become another tag's.
-pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
-    SEGMENTS.exclusive(|segments| {
-        if !segments.table.has_tenancy(index, tenant.handle) {
-            return false;
-        }
-        let error = &mut segments.errors[index];
-        let is_new = error.is_clear();
-        error.set(reason);
-        ring_state(index).demand.fetch_max(demand, Relaxed);
-        is_new
-    })
-}
-
-/// Keeps why the worker ends, unless the ring has a reason that this process has found in a refill.
-pub fn keep_end(index: usize, tenant: RingTenant, reason: &str) {
-    SEGMENTS.exclusive(|segments| {
-        let is_unknown = segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed);
-        if is_unknown && segments.table.has_tenancy(index, tenant.handle) {
-            segments.errors[index].set(reason);
-        }
-    });
 }
 
 /// The values that a transaction has taken from a row.
@@ -159,7 +162,7 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     if link.is_attached() {
         return Taken::Gone;
     }
-    let allocation = match fleet::grant::own_allocation(&tag, tenant.key.creation, &definition, &link) {
+    let allocation = match servers::own_allocation(&tag, tenant.key.creation, &definition, &link) {
         Ok(allocation) => allocation,
         Err(reason) => return Taken::Refused(reason),
     };
@@ -178,12 +181,6 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
     let low_water = Some(settings::segment_low_water(range.count));
     Taken::Range(Grant { range, version, is_attached: false, low_water, turn: None, began })
-}
-
-/// True if a cancel, a stop or the end of the postmaster may have ended the wait for the synchronous standby early.
-pub fn was_cancelled() -> bool {
-    // SAFETY: reads a variable of this process.
-    CANCELLED.load(Relaxed) || unsafe { pg_sys::ProcDiePending } != 0
 }
 
 /// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
@@ -231,33 +228,4 @@ pub fn evict(index: usize, tenant: RingTenant) {
             segments.table.evict(index);
         }
     });
-}
-
-/// Works in a transaction and commits it. An error rolls it back; its message is returned.
-pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    CANCELLED.store(false, Relaxed);
-    IN_TRANSACTION.store(true, Relaxed);
-    let work = AssertUnwindSafe(work);
-    let outcome =
-        PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
-            .catch_others(|cause| {
-                let message = match &cause {
-                    CaughtError::PostgresError(report)
-                    | CaughtError::ErrorReport(report)
-                    | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
-                };
-                // SAFETY: as PostgreSQL's own main loops do after an error.
-                unsafe {
-                    pg_sys::AbortCurrentTransaction();
-                    pg_sys::FlushErrorState();
-                }
-                Err(message)
-            })
-            .execute();
-    IN_TRANSACTION.store(false, Relaxed);
-    // The handler of the signal runs in this thread: first it must see that there is no transaction.
-    compiler_fence(SeqCst);
-    // SAFETY: a flag of this process. A cancel that came too late would end the process at its next check.
-    unsafe { pg_sys::QueryCancelPending = 0 };
-    outcome
 }

@@ -119,6 +119,14 @@ pub struct RingRow {
     pub is_attached: bool,
 }
 
+/// A ring in shared memory.
+#[derive(Clone, Copy)]
+pub struct SharedRing {
+    pub ring: &'static Ring,
+    pub handle: RingHandle,
+    pub index: usize,
+}
+
 /// Finds the ring of a row of this version, or begins its tenancy in one.
 pub fn attach_ring(row: RingRow) -> Attachment<RingHandle> {
     let RingRow { key, version, stride, is_attached } = row;

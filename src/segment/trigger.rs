@@ -4,13 +4,13 @@
 //! transaction commits without this process: a running statement then draws on from the ring, and the next statement
 //! that a session sends looks the tag up.
 
+use super::fleet::{errors as fleet_errors, servers};
 use super::state::{SEGMENTS, ring_state};
-use super::{demand, errors, fleet, store};
+use super::{define, errors, store, workers};
 use crate::pg::datum::Text;
-use crate::pg::invalidation;
 use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::pg::xact::{self, SubxactList};
-use crate::pg::{session, spi};
+use crate::pg::{invalidation, session, spi};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
@@ -45,7 +45,7 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
         (PgTriggerOperation::Delete, Some(old), _) => {
             let creation = number(&old, "creation")?;
             end_ring_at_commit(Change { creation, version: DROPPED, stride: 1, is_link: false });
-            fleet::servers::keep(&tag(&old)?, number(&old, "max_id")?);
+            servers::keep(&tag(&old)?, number(&old, "max_id")?);
             Some(old)
         }
         (_, old, _) => old,
@@ -68,9 +68,9 @@ fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
     let tag = tag(new)?;
     let is_attached = is_attached(new)?;
     // The owner of the database may insert rows. That alone must not give it values of the coordinator.
-    let may_attach = !is_attached || fleet::attach::is_allowed(spi::user());
+    let may_attach = !is_attached || define::may_attach(spi::user());
     if !may_attach {
-        fleet::errors::not_restored(&tag).warn();
+        fleet_errors::not_restored(&tag).warn();
         new.set_by_name("reserve", None::<Interval>)?;
         new.set_by_name("upper_bound", number(new, "max_id")?)?;
         new.set_by_name("source", Text::from(String::new()))?;
@@ -79,7 +79,7 @@ fn link_inserted(new: &mut Tuple) -> Result<(), TryFromDatumError> {
     new.set_by_name("server", (is_attached && may_attach).then(session::random_i64))?;
     new.set_by_name("received", None::<i64>)?;
     // No history: the coordinator looks at the servers before it grants values.
-    if new.get_by_name::<Text>("history")?.is_some() || fleet::servers::are_known(&tag) {
+    if new.get_by_name::<Text>("history")?.is_some() || servers::are_known(&tag) {
         new.set_by_name("history", Text::from(String::new()))?;
     }
     Ok(())
@@ -183,6 +183,6 @@ fn end_rings(changes: &[Change]) {
     // Sessions that wait for a refill attach to the new ring, or find that the tag was dropped.
     ended.into_iter().for_each(|index| ring_state(index).refilled.broadcast());
     if changes.iter().any(|change| change.is_link) {
-        demand::announce_links(database);
+        workers::announce_links(database);
     }
 }

@@ -1,8 +1,9 @@
-//! The SQL functions that read ids, compute ids of a time, and write ids as text. They work everywhere: without preload,
-//! and on a standby.
+//! The SQL functions that read ids, compute ids of a time, and write ids as text. They work everywhere: without
+//! preload, and on a standby.
 //!
-//! With a layout they are IMMUTABLE, and raise 22023 for an invalid one. Without a layout they depend on `idgen.layout`,
-//! which changes only when the server starts, and are STABLE. Those of texts are IMMUTABLE. All are STRICT.
+//! With a layout they are IMMUTABLE, and raise 22023 for an invalid one. Without a layout they depend on
+//! `idgen.layout`, which changes only when the server starts, and are STABLE. Those of texts are IMMUTABLE. All are
+//! STRICT.
 
 use super::errors;
 use super::layouts;

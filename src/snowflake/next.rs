@@ -1,18 +1,16 @@
 //! `snowflake_next` and `snowflake_next_many`: issuing from the shared generator of an id space, waiting where the core
 //! says so, and counting.
 //!
-//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some thousand
-//! calls, and when the process changes to another generator. An atomic add on a shared cache line for each id would cost
-//! as much as the id.
+//! An issue counts in this process only. The sums go to shared memory at the end of the transaction, after some
+//! thousand calls, and when the process changes to another generator. An atomic add on a shared cache line for each id
+//! would cost as much as the id.
 
-use super::attach::{AttachedGenerator, attach, refuse_outside};
-use super::{earliest_draw, layouts, node};
-use crate::args;
-use crate::clock;
+use super::layouts::{self, AttachedGenerator, attach, refuse_outside};
+use super::{node, settled};
 use crate::pg::call_site::CallSite;
 use crate::pg::{srf, system_clock};
-use crate::settings;
 use crate::shmem::Part;
+use crate::{args, clock, settings};
 use idgen_core::snowflake::{Bounds, Issue, SlotRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
@@ -269,7 +267,7 @@ fn enter_generator(attached: &mut AttachedGenerator, bounds: &Bounds) {
 /// Tells other processes how early an id within these bounds can be.
 fn announce_draw(attached: &AttachedGenerator, bounds: &Bounds) {
     let free = attached.generator.free_slot(attached.handle);
-    earliest_draw::lower_to(attached.space.earliest_ms(free, bounds));
+    settled::lower_to(attached.space.earliest_ms(free, bounds));
 }
 
 /// The next draw enters its generator again.
@@ -283,5 +281,5 @@ pub fn at_xact_event(event: pg_sys::XactEvent::Type) {
     if PENDING.calls.load(Relaxed) > 0 {
         flush();
     }
-    earliest_draw::at_xact_event(event);
+    settled::at_xact_event(event);
 }

@@ -1,13 +1,105 @@
-//! The checks of snowflake ids: layouts that end, and transactions that hold back settled ids.
+//! The view `idgen.stat_snowflake`, and the checks of snowflake ids: layouts that end, and transactions that hold back
+//! settled ids.
 
-use super::earliest_draw::EARLIEST_DRAWS;
-use super::{default_layout, errors, prepared, stats};
+use super::next::{COUNTERS, GeneratorCounters, flush};
+use super::settled::{EARLIEST_DRAWS, prepared_draws};
+use super::{errors, layouts};
 use crate::check::{Check, listed};
+use crate::clock::GENERATORS;
 use crate::pg::spi::{Query, value};
 use crate::pg::{recovery, session, system_clock, timestamp};
+use idgen_core::generator::GeneratorTenant;
 use idgen_core::layout::time_text;
+use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One row of `idgen.stat_snowflake` for each id space that has a generator.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity, reason = "the columns of a view")]
+fn stat_get_snowflake() -> TableIterator<
+    'static,
+    (
+        name!(layout, String),
+        name!(datacenter, i32),
+        name!(worker, i32),
+        name!(last_id, Option<i64>),
+        name!(last_time, Option<TimestampWithTimeZone>),
+        name!(issued, i64),
+        name!(batches, i64),
+        name!(borrowed, i64),
+        name!(waits, i64),
+        name!(wait_us, i64),
+        name!(ends_at, TimestampWithTimeZone),
+    ),
+> {
+    flush();
+    let rows = tenants().into_iter().map(|(index, tenant, last)| {
+        let counters = &COUNTERS.require()[index];
+        let count = |counter: &AtomicU64| counter.load(Relaxed) as i64;
+        (
+            tenant.layout.to_string(),
+            tenant.node.datacenter as i32,
+            tenant.node.worker as i32,
+            last.map(|slot| tenant.space.id(slot)),
+            last.and_then(|slot| timestamp::from_ms(tenant.space.time_ms(slot))),
+            count(&counters.issued),
+            count(&counters.batches),
+            count(&counters.borrowed),
+            count(&counters.waits),
+            count(&counters.wait_us),
+            timestamp::from_ms_or_infinity(tenant.layout.ends_at_ms()),
+        )
+    });
+    TableIterator::new(rows)
+}
+
+/// Every tenant, with the index of its generator and the last slot that it issued. Empty without preload.
+fn tenants() -> Vec<(usize, GeneratorTenant, Option<u64>)> {
+    let Some(counters) = COUNTERS.get() else {
+        return Vec::new();
+    };
+    // Allocated before the lock is acquired.
+    let mut found = Vec::with_capacity(counters.len());
+    GENERATORS.shared(|table| {
+        found.extend(table.in_use().map(|(index, tenant, free)| (index, *tenant, tenant.last_issued(free))));
+    });
+    found
+}
+
+/// Sets the counters to zero.
+pub fn reset() {
+    flush();
+    COUNTERS.get().into_iter().flat_map(|counters| counters.iter()).for_each(GeneratorCounters::reset);
+}
+
+pub fn checks() -> Vec<Check> {
+    vec![layouts(), settled()]
+}
+
+/// Fails if the default layout or another one in use has no ids yet, or ends within a year.
+fn layouts() -> Check {
+    const NAME: &str = "layouts";
+    let now_ms = system_clock::wall_ms();
+    if layouts::default().epoch_ms() > now_ms {
+        return Check::raising(NAME, errors::before_epoch(&layouts::default(), now_ms)).affects("idgen.layout");
+    }
+    let in_use = tenants().into_iter().map(|(_, tenant, _)| tenant.layout);
+    let ending = in_use.chain([layouts::default()]).filter(|layout| layout.ends_within_a_year(now_ms));
+    let Some(layout) = ending.min_by_key(|layout| layout.ends_at_ms()) else {
+        return Check::ok(NAME, "no layout in use ends within a year");
+    };
+    let ends_at = time_text(layout.ends_at_ms());
+    let action =
+        "Move its tables to a layout with more time bits, a longer unit or a later epoch, and observe their ids.";
+    match layout.ends_at_ms() <= now_ms {
+        true => Check::error(NAME, format!("draws in layout \"{layout}\" have failed since {ends_at}"), action)
+            .since_ms(Some(layout.ends_at_ms())),
+        false => Check::warning(NAME, format!("draws in layout \"{layout}\" fail from {ends_at} on"), action),
+    }
+    .affects(layout.to_string())
+}
 
 /// A transaction that has drawn an id fails the check if it is open for this long: consumers wait for it. The time of the id
 /// does not say that, because ids can be ahead of the clock.
@@ -27,33 +119,6 @@ fn since_ms(row: &SpiHeapTupleData) -> i64 {
     timestamp::to_us(value(row, 2)) / 1000
 }
 
-pub fn checks() -> Vec<Check> {
-    vec![layouts(), settled()]
-}
-
-/// Fails if the default layout or another one in use has no ids yet, or ends within a year.
-fn layouts() -> Check {
-    const NAME: &str = "layouts";
-    let now_ms = system_clock::wall_ms();
-    if default_layout().epoch_ms() > now_ms {
-        return Check::raising(NAME, errors::before_epoch(&default_layout(), now_ms)).affects("idgen.layout");
-    }
-    let in_use = stats::tenants().into_iter().map(|(_, tenant, _)| tenant.layout);
-    let ending = in_use.chain([default_layout()]).filter(|layout| layout.ends_within_a_year(now_ms));
-    let Some(layout) = ending.min_by_key(|layout| layout.ends_at_ms()) else {
-        return Check::ok(NAME, "no layout in use ends within a year");
-    };
-    let ends_at = time_text(layout.ends_at_ms());
-    let action =
-        "Move its tables to a layout with more time bits, a longer unit or a later epoch, and observe their ids.";
-    match layout.ends_at_ms() <= now_ms {
-        true => Check::error(NAME, format!("draws in layout \"{layout}\" have failed since {ends_at}"), action)
-            .since_ms(Some(layout.ends_at_ms())),
-        false => Check::warning(NAME, format!("draws in layout \"{layout}\" fail from {ends_at} on"), action),
-    }
-    .affects(layout.to_string())
-}
-
 /// Fails if settled reads do, or if they lag.
 fn settled() -> Check {
     const NAME: &str = "settled";
@@ -67,7 +132,7 @@ fn settled() -> Check {
         let pid = session::process_at(index);
         late.extend(open.get(&pid).map(|since_ms| (*since_ms, format!("process {pid}"))));
     }
-    match prepared::draws() {
+    match prepared_draws() {
         Err(unknown) => {
             return Check::raising(NAME, errors::prepared_without_lock(unknown)).affects("snowflake_settled()");
         }

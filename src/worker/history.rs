@@ -1,17 +1,20 @@
-//! The coordinator's history: detects that another server or database has granted from these rows.
+//! The coordinator's history: detects that another server or database has granted from these rows. The row of
+//! `idgen.worker_history` has the history. A security label, which outlives the extension and the database, has that
+//! this server has granted worker ids.
 
-use super::checks::finite_us;
 use super::errors;
-use super::store::history::{WORKER_HISTORY, is_new, longest_ttl_us, read, write};
-use super::store::label::{self, Label};
+use super::store::finite_us;
 use crate::lease::{self, pending};
-use crate::pg::{recovery, session, system_clock, timestamp, xact};
-use crate::place;
-use crate::settings;
+use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
+use crate::pg::{recovery, security_label, session, system_clock, timestamp, xact};
+use crate::{place, settings};
+use idgen_core::coordinator::Place;
 use idgen_core::worker::PoolBounds;
 use idgen_core::worker::history::{History, HistoryState, Identity, Past};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
+use pgrx::spi::SpiHeapTupleData;
+use std::ffi::CStr;
 use std::sync::Once;
 
 /// The part of the history that bounds rectangles.
@@ -158,7 +161,7 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     if stated_us.is_some() {
         // Corrects the label too, and drops longer rectangles of the past.
         (history.since_us, history.longest_us) = (stated_us, longest_us());
-        label::remove();
+        remove_label();
     }
     write_for_grants(&history);
     pending::require_durability();
@@ -200,20 +203,20 @@ fn begun(identity: Identity) -> History {
         is_new: is_new(),
         now_us,
         began_us: now_us - writing_us,
-        label_until_us: label::read().map(|label| label.until_us),
+        label_until_us: read_label().map(|label| label.until_us),
     };
     History::begun(identity, past)
 }
 
 /// The longest time from the clock to the end of a rectangle, in all databases of this server so far.
 fn longest_of_label() -> i64 {
-    label::read().map_or(0, |label| label.longest_us)
+    read_label().map_or(0, |label| label.longest_us)
 }
 
 /// Writes the row, and raises the label to it.
 fn write_for_grants(history: &History) {
     let until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
-    label::raise(Label { until_us, longest_us: history.longest_us });
+    raise_label(Label { until_us, longest_us: history.longest_us });
     write(history);
 }
 
@@ -237,4 +240,101 @@ fn longest_us() -> i64 {
 
 fn longest_of(ttl_us: i64) -> i64 {
     ttl_us.saturating_add(settings::worker_max_lead_us(ttl_us))
+}
+
+/// At most one row.
+pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
+
+static READ: Query = WORKER_HISTORY.query(
+    "SELECT system_identifier, timeline, database, place, since, first_token, \
+     (pg_catalog.extract('epoch', longest) OPERATOR(pg_catalog.*) 1000000)::bigint FROM idgen.worker_history",
+);
+
+fn read() -> Option<History> {
+    let read = |row: &SpiHeapTupleData| History {
+        identity: Identity {
+            system_identifier: value(row, 1),
+            timeline: value(row, 2),
+            database: value::<pg_sys::Oid>(row, 3).to_u32(),
+            place: Place::parse(&text(row, 4)),
+        },
+        since_us: Some(timestamp::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
+        first_token: value(row, 6),
+        longest_us: value(row, 7),
+    };
+    READ.read_latest(&[], read).pop()
+}
+
+static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS history (system_identifier, timeline, database, place, since, first_token, longest) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) \
+     ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier, timeline = excluded.timeline, \
+     database = excluded.database, place = excluded.place, since = excluded.since, first_token = excluded.first_token, \
+     longest = excluded.longest");
+
+fn write(history: &History) {
+    let Identity { system_identifier, timeline, database, place } = &history.identity;
+    let place = place.to_string();
+    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
+    let args = [
+        (*system_identifier).into(),
+        (*timeline).into(),
+        pg_sys::Oid::from(*database).into(),
+        place.as_str().into(),
+        since.into(),
+        history.first_token.into(),
+        history.longest_us.into(),
+    ];
+    WRITE.write_latest(&args, |_| ());
+}
+
+static LONGEST_TTL: Query = WORKER_HISTORY.query(
+    "SELECT (pg_catalog.max(pg_catalog.extract('epoch', defined.ttl)) OPERATOR(pg_catalog.*) 1000000)::bigint \
+     FROM idgen.lease_definition AS defined \
+     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name)",
+);
+
+/// The longest ttl of the pools that have granted worker ids.
+fn longest_ttl_us() -> Option<i64> {
+    LONGEST_TTL.read_latest(&[], |row| optional(row, 1)).pop().flatten()
+}
+
+static IS_NEW: Query = WORKER_HISTORY
+    .query("SELECT NOT EXISTS (SELECT FROM idgen.lease_definition) AND NOT EXISTS (SELECT FROM idgen.worker_number)");
+
+/// True if no lease is defined in this database, and no worker id of it is known.
+fn is_new() -> bool {
+    IS_NEW.read_latest(&[], |row| value(row, 1)).contains(&true)
+}
+
+const PROVIDER: &CStr = c"idgen workers";
+/// The part of the label's object that writers lock: another database may write the same label.
+const PART: u16 = 1;
+
+/// The text of the label, over all databases of the server.
+struct Label {
+    /// The end of the wait after the last interruption; `i64::MIN` if there was none.
+    until_us: i64,
+    /// As in `History`.
+    longest_us: i64,
+}
+
+/// `None` if no database of this server has granted worker ids.
+fn read_label() -> Option<Label> {
+    let text = security_label::read(PROVIDER)?;
+    let mut numbers = text.split(' ').map(|number| number.parse().ok());
+    let mut next = |default| numbers.next().flatten().unwrap_or(default);
+    Some(Label { until_us: next(i64::MIN), longest_us: next(0) })
+}
+
+/// Raises both values of the label to at least these.
+fn raise_label(label: Label) {
+    security_label::lock_part(PART);
+    let known = read_label().unwrap_or(Label { until_us: i64::MIN, longest_us: 0 });
+    let (until_us, longest_us) = (known.until_us.max(label.until_us), known.longest_us.max(label.longest_us));
+    security_label::write(PROVIDER, Some(&format!("{until_us} {longest_us}")));
+}
+
+fn remove_label() {
+    security_label::lock_part(PART);
+    security_label::write(PROVIDER, None);
 }

@@ -9,11 +9,15 @@
 //! and this file must survive that. `pg_basebackup` copies the file. So a copy without a pool has no worker id until
 //! one is set. The copy does not release its origin's lease, because the file names the place that it was written in.
 
+use super::state::{STATE, WorkerLease};
 use crate::pg::data_directory;
-use crate::place;
-use idgen_core::worker::memory::{LastWorkerId, Memory};
+use crate::pg::libpq::Error;
+use crate::snowflake::node;
+use crate::{place, settings};
+use idgen_core::worker::memory::{LastWorkerId, Memory, RememberedLease};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::sync::atomic::Ordering::Relaxed;
 
 pub const PATH: &str = "idgen_worker";
 
@@ -37,8 +41,35 @@ pub fn read() -> LeaseFile {
     }
 }
 
+/// Records durably that this server has a pool, and the worker id by hand under which it has issued ids, before its first
+/// lease. Keeps what the file says of an earlier lease, also if it is unreadable: only the next lease replaces it.
+pub fn remember_pool() -> Result<(), Error> {
+    let has_issued_by_hand = node::CURRENT.require().is_setting() && STATE.require().has_issued_by_hand.load(Relaxed);
+    let worker = match has_issued_by_hand {
+        true => LastWorkerId::ByHand(settings::node().worker),
+        false => LastWorkerId::Unknown,
+    };
+    let is_current = match read() {
+        LeaseFile::Unreadable(_) | LeaseFile::Valid(Memory { worker: LastWorkerId::Leased(_), .. }) => true,
+        LeaseFile::Valid(memory) => memory.worker == worker && place::read().is_ok_and(|here| here == memory.place),
+        LeaseFile::Missing => false,
+    };
+    if is_current { Ok(()) } else { write(worker).map_err(unwritten) }
+}
+
+/// Records durably the lease that ids are about to be issued under.
+pub fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
+    let WorkerLease { coordinator, token, worker_id, .. } = *lease;
+    let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker_id };
+    write(LastWorkerId::Leased(lease)).map_err(unwritten)
+}
+
 /// Makes the file have this worker id, durably.
 pub fn write(worker: LastWorkerId) -> io::Result<()> {
     let place = place::read().map_err(|(_, error)| error)?;
     data_directory::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
+}
+
+fn unwritten(error: io::Error) -> Error {
+    Error::new(format!("could not write file \"{PATH}\": {error}"))
 }

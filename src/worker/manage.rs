@@ -1,11 +1,11 @@
 //! What the definer of a pool does: move its worker ids to another pool, and correct the end of a rectangle.
 
 use super::errors;
-use super::store;
 use crate::args;
-use crate::lease::{self, LeaseState, Queue, pending};
+use crate::lease::{self, LEASE, LeaseState, Queue, pending};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::Text;
+use crate::pg::spi::{Query, value};
 use crate::pg::{timestamp, xact};
 use pgrx::prelude::*;
 
@@ -37,11 +37,11 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     if let Some(term) = pool.terms.iter().find(|term| term.is_shared() && term.is_held(now)) {
         errors::shared(from, term.slot).raise();
     }
-    if let Some(worker_id) = store::granted_from_both(from, to) {
+    if let Some(worker_id) = granted_from_both(from, to) {
         errors::granted_from_both(worker_id, from, to).raise();
     }
     lease::rename(from, to);
-    let moved = store::move_all(from, to);
+    let moved = move_all(from, to);
     pending::require_durability();
     pools.into_iter().for_each(pending::wake_at_end);
     moved as i32
@@ -55,6 +55,28 @@ fn require_pools(from: &str, to: &str) {
         }
         lease::require_definer(pool, &lease);
     }
+}
+
+/// Leases without a rectangle count as well.
+static GRANTED_FROM_BOTH: Query = LEASE.query(
+    "SELECT granted.number FROM (\
+         SELECT pool, number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) \
+         UNION SELECT name, slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2])\
+     ) AS granted (pool, number) \
+     GROUP BY granted.number HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY granted.number LIMIT 1",
+);
+
+/// The lowest worker id that both pools have granted.
+fn granted_from_both(from: &str, to: &str) -> Option<i32> {
+    GRANTED_FROM_BOTH.read_latest(&[from.into(), to.into()], |row| value(row, 1)).pop()
+}
+
+static MOVE: Query =
+    LEASE.query("UPDATE idgen.worker_number SET pool = $2 WHERE pool OPERATOR(pg_catalog.=) $1 RETURNING number");
+
+/// Moves all rectangles to another pool, and returns their count.
+fn move_all(from: &str, to: &str) -> usize {
+    MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
 }
 
 /// Records that no id at or after `used_until` was issued under a free worker id. Returns the time recorded before. For
@@ -85,8 +107,22 @@ fn worker_correct(
     if LeaseState::read(pool).terms.iter().any(|term| term.slot == worker_id && term.depth > 0) {
         errors::held(pool, worker_id).raise();
     }
-    let before = store::correct(pool, worker_id, used_until);
+    let before = correct(pool, worker_id, used_until);
     let before = before.unwrap_or_else(|| errors::never_granted(pool, worker_id).raise());
     pending::require_durability();
     before
+}
+
+static CORRECT: Query = LEASE.query(
+    "UPDATE idgen.worker_number AS known \
+     SET not_after = $3, not_before = LEAST(known.not_before, $3) \
+     FROM (SELECT pool, number, not_after FROM idgen.worker_number \
+           WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 FOR UPDATE) AS before \
+     WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.number OPERATOR(pg_catalog.=) before.number \
+     RETURNING before.not_after",
+);
+
+/// Sets the end of a rectangle, and returns the end before; `None` if the worker id was never granted.
+fn correct(pool: &str, worker_id: i32, used_until: TimestampWithTimeZone) -> Option<TimestampWithTimeZone> {
+    CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| value(row, 1)).pop()
 }

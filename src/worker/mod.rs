@@ -3,43 +3,153 @@
 //! On a coordinator, the SQL functions grant, renew, confirm and release worker ids. On every server, a background
 //! worker, the keeper, leases the worker id of the server from the coordinator.
 //!
-//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption of
-//! the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They add the
-//! errors that their comments say.
+//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption
+//! of the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They
+//! add the errors that their comments say.
 
-use crate::clock;
-use crate::lease;
-use crate::settings;
-use crate::shmem;
+use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::system_clock;
+use crate::pg::wait_event::WaitEvent;
 use crate::snowflake::node;
+use crate::{clock, lease, place, settings, shmem};
+use idgen_core::layout::Node;
+use lease_file::LeaseFile;
+use state::{STATE, WorkerState};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
 
 mod acquire;
-mod checks;
-mod confirm;
+mod attempt;
 mod errors;
 mod history;
 mod keeper;
 mod lease_file;
 mod manage;
-mod preference;
 mod renew;
-mod server;
+mod requests;
 mod state;
-mod stats;
 mod status;
 mod store;
 
 pub use state::{SERVER_LEASE, reset_counters};
-pub use stats::status;
-pub use status::{TABLES, checks, current_node};
+pub use status::{TABLES, checks, current_node, status};
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&state::STATE, &SERVER_LEASE]);
-    shmem::at_startup(server::begin);
-    node::lease_from(node::NodeSource { follow_settings: server::follow_settings, wait: server::wait_for_node });
-    clock::on_lease_end_reached(server::wait_for_renewal);
-    settings::on_worker_pool(server::note_pool);
+    shmem::register(&[&STATE, &SERVER_LEASE]);
+    shmem::at_startup(begin);
+    node::lease_from(node::NodeSource { follow_settings, wait: wait_for_node });
+    clock::on_lease_end_reached(wait_for_renewal);
+    settings::on_worker_pool(note_pool);
     lease::at_definition(history::begin);
     keeper::register();
+}
+
+/// In the postmaster at the start. Beside a pool, a worker id that is set is valid until the first lease, if this place has
+/// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
+fn begin() {
+    let (state, file) = (STATE.require(), lease_file::read());
+    let has_issued_by_hand = match &file {
+        LeaseFile::Valid(memory) if !settings::worker_undecided() => {
+            place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker))
+        }
+        _ => false,
+    };
+    let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
+        (true, _) => has_issued_by_hand,
+        (false, true) => file == LeaseFile::Missing,
+        (false, false) => true,
+    };
+    state.has_issued_by_hand.store(has_issued_by_hand, Relaxed);
+    state.is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
+    if !is_valid {
+        node::CURRENT.require().set_none();
+        clock::confine_to_nothing_at_start();
+    }
+}
+
+/// In the postmaster, when it has read the settings.
+fn note_pool(is_set: bool) {
+    if let Some(state) = STATE.get() {
+        // Before any process is told of the change.
+        state.has_pool.store(is_set, Release);
+    }
+}
+
+/// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the
+/// keeper for that: sessions can draw before it.
+pub fn follow_settings() {
+    let (state, node) = (STATE.require(), node::CURRENT.require());
+    let is_of_the_pool = || {
+        let has_issued = !settings::worker_undecided() && state.has_issued_by_hand.load(Acquire);
+        state.has_pool.load(Acquire) && node.is_setting() && !has_issued
+    };
+    if is_of_the_pool() {
+        // Tested again under the lock: the keeper may have leased one.
+        clock::confine(is_of_the_pool, i64::MIN, i64::MIN, || node.set_none());
+    }
+}
+
+/// How long to wait for the first answer of a coordinator, which takes milliseconds.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// The longest sleep: a lease ends without a signal.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// The wait for the keeper.
+static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
+
+/// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
+fn wait_for_node() -> Node {
+    let state = STATE.require();
+    if node::CURRENT.require().is_setting() && !state.has_pool.load(Acquire) {
+        state.has_issued_by_hand.store(true, Release);
+    }
+    let began = Instant::now();
+    loop {
+        state.changed.prepare_to_sleep();
+        let node = node::CURRENT.require().get();
+        let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
+        let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
+        if node.is_none() && is_pending {
+            state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
+            continue;
+        }
+        ConditionVariable::cancel_sleep();
+        return node.unwrap_or_else(|| raise_not_leased(state));
+    }
+}
+
+/// For a session whose next id has this time, at or past the end of the lease: requests a renewal, and waits for it.
+/// Raises 55000 if the clock is past the end too and the coordinator does not answer, if the keeper does not renew, or
+/// if the coordinator allows no more.
+fn wait_for_renewal(time_ms: i64) {
+    let (state, clock) = (STATE.require(), clock::STATE.require());
+    if !SERVER_LEASE.shared(|lease| lease.falls_short) {
+        state.keeper.request_beyond(time_ms);
+    }
+    // After the request: the keeper reads the clock before it takes requests.
+    let requested_us = system_clock::boot_us();
+    loop {
+        state.changed.prepare_to_sleep();
+        let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.lease_end_ms());
+        let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
+        let is_overdue = lease.is_overdue(system_clock::boot_us());
+        // A later renewal has included this request.
+        let is_refused = lease.falls_short || lease.renewed_us > requested_us || is_overdue || is_failing;
+        // Without a worker id the lease was released: the session waits for the next one when it attaches again.
+        let is_done = end_ms > time_ms || node::CURRENT.require().get().is_none();
+        if is_done || is_refused {
+            ConditionVariable::cancel_sleep();
+            if is_done {
+                return;
+            }
+            raise_not_leased(state);
+        }
+        state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
+    }
+}
+
+fn raise_not_leased(state: &WorkerState) -> ! {
+    let lease = SERVER_LEASE.shared(|lease| *lease);
+    errors::not_leased(state, &lease, system_clock::boot_us()).raise()
 }

@@ -1,10 +1,273 @@
-//! The servers that are attached to tags of this coordinator: the table `idgen.segment_server`.
+//! What a coordinator does for attached servers: it grants ranges of a tag, and after a change of its history it first
+//! waits until each server has reported the highest value that it has received.
+//!
+//! The values that a lost history has granted are known to their servers only. So this coordinator begins past the
+//! highest value that any of them reports.
+//!
+//! The servers that are attached to tags of this coordinator have their reports in the table `idgen.segment_server`.
 
-use crate::pg::datum::Text;
+use super::errors;
+use crate::pg::datum::{Composite, Text, form_row, text_arg};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
-use crate::segment::store;
-use idgen_core::segment::fleet::ServerReport;
+use crate::pg::wait_event::WaitEvent;
+use crate::pg::{recovery, session, sync_rep, xact};
+use crate::segment::define::{self, lock_owned};
+use crate::segment::errors as segment_errors;
+use crate::segment::store::{self, Link, TagRow};
+use crate::{args, error, place};
+use idgen_core::coordinator::Place;
+use idgen_core::segment::fleet::{Grant, ServerReport, SharedTag, Standing};
+use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
+use pgrx::fcinfo::pg_getarg;
+use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+use std::sync::OnceLock;
+
+/// Called by an attached server. Records the highest value that it has received, and grants it `count` values, or as many
+/// as there are up to the upper bound; 0 only reports. Without a grant, `first_id` is NULL. `waits_for` then names the
+/// servers whose reports are missing, if any are. The values count once `segment_confirm()` has returned. Raises 22004 for
+/// NULL, 22023 unless the count is 0 to 1000000000, 42704 if there is no such segment, 42501 without the privilege of
+/// a server, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
+/// 55P03 if another transaction keeps the row locked for a second, 25006 on a standby.
+#[pg_extern(sql = false)]
+fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let (tag, server, name, received, count) = unsafe {
+        (
+            text_arg(fcinfo, 0),
+            pg_getarg::<i64>(fcinfo, 1),
+            text_arg(fcinfo, 2),
+            pg_getarg::<i64>(fcinfo, 3),
+            pg_getarg::<i64>(fcinfo, 4),
+        )
+    };
+    let tag = args::required(tag, "tag");
+    let server = args::required(server, "server");
+    let name = args::required(name, "name");
+    let received = args::required(received, "received");
+    let count = args::required(count, "count");
+    let counts = 0..=MAX_STEP;
+    if !counts.contains(&count) {
+        segment_errors::count_out_of_range(count, counts).raise();
+    }
+    let row = lock_shared(&tag);
+    let mut shared = reported(&tag, &row, server, received);
+    let (range, waits_for) = match shared.standing(history()) {
+        Standing::Waits { unreported } => (None, Some(names(&tag, unreported))),
+        Standing::Grants if count == 0 => (None, None),
+        Standing::Grants => match shared.grant(count as u64, history()) {
+            Grant::Granted(range) => (Some(range), None),
+            _ => segment_errors::exhausted(&tag, row.definition.upper_bound).raise(),
+        },
+    };
+    write_report(&tag, &name, shared.report_of(server).expect("it has reported"));
+    write_tag(&tag, row.key.creation, &shared);
+    let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
+    // SAFETY: the columns are the OUT parameters.
+    unsafe {
+        form_row(
+            fcinfo,
+            [
+                first.into_datum(),
+                count.into_datum(),
+                row.definition.stride.into_datum(),
+                row.definition.residue.into_datum(),
+                Text::from(source(&row)).into_datum(),
+                waits_for.map(Text::from).into_datum(),
+            ],
+        )
+    }
+}
+
+/// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a
+/// server of a segment that was dropped. Raises 22004 for NULL, 42704 if there is no such segment, 42501 without the
+/// privilege of a server, 2200H if the server has received values above the upper bound, 55000 and 55P03 as
+/// `segment_request`, 25006 on a standby.
+#[pg_extern(sql = false)]
+fn segment_leave(tag: Option<Text>, server: Option<i64>, received: Option<i64>) {
+    let tag = args::required(tag.as_deref(), "tag");
+    let (server, received) = (args::required(server, "server"), args::required(received, "received"));
+    if forgets_of_dropped(tag, server) {
+        return;
+    }
+    let row = lock_shared(tag);
+    let mut shared = reported(tag, &row, server, received);
+    shared.leave(server, history()).expect("it has reported");
+    delete_report(tag, server);
+    write_tag(tag, row.key.creation, &shared);
+}
+
+/// The operator's decision that the servers that have not reported are gone for good: the coordinator grants from above
+/// `max_id` on, and above all reports. Give the highest value that a missing server can have received. Raises 22004 for
+/// NULL, 42704 and 42501 as `segment_alter`, 22023 for a `max_id` above the upper bound, 55000 if the segment is attached
+/// itself, 25006 on a standby.
+#[pg_extern(sql = false)]
+fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
+    let (tag, max_id) = (args::required(tag.as_deref(), "tag"), args::required(max_id, "max_id"));
+    error::refuse_on_standby("resume a segment");
+    let row = lock_owned(tag);
+    refuse_attached(tag, &row);
+    if max_id > row.definition.upper_bound {
+        errors::above_upper_bound(tag, max_id, row.definition.upper_bound).raise();
+    }
+    let mut shared = shared_tag(tag, &row.definition, &row.link, None);
+    shared.resume(max_id, history());
+    write_tag(tag, row.key.creation, &shared);
+}
+
+/// Waits until the synchronous standbys have all that this server has committed. Returns at once if there are none. Raises
+/// 25006 on a standby.
+#[pg_extern(sql = false)]
+fn segment_confirm() {
+    xact::refuse_during_recovery(c"segment_confirm()");
+    sync_rep::wait_for_flushed(&CONFIRM_WAIT);
+}
+
+static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");
+
+/// What the coordinator's own next values follow, or why it may take none. The caller has locked the row.
+pub fn own_allocation(tag: &str, creation: i64, definition: &TagDefinition, link: &Link) -> Result<Allocation, String> {
+    if link.history.clone().is_none_or(|recorded| in_the_present_form(recorded) == history()) {
+        return Ok(definition.allocation());
+    }
+    let mut shared = shared_tag(tag, definition, link, None);
+    match shared.settle(history()) {
+        Standing::Waits { unreported } => Err(errors::waits_for(tag, &names(tag, unreported))),
+        Standing::Grants => {
+            write_tag(tag, creation, &shared);
+            Ok(shared.allocation)
+        }
+    }
+}
+
+/// Tags that the current user may see of which no values are granted, each with the number of servers that have not reported.
+pub fn withheld() -> Vec<(String, usize)> {
+    if recovery::is_in_progress() {
+        return Vec::new();
+    }
+    let interrupted =
+        shared_tags().into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
+    let standings = interrupted.filter_map(|(tag, _)| {
+        let row = store::find(&tag)?;
+        Some((shared_tag(&tag, &row.definition, &row.link, None).standing(history()), tag))
+    });
+    let waiting = standings.filter_map(|(standing, tag)| match standing {
+        Standing::Waits { unreported } => Some((tag, unreported.len())),
+        Standing::Grants => None,
+    });
+    waiting.collect()
+}
+
+/// Forgets a server of a tag that was dropped. False if there is a tag of this name.
+fn forgets_of_dropped(tag: &str, server: i64) -> bool {
+    error::refuse_on_standby("forget a server");
+    if store::find(tag).is_some() {
+        return false;
+    }
+    // Before the lock, for which refills of all tags wait: no role takes it that does not know the server's number.
+    if report(tag, server).is_empty() {
+        segment_errors::unknown(tag).raise();
+    }
+    // A transaction that creates the tag again waits for this one, and then finds the server gone.
+    store::SEGMENT.lock(pg_sys::ShareRowExclusiveLock);
+    let is_dropped = store::find(tag).is_none();
+    if is_dropped {
+        delete_report(tag, server);
+    }
+    is_dropped
+}
+
+/// Locks the row of a tag for which the current user may act as a server.
+fn lock_shared(tag: &str) -> TagRow {
+    error::refuse_on_standby("grant values");
+    SEGMENT_SERVER.lock(pg_sys::RowExclusiveLock);
+    let row = define::lock_served(tag);
+    refuse_attached(tag, &row);
+    // This session counts the values that it has drawn from the tag, and raises `max_id` when it commits.
+    if row.created_here {
+        segment_errors::changed_here(tag).raise();
+    }
+    row
+}
+
+fn refuse_attached(tag: &str, row: &TagRow) {
+    if row.link.is_attached() {
+        errors::chained(tag).raise();
+    }
+}
+
+/// The tag with a new report. While the history is the tag's, and has granted what the server has received, the reports of
+/// others do not matter.
+fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> SharedTag {
+    let TagRow { definition, link, .. } = row;
+    let mut shared = shared_tag(tag, definition, link, (received <= definition.max_id).then_some(server));
+    let was_current = shared.history.as_deref() == Some(history());
+    shared.report(server, received, history());
+    if was_current && shared.history.as_deref() != Some(history()) {
+        errors::set_back(tag, received, definition.max_id).warn();
+        clear_reports(tag);
+    }
+    shared
+}
+
+/// While the history is the tag's, only the report of this server is read, if it is given.
+fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option<i64>) -> SharedTag {
+    let recorded = link.history.clone().map(in_the_present_form);
+    let reports = match server {
+        Some(server) if recorded.as_deref() == Some(history()) => report(tag, server),
+        _ => reports(tag),
+    };
+    let servers = reports.into_iter().map(|report| {
+        let history = in_the_present_form(report.history);
+        ServerReport { history, ..report }
+    });
+    SharedTag { history: recorded, allocation: definition.allocation(), servers: servers.collect() }
+}
+
+/// Raises 2200H if a server has received values above the upper bound.
+fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
+    let Allocation { max_id, upper_bound, .. } = shared.allocation;
+    if max_id > upper_bound {
+        segment_errors::exhausted(tag, upper_bound).raise();
+    }
+    store::share(creation, max_id, shared.history.as_deref());
+}
+
+/// Identifies a tag and its definition: after any change of it, servers discard what they hold.
+fn source(row: &TagRow) -> String {
+    let (creation, version) = (row.key.creation, row.version);
+    format!("{}/{}/{creation}/{version}", recovery::system_identifier(), session::database())
+}
+
+/// Identifies what this database knows. A failover, a restore and a copy begin another history.
+struct CurrentHistory {
+    /// System identifier, timeline and database.
+    server: String,
+    place: Place,
+    text: String,
+}
+
+fn current() -> &'static CurrentHistory {
+    static CURRENT: OnceLock<CurrentHistory> = OnceLock::new();
+    CURRENT.get_or_init(|| {
+        let place = place::current();
+        let (system, timeline) = (recovery::system_identifier(), recovery::timeline());
+        let server = format!("{system}/{timeline}/{}/", session::database());
+        let text = format!("{server}{place}");
+        CurrentHistory { server, place, text }
+    })
+}
+
+fn history() -> &'static str {
+    &current().text
+}
+
+/// The current history, if a row has it in the form of an earlier release. Otherwise what the row has.
+fn in_the_present_form(recorded: String) -> String {
+    let CurrentHistory { server, place, text } = current();
+    let recorded_place = recorded.strip_prefix(server).map(Place::parse);
+    if recorded_place.is_some_and(|recorded| place.continues(&recorded)) { text.clone() } else { recorded }
+}
 
 /// One row for each tag and server.
 pub static SEGMENT_SERVER: ExtensionTable = ExtensionTable::new(c"segment_server");
@@ -17,12 +280,12 @@ static ALL: Query = SEGMENT_SERVER
     .query("SELECT server, max_id, history FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1");
 
 /// The report of one server, if it is known. The caller has locked the row of the tag, without which no report changes.
-pub fn report(tag: &str, server: i64) -> Vec<ServerReport> {
+fn report(tag: &str, server: i64) -> Vec<ServerReport> {
     ONE.read_latest(&[tag.into(), server.into()], read)
 }
 
 /// As [`report`], of all servers.
-pub fn reports(tag: &str) -> Vec<ServerReport> {
+fn reports(tag: &str) -> Vec<ServerReport> {
     ALL.read_latest(&[tag.into()], read)
 }
 
@@ -36,7 +299,7 @@ static NAMES: Query = SEGMENT_SERVER.query(
 );
 
 /// The names of some servers of a tag, in one text.
-pub fn names(tag: &str, servers: Vec<i64>) -> String {
+fn names(tag: &str, servers: Vec<i64>) -> String {
     let names = NAMES.read_latest(&[tag.into(), servers.into()], |row| optional::<Text>(row, 1).map(String::from));
     names.into_iter().flatten().collect()
 }
@@ -48,7 +311,7 @@ static WRITE: Query = SEGMENT_SERVER.query(
 );
 
 /// Inserts or replaces a server's report.
-pub fn write(tag: &str, name: &str, report: &ServerReport) {
+fn write_report(tag: &str, name: &str, report: &ServerReport) {
     let ServerReport { server, max_id, history } = report;
     let args = [tag.into(), (*server).into(), name.into(), (*max_id).into(), history.as_str().into()];
     SEGMENT_SERVER.write(&WRITE, &args);
@@ -58,7 +321,7 @@ static CLEAR: Query =
     SEGMENT_SERVER.query("UPDATE idgen.segment_server SET history = '' WHERE tag OPERATOR(pg_catalog.=) $1");
 
 /// The servers of a tag have to report again. Their highest values still count.
-pub fn clear_reports(tag: &str) {
+fn clear_reports(tag: &str) {
     SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
 }
 
@@ -66,7 +329,7 @@ static DELETE: Query = SEGMENT_SERVER
     .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
 
 /// A server is no longer attached.
-pub fn delete(tag: &str, server: i64) {
+fn delete_report(tag: &str, server: i64) {
     SEGMENT_SERVER.write(&DELETE, &[tag.into(), server.into()]);
 }
 
@@ -94,7 +357,7 @@ static SHARED: Query = Query::new(&store::SEGMENT, || {
 });
 
 /// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
-pub fn shared_tags() -> Vec<(String, String)> {
+fn shared_tags() -> Vec<(String, String)> {
     let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
     SHARED.read_latest(&[user().into()], read)
 }

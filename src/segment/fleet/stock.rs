@@ -1,12 +1,21 @@
-//! The stock of attached tags: what their rings hold, how fast it is drawn, and which request is due.
+//! The stock of attached tags: what their rings hold, how fast it is drawn, which request is due, and making it.
+//!
+//! A request asks the coordinator, which commits and confirms what it grants; raises `max_id` here in a transaction of
+//! its own; and installs the values. No transaction is open during a wait for the network. A request whose answer does
+//! not come, or whose values cannot be recorded, leaves a gap. The next request is for other values.
 
+use super::SupplyWorker;
+use super::contact::{Caller, Failure, GrantedRange, Origin};
+use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
-use crate::segment::demand;
+use crate::segment::refill::{self, Grant};
 use crate::segment::state::{SEGMENTS, ring, ring_state, ring_states};
-use crate::segment::store::AttachedTag;
+use crate::segment::store::{self, AttachedTag, Link, LockedRow, Received};
+use crate::segment::workers;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::supply::Supply;
+use idgen_core::segment::tag::{MAX_STEP, TagDefinition};
 use idgen_core::segment::{RingHandle, RingTenant};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +46,7 @@ pub fn rings(duty: Duty) -> Vec<RingStock> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(ring_states().len());
     SEGMENTS.exclusive(|segments| {
-        found.extend(demand::rings_of(segments, duty).map(|(index, tenant)| {
+        found.extend(workers::rings_of(segments, duty).map(|(index, tenant)| {
             let ring = ring(index);
             RingStock {
                 index,
@@ -117,13 +126,13 @@ impl Stock {
     }
 
     /// A request is due when fewer values are left; `None` if only waiting sessions make one due.
-    pub fn low_water(&self) -> Option<u64> {
+    fn low_water(&self) -> Option<u64> {
         let (_, supply) = self.supply.as_ref()?;
         supply.low_water(self.reserve(), self.limits())
     }
 
     /// How many values to ask for; 0 for none.
-    pub fn wanted(&self, ring: &RingStock) -> u64 {
+    fn wanted(&self, ring: &RingStock) -> u64 {
         let (reserve, limits) = (self.reserve(), self.limits());
         self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, ring.demand, limits))
     }
@@ -152,7 +161,7 @@ impl Stock {
     }
 
     /// A request for values begins.
-    pub fn ask(&mut self) {
+    fn ask(&mut self) {
         self.asked_at = Some(Instant::now());
     }
 
@@ -179,4 +188,105 @@ impl Stock {
         self.failures += 1;
         self.failures == 1
     }
+}
+
+impl SupplyWorker {
+    /// Reports what this server has received. If the coordinator's tag is another one by now, or was altered, discards the
+    /// stock.
+    pub fn report(&mut self, creation: i64) -> Result<(), Failure> {
+        let Self { contact, name, stocks, read_at, .. } = self;
+        let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
+        let server = row.link.server.ok_or(Failure::Gone)?;
+        let (definition, known) = (row.definition, &row.link.source);
+        let caller = Caller { tag: &row.tag, server, name, received: definition.max_id };
+        let origin = contact.call(|coordinator| coordinator.report(&caller))?;
+        if known.as_ref().is_some_and(|known| *known != origin.source) {
+            // The row of this stock is an old one after this.
+            *read_at = None;
+            receive(creation, server, definition.max_id, &origin, definition.step)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the coordinator that a tag was detached.
+    pub fn leave(&mut self, creation: i64) -> Result<(), Failure> {
+        let Self { contact, name, stocks, read_at, .. } = self;
+        let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
+        let server = row.link.server.ok_or(Failure::Gone)?;
+        // Since then, the row may have values of its own.
+        let received = row.link.received.ok_or(Failure::Gone)?;
+        let caller = Caller { tag: &row.tag, server, name, received };
+        contact.call(|coordinator| {
+            coordinator.leave_tag(&caller)?;
+            coordinator.confirm_segments()
+        })?;
+        // The row is not listed after this.
+        *read_at = None;
+        workers::in_transaction(|| store::leave(creation, server)).map_err(Failure::Tag)
+    }
+
+    /// Fetches values for a ring.
+    pub fn fetch(&mut self, creation: i64, ring: &RingStock) -> Result<(), Failure> {
+        let began = Instant::now();
+        let (definition, link) = row_of(creation)?;
+        let server = link.server.ok_or(Failure::Gone)?;
+        let Self { contact, name, stocks, .. } = self;
+        let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
+        (stock.row.definition, stock.row.link) = (definition, link);
+        let turn = begin_turn(ring);
+        let count = turn.map_or_else(|| stock.wanted(ring), |(_, wanted)| wanted.min(MAX_STEP as u64));
+        if turn.is_some() || count == 0 {
+            // A turn brings nothing to the ring, and sessions may have asked since it was read.
+            workers::restore_demand();
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        stock.ask();
+        let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
+        let granted = contact.take_values(&caller, count)?;
+        let step = (count as i64).clamp(definition.min_step, definition.max_step);
+        let GrantedRange { range, origin } = granted;
+        let version = receive(creation, server, range.last(), &origin, step)?;
+        if workers::was_cancelled() {
+            return Err(Failure::Tag(refill::skipped(&range)));
+        }
+        stock.row.definition.max_id = range.last();
+        let low_water = stock.low_water();
+        let turn = turn.map(|(number, _)| number);
+        refill::install(ring.tenant.key, Grant { range, version, is_attached: true, low_water, turn, began });
+        Ok(())
+    }
+}
+
+/// Begins a turn, if calls have joined it. Returns its number, and how many values they want.
+fn begin_turn(ring: &RingStock) -> Option<(u64, u64)> {
+    SEGMENTS.exclusive(|segments| {
+        let is_same = segments.table.has_tenancy(ring.index, ring.tenant.handle);
+        is_same.then(|| segments.turns[ring.index].begin()).flatten()
+    })
+}
+
+/// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not
+/// be recorded.
+fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
+    let lock = || store::SEGMENT.find().map(|_| store::lock(creation));
+    match workers::in_transaction(lock).map_err(Failure::Tag)? {
+        Some(LockedRow::Found { definition, link, .. }) if link.is_attached() && link.received.is_none() => {
+            Ok((definition, link))
+        }
+        Some(LockedRow::Busy) => Err(Failure::Tag(refill::BUSY.to_owned())),
+        _ => Err(Failure::Gone),
+    }
+}
+
+/// Records in the row, durably, the last value received and where it comes from. Returns the version of the row.
+fn receive(creation: i64, server: i64, last: i64, origin: &Origin, step: i64) -> Result<i64, Failure> {
+    let Origin { source, stride, residue } = origin;
+    let received = Received { last, source, stride: *stride, residue: *residue, step };
+    let record = || {
+        xact::require_durability(Durability::Failover);
+        store::receive(creation, server, &received)
+    };
+    workers::in_transaction(record).map_err(Failure::Tag)?.ok_or(Failure::Gone)
 }

@@ -112,6 +112,6 @@ fn modules_of_the_core_import_each_other_in_no_circle() {
 fn imports_are_found() {
     let house = imports::read("src");
     let file = |name: &str| house.modules.iter().position(|module| module.file == name).expect(name);
-    assert!(house.imports.contains(&(file("src/snowflake/attach.rs"), file("src/clock/mod.rs"))));
+    assert!(house.imports.contains(&(file("src/snowflake/layouts.rs"), file("src/clock/mod.rs"))));
     assert!(arrows(&house).contains(&("lib", "settings")));
 }

@@ -6,7 +6,7 @@ use std::fs;
 /// Order of its lock, name in `pg_shmem_allocations`, and the file that declares it. 0: all processes use it by atomics.
 const PARTS: &str = "
  0  idgen clock               src/clock/state.rs
- 0  idgen earliest draws      src/snowflake/earliest_draw.rs
+ 0  idgen earliest draws      src/snowflake/settled.rs
  0  idgen lease conditions    src/lease/queue.rs
  0  idgen lease counters      src/lease/stats.rs
  0  idgen lease sweeps        src/lease/sweep.rs

@@ -1,33 +1,35 @@
-//! One attempt of the keeper: connect to the coordinator, renew or acquire, and confirm.
+//! One attempt of the keeper: it connects to the coordinator, renews or acquires, and confirms. And giving worker ids
+//! back.
 //!
 //! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
 //! and a standby that is promoted may not.
 
-use super::APPLICATION;
+use super::errors;
+use super::keeper::{FIRST_PACE, Keeper, is_interrupted, is_stop_requested};
+use super::lease_file;
 use super::requests::is_loss;
-use super::run::{Keeper, is_interrupted, is_stop_requested};
+use super::state::{SERVER_LEASE, STATE, WorkerLease};
 use crate::clock;
 use crate::coordinator::{self, COORDINATOR_WAIT, Coordinator};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::{session, system_clock};
-use crate::place;
-use crate::settings;
+use crate::settings::{self, Pool};
 use crate::snowflake::node;
-use crate::worker::errors;
-use crate::worker::lease_file::{self, LeaseFile};
-use crate::worker::state::{SERVER_LEASE, STATE, WorkerLease};
-use idgen_core::worker::memory::{LastWorkerId, Memory, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+/// The name of its sessions at the coordinator.
+const APPLICATION: &CStr = c"idgen keeper";
 
 impl Keeper {
     /// Returns the pause until the next attempt. Keeps the connection, if the coordinator has room: a new one costs the
     /// coordinator several times the CPU time of a renewal.
     pub fn attempt(&mut self) -> Result<Duration, Error> {
         let reached_ms = self.reached_ms();
-        remember_pool()?;
+        lease_file::remember_pool()?;
         let mut coordinator = self.connect()?;
         let is_renewed = self.lease_from(&mut coordinator, reached_ms)?;
         // After a common start or a common outage, servers spread their renewals.
@@ -118,7 +120,7 @@ impl Keeper {
         });
         // The file may not have been written for a pending lease.
         if !is_remembered {
-            remember(&pool, &lease)?;
+            lease_file::remember(&pool, &lease)?;
         }
         if is_current {
             self.former = None;
@@ -158,7 +160,7 @@ impl Keeper {
         self.pace = Pace { ttl };
         SERVER_LEASE.exclusive(|state| state.pending = Some(lease));
         // Before the lease is used: a server that starts again ends it.
-        remember(&pool, &lease)
+        lease_file::remember(&pool, &lease)
     }
 
     /// Confirms the newest lease, and uses it.
@@ -231,33 +233,70 @@ fn newest_lease() -> Option<WorkerLease> {
     SERVER_LEASE.exclusive(|lease| lease.newest())
 }
 
-/// Records durably that this server has a pool, and the worker id by hand under which it has issued ids, before its first
-/// lease. Keeps what the file says of an earlier lease, also if it is unreadable: only the next lease replaces it.
-fn remember_pool() -> Result<(), Error> {
-    let has_issued_by_hand = node::CURRENT.require().is_setting() && STATE.require().has_issued_by_hand.load(Relaxed);
-    let worker = match has_issued_by_hand {
-        true => LastWorkerId::ByHand(settings::node().worker),
-        false => LastWorkerId::Unknown,
-    };
-    let is_current = match lease_file::read() {
-        LeaseFile::Unreadable(_) | LeaseFile::Valid(Memory { worker: LastWorkerId::Leased(_), .. }) => true,
-        LeaseFile::Valid(memory) => memory.worker == worker && place::read().is_ok_and(|here| here == memory.place),
-        LeaseFile::Missing => false,
-    };
-    if is_current { Ok(()) } else { lease_file::write(worker).map_err(unwritten) }
-}
-
-fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
-    let WorkerLease { coordinator, token, worker_id, .. } = *lease;
-    let lease = RememberedLease { pool: pool.to_owned(), coordinator, token, worker_id };
-    lease_file::write(LastWorkerId::Leased(lease)).map_err(unwritten)
-}
-
-fn unwritten(error: std::io::Error) -> Error {
-    Error::new(format!("could not write file \"{}\": {error}", lease_file::PATH))
-}
-
 fn unconfirmed(error: Error) -> Error {
     let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", error.message);
     Error { message, ..error }
+}
+
+/// The longest time that a stop of the server waits for its worker id to be given back.
+const LONGEST: Duration = Duration::from_secs(5);
+
+impl Keeper {
+    /// Ends issuing, and gives the worker id back with the last time used. So the next holder, which may be this server
+    /// after a restart, begins right after it.
+    pub fn give_back(&mut self, is_interrupted: fn() -> bool) {
+        let (current, pending) = SERVER_LEASE.exclusive(|lease| (lease.current.take(), lease.pending.take()));
+        let (former, pool) = (self.former.take(), self.pool.take());
+        // A release opens its own, also to the former coordinator.
+        self.coordinator = None;
+        let until = Instant::now() + LONGEST;
+        if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
+            clock::confine(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
+            self.release(pool, &current, Some(last_used_us()), until, is_interrupted);
+        }
+        // No id was issued under it here, but a copy of this server's memory may have it too.
+        if let (Some(pending), Some(pool)) = (pending, &pool) {
+            self.release(pool, &pending, None, until, is_interrupted);
+        }
+        self.pace = FIRST_PACE;
+    }
+
+    /// Gives back a lease of the former pool, under which no ids are issued any more.
+    fn give_back_former(&mut self, former: &Pool, lease: &WorkerLease, is_interrupted: fn() -> bool) {
+        self.release(former, lease, Some(last_used_us()), Instant::now() + LONGEST, is_interrupted);
+    }
+
+    /// Tries two addresses. Logs a failure: the lease ends by itself.
+    fn release(
+        &mut self,
+        pool: &Pool,
+        lease: &WorkerLease,
+        last_us: Option<i64>,
+        until: Instant,
+        is_interrupted: fn() -> bool,
+    ) {
+        let mut outcome = Ok(());
+        for _ in 0..2 {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timeout { duration: left.min(LONGEST / 2), event: &COORDINATOR_WAIT, is_interrupted };
+            let (conninfo, first) = (&pool.coordinator, self.first_address);
+            let connected = Coordinator::connect(conninfo, APPLICATION, &mut self.resolver, first, timeout);
+            outcome = connected.and_then(|mut coordinator| match lease.coordinator == coordinator.identity {
+                true => coordinator.release(&pool.name, lease, last_us),
+                false => Err(Error::new("another coordinator has granted it")),
+            });
+            if outcome.is_ok() {
+                return;
+            }
+            self.first_address += 1;
+        }
+        if let Err(Error { message, .. }) = outcome {
+            log!("could not release worker id {} of pool \"{}\": {message}", lease.worker_id, pool.name);
+        }
+    }
+}
+
+/// The last microsecond since 1970 that an id of any layout may have used.
+fn last_used_us() -> i64 {
+    clock::GENERATORS.shared(|table| table.unused_from_ms()).saturating_mul(1000).saturating_sub(1)
 }

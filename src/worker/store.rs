@@ -1,17 +1,14 @@
-//! The rows of worker ids: rectangles in `idgen.worker_number`, the history in `idgen.worker_history`, and a label that
-//! outlives both. This file has the rectangles. Column `number` is the worker id.
+//! The rectangles of worker ids, in `idgen.worker_number`, and what their functions check first. Column `number` is the
+//! worker id.
 
-use crate::lease::LEASE;
+use super::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, value};
-use crate::pg::timestamp;
-use crate::worker::errors;
+use crate::pg::{timestamp, xact};
 use idgen_core::worker::Rectangle;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
-
-pub mod history;
-pub mod label;
+use std::ffi::CStr;
 
 /// One row for each worker id of a pool that was ever granted.
 pub static WORKER_NUMBER: ExtensionTable = ExtensionTable::new(c"worker_number");
@@ -102,42 +99,6 @@ static END: Query = WORKER_NUMBER.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
 );
 
-static CORRECT: Query = LEASE.query(
-    "UPDATE idgen.worker_number AS known \
-     SET not_after = $3, not_before = LEAST(known.not_before, $3) \
-     FROM (SELECT pool, number, not_after FROM idgen.worker_number \
-           WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 FOR UPDATE) AS before \
-     WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.number OPERATOR(pg_catalog.=) before.number \
-     RETURNING before.not_after",
-);
-
-/// Sets the end of a rectangle, and returns the end before; `None` if the worker id was never granted.
-pub fn correct(pool: &str, worker_id: i32, used_until: TimestampWithTimeZone) -> Option<TimestampWithTimeZone> {
-    CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| value(row, 1)).pop()
-}
-
-/// Leases without a rectangle count as well.
-static GRANTED_FROM_BOTH: Query = LEASE.query(
-    "SELECT granted.number FROM (\
-         SELECT pool, number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) \
-         UNION SELECT name, slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2])\
-     ) AS granted (pool, number) \
-     GROUP BY granted.number HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY granted.number LIMIT 1",
-);
-
-/// The lowest worker id that both pools have granted.
-pub fn granted_from_both(from: &str, to: &str) -> Option<i32> {
-    GRANTED_FROM_BOTH.read_latest(&[from.into(), to.into()], |row| value(row, 1)).pop()
-}
-
-static MOVE: Query =
-    LEASE.query("UPDATE idgen.worker_number SET pool = $2 WHERE pool OPERATOR(pg_catalog.=) $1 RETURNING number");
-
-/// Moves all rectangles to another pool, and returns their count.
-pub fn move_all(from: &str, to: &str) -> usize {
-    MOVE.write_latest(&[from.into(), to.into()], |_| ()).len()
-}
-
 static OUTSIDE: Query = WORKER_NUMBER.query(
     "SELECT known.pool, known.number, known.not_after FROM idgen.worker_number AS known \
      JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) known.pool \
@@ -188,4 +149,30 @@ static POOL_THAT_GRANTS: Query = WORKER_NUMBER.query(
 pub fn pool_that_grants(worker_id: u32) -> Option<String> {
     let worker_id = i32::try_from(worker_id).ok()?;
     POOL_THAT_GRANTS.read_latest(&[worker_id.into()], |row| text(row, 1)).pop()
+}
+
+/// For functions that grant id times. A rectangle must be committed before the caller learns of it: a rollback would
+/// give its id times to the next holder. So this raises 25006 where nothing can be written, and 25001 if the call is not of
+/// a statement that is the whole of its transaction.
+///
+/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+pub unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallInfo) {
+    xact::require_read_write(function);
+    // SAFETY: by the above.
+    if !unsafe { xact::is_own_statement(fcinfo) } {
+        errors::not_own_statement(function).raise();
+    }
+    xact::commit_with_statement();
+    xact::leave_serializable();
+}
+
+/// Microseconds since 1970. Raises 22008 if the time is infinite.
+pub fn finite_us(name: &str, time: TimestampWithTimeZone) -> i64 {
+    match timestamp::to_us(time) {
+        i64::MIN | i64::MAX => errors::not_finite(name).raise(),
+        us => us,
+    }
 }

@@ -1,23 +1,55 @@
-//! The keeper's main loop: signals, settings, requests of sessions, and when to renew.
+//! The keeper: the background worker that leases this server's worker id from the coordinator, and renews the lease
+//! long before it ends. It runs from the start of the server, and sleeps while no pool is configured. It stores its
+//! lease in shared memory. Sessions wait for the keeper only while there is no worker id yet.
+//!
+//! A keeper that starts again continues the lease in shared memory. A server that starts again, also after a crash of a
+//! backend, ends its last lease, which the file `idgen_worker` names, and acquires another one.
+//!
+//! This file has its main loop: signals, settings, requests of sessions, and when to renew.
 
-use super::requests::is_refusal;
-use crate::clock;
+use super::errors;
+use super::lease_file::{self, LeaseFile};
+use super::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
 use crate::coordinator::{self, Coordinator};
+use crate::pg::bgworker::{self, Worker};
 use crate::pg::libpq::{Error, Resolver};
 use crate::pg::wait_event::WaitEvent;
-use crate::pg::{bgworker, data_directory, latch, session, system_clock};
-use crate::place;
+use crate::pg::{data_directory, latch, session, system_clock, xact};
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
-use crate::worker::lease_file::{self, LeaseFile};
-use crate::worker::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
-use crate::worker::{errors, server};
+use crate::{clock, place, worker};
 use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
+use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+const WORKER: Worker = Worker { name: "idgen keeper", function: "idgen_keeper", connects: false };
+
+/// While the postmaster preloads libraries. Always, because a reload can configure a pool.
+pub fn register() {
+    // SAFETY: a flag that is set earlier. A server that is being upgraded issues no ids.
+    if !unsafe { pg_sys::IsBinaryUpgrade } {
+        WORKER.register(BgWorkerStartTime::RecoveryFinished, Duration::from_secs(1));
+    }
+}
+
+/// The main function of the keeper.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
+    install_signal_handlers();
+    let Some(state) = STATE.get() else {
+        return;
+    };
+    state.keeper.enter();
+    xact::before_exit(|_| STATE.require().keeper.leave());
+    // A reload before the handler was installed would be missed.
+    session::reload_configuration();
+    Keeper::new().run();
+}
 
 pub struct Keeper {
     /// `idgen.coordinator` as its followers know it; `None` before the first look.
@@ -55,7 +87,7 @@ pub const FIRST_PACE: Pace = Pace { ttl: Duration::from_secs(30) };
 
 impl Keeper {
     /// Continues the lease of an earlier keeper of this server.
-    pub fn new() -> Self {
+    fn new() -> Self {
         let lease = SERVER_LEASE.exclusive(|lease| *lease);
         let is_leased = lease.newest().is_some();
         let abandoned = if is_leased { None } else { remembered_lease() };
@@ -78,7 +110,7 @@ impl Keeper {
     }
 
     /// The main loop.
-    pub fn run(mut self) {
+    fn run(mut self) {
         loop {
             if is_stop_requested() {
                 self.stop();
@@ -123,7 +155,7 @@ impl Keeper {
 
     /// Applies the current settings.
     fn follow_settings(&mut self) {
-        server::follow_settings();
+        worker::follow_settings();
         coordinator::notice(&mut self.noticed, settings::coordinator());
         let pool = settings::worker_pool();
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
@@ -264,7 +296,7 @@ fn sleep_until_woken() {
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// The keeper calls this first. It handles SIGTERM itself: PostgreSQL's handler would end a request half-way.
-pub fn install_signal_handlers() {
+fn install_signal_handlers() {
     bgworker::handle_signals(Some(on_terminate), None);
 }
 
@@ -285,4 +317,9 @@ pub fn is_stop_requested() -> bool {
 /// True if a wait for the coordinator has to end: a reload may have removed the pool.
 pub fn is_interrupted() -> bool {
     is_stop_requested() || session::is_reload_pending()
+}
+
+/// True if the coordinator has refused the request itself: the server has reached a time that is too far ahead.
+fn is_refusal(error: &Error) -> bool {
+    error.sqlstate.as_deref() == Some("55000")
 }

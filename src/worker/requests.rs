@@ -1,9 +1,9 @@
 //! The keeper's calls of the coordinator's functions.
 
-use super::run::is_stop_requested;
+use super::keeper::is_stop_requested;
+use super::state::WorkerLease;
 use crate::coordinator::{Coordinator, parse};
 use crate::pg::libpq::Error;
-use crate::worker::state::WorkerLease;
 use idgen_core::worker::Rectangle;
 use std::time::Duration;
 
@@ -29,11 +29,6 @@ const LOST: [&str; 2] = ["55000", "42501"];
 /// True if the lease is lost.
 pub fn is_loss(error: &Error) -> bool {
     error.sqlstate.as_deref().is_some_and(|sqlstate| LOST.contains(&sqlstate))
-}
-
-/// True if the coordinator has refused the request itself: the server has reached a time that is too far ahead.
-pub fn is_refusal(error: &Error) -> bool {
-    error.sqlstate.as_deref() == Some("55000")
 }
 
 impl Coordinator {

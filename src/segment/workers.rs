@@ -1,0 +1,303 @@
+//! The workers that fill the rings of a database: how sessions request values of them, how they begin and end, and how
+//! they run transactions. The refill worker takes values from rows of this database, the supply worker from a
+//! coordinator. A session starts them on demand.
+
+use super::errors;
+use super::state::{SEGMENTS, Segments, ring_state, ring_states};
+use crate::pg::bgworker::{self, Worker};
+use crate::pg::ereport::{self, Report};
+use crate::pg::{latch, session, system_clock, xact};
+use crate::shmem;
+use idgen_core::segment::refillers::{Call, Duty, Refillers};
+use idgen_core::segment::{RingHandle, RingTenant};
+use parking_lot::Mutex;
+use pgrx::bgworkers::BackgroundWorker;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::*;
+use std::ffi::{CStr, c_int};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, compiler_fence};
+
+const REFILL: Worker = Worker { name: "idgen refill", function: "idgen_refill", connects: true };
+
+const SUPPLY: Worker = Worker { name: "idgen supply", function: "idgen_supply", connects: true };
+
+/// Requests values for a ring that runs low. A failure is ignored: values are left, and the ring that runs dry reports
+/// it.
+#[cold]
+pub fn prefetch(index: usize) {
+    let state = ring_state(index);
+    // The supply worker reads for itself how many values are left. Its demand is that of waiting sessions only.
+    if !state.is_attached.load(Relaxed) {
+        state.demand.fetch_max(1, Relaxed);
+    }
+    if summon_for(duty_of(index)).is_err() {
+        keep_missing(index);
+    }
+}
+
+/// Wakes the worker that serves a ring of this database, or starts one. Call it after storing the demand, and again while there
+/// is none: after a failure, the next start has to wait.
+pub fn summon(index: usize) -> Result<(), Report> {
+    summon_by(duty_of(index), Refillers::call).inspect_err(|_| keep_missing(index))
+}
+
+/// For the view and the check of segments: no worker could be started for this ring.
+fn keep_missing(index: usize) {
+    SEGMENTS.exclusive(|segments| segments.errors[index].set(errors::NO_WORKER));
+}
+
+fn duty_of(index: usize) -> Duty {
+    let is_attached = ring_state(index).is_attached.load(Relaxed);
+    Duty { database: session::database(), is_attached }
+}
+
+/// Wakes the worker of a duty, or starts one, also after a failure. For callers that do not ask again.
+pub fn summon_for(duty: Duty) -> Result<(), Report> {
+    summon_by(duty, Refillers::call_once)
+}
+
+fn summon_by(duty: Duty, call: fn(&mut Refillers<'static>, Duty, i64) -> Call) -> Result<(), Report> {
+    let call = SEGMENTS.exclusive(|segments| call(&mut segments.refillers, duty, system_clock::boot_us()));
+    match call {
+        // SAFETY: the worker has stored the address.
+        Call::Wake { latch } => unsafe { latch::set_at(latch) },
+        Call::Start => {
+            let worker = if duty.is_attached { SUPPLY } else { REFILL };
+            if !worker.start_for_database(duty.database) {
+                SEGMENTS.exclusive(|segments| segments.refillers.give_up(duty));
+                return Err(if duty.is_attached { errors::no_supply_worker() } else { errors::no_refill_worker() });
+            }
+        }
+        Call::Wait => {}
+    }
+    Ok(())
+}
+
+/// Tells the supply worker of a database, if one runs, that tags were attached or detached. The commit calls this, so it
+/// starts none.
+pub fn announce_links(database: u32) {
+    let latch = SEGMENTS.exclusive(|segments| {
+        segments.link_changes += 1;
+        segments.refillers.latch_of(Duty { database, is_attached: true })
+    });
+    if let Some(latch) = latch {
+        // SAFETY: the worker has stored the address.
+        unsafe { latch::set_at(latch) }
+    }
+}
+
+/// How often [`announce_links`] was called.
+pub fn link_changes() -> u64 {
+    SEGMENTS.exclusive(|segments| segments.link_changes)
+}
+
+/// Takes the demand for a ring. `None` if the ring has become another tag's: then the demand is for that tag.
+pub fn take_demand(index: usize, handle: RingHandle) -> Option<u64> {
+    // A tenancy begins under this lock, without demand.
+    SEGMENTS.exclusive(|segments| {
+        segments.table.has_tenancy(index, handle).then(|| ring_state(index).demand.swap(0, Relaxed))
+    })
+}
+
+/// The rings of a duty with demand.
+pub fn wanted(duty: Duty) -> Vec<(usize, RingTenant)> {
+    // Allocated before the lock is acquired.
+    let mut found = Vec::with_capacity(ring_states().len());
+    SEGMENTS.exclusive(|segments| found.extend(with_demand(segments, duty)));
+    found
+}
+
+/// The rings of a duty with demand. For the holder of the segments lock.
+fn with_demand(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
+    rings_of(segments, duty).filter(|(index, _)| ring_state(*index).demand.load(Relaxed) > 0)
+}
+
+/// The rings of a duty. For the holder of the segments lock.
+pub fn rings_of(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
+    let states = ring_states();
+    let of_duty = move |(index, tenant): (usize, &Option<RingTenant>)| {
+        let tenant = tenant.filter(|tenant| tenant.key.database == duty.database)?;
+        (states[index].is_attached.load(Relaxed) == duty.is_attached).then_some((index, tenant))
+    };
+    segments.table.tenants.iter().enumerate().filter_map(of_duty)
+}
+
+/// How long a worker may wait for a lock on the table.
+const LOCK_TIMEOUT: &CStr = c"500ms";
+
+unsafe extern "C-unwind" {
+    /// PostgreSQL's handler of SIGINT. Declared here, because pgrx's wrapper of it is no C function.
+    #[link_name = "StatementCancelHandler"]
+    fn cancel_statement(
+        signal: c_int,
+        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+        sender: *const bgworker::Sender,
+    );
+}
+
+unsafe extern "C-unwind" fn on_cancel(
+    signal: c_int,
+    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    sender: *const bgworker::Sender,
+) {
+    CANCELLED.store(true, Relaxed);
+    // Otherwise the next check for interrupts would raise an error that ends the process.
+    if IN_TRANSACTION.load(Relaxed) {
+        // SAFETY: in a signal handler, as PostgreSQL calls it.
+        unsafe {
+            #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+            cancel_statement(signal);
+            #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+            cancel_statement(signal, sender);
+        }
+    }
+}
+
+/// The duty of this process. One that could not connect has no database by PostgreSQL's own account.
+static DUTY: Mutex<Option<Duty>> = Mutex::new(None);
+
+/// Registers this process and connects it. `None` if the database has such a worker already, or without preload. The
+/// main function of a worker calls this first. SIGTERM has PostgreSQL's own handler, which also ends the wait for a
+/// synchronous standby.
+pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
+    bgworker::handle_signals(None, Some(on_cancel));
+    if !shmem::is_preloaded() {
+        return None;
+    }
+    let duty = Duty { database: bgworker::database_argument(argument), is_attached };
+    if !SEGMENTS.exclusive(|segments| segments.refillers.begin(duty, latch::address())) {
+        return None;
+    }
+    *DUTY.lock() = Some(duty);
+    // Runs whenever this process exits, except by a crash.
+    xact::before_exit(before_exit);
+    ereport::keep_fatal();
+    bgworker::connect(duty.database, true);
+    // Settings of the database must not make transactions fail, and a lock held for long must not block the worker.
+    bgworker::set_variable(c"default_transaction_read_only", c"off");
+    bgworker::set_variable(c"default_transaction_isolation", c"read committed");
+    bgworker::set_variable(c"lock_timeout", LOCK_TIMEOUT);
+    Some(duty)
+}
+
+/// Ends the worker's registration, unless there is demand that it can serve. A session acquires the lock after storing
+/// demand. So either the demand is seen here, or the session sees that the worker is gone.
+pub fn end(duty: Duty, failing: bool) -> bool {
+    SEGMENTS.exclusive(|segments| {
+        let ends = failing || with_demand(segments, duty).next().is_none();
+        if ends {
+            segments.refillers.end(duty, latch::address());
+        }
+        ends
+    })
+}
+
+/// The demand of an unfinished refill stays, and its waiters start another worker. Calls of an unfinished turn join another
+/// one. Waiters hear why this worker has failed.
+fn before_exit(_code: i32) {
+    restore_demand();
+    let Some(duty) = *DUTY.lock() else { return };
+    SEGMENTS.exclusive(|segments| {
+        segments.refillers.fail(duty, latch::address(), system_clock::boot_us());
+        let tenants = segments.table.tenants.iter().zip(segments.turns.iter_mut());
+        let served = tenants.filter(|(tenant, _)| tenant.is_some_and(|tenant| tenant.key.database == duty.database));
+        served.filter(|_| duty.is_attached).for_each(|(_, turns)| turns.give_up());
+    });
+    let reason = ereport::fatal();
+    for (index, tenant) in wanted(duty) {
+        if let Some(reason) = &reason {
+            keep_end(index, tenant, reason);
+        }
+        ring_state(index).refilled.broadcast();
+    }
+}
+
+/// The refill that is running: its ring, and how many values are wanted.
+static RUNNING: Mutex<Option<(usize, u64)>> = Mutex::new(None);
+
+/// A refill has begun in this process.
+static HAS_SERVED: AtomicBool = AtomicBool::new(false);
+
+/// Works for a ring. If the process exits before the end, the demand is restored.
+pub fn while_running<R>(index: usize, demand: u64, work: impl FnOnce() -> R) -> R {
+    *RUNNING.lock() = Some((index, demand));
+    HAS_SERVED.store(true, Relaxed);
+    let result = work();
+    *RUNNING.lock() = None;
+    result
+}
+
+/// Restores the demand of the refill that is running: it brings nothing, or the worker exits.
+pub fn restore_demand() {
+    if let Some((index, demand)) = RUNNING.lock().take() {
+        ring_state(index).demand.fetch_max(demand, Relaxed);
+    }
+}
+
+/// Keeps the error for waiters and the view, and restores the demand. True for the first error in a row. Does nothing if
+/// the ring has become another tag's.
+pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
+    SEGMENTS.exclusive(|segments| {
+        if !segments.table.has_tenancy(index, tenant.handle) {
+            return false;
+        }
+        let error = &mut segments.errors[index];
+        let is_new = error.is_clear();
+        error.set(reason);
+        ring_state(index).demand.fetch_max(demand, Relaxed);
+        is_new
+    })
+}
+
+/// Keeps why the worker ends, unless the ring has a reason that this process has found in a refill.
+fn keep_end(index: usize, tenant: RingTenant, reason: &str) {
+    SEGMENTS.exclusive(|segments| {
+        let is_unknown = segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed);
+        if is_unknown && segments.table.has_tenancy(index, tenant.handle) {
+            segments.errors[index].set(reason);
+        }
+    });
+}
+
+/// A cancel has arrived. One that arrives during the commit leaves open whether a synchronous standby has the commit.
+static CANCELLED: AtomicBool = AtomicBool::new(false);
+
+/// A transaction of this worker is running. A cancel ends that, and nothing else.
+static IN_TRANSACTION: AtomicBool = AtomicBool::new(false);
+
+/// Works in a transaction and commits it. An error rolls it back; its message is returned.
+pub fn in_transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    CANCELLED.store(false, Relaxed);
+    IN_TRANSACTION.store(true, Relaxed);
+    let work = AssertUnwindSafe(work);
+    let outcome =
+        PgTryBuilder::new(AssertUnwindSafe(|| Ok(BackgroundWorker::transaction(AssertUnwindSafe(|| (work.0)())))))
+            .catch_others(|cause| {
+                let message = match &cause {
+                    CaughtError::PostgresError(report)
+                    | CaughtError::ErrorReport(report)
+                    | CaughtError::RustPanic { ereport: report, .. } => report.message().to_owned(),
+                };
+                // SAFETY: as PostgreSQL's own main loops do after an error.
+                unsafe {
+                    pg_sys::AbortCurrentTransaction();
+                    pg_sys::FlushErrorState();
+                }
+                Err(message)
+            })
+            .execute();
+    IN_TRANSACTION.store(false, Relaxed);
+    // The handler of the signal runs in this thread: first it must see that there is no transaction.
+    compiler_fence(SeqCst);
+    // SAFETY: a flag of this process. A cancel that came too late would end the process at its next check.
+    unsafe { pg_sys::QueryCancelPending = 0 };
+    outcome
+}
+
+/// True if a cancel, a stop or the end of the postmaster may have ended the wait for the synchronous standby early.
+pub fn was_cancelled() -> bool {
+    // SAFETY: reads a variable of this process.
+    CANCELLED.load(Relaxed) || unsafe { pg_sys::ProcDiePending } != 0
+}
