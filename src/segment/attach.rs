@@ -182,11 +182,11 @@ fn adopt(creation: i64, row: Allocation) {
     }
 }
 
-/// The next values: `want` of them, or if they need not be `whole`, as many as there are. `None` if there are none.
-pub fn draw_uncommitted(creation: i64, want: u64, whole: bool) -> Option<ValueRun> {
+/// The next values: `want` of them, or, unless `is_block`, as many as there are. `None` if there are none.
+pub fn draw_uncommitted(creation: i64, want: u64, is_block: bool) -> Option<ValueRun> {
     let mut tags = TAGS.lock();
     let tag = tags.iter_mut().find(|tag| tag.creation == creation)?;
-    let run = tag.allocation.next(want).filter(|run| run.count == want || !whole)?;
+    let run = tag.allocation.next(want).filter(|run| run.count == want || !is_block)?;
     tag.allocation.max_id = run.last();
     tag.drawn = true;
     Some(run)
@@ -226,15 +226,15 @@ fn settle() {
 /// The ring that this process waits for, and its part of a turn.
 static JOINED: Mutex<Option<(usize, Ticket)>> = Mutex::new(None);
 
-/// Draws from the turn that this process has joined, if that is over: so many values if `whole`, otherwise at least one.
-pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, whole: bool) -> Result<Draw, Ended> {
+/// Draws from the turn that this process has joined, if that is over: so many values if `is_block`, otherwise at least one.
+pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, is_block: bool) -> Result<Draw, Ended> {
     let mut joined = JOINED.lock();
     SEGMENTS.exclusive(|segments| {
         if !segments.table.has_tenancy(index, handle) {
             return Err(Ended);
         }
         let Some((_, ticket)) = *joined else { return Ok(Draw::Dry) };
-        let claim = segments.turns[index].claim(ticket, whole);
+        let claim = segments.turns[index].claim(ticket, is_block);
         if claim != Claim::Waits {
             *joined = None;
         }

@@ -125,19 +125,19 @@ static REFILL_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentRefill");
 /// The next run of values, at least 1 and at most `want`.
 #[cold]
 fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: false }.draw()
+    Drawing { attached, site, want, is_block: false }.draw()
 }
 
 /// A run of exactly `want` values.
 fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, whole: true }.draw()
+    Drawing { attached, site, want, is_block: true }.draw()
 }
 
 struct Drawing<'a> {
     attached: &'a mut AttachedSegment,
     site: &'a CallSite,
     want: u64,
-    whole: bool,
+    is_block: bool,
 }
 
 impl Drawing<'_> {
@@ -150,7 +150,7 @@ impl Drawing<'_> {
                 self.attach_again(waiting.take());
             }
             let (ValueSource::Shared(shared) | ValueSource::InOrder(shared)) = self.attached.source else {
-                if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.whole) {
+                if let Some(run) = attach::draw_uncommitted(self.attached.row.key.creation, self.want, self.is_block) {
                     return run;
                 }
                 self.refuse_or_attach_again();
@@ -186,8 +186,8 @@ impl Drawing<'_> {
     fn draw_from(&self, shared: SharedRing) -> Result<Draw, Ended> {
         let SharedRing { ring, handle, .. } = shared;
         if let ValueSource::InOrder(_) = self.attached.source {
-            attach::draw_turn(shared, self.whole)
-        } else if self.whole {
+            attach::draw_turn(shared, self.is_block)
+        } else if self.is_block {
             ring.draw_block(handle, self.want)
         } else {
             ring.draw(handle, self.want)

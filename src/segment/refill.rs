@@ -90,7 +90,7 @@ fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
 
 fn refill(index: usize, tenant: RingTenant, demand: u64) -> Result<(), String> {
     match in_transaction(|| take(index, tenant, demand))? {
-        Taken::Range(Grant { range, .. }) if was_cancelled() => return Err(skipped(&range)),
+        Taken::Range(NewRange { range, .. }) if was_cancelled() => return Err(skipped(&range)),
         Taken::Range(grant) => install(tenant.key, grant),
         Taken::Exhausted { version } => exhaust(index, tenant.key, version),
         Taken::NoRoom => {}
@@ -113,7 +113,7 @@ pub fn skipped(range: &ValueRun) -> String {
 
 /// The values that a transaction has taken from a row.
 enum Taken {
-    Range(Grant),
+    Range(NewRange),
     Exhausted {
         version: i64,
     },
@@ -128,7 +128,7 @@ enum Taken {
 }
 
 /// Values for the ring, once the transaction has committed.
-pub struct Grant {
+pub struct NewRange {
     pub range: ValueRun,
     pub version: i64,
     pub is_attached: bool,
@@ -180,13 +180,13 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
     };
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
     let low_water = Some(settings::segment_low_water(range.count));
-    Taken::Range(Grant { range, version, is_attached: false, low_water, turn: None, began })
+    Taken::Range(NewRange { range, version, is_attached: false, low_water, turn: None, began })
 }
 
 /// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
 /// from the next value on.
-pub fn install(key: TagKey, grant: Grant) {
-    let Grant { range, version, is_attached, low_water, turn, began } = grant;
+pub fn install(key: TagKey, new: NewRange) {
+    let NewRange { range, version, is_attached, low_water, turn, began } = new;
     let index = attach_ring(RingRow { key, version, stride: range.stride, is_attached }).index;
     let state = ring_state(index);
     SEGMENTS.exclusive(|segments| {

@@ -89,7 +89,7 @@ impl Contact {
 
     /// Asks for values, and waits until they count. The values of a request that is not confirmed are lost. So a retry
     /// first waits for the standbys, which changes nothing, and loses no others while these are away.
-    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<GrantedRange, Failure> {
+    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<AllottedRange, Failure> {
         let is_unconfirmed = Cell::new(self.is_unconfirmed);
         let outcome = self.call(|coordinator| {
             if is_unconfirmed.replace(true) {
@@ -172,7 +172,7 @@ pub struct Origin {
 }
 
 /// Values that the coordinator has granted. They count once it has confirmed them.
-pub struct GrantedRange {
+pub struct AllottedRange {
     pub range: ValueRun,
     pub origin: Origin,
 }
@@ -214,7 +214,7 @@ impl Coordinator {
     }
 
     /// Asks for values, which also reports. The coordinator has granted them when this returns, and does so only once.
-    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<GrantedRange, Failure> {
+    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<AllottedRange, Failure> {
         let row = self.request(caller, count)?;
         if text(&row, 0).is_none() {
             let servers = text(&row, 5).unwrap_or_default();
@@ -230,7 +230,7 @@ impl Coordinator {
                 "The coordinator has granted values that were not asked for: {count} from {first} on, by {stride}."
             )));
         }
-        Ok(GrantedRange { range, origin })
+        Ok(AllottedRange { range, origin })
     }
 
     fn request(&mut self, caller: &Caller, count: u64) -> Result<Vec<Option<String>>, Failure> {

@@ -16,7 +16,7 @@ use crate::segment::errors as segment_errors;
 use crate::segment::store::{self, Link, TagRow};
 use crate::{args, error, place};
 use idgen_core::coordinator::Place;
-use idgen_core::segment::fleet::{Grant, ServerReport, SharedTag, Standing};
+use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
 use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
@@ -56,7 +56,7 @@ fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         Standing::Waits { unreported } => (None, Some(names(&tag, unreported))),
         Standing::Grants if count == 0 => (None, None),
         Standing::Grants => match shared.grant(count as u64, history()) {
-            Grant::Granted(range) => (Some(range), None),
+            Reply::Granted(range) => (Some(range), None),
             _ => segment_errors::exhausted(&tag, row.definition.upper_bound).raise(),
         },
     };

@@ -5,10 +5,10 @@
 //! not come, or whose values cannot be recorded, leaves a gap. The next request is for other values.
 
 use super::SupplyWorker;
-use super::contact::{Caller, Failure, GrantedRange, Origin};
+use super::contact::{AllottedRange, Caller, Failure, Origin};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
-use crate::segment::refill::{self, Grant};
+use crate::segment::refill::{self, NewRange};
 use crate::segment::state::{SEGMENTS, ring, ring_state, ring_states};
 use crate::segment::store::{self, AttachedTag, Link, LockedRow, Received};
 use crate::segment::workers;
@@ -246,7 +246,7 @@ impl SupplyWorker {
         let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
         let granted = contact.take_values(&caller, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
-        let GrantedRange { range, origin } = granted;
+        let AllottedRange { range, origin } = granted;
         let version = receive(creation, server, range.last(), &origin, step)?;
         if workers::was_cancelled() {
             return Err(Failure::Tag(refill::skipped(&range)));
@@ -254,7 +254,7 @@ impl SupplyWorker {
         stock.row.definition.max_id = range.last();
         let low_water = stock.low_water();
         let turn = turn.map(|(number, _)| number);
-        refill::install(ring.tenant.key, Grant { range, version, is_attached: true, low_water, turn, began });
+        refill::install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ pub enum Standing {
 
 /// The answer to a request for values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grant {
+pub enum Reply {
     Granted(ValueRun),
     Waits {
         unreported: Vec<i64>,
@@ -108,17 +108,17 @@ impl SharedTag {
     }
 
     /// Grants up to `want` values, at least one. Raises `max_id` to the last of them.
-    pub fn grant(&mut self, want: u64, current: &str) -> Grant {
+    pub fn grant(&mut self, want: u64, current: &str) -> Reply {
         if self.history.is_some()
             && let Standing::Waits { unreported } = self.settle(current)
         {
-            return Grant::Waits { unreported };
+            return Reply::Waits { unreported };
         }
         let Some(run) = self.allocation.next(want) else {
-            return Grant::Exhausted;
+            return Reply::Exhausted;
         };
         self.allocation.max_id = run.last();
-        Grant::Granted(run)
+        Reply::Granted(run)
     }
 
     /// A server ends its attachment. Removes its row, if there is one; the values that it has received still count.

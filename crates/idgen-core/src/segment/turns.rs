@@ -75,8 +75,8 @@ impl Turns {
         }
     }
 
-    /// Draws what a call has joined for: all of it if `whole`, otherwise at least one value.
-    pub fn claim(&mut self, ticket: Ticket, whole: bool) -> Claim {
+    /// Draws what a call has joined for: all of it if `is_block`, otherwise at least one value.
+    pub fn claim(&mut self, ticket: Ticket, is_block: bool) -> Claim {
         if ticket.turn > self.begun {
             return Claim::Waits;
         }
@@ -84,7 +84,7 @@ impl Turns {
         let Some(turn) = self.of(ticket) else { return Claim::Nothing };
         let State::Over(left) = &mut turn.state else { return Claim::Waits };
         turn.owed = turn.owed.saturating_sub(ticket.count);
-        let least = if whole { ticket.count } else { 1 };
+        let least = if is_block { ticket.count } else { 1 };
         match left.as_mut().filter(|left| left.count >= least) {
             Some(left) => {
                 let run = ValueRun { count: ticket.count.min(left.count), ..*left };

@@ -21,8 +21,8 @@ fn waits(unreported: &[i64]) -> Standing {
     Standing::Waits { unreported: unreported.to_vec() }
 }
 
-fn run(first: i64, count: u64) -> Grant {
-    Grant::Granted(ValueRun { first, count, stride: 1 })
+fn run(first: i64, count: u64) -> Reply {
+    Reply::Granted(ValueRun { first, count, stride: 1 })
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn other_history_grants_nothing_until_every_server_has_reported() {
     assert_eq!(tag.standing("b"), waits(&[1, 2]));
     tag.report(2, 300, "b");
     assert_eq!(tag.standing("b"), waits(&[1]));
-    assert_eq!(tag.grant(1, "b"), Grant::Waits { unreported: vec![1] });
+    assert_eq!(tag.grant(1, "b"), Reply::Waits { unreported: vec![1] });
     assert_eq!(tag.allocation.max_id, 100);
     assert_eq!(tag.history.as_deref(), Some("a"));
     tag.report(1, 200, "b");
@@ -84,7 +84,7 @@ fn server_that_has_received_more_than_was_granted_ends_the_history() {
     assert_eq!(set_back.standing("a"), Standing::Grants);
     set_back.report(2, 700, "a");
     assert_eq!(set_back.standing("a"), waits(&[3, 1]));
-    assert_eq!(set_back.grant(1, "a"), Grant::Waits { unreported: vec![3, 1] });
+    assert_eq!(set_back.grant(1, "a"), Reply::Waits { unreported: vec![3, 1] });
     set_back.report(3, 900, "a");
     set_back.report(1, 500, "a");
     assert_eq!(set_back.grant(1, "a"), run(901, 1));
@@ -146,6 +146,6 @@ fn server_that_the_operator_did_not_wait_for_is_waited_for_after_the_next_change
 fn exhausted_tag_grants_what_is_left_and_then_nothing() {
     let mut tag = fleet();
     assert_eq!(tag.grant(9999, "a"), run(101, 900));
-    assert_eq!(tag.grant(1, "a"), Grant::Exhausted);
-    assert_eq!(tag.grant(1, "b"), Grant::Waits { unreported: vec![1, 2] });
+    assert_eq!(tag.grant(1, "a"), Reply::Exhausted);
+    assert_eq!(tag.grant(1, "b"), Reply::Waits { unreported: vec![1, 2] });
 }

@@ -86,7 +86,7 @@ impl World {
                 let Some(server) = self.attached(server) else { return };
                 self.report(server);
                 let history = self.history();
-                if let Grant::Granted(run) = self.with_rows_of(server, |tag| tag.grant(want, &history)) {
+                if let Reply::Granted(run) = self.with_rows_of(server, |tag| tag.grant(want, &history)) {
                     self.servers[server].on_the_way = Some(run).filter(|_| !answer_is_lost);
                 }
                 self.commit();
@@ -94,7 +94,7 @@ impl World {
             Step::Receive { server } => self.attached(server).into_iter().for_each(|server| self.receive(server)),
             Step::Report { server } => self.attached(server).into_iter().for_each(|server| self.report(server)),
             Step::DrawOwn { want } => {
-                if let Grant::Granted(run) = self.tag.grant(want, &self.history()) {
+                if let Reply::Granted(run) = self.tag.grant(want, &self.history()) {
                     self.assert_new(run);
                     self.commit();
                     self.own.push((self.states.len() - 1, run));
@@ -217,7 +217,7 @@ proptest! {
                 world.report(server);
             }
         }
-        if let Grant::Waits { unreported } = world.tag.grant(1, &world.history()) {
+        if let Reply::Waits { unreported } = world.tag.grant(1, &world.history()) {
             prop_assert!(unreported.iter().all(|server| world.servers[*server as usize].has_left));
         }
     }

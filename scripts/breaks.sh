@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# breaks.sh: breaks the core in one place after another, in a copy, and fails if its tests and models do not notice.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+copy=$root/target/breaks
+mkdir -p "$copy/crates"
+cp "$root"/{Cargo.lock,rust-toolchain.toml} "$copy"
+printf '[workspace]\nresolver = "3"\nmembers = ["crates/*"]\n' >"$copy/Cargo.toml"
+
+tests() {
+  (cd "$copy" && CARGO_TARGET_DIR=$copy/target cargo test -q --workspace "$@") >"$copy/log" 2>&1
+}
+
+count=0
+missed=0
+
+# The promise and how it is broken, the file, what is there once, and what replaces it.
+broken() {
+  local name=$1 file=$copy/crates/idgen-core/src/$2 old=$3 new=$4
+  rm -rf "$copy"/crates/*
+  cp -a "$root"/crates/{idgen-core,idgen-sim} "$copy/crates"
+  if [ "$(OLD=$old perl -0ne 'print scalar(() = /\Q$ENV{OLD}\E/g)' "$file")" != 1 ]; then
+    echo "breaks.sh: '$old' is not once in $2" >&2
+    exit 1
+  fi
+  OLD=$old NEW=$new perl -0pi -e 's/\Q$ENV{OLD}\E/$ENV{NEW}/' "$file"
+  touch "$file"
+  if ! tests --no-run; then
+    cat "$copy/log" >&2
+    exit 1
+  fi
+  count=$((count + 1))
+  if tests; then
+    echo "missed  $name"
+    missed=$((missed + 1))
+  else
+    echo "found   $name"
+  fi
+}
+
+broken 'S1: a tenancy does not end' generator/mod.rs \
+  'self.tenancy.store(handle.tenancy.wrapping_add(1),' 'self.tenancy.store(handle.tenancy,'
+broken 'S1: an eviction leaves no floor' generator/table.rs \
+  'self.floors[floor_of(&tenant.space)].leave(tenant.space, progress);' 'let _ = progress;'
+broken 'S1: the mark moves back' clock/mark.rs \
+  'self.mark_ms.fetch_max(target.mark_ms,' 'self.mark_ms.store(target.mark_ms,'
+broken 'S3: ticks ahead of the limit open at once' generator/mod.rs \
+  'if boot_us < next_us {' 'if boot_us < opened_us {'
+broken 'S4: the label does not show that the file is old' clock/start.rs \
+  'is_replayed || self.label_ms > Some(found.record.latest_label_ms);' 'is_replayed;'
+broken 'S4: the label of the old primary was its last' clock/start.rs \
+  'self.label_ms.map(|ms| MarkLabel::reach_ms(ms, self.drift_ms, self.window_ms))' 'self.label_ms'
+broken 'S5: ticks go on after the end of the layout' snowflake/mod.rs \
+  'if first_tick > self.time.max() {' 'if first_tick == u64::MAX {'
+broken 'G1: a report lowers what the server has received' segment/fleet.rs \
+  'report.max_id.max(received)' 'report.max_id.min(received)'
+broken 'G1: a server accepts a value that it has received' segment/fleet.rs \
+  'first > received' 'first >= received'
+broken 'G3: an older row brings its values back' segment/table.rs \
+  'tenant.version >= version' 'tenant.version == version'
+broken 'L2: one more holder than slots' lease/mod.rs \
+  '(holders + 1).saturating_sub(' 'holders.saturating_sub('
+broken 'L2: another clock ends a term' lease/mod.rs \
+  'Session::None | Session::EndedWithServer => Some(from_the_beginning)' \
+  'Session::None | Session::EndedWithServer => Some(self.ends_us)'
+broken 'W1: a renewal moves the end back' worker/mod.rs \
+  'not_after_us: self.not_after_us.max(end_us),' 'not_after_us: end_us,'
+broken 'W1: a rectangle begins in one that may be forgotten' worker/mod.rs \
+  '|floor_us| floor_us.max(unused_from_us))' '|_| unused_from_us)'
+broken 'P1: a later draw hides an earlier one' generator/settled.rs \
+  'self.time_ms.fetch_min(time_ms,' 'self.time_ms.store(time_ms,'
+broken 'P1: the tick of an open draw is settled' generator/settled.rs \
+  'layout.floor(time_ms) - 1)' 'layout.floor(time_ms))'
+
+if [ $missed -gt 0 ]; then
+  echo "breaks.sh: $missed of $count breaks were missed" >&2
+  exit 1
+fi
