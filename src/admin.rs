@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 #[pg_extern(sql = false)]
 fn reset_stats() {
     snowflake::stats::reset();
-    clock::stats::reset();
+    clock::reset();
     segment::stats::reset();
     lease::stats::reset();
     worker::reset_counters();

@@ -11,7 +11,7 @@ const PARTS: &str = "
  0  idgen lease counters      src/lease/stats.rs
  0  idgen lease sweeps        src/lease/sweep.rs
  0  idgen lock holders        src/lock/holds.rs
- 0  idgen lock names          src/lock/registry.rs
+ 0  idgen lock names          src/lock/holds.rs
  0  idgen lock uses           src/lock/holds.rs
  0  idgen reset time          src/reset_time.rs
  0  idgen segment rings       src/segment/state.rs
@@ -23,7 +23,7 @@ const PARTS: &str = "
 20  idgen generators          src/clock/state.rs
 30  idgen worker lease        src/worker/state.rs
 40  idgen segments            src/segment/state.rs
-50  idgen lock name texts     src/lock/registry.rs
+50  idgen lock name texts     src/lock/holds.rs
 60  idgen ended sessions      src/lease/session_lock.rs
 ";
 
