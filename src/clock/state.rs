@@ -12,8 +12,7 @@ use idgen_core::clock::{ClockStep, ClockSteps, Mark, Reading, US_PER_MS};
 use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorTable};
 use idgen_core::snowflake::Bounds;
 use pgrx::prelude::*;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 pub static STATE: Part<State> = Part::new(c"idgen clock", |_| State::new());
 

@@ -1,8 +1,8 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::queue::{Precedence, Queue, definition_lock};
-use super::store::{self, LeaseState, definitions, unfinished};
-use super::{acquire, errors, notify, pending};
+use super::locks::{Precedence, Queue, definition_lock};
+use super::store::{self, LeaseState};
+use super::{definitions, errors, holder, notify, pending, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -127,7 +127,7 @@ fn check_slots(first_slot: i32, slots: i32) {
 }
 
 fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    acquire::checked_ttl_us(ttl);
+    holder::checked_ttl_us(ttl);
     let longest = settings::lease_ttl_limits_us().end().to_owned();
     if lock_delay.is_some_and(|delay| !(0..=i128::from(longest)).contains(&delay.as_micros())) {
         errors::lock_delay_out_of_range(longest).raise();
@@ -207,10 +207,10 @@ pub fn rename(from: &str, to: &str) {
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 pub fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.
-    unfinished::wait(name);
+    unseen::wait_for_grants(name);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
     // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
-    unfinished::wait(name);
+    unseen::wait_for_grants(name);
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
@@ -251,7 +251,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);
-    } else if let Some((slot, process)) = unfinished::slot_and_process(name, slot) {
+    } else if let Some((slot, process)) = unseen::slot_and_process(name, slot) {
         errors::acquired_in_open_transaction(name, slot, process).warn();
     }
     revoked.is_some()

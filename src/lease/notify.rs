@@ -1,9 +1,9 @@
 //! Notifications about leases that are defined with `notify`, on the channel `idgen_lease`. Like every NOTIFY, they are sent
 //! when the transaction commits.
 
-use super::known_definition;
-use super::store::abandoned::Deleted;
-use super::store::{Granted, definitions};
+use super::definitions;
+use super::store::Granted;
+use super::sweep::Deleted;
 use crate::pg::notify::notify;
 use serde_json::Value;
 use std::ffi::CStr;
@@ -62,5 +62,5 @@ fn send(name: &str, slot: i32, event: &str, owner: Option<&str>) {
 }
 
 fn is_watched(name: &str) -> bool {
-    known_definition::of(name).notify
+    definitions::of(name).notify
 }

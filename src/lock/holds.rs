@@ -14,8 +14,7 @@ use idgen_core::lock::registry::{self, Lookup, NameEntry};
 use idgen_core::lock::{MAX_NAME_BYTES, NameHash};
 use pgrx::prelude::*;
 use std::sync::Once;
-use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// The lock of a name. The view `idgen.locks` selects this kind by its number, 26980.
 pub fn lock(key: i64, mode: Mode) -> AdvisoryLock {

@@ -7,7 +7,7 @@ use std::fs;
 const PARTS: &str = "
  0  idgen clock               src/clock/state.rs
  0  idgen earliest draws      src/snowflake/earliest_draw.rs
- 0  idgen lease conditions    src/lease/queue.rs
+ 0  idgen lease conditions    src/lease/locks.rs
  0  idgen lease counters      src/lease/stats.rs
  0  idgen lease sweeps        src/lease/sweep.rs
  0  idgen lock holders        src/lock/holds.rs
@@ -24,7 +24,7 @@ const PARTS: &str = "
 30  idgen worker lease        src/worker/state.rs
 40  idgen segments            src/segment/state.rs
 50  idgen lock name texts     src/lock/holds.rs
-60  idgen ended sessions      src/lease/session_lock.rs
+60  idgen ended sessions      src/lease/locks.rs
 ";
 
 #[test]
