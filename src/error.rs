@@ -1,7 +1,7 @@
 //! Errors that several capabilities raise. Each capability has its own errors in its `errors.rs`.
 
 use crate::pg::ereport::Report;
-use crate::pg::{recovery, row_expansion};
+use crate::pg::{function, recovery};
 use pgrx::fcinfo::pg_getarg_datum;
 use pgrx::prelude::*;
 
@@ -30,7 +30,7 @@ fn refuse_row_expansion(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: the argument is not NULL. SQL cannot make a value of type internal, so the planner is the caller.
     let expanded = unsafe {
         let request = pg_getarg_datum(fcinfo, 0).expect("the function is strict");
-        row_expansion::expanded_function(request.cast_mut_ptr())
+        function::expanded_function(request.cast_mut_ptr())
     };
     if let Some(function) = expanded {
         let message = format!("{function}() would be called once for each column");

@@ -23,7 +23,6 @@ mod segment;
 mod settings;
 mod shmem;
 mod snowflake;
-mod text_cache;
 mod uuid;
 mod worker;
 

@@ -7,8 +7,7 @@
 use super::file::{self, FileError};
 use super::state::{FILE, GENERATORS, STATE, State, Written};
 use super::{errors, label};
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::wait_event::WaitEvent;
+use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::{recovery, spi, system_clock, timestamp};
 use crate::settings;
 use idgen_core::clock::Target;

@@ -5,8 +5,8 @@
 //! it ([`on_lease_end_reached`]).
 
 use crate::check::Check;
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{latch, recovery, system_clock, timestamp, xact};
+use crate::pg::latch::{self, WaitEvent};
+use crate::pg::{recovery, system_clock, timestamp, xact};
 use crate::settings;
 use crate::shmem;
 use idgen_core::clock::{Obstacle, US_PER_MS};

@@ -4,7 +4,7 @@
 //! microsecond, counted by the processor's own counter, which is cheaper to read. An issue tolerates a time that old: a
 //! process can be interrupted between reading the clock and taking its id anyway.
 
-use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Locked, Part};

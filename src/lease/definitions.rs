@@ -4,10 +4,9 @@
 use super::errors;
 use super::store::{LEASE, LEASE_DEFINITION, micros};
 use crate::pg::datum::Text;
-use crate::pg::invalidation::{self, TableChanges};
+use crate::pg::function::{self, TriggerRow};
+use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::spi::{Query, optional, text, user, value};
-use crate::pg::trigger::{self, TriggerRow};
-use crate::text_cache::TextCache;
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -47,7 +46,7 @@ fn look_up(name: &str) -> KnownDefinition {
 #[pg_extern(sql = false)]
 fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = unsafe { function::trigger_of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
     let table = table.filter(|table| LEASE_DEFINITION.find() == Some(*table));
     invalidation::announce(table.unwrap_or_else(|| errors::definition_trigger_only().raise()));
     TriggerRow::from(None)

@@ -11,7 +11,7 @@ use super::{definitions, errors, notify, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, form_row, form_rows, text_arg};
-use crate::pg::trigger::{self, TriggerRow};
+use crate::pg::function::{self, TriggerRow};
 use crate::pg::{system_clock, xact};
 use crate::place;
 use crate::settings;
@@ -346,9 +346,9 @@ pub fn raise_stale(name: &str, token: i64) -> ! {
 #[pg_extern(sql = false)]
 fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger =
-        unsafe { trigger::of(fcinfo) }.unwrap_or_else(|| errors::guard_usage("It was called as a function.").raise());
-    let (name, accepts_shared) = match trigger::arguments(trigger.trigger())[..] {
+    let trigger = unsafe { function::trigger_of(fcinfo) }
+        .unwrap_or_else(|| errors::guard_usage("It was called as a function.").raise());
+    let (name, accepts_shared) = match function::trigger_arguments(trigger.trigger())[..] {
         [name] => (name, false),
         [name, mode] if mode == c"shared" => (name, true),
         _ => errors::guard_usage("Its arguments must be the name of a lease, and 'shared' or nothing.").raise(),

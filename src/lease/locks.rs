@@ -8,10 +8,9 @@ use super::store::{self, LEASE, LEASE_DEFINITION};
 use crate::pg::advisory_lock::{
     AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout, within,
 };
-use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::latch::{self, ConditionVariable, WaitEvent};
 use crate::pg::spi::ExtensionTable;
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{latch, session, system_clock};
+use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
 use idgen_core::lease::{EndedSessions, Session};
 use idgen_core::lock::NameHash;

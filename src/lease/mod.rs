@@ -5,7 +5,7 @@
 //! `lock_timeout` ends a wait, and 58030 if the boot of the machine cannot be identified. They add the errors that their
 //! comments say.
 
-use crate::pg::process_utility;
+use crate::pg::shared_objects;
 use crate::shmem;
 
 mod at_once;
@@ -35,7 +35,7 @@ pub use terms::slot_of;
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&locks::ENDED, &stats::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || LEASE.find().is_some(),
         reassign: definitions::reassign,
         drop: define::drop_owned,

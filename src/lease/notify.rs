@@ -4,7 +4,7 @@
 use super::definitions;
 use super::store::Granted;
 use super::sweep::Deleted;
-use crate::pg::notify::notify;
+use crate::pg::effects::notify;
 use serde_json::Value;
 use std::ffi::CStr;
 

@@ -4,9 +4,10 @@
 use super::store::LEASE;
 use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
-use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::effects::SubxactList;
+use crate::pg::latch::ConditionVariable;
 use crate::pg::spi::{Query, text, value};
-use crate::pg::xact::{self, Durability, SubxactList};
+use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::Mutex;
 use pgrx::prelude::*;

@@ -3,8 +3,8 @@
 
 use super::store::{LEASE, LeaseState};
 use crate::pg::datum::Text;
-use crate::pg::row_lock;
 use crate::pg::spi::{Query, value};
+use crate::pg::xact;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::prelude::*;
 
@@ -91,7 +91,7 @@ unsafe fn writers(header: &pg_sys::HeapTupleHeaderData) -> [Option<pg_sys::Trans
 /// deadlocks.
 pub fn wait_for_grants(name: &str) {
     while let Some(Grant { xid, .. }) = find(name, |_| true) {
-        row_lock::wait_for_end_of(xid);
+        xact::wait_for_end_of(xid);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::errors;
 use super::holds::{self, LockWait};
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
-use crate::pg::client_message::MessageEffects;
+use crate::pg::effects::MessageEffects;
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;

@@ -6,6 +6,7 @@
 
 use super::errors;
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, LockKind, Mode, Scope};
+use crate::pg::effects::SubxactList;
 use crate::pg::session::database;
 use crate::pg::{system_clock, xact};
 use crate::settings;
@@ -196,7 +197,7 @@ fn claim(backends: &'static [Backend]) -> Option<usize> {
 }
 
 /// The transaction's locks that were acquired under open savepoints: rolling back a savepoint releases its locks.
-static IN_SAVEPOINTS: xact::SubxactList<(i64, Mode)> = xact::SubxactList::of_savepoints(|(key, mode)| {
+static IN_SAVEPOINTS: SubxactList<(i64, Mode)> = SubxactList::of_savepoints(|(key, mode)| {
     if let Some(hold) = claimed().and_then(|backend| backend.find(key, mode)) {
         hold.set_depth(Scope::Transaction, hold.transaction.load(Relaxed).saturating_sub(1));
     }

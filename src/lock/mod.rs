@@ -7,10 +7,9 @@
 
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
-use crate::pg::call_site::CallSite;
 use crate::pg::datum::{self, Composite, Text, form_rows};
+use crate::pg::function::{self, CallSite, TriggerRow, Tuple};
 use crate::pg::timestamp;
-use crate::pg::trigger::{self, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
 use holds::BACKENDS;
@@ -173,9 +172,9 @@ pub fn init() {
 #[pg_extern(sql = false)]
 fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { trigger::of(fcinfo) }
+    let trigger = unsafe { function::trigger_of(fcinfo) }
         .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());
-    let [column] = trigger::arguments(trigger.trigger())[..] else {
+    let [column] = function::trigger_arguments(trigger.trigger())[..] else {
         errors::row_version_usage("Its only argument is the name of a column.").raise();
     };
     let old = trigger.old().map(PgHeapTuple::into_owned);

@@ -59,7 +59,7 @@ pub fn name(name: &CStr) -> String {
 }
 
 /// A text in the encoding of the database. If that encoding lacks a character, all other than ASCII are escaped as in E''.
-pub fn encoded(text: &str) -> Cow<'_, [u8]> {
+fn encoded(text: &str) -> Cow<'_, [u8]> {
     if text.is_ascii() || needs_no_conversion() {
         return Cow::Borrowed(text.as_bytes());
     }

@@ -5,8 +5,7 @@
 //! temporary schema.
 
 use super::datum::{self, Text};
-use super::ereport::Report;
-use super::extension;
+use super::ereport::{self, Report};
 use super::xact::{self, Durability};
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -40,7 +39,7 @@ impl ExtensionTable {
     }
 
     pub fn refuse_during_recovery(&self) {
-        let (extension, table) = (extension::NAME.to_string_lossy(), self.name.to_string_lossy());
+        let (extension, table) = (ereport::EXTENSION.to_string_lossy(), self.name.to_string_lossy());
         let command = CString::new(format!("a write to {extension}.{table}"));
         xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
@@ -50,7 +49,7 @@ impl ExtensionTable {
     pub fn find(&self) -> Option<pg_sys::Oid> {
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
-            let schema = pg_sys::get_namespace_oid(extension::NAME.as_ptr(), true);
+            let schema = pg_sys::get_namespace_oid(ereport::EXTENSION.as_ptr(), true);
             if schema == pg_sys::InvalidOid {
                 return None;
             }
@@ -73,7 +72,7 @@ impl ExtensionTable {
         }
         // SAFETY: a C string; reads catalogs.
         let is_member = unsafe {
-            let extension = pg_sys::get_extension_oid(extension::NAME.as_ptr(), true);
+            let extension = pg_sys::get_extension_oid(ereport::EXTENSION.as_ptr(), true);
             extension != pg_sys::InvalidOid
                 && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, table) == extension
         };
@@ -129,11 +128,11 @@ impl ExtensionTable {
 
     /// With its schema.
     pub fn full_name(&self) -> String {
-        format!("{}.{}", extension::NAME.to_string_lossy(), self.name.to_string_lossy())
+        format!("{}.{}", ereport::EXTENSION.to_string_lossy(), self.name.to_string_lossy())
     }
 
     fn raise_missing(&self) -> ! {
-        let extension = extension::NAME.to_string_lossy();
+        let extension = ereport::EXTENSION.to_string_lossy();
         Report::new(
             PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
             format!("table \"{}\" of extension {extension} does not exist", self.full_name()),
@@ -429,7 +428,7 @@ pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize)
 
 /// PostgreSQL raises its own errors. This error means that the query does not fit the tables.
 pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
-    let extension = extension::NAME.to_string_lossy();
+    let extension = ereport::EXTENSION.to_string_lossy();
     Report::new(
         PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
         format!("cannot read the tables of {extension}: {error}"),

@@ -1,11 +1,9 @@
 //! The keys of prefixes, as this process remembers them. PostgreSQL's cache invalidations tell it that a key, a grant or a
 //! role has changed.
 
-use super::errors;
-use super::store;
-use crate::pg::invalidation::{self, TableChanges};
+use super::{errors, store};
+use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::spi;
-use crate::text_cache::TextCache;
 use idgen_core::public_id::Keyring;
 use pgrx::prelude::*;
 

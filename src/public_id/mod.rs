@@ -5,7 +5,7 @@
 //! are STRICT, so that they keep the NULL of an outer join.
 
 use crate::pg::datum::{AsciiText, Text};
-use crate::pg::process_utility;
+use crate::pg::shared_objects;
 use idgen_core::public_id::PublicIdError;
 use pgrx::prelude::*;
 
@@ -53,7 +53,7 @@ fn id_unmask(prefix: Text, masked: i64) -> i64 {
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || store::PUBLIC_KEY.find().is_some(),
         reassign: |owners, heir| store::OWNERS.reassign(owners, heir),
         drop: |owners| store::OWNERS.drop_owned(owners),

@@ -1,8 +1,8 @@
 //! The trigger of `idgen.public_key`: announces changes to all processes.
 
 use super::{errors, store};
+use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation;
-use crate::pg::trigger::{self, TriggerRow};
 use pgrx::prelude::*;
 
 // Always: also for rows that a restore or a subscription writes.
@@ -10,7 +10,7 @@ use pgrx::prelude::*;
 #[pg_extern(sql = false)]
 fn public_key_row(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = unsafe { function::trigger_of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
     let table = table.filter(|table| store::PUBLIC_KEY.find() == Some(*table));
     invalidation::announce(table.unwrap_or_else(|| errors::row_trigger_only().raise()));
     TriggerRow::from(None)

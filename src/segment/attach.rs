@@ -5,15 +5,13 @@
 //! commits, also by COMMIT PREPARED. The first draw of the next statement then reads the row again.
 
 use super::state::{RingRow, SEGMENTS, attach_ring, ring};
-use super::store;
-use super::{demand, errors, uncommitted};
+use super::{demand, errors, store, uncommitted};
 use crate::args;
-use crate::pg::call_site::CallSite;
-use crate::pg::invalidation::{self, TableChanges};
-use crate::pg::session;
-use crate::pg::spi;
-use crate::text_cache::TextCache;
-use crate::{error, shmem};
+use crate::error;
+use crate::pg::function::CallSite;
+use crate::pg::invalidation::{self, TableChanges, TextCache};
+use crate::pg::{session, spi};
+use crate::shmem;
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTenant};
 use idgen_core::tenancy::Attachment;
 use pgrx::prelude::*;

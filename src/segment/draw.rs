@@ -1,14 +1,12 @@
 //! Drawing values from the ring of a tag, and waiting for a refill if the ring is dry.
 
 use super::attach::{self, AttachedSegment, SharedRing, ValueSource};
-use super::demand;
 use super::state::{LastError, SEGMENTS, ring_state};
-use super::{errors, fleet, obstacle, store, turns, uncommitted};
+use super::{demand, errors, fleet, obstacle, store, turns, uncommitted};
 use crate::args;
-use crate::pg::call_site::CallSite;
-use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::function::CallSite;
+use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::system_clock;
-use crate::pg::wait_event::WaitEvent;
 use crate::settings;
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;

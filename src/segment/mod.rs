@@ -1,11 +1,12 @@
 //! Segment ids: the SQL functions that draw them. A segment has a row in `idgen.segment`, under its tag, and a ring of
 //! values in shared memory.
 
-use crate::pg::call_site::CallSite;
+use crate::args;
+use crate::coordinator;
 use crate::pg::datum::{Composite, form_row};
-use crate::pg::{process_utility, srf};
+use crate::pg::function::{self, CallSite};
+use crate::pg::shared_objects;
 use crate::shmem;
-use crate::{args, coordinator};
 use attach::AttachedSegment;
 use idgen_core::segment::ValueRun;
 use idgen_core::segment::tag::MAX_STEP;
@@ -83,7 +84,7 @@ fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
             let run = ValueRun { first: 0, count: 0, stride: 1 };
             ValueSet { attached: attach::of_call(&site), run, wanted, step: 1 }
         };
-        srf::next_row(fcinfo, begin, |set| set.next(&site))
+        function::next_row(fcinfo, begin, |set| set.next(&site))
     }
 }
 
@@ -105,9 +106,9 @@ impl ValueSet {
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
-    process_utility::follow_dropped_databases(fleet::supply_worker::leave_database, state::end_rings_of);
+    shared_objects::follow_dropped_databases(fleet::supply_worker::leave_database, state::end_rings_of);
     coordinator::follow(fleet::launcher::start);
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
         reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
         drop: |owners| {

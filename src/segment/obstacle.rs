@@ -4,8 +4,8 @@
 
 use super::store::SEGMENT;
 use crate::pg::advisory_lock::limited_or;
-use crate::pg::row_lock;
 use crate::pg::spi::ExtensionTable;
+use crate::pg::xact;
 use pgrx::pg_sys;
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ pub fn wait(creation: i64, left: Duration, time_out: impl FnOnce() -> bool) -> b
         let free = SEGMENT.try_lock(MODE);
         let table = free.unwrap_or_else(|| SEGMENT.lock(MODE));
         // SAFETY: the table is locked.
-        let holders = unsafe { row_lock::holders(table, c"segment_creation_key", c"creation", creation) };
+        let holders = unsafe { xact::holders_of_row(table, c"segment_creation_key", c"creation", creation) };
         // Not held during the wait: ALTER TABLE would wait for it, and draws for that.
         ExtensionTable::unlock(table, MODE);
         let is_free = free.is_some() && holders.is_empty();
-        holders.into_iter().for_each(row_lock::wait_for_end_of);
+        holders.into_iter().for_each(xact::wait_for_end_of);
         !is_free
     };
     limited_or(left, work, time_out)

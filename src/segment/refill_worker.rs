@@ -2,11 +2,9 @@
 //! when idle.
 
 use super::demand::{self, wanted};
-use super::refill;
-use super::worker_process;
-use crate::pg::latch;
+use super::{refill, worker_process};
+use crate::pg::latch::{self, WaitEvent};
 use crate::pg::session;
-use crate::pg::wait_event::WaitEvent;
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};

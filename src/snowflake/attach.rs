@@ -3,8 +3,8 @@
 use super::{errors, layouts, next, node};
 use crate::clock::{self, GENERATORS};
 use crate::error;
+use crate::pg::invalidation::TextCache;
 use crate::pg::{session, system_clock};
-use crate::text_cache::TextCache;
 use idgen_core::clock::US_PER_MS;
 use idgen_core::generator::{Generator, GeneratorHandle};
 use idgen_core::layout::{Layout, Node, time_text};

@@ -2,9 +2,10 @@
 
 use super::attach::{AttachedGenerator, attach};
 use super::{errors, node};
-use crate::pg::call_site::CallSite;
-use crate::text_cache::TextCache;
-use crate::{args, settings};
+use crate::args;
+use crate::pg::function::CallSite;
+use crate::pg::invalidation::TextCache;
+use crate::settings;
 use idgen_core::layout::Layout;
 
 struct Known {

@@ -9,8 +9,8 @@ use super::attach::{AttachedGenerator, attach, refuse_outside};
 use super::{earliest_draw, layouts, node};
 use crate::args;
 use crate::clock;
-use crate::pg::call_site::CallSite;
-use crate::pg::{srf, system_clock};
+use crate::pg::function::{self, CallSite};
+use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::Part;
 use idgen_core::snowflake::{Bounds, Issue, SlotRun};
@@ -84,7 +84,7 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) 
         IdSet::new(layouts::of_call(&site), count)
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
-    unsafe { srf::next_row(fcinfo, begin, IdSet::next) }
+    unsafe { function::next_row(fcinfo, begin, IdSet::next) }
 }
 
 impl IdSet {

@@ -2,9 +2,9 @@
 //! with snowflake ids. The functions of a time, and of the time in a UUID, work without preload and on a standby.
 
 use crate::args;
-use crate::pg::call_site::CallSite;
+use crate::pg::function::{self, CallSite};
 use crate::pg::uuid::Uuid;
-use crate::pg::{session, srf, timestamp};
+use crate::pg::{session, timestamp};
 use crate::snowflake::{self, AttachedGenerator, IdSet};
 use idgen_core::uuid::{self, LAYOUT, RandomWords};
 use pgrx::prelude::*;
@@ -83,7 +83,7 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, with_node: impl FnOnce() ->
         Some(of_id(id, random(), &set.ids.attached, set.with_node))
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
-    unsafe { srf::next_row(fcinfo, begin, next) }
+    unsafe { function::next_row(fcinfo, begin, next) }
 }
 
 /// The UUID of an id that was just issued: the generator is attached under the worker id of that time.

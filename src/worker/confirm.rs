@@ -7,9 +7,9 @@ use super::{errors, history};
 use crate::args;
 use crate::lease::{self, LEASE};
 use crate::pg::datum::Text;
-use crate::pg::spi::{Query, optional, value};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{spi, sync_rep, xact};
+use crate::pg::latch::WaitEvent;
+use crate::pg::spi::{self, Query, optional, value};
+use crate::pg::{recovery, xact};
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 
@@ -57,7 +57,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
         errors::confirmed_too_early(pool, found.worker_id).raise();
     }
     // The rectangle that was read is committed, and so flushed: its commits are durable.
-    sync_rep::wait_for_flushed(&STANDBY_WAIT);
+    recovery::wait_for_flushed(&STANDBY_WAIT);
     not_after
 }
 

@@ -9,13 +9,12 @@ use super::servers::{self, SEGMENT_SERVER};
 use crate::args;
 use crate::error;
 use crate::pg::datum::{Composite, Text, form_row, text_arg};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::xact;
-use crate::pg::{recovery, session, sync_rep};
+use crate::pg::latch::WaitEvent;
+use crate::pg::{recovery, session, xact};
 use crate::place;
-use crate::segment;
 use crate::segment::define::{self, lock_owned};
 use crate::segment::store::{self, Link, TagRow};
+use crate::segment::{self};
 use idgen_core::coordinator::Place;
 use idgen_core::segment::fleet::{Grant, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
@@ -120,7 +119,7 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
 #[pg_extern(sql = false)]
 fn segment_confirm() {
     xact::refuse_during_recovery(c"segment_confirm()");
-    sync_rep::wait_for_flushed(&CONFIRM_WAIT);
+    recovery::wait_for_flushed(&CONFIRM_WAIT);
 }
 
 static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");

@@ -2,11 +2,11 @@
 //! started or was promoted. So an attached server reports to its coordinator, although no session draws.
 
 use crate::pg::bgworker::{self, Worker};
-use crate::pg::databases;
-use crate::pg::latch;
-use crate::pg::wait_event::WaitEvent;
+use crate::pg::latch::{self, WaitEvent};
+use crate::pg::shared_objects;
 use crate::segment::demand;
-use crate::{settings, shmem};
+use crate::settings;
+use crate::shmem;
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    if !databases::in_use().into_iter().all(start_worker) {
+    if !shared_objects::databases_in_use().into_iter().all(start_worker) {
         log!("could not start all supply workers: raise max_worker_processes");
     }
 }

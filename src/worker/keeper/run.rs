@@ -3,9 +3,9 @@
 use super::requests::is_refusal;
 use crate::clock;
 use crate::coordinator::{self, Coordinator};
+use crate::pg::latch::{self, WaitEvent};
 use crate::pg::libpq::{Error, Resolver};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{bgworker, data_directory, latch, session, system_clock};
+use crate::pg::{bgworker, data_directory, session, system_clock};
 use crate::place;
 use crate::settings::{self, Pool};
 use crate::snowflake::node;

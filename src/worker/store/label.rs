@@ -1,6 +1,6 @@
 //! A security label that this server has granted worker ids. It outlives the extension and the database.
 
-use crate::pg::security_label;
+use crate::pg::shared_objects;
 use std::ffi::CStr;
 
 const PROVIDER: &CStr = c"idgen workers";
@@ -17,7 +17,7 @@ pub struct Label {
 
 /// `None` if no database of this server has granted worker ids.
 pub fn read() -> Option<Label> {
-    let text = security_label::read(PROVIDER)?;
+    let text = shared_objects::read_label(PROVIDER)?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());
     let mut next = |default| numbers.next().flatten().unwrap_or(default);
     Some(Label { until_us: next(i64::MIN), longest_us: next(0) })
@@ -25,13 +25,13 @@ pub fn read() -> Option<Label> {
 
 /// Raises both values of the label to at least these.
 pub fn raise(label: Label) {
-    security_label::lock_part(PART);
+    shared_objects::lock_part(PART);
     let known = read().unwrap_or(Label { until_us: i64::MIN, longest_us: 0 });
     let (until_us, longest_us) = (known.until_us.max(label.until_us), known.longest_us.max(label.longest_us));
-    security_label::write(PROVIDER, Some(&format!("{until_us} {longest_us}")));
+    shared_objects::write_label(PROVIDER, Some(&format!("{until_us} {longest_us}")));
 }
 
 pub fn remove() {
-    security_label::lock_part(PART);
-    security_label::write(PROVIDER, None);
+    shared_objects::lock_part(PART);
+    shared_objects::write_label(PROVIDER, None);
 }

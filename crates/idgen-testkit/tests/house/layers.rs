@@ -18,7 +18,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.
-const GROUND: [(&str, u8); 11] = [
+const GROUND: [(&str, u8); 10] = [
     ("pg", 1),
     ("args", 2),
     ("check", 2),
@@ -29,7 +29,6 @@ const GROUND: [(&str, u8); 11] = [
     ("reset_time", 2),
     ("settings", 2),
     ("shmem", 2),
-    ("text_cache", 2),
 ];
 const ROOM_LAYER: u8 = 3;
 const TOP_LAYER: u8 = 4;
