@@ -1,12 +1,18 @@
 //! `idgen.checks`, `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
-use crate::check::{Check, Severity, listed};
+use crate::clock;
+use crate::error::{Check, Severity, listed};
+use crate::lease;
 use crate::pg::datum::Text;
 use crate::pg::ereport::for_message;
-use crate::pg::spi::ExtensionTable;
-use crate::pg::{spi, timestamp};
-use crate::worker::{SERVER_LEASE, current_node};
-use crate::{clock, lease, place, reset_time, segment, settings, shmem, snowflake, worker};
+use crate::pg::spi::{self, ExtensionTable};
+use crate::pg::timestamp;
+use crate::place;
+use crate::segment;
+use crate::settings;
+use crate::shmem;
+use crate::snowflake;
+use crate::worker::{self, SERVER_LEASE, current_node};
 use idgen_core::layout::time_text;
 use pgrx::JsonB;
 use pgrx::prelude::*;
@@ -20,7 +26,7 @@ fn reset_stats() {
     segment::stats::reset();
     lease::stats::reset();
     worker::reset_counters();
-    reset_time::set();
+    shmem::set_reset_time();
 }
 
 /// Versions, settings, the worker id, and checks. Without preload the check "preloaded" fails and the worker is null.

@@ -4,7 +4,7 @@
 //! The clock imports no other room. Callers set the lease end ([`confine`]) and register a function to call when ids reach
 //! it ([`on_lease_end_reached`]).
 
-use crate::check::Check;
+use crate::error::Check;
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::{recovery, system_clock, timestamp, xact};
 use crate::settings;

@@ -6,7 +6,7 @@
 use super::store::{self, LEASE, TERM, clock, term};
 use super::{definitions, locks};
 use crate::args;
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::pg::datum::{Composite, Text, form_row, form_rows};
 use crate::pg::spi::{Query, text, value};
 use crate::pg::{system_clock, timestamp};

@@ -2,9 +2,9 @@
 //! check theirs.
 
 use super::{errors, store};
+use crate::args;
 use crate::pg::datum::Text;
 use crate::pg::{session, spi};
-use crate::{args, grants};
 use idgen_core::public_id::{self, Form, KeyState, RotationError};
 use pgrx::prelude::*;
 
@@ -74,7 +74,7 @@ fn public_id_drop(prefix: Option<Text>) {
 fn public_id_alter(prefix: Option<Text>, owner: Option<Text>) {
     let (prefix, owner) = (args::required(prefix.as_deref(), "prefix"), args::required(owner.as_deref(), "owner"));
     lock_owned(prefix);
-    store::set_owner(prefix, grants::new_owner(owner));
+    store::set_owner(prefix, args::new_owner(owner));
 }
 
 /// Lets a role, or `public`, make and decode texts. Raises 42704 if there is no such prefix or role, 42501 unless the
@@ -93,7 +93,7 @@ fn public_id_revoke(prefix: Option<Text>, role: Option<Text>) {
 fn set_user(prefix: Option<Text>, role: Option<Text>, may_use: bool) {
     let (prefix, role) = (args::required(prefix.as_deref(), "prefix"), args::required(role.as_deref(), "role"));
     lock_owned(prefix);
-    store::OWNERS.set_grantee(prefix, grants::grantee(role), may_use);
+    store::OWNERS.set_grantee(prefix, args::grantee(role), may_use);
 }
 
 /// Locks a prefix that the current user may alter, and returns its keys.

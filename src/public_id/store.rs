@@ -4,7 +4,7 @@
 //! The owner of the database can insert rows that differ. A right counts only if all rows grant it: otherwise a new row
 //! would take the prefix over.
 
-use crate::grants::{self, GrantedColumns, GrantedTable};
+use crate::args::{self, GrantedColumns, GrantedTable};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, unexpected, user, value};
 use idgen_core::public_id::{Form, KeyState, SECRET_BYTES};
 use pgrx::prelude::*;
@@ -36,7 +36,7 @@ static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
     format!(
         "SELECT form, secret, {} FROM idgen.public_key \
          WHERE prefix OPERATOR(pg_catalog.=) $1 AND secret IS NOT NULL ORDER BY version DESC",
-        grants::owns_or_has("$2", "users")
+        args::owns_or_has("$2", "users")
     )
 });
 

@@ -3,10 +3,10 @@
 
 use super::store::{self, TagRow};
 use super::{errors, fleet};
+use crate::args;
 use crate::pg::datum::{Text, stored_len};
 use crate::pg::ereport::Report;
 use crate::pg::spi;
-use crate::{args, grants};
 use idgen_core::segment::tag::{MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -107,7 +107,7 @@ fn segment_alter(
         upper_bound: upper_bound.unwrap_or(now.upper_bound),
     };
     definition.check().unwrap_or_else(|e| errors::definition(e).raise());
-    let owner = owner.as_deref().map(grants::new_owner);
+    let owner = owner.as_deref().map(args::new_owner);
     store::update(tag, owner, &definition, target_duration);
 }
 
@@ -137,7 +137,7 @@ pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, 
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     let grantees = if args::required(server, "server") { &store::SERVERS } else { &store::DRAWERS };
     lock_owned(tag);
-    grantees.set_grantee(tag, grants::grantee(role), is_granted);
+    grantees.set_grantee(tag, args::grantee(role), is_granted);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.

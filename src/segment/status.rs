@@ -1,10 +1,11 @@
 //! The checks of segments: values that do not arrive, bounds, and places in memory.
 
-use super::fleet::{grant, servers::SEGMENT_SERVER};
+use super::fleet::grant;
+use super::fleet::servers::SEGMENT_SERVER;
 use super::state::{CoordinatorState, SEGMENTS, ring, ring_state, ring_states};
 use super::store::{self, NearBound, SEGMENT};
 use super::{errors, refill};
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{session, system_clock};
 use crate::shmem;

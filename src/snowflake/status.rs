@@ -2,7 +2,7 @@
 
 use super::earliest_draw::EARLIEST_DRAWS;
 use super::{default_layout, errors, prepared, stats};
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::pg::spi::{Query, value};
 use crate::pg::{recovery, session, system_clock, timestamp};
 use idgen_core::layout::time_text;

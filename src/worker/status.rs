@@ -5,7 +5,7 @@ use super::state::{SERVER_LEASE, STATE, ServerLease};
 use super::stats::{WorkerStatus, status};
 use super::store::history::WORKER_HISTORY;
 use super::store::{WORKER_NUMBER, full_pools, outside_of_ranges, pool_that_grants};
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::lease::{LEASE, LEASE_DEFINITION};
 use crate::pg::recovery;
 use crate::pg::spi::ExtensionTable;

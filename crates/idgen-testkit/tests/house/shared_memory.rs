@@ -13,7 +13,7 @@ const PARTS: &str = "
  0  idgen lock holders        src/lock/holds.rs
  0  idgen lock names          src/lock/holds.rs
  0  idgen lock uses           src/lock/holds.rs
- 0  idgen reset time          src/reset_time.rs
+ 0  idgen reset time          src/shmem.rs
  0  idgen segment rings       src/segment/state.rs
  0  idgen segment slots       src/segment/state.rs
  0  idgen snowflake counters  src/snowflake/next.rs
