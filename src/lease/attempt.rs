@@ -3,10 +3,10 @@
 
 use super::definitions::{self, Defined};
 use super::locks::{self, Queue};
-use super::stats::COUNTERS;
+use super::stats::{self, COUNTERS};
 use super::store::{self, Granted, LEASE, LeaseState, NewHolder, TERM, clock, term};
 use super::unseen::{self, Rows};
-use super::{at_once, errors, notify, pending, sweep};
+use super::{at_once, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
 use crate::pg::spi::{Query, value};
 use crate::pg::{session, xact};
@@ -223,7 +223,7 @@ impl Attempt<'_> {
         let is_unchanged = || store::in_snapshot(request.name, slot) == Some((term.token, term.depth, term.ends_us));
         let was_shared = || unseen::have_changed_since_snapshot(request.name, Rows::Shared);
         refuse_older_snapshot(request, || ends.is_empty() && !is_take_over && is_unchanged() && !was_shared());
-        notify::expired(request.name, slot);
+        stats::notify_expired(request.name, slot);
         let granted = store::take(request.name, slot, request.holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
         Some(granted)
@@ -238,7 +238,7 @@ impl Attempt<'_> {
     fn end_terms(&self, ends: &[i32]) -> Option<()> {
         ends.iter().try_for_each(|slot| {
             let term = store::lock(self.request.name, *slot).filter(|term| self.is_free(term))?;
-            notify::expired(self.request.name, *slot);
+            stats::notify_expired(self.request.name, *slot);
             let end = if term.is_shared() { store::remove } else { store::end };
             end(self.request.name, *slot);
             Some(())
@@ -263,7 +263,7 @@ pub fn begun(request: &AcquireRequest, granted: Granted, lock_delay_us: i64) -> 
     pending::require_durability();
     pending::locked(granted.token);
     pending::wake_at_end(request.name);
-    notify::granted(request.name, &granted);
+    stats::notify_granted(request.name, &granted);
     if let Some(key) = granted.session_key {
         pending::bind(request.name, granted.token, key, lock_delay_us);
     }
@@ -301,7 +301,7 @@ pub struct Unused {
 fn attempt_candidates(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
     let preference = request.preference?;
     // As for a read of all rows, hold no table lock afterwards.
-    let (Defined { definition, definer }, range) =
+    let (Defined { definition, definer, .. }, range) =
         xact::rolled_back(|| definitions::defined(request.name).zip(Some(range(request.name))))?;
     if range.is_some_and(|(lowest, highest)| !definition.has(lowest) || !definition.has(highest)) {
         return None;

@@ -2,7 +2,7 @@
 
 use super::locks::{Precedence, Queue, definition_lock};
 use super::store::{self, LeaseState};
-use super::{definitions, errors, holder, notify, pending, unseen};
+use super::{definitions, errors, holder, pending, stats, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -175,7 +175,7 @@ fn drop_lease(name: &str) {
     let terms = lock_slots(name);
     let lease = LeaseState { terms, ..LeaseState::read(name) };
     require_unheld(name, &lease);
-    lease.terms.iter().for_each(|term| notify::expired(name, term.slot));
+    lease.terms.iter().for_each(|term| stats::notify_expired(name, term.slot));
     if !definitions::drop_all(name) {
         errors::unknown(name).raise();
     }
@@ -198,7 +198,7 @@ pub fn lock_slots(name: &str) -> Vec<Term> {
 /// over, end here: in the other lease, no slot would be granted beside one.
 pub fn rename(from: &str, to: &str) {
     for term in LeaseState::read(from).terms.iter().filter(|term| term.is_shared()) {
-        notify::expired(from, term.slot);
+        stats::notify_expired(from, term.slot);
         store::remove(from, term.slot);
     }
     definitions::rename(from, to);
@@ -247,7 +247,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let revoked = store::revoke(name, slot);
     if let Some(token) = revoked {
         pending::released(token);
-        notify::revoked(name, slot);
+        stats::notify_revoked(name, slot);
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);

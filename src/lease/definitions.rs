@@ -35,8 +35,9 @@ pub fn of(name: &str) -> KnownDefinition {
 
 fn look_up(name: &str) -> KnownDefinition {
     let changes = CHANGES.follow();
-    let (definition, notify) = find(name).unzip();
-    let known = KnownDefinition { definition, notify: notify == Some(true), changes };
+    let defined = defined(name);
+    let notify = defined.as_ref().is_some_and(|defined| defined.notify);
+    let known = KnownDefinition { definition: defined.map(|defined| defined.definition), notify, changes };
     KNOWN.insert(name, known);
     known
 }
@@ -87,44 +88,24 @@ pub fn alter(
     ALTER.write_latest(&args, |_| ());
 }
 
-static FIND: Query = Query::new(&LEASE, || {
-    format!(
-        "SELECT first_slot, slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",
-        micros("ttl"),
-        micros("lock_delay")
-    )
-});
-
-/// The definition of a lease, whatever the transaction's snapshot shows, and if observers are notified.
-fn find(name: &str) -> Option<(LeaseDefinition, bool)> {
-    let read = |row: &SpiHeapTupleData| {
-        let definition = LeaseDefinition {
-            first_slot: value(row, 1),
-            slots: value(row, 2),
-            ttl_us: value(row, 3),
-            lock_delay_us: value(row, 4),
-        };
-        (definition, value(row, 5))
-    };
-    FIND.read_latest(&[name.into()], read).pop()
-}
-
 /// The definition of a lease, and its definer.
 pub struct Defined {
     pub definition: LeaseDefinition,
     pub definer: pg_sys::Oid,
+    /// True if observers are notified of its terms.
+    notify: bool,
 }
 
 static DEFINED: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT slots, {}, {}, first_slot, owner::pg_catalog.oid FROM idgen.lease_definition \
+        "SELECT slots, {}, {}, first_slot, owner::pg_catalog.oid, notify FROM idgen.lease_definition \
          WHERE name OPERATOR(pg_catalog.=) $1",
         micros("ttl"),
         micros("lock_delay")
     )
 });
 
-/// `None` if the lease is not defined.
+/// The definition of a lease, whatever the transaction's snapshot shows; `None` if it is not defined.
 pub fn defined(name: &str) -> Option<Defined> {
     let read = DEFINED.read_latest(&[name.into()], |row| Defined {
         definition: LeaseDefinition {
@@ -134,6 +115,7 @@ pub fn defined(name: &str) -> Option<Defined> {
             lock_delay_us: value(row, 3),
         },
         definer: value(row, 5),
+        notify: value(row, 6),
     });
     read.into_iter().next()
 }

@@ -7,7 +7,7 @@ use super::locks::{self, Precedence, Queue, with_tables};
 use super::stats::{self, COUNTERS};
 use super::store::{Granted, NewHolder};
 use super::terms::{self, Renewed};
-use super::{definitions, errors, notify, pending};
+use super::{definitions, errors, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, form_row, form_rows, text_arg};
@@ -303,14 +303,14 @@ fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i
 pub fn release(name: &str, token: i64) -> bool {
     let is_first = xact::log_position() == 0;
     let is_defined = definitions::of(name).definition.is_some();
-    let watched = notify::about_to_release(name, token);
+    let watched = stats::about_to_release(name, token);
     let depth = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
     if depth > 0 {
         pending::locked(token);
         return false;
     }
     pending::released(token);
-    watched.into_iter().for_each(|term| notify::released(name, term));
+    watched.into_iter().for_each(|term| stats::notify_released(name, term));
     pending::wake_at_end(name);
     if is_first {
         pending::need_not_be_durable();

@@ -15,7 +15,6 @@ mod definitions;
 mod errors;
 mod holder;
 mod locks;
-mod notify;
 pub mod pending;
 pub mod stats;
 mod store;

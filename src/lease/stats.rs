@@ -1,13 +1,16 @@
-//! What the views of leases show: the states of slots, and counters over all databases. And the check of leases: sessions
-//! that wait for a transaction, not for a holder.
+//! What observers see of leases: the states of slots, counters over all databases, the check of sessions that wait for a
+//! transaction and not for a holder, and notifications on the channel `idgen_lease` about leases that are defined with
+//! `notify`. Like every NOTIFY, these are sent when the transaction commits.
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, LEASE, TERM, clock, term};
+use super::store::{self, Granted, LEASE, TERM, clock, term};
+use super::sweep::Deleted;
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
 use crate::pg::datum::{Composite, Text, form_row, form_rows};
+use crate::pg::effects::notify;
 use crate::pg::spi::{Query, text, value};
 use crate::pg::{system_clock, timestamp};
 use crate::shmem::Part;
@@ -15,6 +18,8 @@ use idgen_core::lease::{Availability, Now, Session, Term};
 use idgen_core::lock::NameHash;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
+use serde_json::Value;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
@@ -213,4 +218,61 @@ fn blocked() -> Check {
     )
     .since_ms(Some(since_us / 1000))
     .affects(listed(&waiters))
+}
+
+const CHANNEL: &CStr = c"idgen_lease";
+
+/// A payload has less than 8,000 bytes. JSON escapes a character with at most 6 bytes, and a name has at most 255.
+const OWNER_CHARACTERS: usize = 1000;
+
+/// A term has begun.
+pub fn notify_granted(name: &str, granted: &Granted) {
+    if is_watched(name) {
+        send(name, granted.slot, "granted", granted.owner.as_deref());
+    }
+}
+
+/// The slot and owner of a token whose term is about to be released, if its end is to be told. The row may go with it.
+pub fn about_to_release(name: &str, token: i64) -> Option<(i32, Option<String>)> {
+    is_watched(name).then(|| definitions::slot_and_owner(name, token)).flatten()
+}
+
+/// A term was released, with what [`about_to_release`] has returned.
+pub fn notify_released(name: &str, (slot, owner): (i32, Option<String>)) {
+    send(name, slot, "released", owner.as_deref());
+}
+
+/// A term was revoked.
+pub fn notify_revoked(name: &str, slot: i32) {
+    if is_watched(name)
+        && let Some((_, owner)) = definitions::depth_and_owner(name, slot)
+    {
+        send(name, slot, "revoked", owner.as_deref());
+    }
+}
+
+/// A slot is about to be taken over or freed. If its term was not released, it has expired.
+pub fn notify_expired(name: &str, slot: i32) {
+    if is_watched(name)
+        && let Some((1.., owner)) = definitions::depth_and_owner(name, slot)
+    {
+        send(name, slot, "expired", owner.as_deref());
+    }
+}
+
+/// The row of a term that has expired, or was released, was deleted.
+pub fn notify_deleted(row: &Deleted) {
+    if row.depth > 0 && is_watched(&row.name) {
+        send(&row.name, row.slot, "expired", row.owner.as_deref());
+    }
+}
+
+fn send(name: &str, slot: i32, event: &str, owner: Option<&str>) {
+    let owner = owner.map(|owner| owner.chars().take(OWNER_CHARACTERS).collect::<String>());
+    let [name, owner] = [Value::from(name), Value::from(owner)];
+    notify(CHANNEL, &format!(r#"{{"name": {name}, "slot": {slot}, "event": "{event}", "owner": {owner}}}"#));
+}
+
+fn is_watched(name: &str) -> bool {
+    definitions::of(name).notify
 }

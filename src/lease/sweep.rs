@@ -7,7 +7,7 @@
 //! locked: it waits, or gets no row if it does not wait. A rollback keeps the rows for a later sweep. So a sweep deletes
 //! few rows, and reads few.
 
-use super::notify;
+use super::stats;
 use super::store::{LEASE, TERM, clock, now_for, term};
 use crate::pg::datum::Text;
 use crate::pg::spi::{Query, optional, text, value};
@@ -54,7 +54,7 @@ pub fn sweep_if_due() {
     let first = Some(sweep.next_page.load(Relaxed)).filter(|first| *first < pages).unwrap_or(0);
     let found = find(first, first + PAGES);
     let deleted = delete(&found[..found.len().min(MOST)]);
-    deleted.iter().for_each(notify::deleted);
+    deleted.iter().for_each(stats::notify_deleted);
     if found.len() > MOST {
         // More are left in this part.
         sweep.due_us.store(now_us, Relaxed);

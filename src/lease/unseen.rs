@@ -125,11 +125,8 @@ fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Grant> {
     // its type and collation are those of the column. The scan returns tuples of pinned pages, which the next call
     // releases. Who inserted a tuple, and its columns, never change.
     unsafe {
-        let mut key = pg_sys::ScanKeyData::default();
-        let name = Text::from(name).into_datum().unwrap_or(pg_sys::Datum::null());
-        let (equal, collation) = (pg_sys::BTEqualStrategyNumber as u16, pg_sys::DEFAULT_COLLATION_OID);
-        let compare = pg_sys::F_TEXTEQ.into();
-        pg_sys::ScanKeyEntryInitialize(&mut key, 0, 1, equal, pg_sys::InvalidOid, collation, compare, name);
+        let name = Text::from(name).into_datum();
+        let mut key = key(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, name);
         let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
         let index = pg_sys::get_relname_relid(c"lease_pkey".as_ptr(), (*(*table).rd_rel).relnamespace);
         let columns = (*table).rd_att;
