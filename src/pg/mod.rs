@@ -3,7 +3,6 @@
 
 pub mod advisory_lock;
 pub mod bgworker;
-pub mod data_directory;
 pub mod datum;
 pub mod effects;
 pub mod ereport;

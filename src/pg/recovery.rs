@@ -1,15 +1,17 @@
 //! Recovery and replication: whether this server replays WAL, when it began to write, what the control file says, and
-//! waiting for synchronous standbys without a commit.
+//! waiting for synchronous standbys without a commit. And the data directory, which is the working directory of every
+//! process of a server.
 
 use super::latch::{self, WaitEvent};
 use super::spi::{Query, value};
 use super::{session, system_clock};
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::fs::{File, read_to_string};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions, read_to_string};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub fn is_in_progress() -> bool {
     // SAFETY: reads a flag.
@@ -159,4 +161,64 @@ fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
         pg_sys::LWLockRelease(lock);
         flushed
     }
+}
+
+/// A file that nothing replaces while the directory exists.
+pub const FINGERPRINT: &str = "PG_VERSION";
+
+/// Identifies the data directory.
+pub fn fingerprint() -> io::Result<String> {
+    identity_of(FINGERPRINT)
+}
+
+/// Inode and birth time of a file. A copy has others. On a file system without birth times only the inode remains.
+pub fn identity_of(path: &str) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
+    let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Ok(format!("{}-{}", metadata.ino(), born.map_or(0, |born| born.as_nanos())))
+}
+
+/// Writes a small file durably, all of it or nothing.
+pub fn replace_file(path: &str, content: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{path}.tmp");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(directory_mode() & 0o666).open(&unfinished)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(unfinished, path)?;
+    sync_directory(".")
+}
+
+/// The permissions of the data directory, which those of its files follow.
+pub fn directory_mode() -> u32 {
+    // SAFETY: set when the server starts, and never again.
+    unsafe { pg_sys::data_directory_mode as u32 }
+}
+
+/// Makes names in a directory durable.
+pub fn sync_directory(path: &str) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
+        // A file system that cannot sync directories. PostgreSQL ignores that, too.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// True if the server is stopping, not only this process. The postmaster writes its state into line 8 of its own file.
+/// May be called in a signal handler: it allocates nothing.
+pub fn is_server_stopping() -> bool {
+    // The lines before are numbers, and two paths.
+    let mut content = [0u8; 4096];
+    // SAFETY: a C string, and a buffer of the length that is passed.
+    let length = unsafe {
+        let file = libc::open(c"postmaster.pid".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let length = libc::read(file, content.as_mut_ptr().cast(), content.len());
+        libc::close(file);
+        length
+    };
+    let content = &content[..length.max(0) as usize];
+    content.split(|byte| *byte == b'\n').nth(7).is_some_and(|line| line.trim_ascii() == b"stopping")
 }

@@ -8,7 +8,6 @@
 use super::xact;
 use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
-use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;

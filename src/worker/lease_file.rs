@@ -9,7 +9,7 @@
 //! and this file must survive that. `pg_basebackup` copies the file. So a copy without a pool has no worker id until
 //! one is set. The copy does not release its origin's lease, because the file names the place that it was written in.
 
-use crate::pg::data_directory;
+use crate::pg::recovery;
 use crate::place;
 use idgen_core::worker::memory::{LastWorkerId, Memory};
 use std::fs;
@@ -40,5 +40,5 @@ pub fn read() -> LeaseFile {
 /// Makes the file have this worker id, durably.
 pub fn write(worker: LastWorkerId) -> io::Result<()> {
     let place = place::read().map_err(|(_, error)| error)?;
-    data_directory::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
+    recovery::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
 }

@@ -5,7 +5,7 @@ use crate::clock;
 use crate::coordinator::{self, Coordinator};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::libpq::{Error, Resolver};
-use crate::pg::{bgworker, data_directory, session, system_clock};
+use crate::pg::{bgworker, recovery, session, system_clock};
 use crate::place;
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
@@ -110,7 +110,7 @@ impl Keeper {
 
     /// SIGTERM: ends this process. If the server is stopping, gives the worker id back first.
     fn stop(&mut self) {
-        if data_directory::is_server_stopping() {
+        if recovery::is_server_stopping() {
             self.give_back(|| false);
         }
         // SAFETY: flags of this process; PostgreSQL's own handler sets them.
