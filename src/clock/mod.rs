@@ -116,17 +116,6 @@ pub fn confine_to_nothing_at_start() {
     STATE.require().mark.set_lease_end(i64::MIN);
 }
 
-/// While the postmaster preloads libraries.
-pub fn init() {
-    shmem::register(&[&STATE, &FILE, &GENERATORS]);
-    shmem::at_startup(|| {
-        mark::begin();
-        xact::at_exit(mark::at_exit);
-    });
-    // In the postmaster, from which all processes inherit it.
-    xact::on_xact_event(|_| label::at_xact_event());
-}
-
 /// The row of `idgen.stat_clock`; none without preload.
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity, reason = "the columns of a view")]
@@ -288,4 +277,15 @@ fn mark() -> Check {
 fn unusable() -> Option<file::FileError> {
     STATE.get().filter(|state| !state.is_ready.load(Acquire) && !recovery::is_in_progress())?;
     file::read(recovery::system_identifier()).err().or_else(|| file::access_error().map(file::FileError::Io))
+}
+
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&STATE, &FILE, &GENERATORS]);
+    shmem::at_startup(|| {
+        mark::begin();
+        xact::at_exit(mark::at_exit);
+    });
+    // In the postmaster, from which all processes inherit it.
+    xact::on_xact_event(|_| label::at_xact_event());
 }

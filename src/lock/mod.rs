@@ -161,11 +161,6 @@ fn mode(shared: Option<bool>) -> Mode {
     Mode::of(args::required(shared, "shared"))
 }
 
-/// While the postmaster preloads libraries.
-pub fn init() {
-    shmem::register(&[&holds::BACKENDS, &holds::USES, &holds::NAMES, &holds::NAME_TEXTS]);
-}
-
 /// A trigger BEFORE UPDATE, FOR EACH ROW, on the column that is its argument. Raises 40001 if the UPDATE gives another
 /// version than the row has; else increments the version. NULL counts as 0. Raises 22003 at the type's maximum, and
 /// 39P01 if it is called in another way.
@@ -255,4 +250,9 @@ fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
     }
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { form_rows(fcinfo, rows) }
+}
+
+/// While the postmaster preloads libraries.
+pub fn init() {
+    shmem::register(&[&holds::BACKENDS, &holds::USES, &holds::NAMES, &holds::NAME_TEXTS]);
 }
