@@ -3,10 +3,9 @@
 use crate::clock;
 use crate::error::{Check, Severity, listed};
 use crate::lease;
-use crate::pg::datum::Text;
+use crate::pg::datum::{self, Text};
 use crate::pg::ereport::for_message;
 use crate::pg::spi::{self, ExtensionTable};
-use crate::pg::timestamp;
 use crate::place;
 use crate::segment;
 use crate::settings;
@@ -103,7 +102,7 @@ fn stat_get_checks() -> TableIterator<
             check.name,
             check.severity.is_none(),
             check.severity.map(Severity::name),
-            check.since_ms.and_then(timestamp::from_ms),
+            check.since_ms.and_then(datum::from_ms),
             check.affects.map(Text::from),
             Text::from(check.message),
             check.action.map(Text::from),

@@ -12,7 +12,7 @@
 //! When a backend crashes, PostgreSQL ends all others and initialises shared memory again, as at a start.
 
 use crate::error;
-use crate::pg::timestamp;
+use crate::pg::{datum, system_clock};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -351,17 +351,17 @@ impl<const N: usize> FixedText<N> {
 }
 
 /// Microseconds since 1970. The counters begin at zero when shared memory is initialised.
-static RESET_US: Part<AtomicI64> = Part::new(c"idgen reset time", |_| AtomicI64::new(timestamp::now_us()));
+static RESET_US: Part<AtomicI64> = Part::new(c"idgen reset time", |_| AtomicI64::new(system_clock::now_us()));
 
 /// The time of the last reset of the counters; NULL without preload.
 #[pg_extern(sql = false)]
 fn stat_get_reset_time() -> Option<TimestampWithTimeZone> {
-    timestamp::from_us(RESET_US.get()?.load(Relaxed))
+    datum::from_us(RESET_US.get()?.load(Relaxed))
 }
 
 /// The counters have been set to zero now.
 pub fn set_reset_time() {
     if let Some(reset_us) = RESET_US.get() {
-        reset_us.store(timestamp::now_us(), Relaxed);
+        reset_us.store(system_clock::now_us(), Relaxed);
     }
 }

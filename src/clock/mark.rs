@@ -8,7 +8,7 @@ use super::file::{self, FileError};
 use super::state::{FILE, GENERATORS, STATE, State, Written};
 use super::{errors, label};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
-use crate::pg::{recovery, spi, system_clock, timestamp};
+use crate::pg::{datum, recovery, spi, system_clock};
 use crate::settings;
 use idgen_core::clock::Target;
 use idgen_core::clock::label::MarkLabel;
@@ -374,12 +374,12 @@ fn replayed_ms() -> Option<i64> {
     // SAFETY: reads shared memory, under PostgreSQL's own lock.
     match unsafe { pg_sys::GetLatestXTime() } {
         0 => None,
-        us => TimestampWithTimeZone::try_from(us).ok().map(timestamp::to_ms),
+        us => TimestampWithTimeZone::try_from(us).ok().map(datum::to_ms),
     }
 }
 
 /// When the newest prepared transaction was prepared. Its commit can still bring ids that no one here has seen.
 fn prepared_ms() -> Option<i64> {
     let query = "SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts";
-    spi::read_one::<TimestampWithTimeZone>(query).map(timestamp::to_ms)
+    spi::read_one::<TimestampWithTimeZone>(query).map(datum::to_ms)
 }

@@ -6,7 +6,7 @@
 
 use crate::error::Check;
 use crate::pg::latch::{self, WaitEvent};
-use crate::pg::{recovery, system_clock, timestamp, xact};
+use crate::pg::{datum, recovery, system_clock, xact};
 use crate::settings;
 use crate::shmem;
 use idgen_core::clock::{Obstacle, US_PER_MS};
@@ -133,12 +133,12 @@ fn stat_get_clock() -> TableIterator<
     let rows = STATE.get().map(|state| {
         let (steps, largest_us) = state.steps.backward();
         (
-            mark_ms().and_then(timestamp::from_ms),
-            timestamp::interval_of_us(lead_ms().saturating_mul(1000)),
+            mark_ms().and_then(datum::from_ms),
+            datum::interval_of_us(lead_ms().saturating_mul(1000)),
             steps as i64,
-            timestamp::interval_of_us(largest_us),
+            datum::interval_of_us(largest_us),
             state.writes.load(Relaxed) as i64,
-            timestamp::interval_of_us(state.write_us.load(Relaxed) as i64),
+            datum::interval_of_us(state.write_us.load(Relaxed) as i64),
         )
     });
     TableIterator::new(rows)

@@ -9,10 +9,10 @@ use super::sweep::Deleted;
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
-use crate::pg::datum::{Composite, Text, form_row, form_rows};
+use crate::pg::datum::{self, Composite, Text, form_row, form_rows};
 use crate::pg::effects::notify;
 use crate::pg::spi::{Query, text, value};
-use crate::pg::{system_clock, timestamp};
+use crate::pg::system_clock;
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, Now, Session, Term};
 use idgen_core::lock::NameHash;
@@ -47,7 +47,7 @@ fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
     let row = COUNTERS.get().map(|counters| {
         let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
         let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
-        let wait_time = timestamp::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
+        let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
         [of(grants), of(take_overs), of(renewals), of(releases), of(fences), of(refused), of(probes), wait_time]
     });
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
@@ -201,7 +201,7 @@ pub fn checks() -> Vec<Check> {
 
 fn blocked() -> Check {
     const NAME: &str = "leases";
-    let waiting = BLOCKED.read_latest(&[], |row| (value::<i32>(row, 1), timestamp::to_us(value(row, 2)), text(row, 3)));
+    let waiting = BLOCKED.read_latest(&[], |row| (value::<i32>(row, 1), datum::to_us(value(row, 2)), text(row, 3)));
     let Some((_, since_us, blockers)) = waiting.first() else {
         return Check::ok(NAME, "no session waits for a lease because of a transaction that has not ended");
     };

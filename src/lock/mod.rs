@@ -9,7 +9,6 @@ use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::{self, Composite, Text, form_rows};
 use crate::pg::function::{self, CallSite, TriggerRow, Tuple};
-use crate::pg::timestamp;
 use crate::shmem;
 use acquire::Named;
 use holds::BACKENDS;
@@ -239,7 +238,7 @@ fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
         for hold in backend.holds() {
             let [pid, key, shared] = row(hold.key(), hold.mode());
             let depth = |scope| (hold.depth(scope).load(Relaxed) as i32).into_datum();
-            let since = timestamp::from_ms(hold.since_ms()).into_datum();
+            let since = datum::from_ms(hold.since_ms()).into_datum();
             rows.push([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]);
         }
         if let Some((key, mode, scope)) = backend.wait() {

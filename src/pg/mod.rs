@@ -15,6 +15,5 @@ pub mod session;
 pub mod shared_objects;
 pub mod spi;
 pub mod system_clock;
-pub mod timestamp;
 pub mod uuid;
 pub mod xact;

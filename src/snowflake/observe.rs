@@ -3,8 +3,8 @@
 use super::{errors, layouts};
 use crate::clock;
 use crate::error;
-use crate::pg::datum::Text;
-use crate::pg::{system_clock, timestamp};
+use crate::pg::datum::{self, Text};
+use crate::pg::system_clock;
 use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
@@ -31,7 +31,7 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     error::refuse_on_standby("observe an id");
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
-    let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
+    let floor = datum::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
     if floor_ms > LATEST_MS {
         errors::observed_beyond_clocks(id, parts.time_ms).raise();
     }

@@ -2,7 +2,7 @@
 
 use super::next::{COUNTERS, GeneratorCounters, flush};
 use crate::clock::GENERATORS;
-use crate::pg::timestamp;
+use crate::pg::datum;
 use idgen_core::generator::GeneratorTenant;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,13 +35,13 @@ fn stat_get_snowflake() -> TableIterator<
             tenant.node.datacenter as i32,
             tenant.node.worker as i32,
             last.map(|slot| tenant.space.id(slot)),
-            last.and_then(|slot| timestamp::from_ms(tenant.space.time_ms(slot))),
+            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))),
             count(&counters.issued),
             count(&counters.batches),
             count(&counters.borrowed),
             count(&counters.waits),
             count(&counters.wait_us),
-            timestamp::from_ms_or_infinity(tenant.layout.ends_at_ms()),
+            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()),
         )
     });
     TableIterator::new(rows)

@@ -4,7 +4,7 @@ use super::earliest_draw::EARLIEST_DRAWS;
 use super::{default_layout, errors, prepared, stats};
 use crate::error::{Check, listed};
 use crate::pg::spi::{Query, value};
-use crate::pg::{recovery, session, system_clock, timestamp};
+use crate::pg::{datum, recovery, session, system_clock};
 use idgen_core::layout::time_text;
 use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ static PREPARED: Query = Query::of_statistics(
 );
 
 fn since_ms(row: &SpiHeapTupleData) -> i64 {
-    timestamp::to_us(value(row, 2)) / 1000
+    datum::to_us(value(row, 2)) / 1000
 }
 
 pub fn checks() -> Vec<Check> {

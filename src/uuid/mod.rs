@@ -4,7 +4,7 @@
 use crate::args;
 use crate::pg::function::{self, CallSite};
 use crate::pg::uuid::Uuid;
-use crate::pg::{session, timestamp};
+use crate::pg::{datum, session};
 use crate::snowflake::{self, AttachedGenerator, IdSet};
 use idgen_core::uuid::{self, LAYOUT, RandomWords};
 use pgrx::prelude::*;
@@ -103,18 +103,18 @@ fn random() -> u64 {
 /// The least UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
 #[pg_extern(sql = false)]
 fn uuidv7_floor(ts: TimestampWithTimeZone) -> Uuid {
-    Uuid(uuid::floor(timestamp::to_ms(ts)))
+    Uuid(uuid::floor(datum::to_ms(ts)))
 }
 
 /// The greatest UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
 #[pg_extern(sql = false)]
 fn uuidv7_ceil(ts: TimestampWithTimeZone) -> Uuid {
-    Uuid(uuid::ceil(timestamp::to_ms(ts)))
+    Uuid(uuid::ceil(datum::to_ms(ts)))
 }
 
 /// The time in a UUID of version 7, by any generator. Raises 22023 for another version.
 #[pg_extern(sql = false)]
 fn uuidv7_time(id: Uuid) -> TimestampWithTimeZone {
     let time_ms = uuid::time_ms(id.0).unwrap_or_else(|| errors::not_version_7(&id).raise());
-    timestamp::from_ms_or_infinity(time_ms)
+    datum::from_ms_or_infinity(time_ms)
 }

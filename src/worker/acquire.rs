@@ -8,8 +8,8 @@ use super::store::{HeldWorkerId, used_until_us};
 use crate::args;
 use crate::lease::{self, AcquireRequest, Granted, NewHolder};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::{Composite, Text, form_row};
-use crate::pg::{timestamp, xact};
+use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::{system_clock, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -55,8 +55,8 @@ fn worker_acquire(
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
-        timestamp::from_us_or_infinity(rectangle.not_before_us).into_datum(),
-        timestamp::from_us_or_infinity(rectangle.not_after_us).into_datum(),
+        datum::from_us_or_infinity(rectangle.not_before_us).into_datum(),
+        datum::from_us_or_infinity(rectangle.not_after_us).into_datum(),
         granted.expires_at().into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
@@ -122,7 +122,7 @@ fn acquire_slot(
 
 /// Tells a caller that has to wait before its first id for how long.
 fn announce_wait(holder: &HeldWorkerId, rectangle: Rectangle, reached_us: i64) {
-    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(timestamp::now_us()));
+    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
     if wait_us > 0 {
         errors::not_yet(holder.pool, holder.worker_id, Duration::from_micros(wait_us as u64)).notice();
     }

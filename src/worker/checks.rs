@@ -1,7 +1,7 @@
 //! Checks that several SQL functions of worker ids share.
 
 use super::errors;
-use crate::pg::{timestamp, xact};
+use crate::pg::{datum, xact};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -25,7 +25,7 @@ pub unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionC
 
 /// Microseconds since 1970. Raises 22008 if the time is infinite.
 pub fn finite_us(name: &str, time: TimestampWithTimeZone) -> i64 {
-    match timestamp::to_us(time) {
+    match datum::to_us(time) {
         i64::MIN | i64::MAX => errors::not_finite(name).raise(),
         us => us,
     }

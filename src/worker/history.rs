@@ -5,7 +5,7 @@ use super::errors;
 use super::store::history::{WORKER_HISTORY, is_new, longest_ttl_us, read, write};
 use super::store::label::{self, Label};
 use crate::lease::{self, pending};
-use crate::pg::{recovery, session, system_clock, timestamp, xact};
+use crate::pg::{datum, recovery, session, system_clock, xact};
 use crate::place;
 use crate::settings;
 use idgen_core::worker::PoolBounds;
@@ -33,7 +33,7 @@ impl HistoryBounds {
     /// The bounds of the rectangles of a pool with this ttl, by the clock and the settings of now.
     pub fn of_pool(self, ttl_us: i64) -> PoolBounds {
         PoolBounds {
-            now_us: timestamp::now_us(),
+            now_us: system_clock::now_us(),
             ttl_us,
             max_lead_us: settings::worker_max_lead_us(ttl_us),
             since_us: self.since_us,
@@ -163,14 +163,14 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     write_for_grants(&history);
     pending::require_durability();
     let since_us = history.since_us.expect("it was interrupted");
-    timestamp::from_us_or_infinity(since_us.saturating_add(history.longest_us))
+    datum::from_us_or_infinity(since_us.saturating_add(history.longest_us))
 }
 
 /// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
 pub fn held_back_until_us() -> Option<i64> {
     let history = read()?;
     let until_us = history.since_us?.saturating_add(history.longest_us);
-    (until_us > timestamp::now_us()).then_some(until_us)
+    (until_us > system_clock::now_us()).then_some(until_us)
 }
 
 /// False if the history is interrupted. Raises 55000 if this database is a copy.
@@ -186,7 +186,7 @@ fn interrupted(history: &History, identity: Identity) -> History {
     let history = with_longest(history.clone(), longest_of_label());
     History {
         identity,
-        since_us: Some(history.interrupted_us(timestamp::now_us())),
+        since_us: Some(history.interrupted_us(system_clock::now_us())),
         first_token: lease::next_token(),
         longest_us: history.longest_us,
     }
@@ -194,7 +194,7 @@ fn interrupted(history: &History, identity: Identity) -> History {
 
 /// The history of a database that has no row. Existing leases go on.
 fn begun(identity: Identity) -> History {
-    let now_us = timestamp::now_us();
+    let now_us = system_clock::now_us();
     let writing_us = recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us);
     let past = Past {
         is_new: is_new(),

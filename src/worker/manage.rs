@@ -1,12 +1,11 @@
 //! What the definer of a pool does: move its worker ids to another pool, and correct the end of a rectangle.
 
-use super::errors;
-use super::store;
+use super::{errors, store};
 use crate::args;
 use crate::lease::{self, LeaseState, Queue, pending};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::Text;
-use crate::pg::{timestamp, xact};
+use crate::pg::datum::{self, Text};
+use crate::pg::xact;
 use pgrx::prelude::*;
 
 /// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
@@ -69,7 +68,7 @@ fn worker_correct(
     let pool = args::name(pool.as_deref(), "pool");
     let worker_id = args::required(worker_id, "worker_id");
     let used_until = args::required(used_until, "used_until");
-    if timestamp::from_us(timestamp::to_us(used_until)).is_none() {
+    if datum::from_us(datum::to_us(used_until)).is_none() {
         errors::used_until_not_finite().raise();
     }
     xact::require_read_write(c"worker_correct()");

@@ -3,7 +3,7 @@
 use super::store::{WORKER_NUMBER, used_until_us};
 use crate::lease::{Candidates, LEASE, SlotPreference, Unused};
 use crate::pg::spi::{Query, value};
-use crate::pg::timestamp;
+use crate::pg::{datum, system_clock};
 use std::collections::HashSet;
 
 /// The preference of one request.
@@ -56,7 +56,7 @@ impl WorkerPreference<'_> {
     /// The wanted worker id, then the last one of the owner: each only if its rectangle is over.
     fn wanted_or_last_of_owner(&self) -> Candidates {
         let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
-        let now_us = timestamp::now_us();
+        let now_us = system_clock::now_us();
         let mut preferred = Candidates::default();
         for worker_id in self.wanted.into_iter().chain(last_of_owner()) {
             let used_until_us = used_until_us(self.pool, worker_id);
@@ -69,7 +69,7 @@ impl WorkerPreference<'_> {
     }
 
     fn at_now(&self, query: &Query) -> Vec<i32> {
-        let now = timestamp::from_us_or_infinity(timestamp::now_us());
+        let now = datum::from_us_or_infinity(system_clock::now_us());
         query.read_latest(&[self.pool.into(), now.into()], |row| value(row, 1))
     }
 }

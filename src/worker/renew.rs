@@ -1,13 +1,12 @@
 //! Renewing and releasing a worker id: its lease, and the end of its rectangle.
 
 use super::checks::{finite_us, require_own_transaction};
-use super::errors;
-use super::history;
 use super::store::HeldWorkerId;
+use super::{errors, history};
 use crate::args;
 use crate::lease;
-use crate::pg::datum::{Composite, Text, form_row};
-use crate::pg::{timestamp, xact};
+use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::xact;
 use idgen_core::lease::LeaseDefinition;
 use idgen_core::worker::Rectangle;
 use pgrx::prelude::*;
@@ -27,7 +26,7 @@ fn worker_renew_compared(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
+    let last_us = datum::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
@@ -42,7 +41,7 @@ fn worker_renew_compared(
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let held = holder.rectangle();
-    let acquired_us = timestamp::to_us(renewed.acquired_at);
+    let acquired_us = datum::to_us(renewed.acquired_at);
     let rectangle = match last_us > held.not_after_us && history::note_lost_grants(acquired_us) {
         // The next call raises that the token is older than the interruption: an error here would undo that.
         true => Rectangle { not_after_us: last_us, ..held },
@@ -53,7 +52,7 @@ fn worker_renew_compared(
             rectangle
         }
     };
-    let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
+    let not_after = datum::from_us_or_infinity(rectangle.not_after_us);
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
 }
@@ -83,10 +82,10 @@ fn worker_release_compared(
     if let Some(worker_id) = slot {
         // The row of the lease is locked, so no renewal is running.
         let holder = HeldWorkerId { pool, worker_id, token };
-        let last_us = last_time.filter(|_| is_free).map(timestamp::to_us);
+        let last_us = last_time.filter(|_| is_free).map(datum::to_us);
         let held = (last_us.is_some() || last_not_after.is_some()).then(|| holder.rectangle());
         if let Some((held, last_not_after)) = held.zip(last_not_after) {
-            holder.require_end(held, timestamp::to_us(last_not_after));
+            holder.require_end(held, datum::to_us(last_not_after));
         }
         if is_free {
             holder.end(held.filter(|_| last_us.is_some()).map(|held| held.used_until_us(last_us)));

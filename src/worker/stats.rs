@@ -1,9 +1,8 @@
 //! The view `idgen.stat_worker`: this server's worker id, and the state of its lease.
 
 use super::state::{SERVER_LEASE, STATE, ServerLease};
-use crate::pg::datum::{Composite, Text, form_rows};
-use crate::pg::timestamp::from_us_or_infinity;
-use crate::pg::{system_clock, timestamp};
+use crate::pg::datum::{self, Composite, Text, form_rows, from_us_or_infinity};
+use crate::pg::system_clock;
 use crate::settings;
 use crate::snowflake::node;
 use pgrx::prelude::*;
@@ -34,7 +33,7 @@ fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, C
             pid.into_datum(),
             count(&worker.renewals),
             count(&worker.failures),
-            lease.failing_since_ms.and_then(timestamp::from_ms).into_datum(),
+            lease.failing_since_ms.and_then(datum::from_ms).into_datum(),
             lease.last_error.text().map(Text::from).into_datum(),
             count(&worker.changes),
         ]

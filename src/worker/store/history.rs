@@ -1,7 +1,7 @@
 //! The row of `idgen.worker_history`.
 
+use crate::pg::datum;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
-use crate::pg::timestamp;
 use idgen_core::coordinator::Place;
 use idgen_core::worker::history::{History, Identity};
 use pgrx::prelude::*;
@@ -23,7 +23,7 @@ pub fn read() -> Option<History> {
             database: value::<pg_sys::Oid>(row, 3).to_u32(),
             place: Place::parse(&text(row, 4)),
         },
-        since_us: Some(timestamp::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
+        since_us: Some(datum::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
         first_token: value(row, 6),
         longest_us: value(row, 7),
     };
@@ -39,7 +39,7 @@ static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS 
 pub fn write(history: &History) {
     let Identity { system_identifier, timeline, database, place } = &history.identity;
     let place = place.to_string();
-    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
+    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, datum::from_us_or_infinity);
     let args = [
         (*system_identifier).into(),
         (*timeline).into(),
