@@ -1,12 +1,17 @@
 //! `idgen.checks`, `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
-use crate::check::{Check, Severity, listed};
-use crate::pg::datum::Text;
+use crate::clock;
+use crate::error::{Check, Severity, listed};
+use crate::lease;
+use crate::pg::datum::{self, Text};
 use crate::pg::ereport::for_message;
-use crate::pg::spi::ExtensionTable;
-use crate::pg::{spi, timestamp};
-use crate::worker::{SERVER_LEASE, current_node};
-use crate::{clock, lease, place, reset_time, segment, settings, shmem, snowflake, worker};
+use crate::pg::spi::{self, ExtensionTable};
+use crate::place;
+use crate::segment;
+use crate::settings;
+use crate::shmem;
+use crate::snowflake;
+use crate::worker::{self, SERVER_LEASE, current_node};
 use idgen_core::layout::time_text;
 use pgrx::JsonB;
 use pgrx::prelude::*;
@@ -16,11 +21,11 @@ use serde_json::{Value, json};
 #[pg_extern(sql = false)]
 fn reset_stats() {
     snowflake::status::reset();
-    clock::stats::reset();
+    clock::reset();
     segment::status::reset();
     lease::stats::reset();
     worker::reset_counters();
-    reset_time::set();
+    shmem::set_reset_time();
 }
 
 /// Versions, settings, the worker id, and checks. Without preload the check "preloaded" fails and the worker is null.
@@ -97,7 +102,7 @@ fn stat_get_checks() -> TableIterator<
             check.name,
             check.severity.is_none(),
             check.severity.map(Severity::name),
-            check.since_ms.and_then(timestamp::from_ms),
+            check.since_ms.and_then(datum::from_ms),
             check.affects.map(Text::from),
             Text::from(check.message),
             check.action.map(Text::from),

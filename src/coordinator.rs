@@ -1,9 +1,9 @@
 //! The connection to the coordinator, the database that `idgen.coordinator` names. Each capability that uses it has
 //! calls of its own.
 
+use crate::pg::latch::WaitEvent;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Resolver, Timeout};
 use crate::pg::session;
-use crate::pg::wait_event::WaitEvent;
 use idgen_core::coordinator::CoordinatorId;
 use parking_lot::Mutex;
 use pgrx::pg_sys;

@@ -7,23 +7,19 @@ use pgrx::prelude::*;
 
 mod admin;
 mod args;
-mod check;
 mod clock;
 mod coordinator;
 mod error;
-mod grants;
 mod lease;
 mod lock;
 mod pg;
 mod place;
 mod public_id;
-mod reset_time;
 mod retired;
 mod segment;
 mod settings;
 mod shmem;
 mod snowflake;
-mod text_cache;
 mod uuid;
 mod worker;
 
@@ -52,7 +48,6 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define(preloading);
     if preloading {
         shmem::install_hooks();
-        reset_time::init();
         shmem::at_startup(place::begin);
         clock::init();
         snowflake::init();

@@ -6,7 +6,7 @@
 //! also draws one when its own WAL is lost. The file is not in the directory of the high-water file, which operators remove.
 
 use crate::error;
-use crate::pg::{data_directory, recovery, session, system_clock, xact};
+use crate::pg::{recovery, session, system_clock, xact};
 use idgen_core::coordinator::{Place, life_number};
 use idgen_core::life::{Life, Start, Wal};
 use pgrx::prelude::*;
@@ -47,9 +47,9 @@ pub fn begin() {
     if wal == Wal::Lost {
         error::wal_lost(WAL_LOST).warn();
         // First: a start that is killed in between finds the loss again.
-        written = data_directory::replace_file(WAL_LOST, life.number.as_bytes());
+        written = recovery::replace_file(WAL_LOST, life.number.as_bytes());
     }
-    if let Err(error) = written.and_then(|()| data_directory::replace_file(PATH, life.to_string().as_bytes())) {
+    if let Err(error) = written.and_then(|()| recovery::replace_file(PATH, life.to_string().as_bytes())) {
         // The earlier number would vouch for the data. Without one, this server grants nothing.
         let _ = fs::remove_file(PATH);
         error::place_not_written(PATH, &error).warn();
@@ -84,7 +84,7 @@ fn at_exit(code: i32) {
     }
     let recorded = fs::read_to_string(PATH).and_then(|text| {
         let life = Life { checkpoint: Some(recovery::checkpoint_position()), ..Life::parse(&text) };
-        data_directory::replace_file(PATH, life.to_string().as_bytes())
+        recovery::replace_file(PATH, life.to_string().as_bytes())
     });
     if let Err(error) = recorded {
         log!("could not record the shutdown checkpoint in \"{PATH}\": {error}");
@@ -103,8 +103,8 @@ pub fn current() -> Place {
 /// The error names the file.
 pub fn read() -> Result<Place, (&'static str, io::Error)> {
     let named = |path| move |error| (path, error);
-    let directory = data_directory::fingerprint().map_err(named(data_directory::FINGERPRINT))?;
-    let control_file = data_directory::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
+    let directory = recovery::fingerprint().map_err(named(recovery::FINGERPRINT))?;
+    let control_file = recovery::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
     let text = fs::read_to_string(PATH).map_err(named(PATH))?;
     Ok(Place::new(&directory, &control_file, &Life::parse(&text).number))
 }

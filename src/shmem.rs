@@ -12,10 +12,11 @@
 //! When a backend crashes, PostgreSQL ends all others and initialises shared memory again, as at a start.
 
 use crate::error;
+use crate::pg::{datum, system_clock};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The memory in which a value initialises the arrays that belong to it.
 pub struct Block {
@@ -280,6 +281,7 @@ pub fn install_hooks() {
         *PREVIOUS_STARTUP.lock() = pg_sys::shmem_startup_hook;
         pg_sys::shmem_startup_hook = Some(startup);
     }
+    register(&[&RESET_US]);
 }
 
 fn call(previous: &Mutex<Hook>) {
@@ -345,5 +347,21 @@ impl<const N: usize> FixedText<N> {
     /// `None` when there is none.
     pub fn text(&self) -> Option<String> {
         (!self.is_clear()).then(|| String::from_utf8_lossy(&self.bytes[..self.length]).into_owned())
+    }
+}
+
+/// Microseconds since 1970. The counters begin at zero when shared memory is initialised.
+static RESET_US: Part<AtomicI64> = Part::new(c"idgen reset time", |_| AtomicI64::new(system_clock::now_us()));
+
+/// The time of the last reset of the counters; NULL without preload.
+#[pg_extern(sql = false)]
+fn stat_get_reset_time() -> Option<TimestampWithTimeZone> {
+    datum::from_us(RESET_US.get()?.load(Relaxed))
+}
+
+/// The counters have been set to zero now.
+pub fn set_reset_time() {
+    if let Some(reset_us) = RESET_US.get() {
+        reset_us.store(system_clock::now_us(), Relaxed);
     }
 }

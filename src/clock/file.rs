@@ -3,7 +3,7 @@
 //! Paths are relative: every process of a server has the data directory as its working directory.
 
 use super::state::Written;
-use crate::pg::data_directory;
+use crate::pg::recovery;
 use idgen_core::clock::record::{FILE, Found, Record};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -65,18 +65,18 @@ fn create(record: &Record) -> io::Result<()> {
         if fs::exists(UNFINISHED)? {
             fs::remove_dir_all(UNFINISHED)?;
         }
-        DirBuilder::new().mode(data_directory::mode()).create(UNFINISHED)?;
+        DirBuilder::new().mode(recovery::directory_mode()).create(UNFINISHED)?;
     }
     let directory = Path::new(if is_new { UNFINISHED } else { DIRECTORY });
     let [path, unfinished] = ["clock", "clock.tmp"].map(|name| directory.join(name));
-    let mode = data_directory::mode() & 0o666;
+    let mode = recovery::directory_mode() & 0o666;
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&unfinished)?;
     // Allocate all blocks now: no later record can find the disk full.
     file.write_all_at(&[0; FILE], 0)?;
     write_record(&file, record)?;
     fs::rename(unfinished, path)?;
     if is_new {
-        data_directory::sync(UNFINISHED)?;
+        recovery::sync_directory(UNFINISHED)?;
         fs::rename(UNFINISHED, DIRECTORY)?;
     }
     Ok(())
@@ -93,7 +93,7 @@ pub fn write(record: &Record, written: &mut Written) -> io::Result<()> {
         opened => write_record(&opened?, record)?,
     }
     if !written.is_name_durable {
-        [DIRECTORY, "."].into_iter().try_for_each(data_directory::sync)?;
+        [DIRECTORY, "."].into_iter().try_for_each(recovery::sync_directory)?;
         written.is_name_durable = true;
     }
     written.turn = record.turn;

@@ -10,9 +10,8 @@
 use super::mark;
 use super::state::{LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{recovery, security_label, session, system_clock, xact};
+use crate::pg::latch::{ConditionVariable, WaitEvent};
+use crate::pg::{recovery, session, shared_objects, system_clock, xact};
 use crate::settings;
 use idgen_core::clock::label::MarkLabel;
 use pgrx::bgworkers::BackgroundWorker;
@@ -147,21 +146,21 @@ fn request_if_due(clock: &State) {
 
 /// The label in the catalog. In a transaction.
 pub fn read() -> Option<MarkLabel> {
-    MarkLabel::parse(&security_label::read(PROVIDER)?)
+    MarkLabel::parse(&shared_objects::read_label(PROVIDER)?)
 }
 
 /// Writes the label, which is valid once the transaction has committed. It may be before that of an earlier start: the mark
 /// that was read then covers the difference.
 fn write(clock: &State) -> mark::NextLabel {
     // Otherwise two workers would update one row, in another order than they have chosen its time.
-    security_label::lock_catalog();
+    shared_objects::lock_catalog();
     let next = mark::choose_label(clock);
     if next.is_lower {
         // The next record says that no label is later. A crash must not bring the later one back.
         bgworker::set_variable(c"synchronous_commit", c"local");
     }
     let label = MarkLabel { timeline: recovery::timeline(), until_ms: next.until_ms };
-    security_label::write(PROVIDER, Some(&label.to_string()));
+    shared_objects::write_label(PROVIDER, Some(&label.to_string()));
     next
 }
 

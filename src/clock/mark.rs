@@ -1,20 +1,19 @@
-//! The high-water mark, "mark" from here on: reading it before the first id, moving it before ids reach it, and writing it
-//! exactly at a clean shutdown.
+//! The high-water mark, "mark" from here on: reading it before the first id, moving it before ids reach it, writing it
+//! exactly at a clean shutdown, and what this server knows about the time before its start.
 //!
 //! Under the file's lock there is file I/O, which is not interrupted and raises nothing. Errors are returned and raised
 //! after the lock is released.
 
 use super::file::{self, FileError};
 use super::state::{FILE, GENERATORS, STATE, State, Written};
-use super::{errors, label, recovery};
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::recovery as pg_recovery;
-use crate::pg::wait_event::WaitEvent;
+use super::{errors, label};
+use crate::pg::latch::{ConditionVariable, WaitEvent};
+use crate::pg::{datum, recovery, spi, system_clock};
 use crate::settings;
 use idgen_core::clock::Target;
 use idgen_core::clock::label::MarkLabel;
 use idgen_core::clock::record::Record;
-use idgen_core::clock::start::Evidence;
+use idgen_core::clock::start::{Commits, Evidence};
 use pgrx::prelude::*;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -28,7 +27,7 @@ pub fn ensure_begun() {
         return;
     }
     // Before the lock: this reads other files and a catalog, may run a query, and may raise.
-    let evidence = recovery::evidence(state);
+    let evidence = evidence(state);
     let layout = settings::canonical_layout();
     let mut begun = None;
     let begin = |written: &mut Written| {
@@ -177,7 +176,7 @@ fn begin_at_floor(
     written: &mut Written,
     evidence: &Evidence,
 ) -> Result<(Option<String>, bool), FileError> {
-    let found = file::read(pg_recovery::system_identifier())?;
+    let found = file::read(recovery::system_identifier())?;
     let floor_ms = evidence.floor_ms(found.as_ref());
     let is_promised = found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms && !found.record.in_recovery)
         && !evidence.is_replayed;
@@ -206,8 +205,8 @@ fn write_and_publish(state: &State, written: &mut Written, target: Target) -> Re
 
 /// Writes down that this start replays another server's WAL: the mark is older than the data. In the postmaster before
 /// recovery begins. A file with a damaged record says as much by that, and keeps its records.
-pub fn note_recovery(written: &mut Written) -> Result<(), FileError> {
-    match file::read(pg_recovery::system_identifier())? {
+fn note_recovery(written: &mut Written) -> Result<(), FileError> {
+    match file::read(recovery::system_identifier())? {
         Some(found) if !found.record.in_recovery && !found.other_is_damaged => {
             let record = Record { turn: found.record.turn + 1, in_recovery: true, ..found.record };
             Ok(file::write(&record, written)?)
@@ -302,7 +301,7 @@ fn write(state: &State, written: &mut Written, mark_ms: i64) -> io::Result<()> {
     let record = Record {
         turn: written.turn + 1,
         mark_ms,
-        system_identifier: pg_recovery::system_identifier(),
+        system_identifier: recovery::system_identifier(),
         in_recovery: false,
         latest_label_ms: written.latest_label_ms.max(reach_ms(mark_ms)),
         layout: settings::canonical_layout(),
@@ -325,7 +324,7 @@ pub fn at_exit(code: i32) {
     };
     // An immediate stop exits with code 0, too; only a shutdown checkpoint proves a clean one. And this server must not
     // lower a mark that it never read.
-    if code != 0 || !state.mark.is_known() || !pg_recovery::is_shut_down() {
+    if code != 0 || !state.mark.is_known() || !recovery::is_shut_down() {
         return;
     }
     // SAFETY: the postmaster gives up shared memory when its children have ended.
@@ -334,4 +333,53 @@ pub fn at_exit(code: i32) {
     if let Err(error) = unsafe { FILE.without_other_processes(|written| write(state, written, exact_ms)) } {
         log!("could not write \"{}\" at shutdown; the next start uses the last record: {error}", file::PATH);
     }
+}
+
+/// In the postmaster before recovery begins. Recovery removes the evidence, and a kill during the start must not: so the
+/// file says what this start has found, until a mark of this server replaces that.
+pub fn begin() {
+    let state = STATE.require();
+    if !recovery::starts_from_other_wal() {
+        return;
+    }
+    state.is_replayed.store(true, Relaxed);
+    // SAFETY: the postmaster has no children when it initialises shared memory.
+    if let Err(error) = unsafe { FILE.without_other_processes(note_recovery) } {
+        // A start must not fail for it. Drawing reports what is wrong with the file.
+        errors::high_water(error).warn();
+    }
+}
+
+/// The evidence about the time before this start. In a transaction; without a label this runs a query.
+pub fn evidence(state: &State) -> Evidence {
+    let label = label::read();
+    // A label of an earlier timeline shows that the server was promoted, and has issued nothing since.
+    let is_promoted = label.is_some_and(|label| label.timeline != recovery::timeline());
+    Evidence {
+        wall_ms: system_clock::wall_ms(),
+        is_replayed: is_promoted || state.is_replayed.load(Relaxed),
+        label_ms: label.map(|label| label.until_ms),
+        commits: Commits {
+            checkpoint_ms: recovery::checkpoint_ms(),
+            replayed_ms: replayed_ms(),
+            prepared_ms: if label.is_none() { prepared_ms() } else { None },
+        },
+        drift_ms: settings::max_drift_ms(),
+        window_ms: settings::clock_window_ms(),
+    }
+}
+
+/// The time of the last commit that was replayed since the server started, on its primary's clock.
+fn replayed_ms() -> Option<i64> {
+    // SAFETY: reads shared memory, under PostgreSQL's own lock.
+    match unsafe { pg_sys::GetLatestXTime() } {
+        0 => None,
+        us => TimestampWithTimeZone::try_from(us).ok().map(datum::to_ms),
+    }
+}
+
+/// When the newest prepared transaction was prepared. Its commit can still bring ids that no one here has seen.
+fn prepared_ms() -> Option<i64> {
+    let query = "SELECT pg_catalog.max(prepared) FROM pg_catalog.pg_prepared_xacts";
+    spi::read_one::<TimestampWithTimeZone>(query).map(datum::to_ms)
 }

@@ -1,32 +1,33 @@
-//! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end.
+//! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end. With the
+//! view `idgen.stat_clock` and the checks of the clock.
 //!
 //! The clock imports no other room. Callers set the lease end ([`confine`]) and register a function to call when ids reach
 //! it ([`on_lease_end_reached`]).
 
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{latch, system_clock, xact};
+use crate::error::Check;
+use crate::pg::latch::{self, WaitEvent};
+use crate::pg::{datum, recovery, system_clock, xact};
 use crate::settings;
 use crate::shmem;
 use idgen_core::clock::{Obstacle, US_PER_MS};
+use idgen_core::layout::time_text;
 use idgen_core::snowflake::Bounds;
+use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use state::FILE;
+use state::{FILE, days, read};
+use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-mod bounds;
 mod errors;
 mod file;
 mod label;
 mod mark;
-mod recovery;
 mod state;
-pub mod stats;
-mod status;
 
 pub use mark::{ensure_begun, raise_to};
 pub use state::{GENERATORS, STATE, State};
-pub use status::checks;
 
 impl State {
     /// Called after ids up to `last_ms` were issued within these bounds: moves the mark if it is due and no other process
@@ -115,11 +116,174 @@ pub fn confine_to_nothing_at_start() {
     STATE.require().mark.set_lease_end(i64::MIN);
 }
 
+/// The row of `idgen.stat_clock`; none without preload.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity, reason = "the columns of a view")]
+fn stat_get_clock() -> TableIterator<
+    'static,
+    (
+        name!(mark, Option<TimestampWithTimeZone>),
+        name!(lead, Option<Interval>),
+        name!(backward_steps, i64),
+        name!(largest_step, Option<Interval>),
+        name!(mark_writes, i64),
+        name!(mark_write_time, Option<Interval>),
+    ),
+> {
+    let rows = STATE.get().map(|state| {
+        let (steps, largest_us) = state.steps.backward();
+        (
+            mark_ms().and_then(datum::from_ms),
+            datum::interval_of_us(lead_ms().saturating_mul(1000)),
+            steps as i64,
+            datum::interval_of_us(largest_us),
+            state.writes.load(Relaxed) as i64,
+            datum::interval_of_us(state.write_us.load(Relaxed) as i64),
+        )
+    });
+    TableIterator::new(rows)
+}
+
+/// The mark; `None` before the first generation since the server started.
+fn mark_ms() -> Option<i64> {
+    STATE.get().filter(|state| state.mark.is_known()).map(|state| state.mark.mark_ms())
+}
+
+/// How far ids are ahead of the wall clock: the latest one, or where they begin after a crash, a promotion or an observed id.
+fn lead_ms() -> i64 {
+    let reached_ms = GENERATORS.shared(|table| table.reached_ms());
+    reached_ms.saturating_sub(system_clock::wall_ms()).max(0)
+}
+
+/// How far the wall clock is behind the times of ids; 0 if they are ahead by no more than a burst can take them.
+fn behind_ms() -> i64 {
+    match STATE.get().map_or(0, |_| lead_ms()) {
+        lead_ms if lead_ms > settings::max_drift_ms() => lead_ms,
+        _ => 0,
+    }
+}
+
+/// The steps far forward that the wall clock has not taken back: how many, and by how many days in all.
+fn far_forward() -> Option<(u64, i64)> {
+    let forward = STATE.get()?.steps.far_forward(read())?;
+    Some((forward.steps, days(forward.by_us)))
+}
+
+/// The error of the last write of the mark, with the file's path.
+fn write_error() -> Option<(&'static str, io::Error)> {
+    match STATE.get()?.last_error.load(Relaxed) {
+        0 => None,
+        errno => Some((file::PATH, io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// True if a standby does not know how far ids may go.
+fn is_label_passed() -> bool {
+    STATE.get().is_some_and(|state| state.label.is_passed.load(Acquire))
+}
+
+/// True if `idgen.layout` has changed since the file was written by an earlier start.
+fn is_layout_changed() -> bool {
+    STATE.get().is_some_and(|state| state.is_layout_changed.load(Relaxed))
+}
+
+pub fn reset() {
+    if let Some(state) = STATE.get() {
+        state.steps.reset();
+        state.writes.store(0, Relaxed);
+        state.write_us.store(0, Relaxed);
+    }
+}
+
+const IDS: &str = "snowflake ids and UUIDs";
+
+/// Ids that are this far ahead of the clock fail the check.
+const BEHIND_MS: i64 = 1000;
+
+pub fn checks() -> Vec<Check> {
+    vec![layout(), clock(), mark()]
+}
+
+fn layout() -> Check {
+    const NAME: &str = "idgen.layout";
+    if !is_layout_changed() {
+        return Check::ok(NAME, "idgen.layout is the same as when ids were last issued");
+    }
+    Check::warning(
+        NAME,
+        "idgen.layout was changed before this start: old and new ids of one table can be equal, and decode differently",
+        "Name the layout in the defaults of tables that have ids of the old one, or set idgen.layout back. \
+         The next start ends this check.",
+    )
+    .affects("tables whose default names no layout")
+}
+
+fn clock() -> Check {
+    const NAME: &str = "clock";
+    if let Some((steps, days)) = far_forward() {
+        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        return Check::warning(
+            NAME,
+            format!("the wall clock was set forward by {days} days, in {steps}"),
+            "If it is wrong, correct it before more ids are generated, because they keep its time. \
+             If it is right, run SELECT idgen.reset_stats().",
+        )
+        .affects(IDS);
+    }
+    match behind_ms() {
+        behind_ms if behind_ms >= BEHIND_MS => Check::warning(
+            NAME,
+            format!(
+                "the wall clock is {behind_ms} ms behind the times of ids: it was set back, or ids began ahead of it after a crash, a promotion or snowflake_observe"
+            ),
+            "Ids go on, and the lead shrinks while fewer ids are drawn than the layout allows. If it does not, compare the \
+             server's clock with that of other machines.",
+        )
+        .affects(IDS),
+        _ => Check::ok(NAME, "ids follow the wall clock"),
+    }
+}
+
+fn mark() -> Check {
+    const NAME: &str = "mark";
+    if let Some((path, error)) = write_error() {
+        return Check::error(
+            NAME,
+            format!("high-water file \"{path}\" could not be written: {error}"),
+            "Free disk space, or repair the file system. Draws fail as soon as ids reach the mark; see idgen.stat_clock.",
+        )
+        .affects(IDS);
+    }
+    if let Some(error) = unusable() {
+        return Check::raising(NAME, errors::high_water(error)).affects(IDS);
+    }
+    if is_label_passed() {
+        return Check::error(
+            NAME,
+            "standbys were not told the high-water mark, so a standby that is promoted now may issue ids again",
+            "Promote no standby. If no background worker could be started, raise max_worker_processes; otherwise read the \
+             server's log.",
+        )
+        .affects(IDS);
+    }
+    let message = mark_ms().map_or_else(
+        || "no id was issued since the server started".to_owned(),
+        |mark_ms| format!("ids are durably promised up to {}", time_text(mark_ms)),
+    );
+    Check::ok(NAME, message)
+}
+
+/// What is wrong with the file, before the first draw has read and written it.
+fn unusable() -> Option<file::FileError> {
+    STATE.get().filter(|state| !state.is_ready.load(Acquire) && !recovery::is_in_progress())?;
+    file::read(recovery::system_identifier()).err().or_else(|| file::access_error().map(file::FileError::Io))
+}
+
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&STATE, &FILE, &GENERATORS]);
     shmem::at_startup(|| {
-        recovery::begin();
+        mark::begin();
         xact::at_exit(mark::at_exit);
     });
     // In the postmaster, from which all processes inherit it.

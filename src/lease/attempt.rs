@@ -1,14 +1,16 @@
-//! One attempt to grant a lease, by the head of its queue.
+//! One attempt to grant a lease, by the head of its queue: one of a few slots that the caller takes for free, or by all
+//! rows of the lease.
 
-use super::candidates::{self, Candidates, Unused};
-use super::queue::{self, Queue};
-use super::stats::COUNTERS;
-use super::store::at_once;
-use super::store::versions::{self, Rows};
-use super::store::{self, Granted, LeaseState, NewHolder};
-use super::{errors, known_definition, notify, pending, sweep};
+use super::definitions::{self, Defined};
+use super::locks::{self, Queue};
+use super::stats::{self, COUNTERS};
+use super::store::{self, Granted, LEASE, LeaseState, NewHolder, TERM, clock, term};
+use super::unseen::{self, Rows};
+use super::{at_once, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
-use crate::pg::xact;
+use crate::pg::spi::{Query, value};
+use crate::pg::{session, xact};
+use idgen_core::lease::candidates::{FreeSlot, grantable, spread};
 use idgen_core::lease::{
     Availability, Choice, LeaseDefinition, Now, SharedChoice, Term, choose, choose_shared, has_holders_outside,
     to_end_before,
@@ -65,82 +67,17 @@ pub enum Outcome {
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
 pub fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
-    let definition = queue::definition_lock(request.name, Mode::Shared);
+    let definition = locks::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition, limit) {
         return Outcome::Refused;
     }
     let is_alone = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
-    let attempt = || attempt_at_once(request, queue).unwrap_or_else(|| attempt_by_definition(request, queue));
-    let outcome = if is_alone { queue::with_tables(limit, attempt) } else { None }.unwrap_or(Outcome::Refused);
+    let attempt = || at_once::attempt_at_once(request, queue).unwrap_or_else(|| attempt_by_definition(request, queue));
+    let outcome = if is_alone { locks::with_tables(limit, attempt) } else { None }.unwrap_or(Outcome::Refused);
     if !queue.is_bypassed() {
         definition.release(Scope::Transaction);
     }
     outcome
-}
-
-/// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its
-/// owner, which the statement replaces. And it would raise the tokens of the process before it knows that it grants one.
-fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
-    if request.preference.is_some() || request.shares_snapshot || !store::has_raised_tokens() {
-        return None;
-    }
-    let AtOnce { granted, lock_delay_us, is_visible } = xact::keeping_locks_of_success(|| {
-        let known = known_definition::of(request.name);
-        let definition = known.definition.unwrap_or_else(store::undefined);
-        if definition.slots > 1 || definition.first_slot > 0 || known.notify {
-            return None;
-        }
-        COUNTERS.add(1, |counters| &counters.probes);
-        grant_at_once(request, &definition, known.definition.is_some(), queue)
-    })?;
-    // Only here: the locks of the work have another owner, which cannot release this one.
-    if is_visible {
-        queue.leave();
-    }
-    Some(begun(request, granted, lock_delay_us))
-}
-
-/// A grant by one statement.
-struct AtOnce {
-    granted: Granted,
-    lock_delay_us: i64,
-    /// Other acquirers see the grant before it is committed: by the lock on its row, or by that of a shared grant. Otherwise
-    /// this one must stay at the head of the queue until its transaction ends, as in `Attempt::insert`.
-    is_visible: bool,
-}
-
-fn grant_at_once(
-    request: &AcquireRequest,
-    definition: &LeaseDefinition,
-    is_defined: bool,
-    queue: &Queue,
-) -> Option<AtOnce> {
-    let AcquireRequest { name, holder, .. } = *request;
-    let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
-    let lock_delay_us = definition.lock_delay_us;
-    let count_grant = || COUNTERS.add(1, |counters| &counters.grants);
-    if request.shared {
-        queue.announce_shared_grant();
-        let granted = at_once::insert_shared(name, holder, ttl_us)?;
-        count_grant();
-        sweep::sweep_if_due();
-        return Some(AtOnce { granted, lock_delay_us, is_visible: true });
-    }
-    let take = || {
-        let (granted, is_take_over) = at_once::take(name, holder, ttl_us, lock_delay_us)?;
-        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
-        Some(AtOnce { granted, lock_delay_us, is_visible: true })
-    };
-    let insert = || {
-        let granted = at_once::insert_first(name, holder, ttl_us)?;
-        count_grant();
-        if !is_defined {
-            sweep::sweep_if_due();
-        }
-        Some(AtOnce { granted, lock_delay_us, is_visible: false })
-    };
-    // The slot of a defined lease has a row from its first grant on, that of another one only while it is held.
-    if is_defined { take().or_else(insert) } else { insert().or_else(take) }
 }
 
 fn attempt_by_definition(request: &AcquireRequest, queue: &Queue) -> Outcome {
@@ -148,7 +85,7 @@ fn attempt_by_definition(request: &AcquireRequest, queue: &Queue) -> Outcome {
     if request.shared {
         return attempt_shared(request, queue);
     }
-    if let Some(outcome) = candidates::attempt(request, queue) {
+    if let Some(outcome) = attempt_candidates(request, queue) {
         return outcome;
     }
     // Hold no table lock while sleeping: a queued ALTER TABLE would block renewals.
@@ -204,7 +141,7 @@ fn attempt_shared(request: &AcquireRequest, queue: &Queue) -> Outcome {
     };
     refuse_older_snapshot(request, || {
         let is_released = |term: &Term| term.depth == 0 && !term.revoked;
-        lease.terms.iter().all(is_released) && !versions::have_changed_since_snapshot(request.name, Rows::OfSlots)
+        lease.terms.iter().all(is_released) && !unseen::have_changed_since_snapshot(request.name, Rows::OfSlots)
     });
     let ttl_us = request.ttl_us.unwrap_or(lease.definition.ttl_us);
     let attempt = Attempt { request, ttl_us, ended: HashSet::new(), lease, now };
@@ -234,7 +171,7 @@ fn read(request: &AcquireRequest) -> (LeaseState, HashSet<i32>) {
     (lease, ended)
 }
 
-pub fn corrected(term: Term, ended: &HashSet<i32>) -> Term {
+fn corrected(term: Term, ended: &HashSet<i32>) -> Term {
     if ended.contains(&term.slot) { term.of_ended_holder() } else { term }
 }
 
@@ -253,7 +190,7 @@ impl Attempt<'_> {
     pub fn insert(&self, slot: i32) -> Outcome {
         let (request, ends) = (self.request, self.to_end_before(slot));
         refuse_older_snapshot(request, || {
-            let changed = |rows| versions::have_changed_since_snapshot(request.name, rows);
+            let changed = |rows| unseen::have_changed_since_snapshot(request.name, rows);
             ends.is_empty() && !changed(Rows::OfSlot(slot)) && !changed(Rows::Shared)
         });
         let insert = || store::insert(request.name, slot, request.holder, self.ttl_us);
@@ -284,9 +221,9 @@ impl Attempt<'_> {
         let term = store::lock(request.name, slot).filter(|term| self.is_free(term))?;
         let is_take_over = term.depth > 0 || term.revoked;
         let is_unchanged = || store::in_snapshot(request.name, slot) == Some((term.token, term.depth, term.ends_us));
-        let was_shared = || versions::have_changed_since_snapshot(request.name, Rows::Shared);
+        let was_shared = || unseen::have_changed_since_snapshot(request.name, Rows::Shared);
         refuse_older_snapshot(request, || ends.is_empty() && !is_take_over && is_unchanged() && !was_shared());
-        notify::expired(request.name, slot);
+        stats::notify_expired(request.name, slot);
         let granted = store::take(request.name, slot, request.holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
         Some(granted)
@@ -301,7 +238,7 @@ impl Attempt<'_> {
     fn end_terms(&self, ends: &[i32]) -> Option<()> {
         ends.iter().try_for_each(|slot| {
             let term = store::lock(self.request.name, *slot).filter(|term| self.is_free(term))?;
-            notify::expired(self.request.name, *slot);
+            stats::notify_expired(self.request.name, *slot);
             let end = if term.is_shared() { store::remove } else { store::end };
             end(self.request.name, *slot);
             Some(())
@@ -326,7 +263,7 @@ pub fn begun(request: &AcquireRequest, granted: Granted, lock_delay_us: i64) -> 
     pending::require_durability();
     pending::locked(granted.token);
     pending::wake_at_end(request.name);
-    notify::granted(request.name, &granted);
+    stats::notify_granted(request.name, &granted);
     if let Some(key) = granted.session_key {
         pending::bind(request.name, granted.token, key, lock_delay_us);
     }
@@ -339,4 +276,96 @@ pub fn refuse_older_snapshot(request: &AcquireRequest, shows_all: impl FnOnce() 
     if request.shares_snapshot && !shows_all() {
         errors::snapshot_too_old(request.name).raise();
     }
+}
+
+/// Slots that are probably free, the best first.
+#[derive(Default)]
+pub struct Candidates {
+    pub slots: Vec<i32>,
+    /// As of `SlotPreference::ended`, among these slots.
+    pub ended: HashSet<i32>,
+    /// Grant one of them only if it has no row.
+    pub only_unused: bool,
+}
+
+/// Slots that have no row, or may have none.
+pub struct Unused {
+    /// The slot above all that have rows.
+    pub above: Option<i32>,
+    /// Slots all over the range. A request for a certain slot may have left out the slots below it.
+    pub spread: Vec<i32>,
+}
+
+/// Attempts to grant a candidate of the caller, batch after batch. `None` if all rows must be read: the caller knows no
+/// candidates, none of them is free, or an earlier definition has left rows outside of the range.
+fn attempt_candidates(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
+    let preference = request.preference?;
+    // As for a read of all rows, hold no table lock afterwards.
+    let (Defined { definition, definer, .. }, range) =
+        xact::rolled_back(|| definitions::defined(request.name).zip(Some(range(request.name))))?;
+    if range.is_some_and(|(lowest, highest)| !definition.has(lowest) || !definition.has(highest)) {
+        return None;
+    }
+    let above = range.map_or(definition.first_slot, |(_, highest)| highest + 1);
+    let unused = Unused {
+        above: Some(above).filter(|slot| definition.has(*slot)),
+        spread: spread(&definition, session::random_i64() as u32),
+    };
+    let mut batches = preference.candidates(unused);
+    loop {
+        let batch = xact::rolled_back(|| {
+            let Candidates { slots, ended, only_unused } = batches.next()?;
+            let terms = terms(request.name, &slots, definition.lock_delay_us);
+            let terms = terms.into_iter().map(|term| corrected(term, &ended)).collect();
+            Some((slots, ended, only_unused, LeaseState { definition, definer: Some(definer), terms }))
+        });
+        let (slots, ended, only_unused, lease) = batch?;
+        let now = lease.now();
+        let mut free = grantable(&slots, &lease.terms, &definition, now);
+        free.retain(|free| !(only_unused && free.has_row));
+        let attempt = Attempt { ttl_us: request.ttl_us.unwrap_or(definition.ttl_us), request, lease, ended, now };
+        if let Some(outcome) = free.into_iter().find_map(|free| attempt.grant(free, queue)) {
+            return Some(outcome);
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// `None` if the slot's row is locked, or the slot is no longer free.
+    fn grant(&self, free: FreeSlot, queue: &Queue) -> Option<Outcome> {
+        if !free.has_row {
+            return Some(self.insert(free.slot));
+        }
+        let granted = xact::in_subtransaction(|| self.take(free.slot)).unwrap_or_else(|cause| cause.rethrow())?;
+        // The next acquirer finds the row locked.
+        queue.leave();
+        Some(begun(self.request, granted, self.lease.definition.lock_delay_us))
+    }
+}
+
+static LOWEST: Query =
+    LEASE.query("SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY slot LIMIT 1");
+static HIGHEST: Query =
+    LEASE.query("SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY slot DESC LIMIT 1");
+
+/// The lowest and the highest slot that have rows.
+fn range(name: &str) -> Option<(i32, i32)> {
+    let end = |query: &Query| query.read_latest(&[name.into()], |row| value(row, 1)).pop();
+    end(&LOWEST).zip(end(&HIGHEST))
+}
+
+/// One index scan for each slot. With OFFSET, the planner does not turn this into one scan of all slots, which it does
+/// where it expects one slot for each name.
+static TERMS: Query = Query::new(&LEASE, || {
+    format!(
+        "SELECT {TERM} FROM pg_catalog.unnest($3) AS asked (slot), \
+         LATERAL (SELECT * FROM idgen.lease AS stored WHERE stored.name OPERATOR(pg_catalog.=) $1 \
+                  AND stored.slot OPERATOR(pg_catalog.=) asked.slot OFFSET 0) AS lease"
+    )
+});
+
+/// The rows of these slots, for a caller that wants one of them.
+fn terms(name: &str, slots: &[i32], lock_delay_us: i64) -> Vec<Term> {
+    let args = [name.into(), clock().into(), slots.to_vec().into()];
+    TERMS.read_latest(&args, |row| term(row, Some(lock_delay_us)))
 }

@@ -1,8 +1,8 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::queue::{Precedence, Queue, definition_lock};
-use super::store::{self, LeaseState, definitions, unfinished};
-use super::{acquire, errors, notify, pending};
+use super::locks::{Precedence, Queue, definition_lock};
+use super::store::{self, LeaseState};
+use super::{definitions, errors, holder, pending, stats, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
@@ -127,7 +127,7 @@ fn check_slots(first_slot: i32, slots: i32) {
 }
 
 fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    acquire::checked_ttl_us(ttl);
+    holder::checked_ttl_us(ttl);
     let longest = settings::lease_ttl_limits_us().end().to_owned();
     if lock_delay.is_some_and(|delay| !(0..=i128::from(longest)).contains(&delay.as_micros())) {
         errors::lock_delay_out_of_range(longest).raise();
@@ -175,7 +175,7 @@ fn drop_lease(name: &str) {
     let terms = lock_slots(name);
     let lease = LeaseState { terms, ..LeaseState::read(name) };
     require_unheld(name, &lease);
-    lease.terms.iter().for_each(|term| notify::expired(name, term.slot));
+    lease.terms.iter().for_each(|term| stats::notify_expired(name, term.slot));
     if !definitions::drop_all(name) {
         errors::unknown(name).raise();
     }
@@ -198,7 +198,7 @@ pub fn lock_slots(name: &str) -> Vec<Term> {
 /// over, end here: in the other lease, no slot would be granted beside one.
 pub fn rename(from: &str, to: &str) {
     for term in LeaseState::read(from).terms.iter().filter(|term| term.is_shared()) {
-        notify::expired(from, term.slot);
+        stats::notify_expired(from, term.slot);
         store::remove(from, term.slot);
     }
     definitions::rename(from, to);
@@ -207,10 +207,10 @@ pub fn rename(from: &str, to: &str) {
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
 pub fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.
-    unfinished::wait(name);
+    unseen::wait_for_grants(name);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
     // For those that have begun before the lock was granted. It keeps others out, so that this wait ends.
-    unfinished::wait(name);
+    unseen::wait_for_grants(name);
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
@@ -247,11 +247,11 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let revoked = store::revoke(name, slot);
     if let Some(token) = revoked {
         pending::released(token);
-        notify::revoked(name, slot);
+        stats::notify_revoked(name, slot);
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);
-    } else if let Some((slot, process)) = unfinished::slot_and_process(name, slot) {
+    } else if let Some((slot, process)) = unseen::slot_and_process(name, slot) {
         errors::acquired_in_open_transaction(name, slot, process).warn();
     }
     revoked.is_some()

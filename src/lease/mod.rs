@@ -5,45 +5,38 @@
 //! `lock_timeout` ends a wait, and 58030 if the boot of the machine cannot be identified. They add the errors that their
 //! comments say.
 
-use crate::pg::process_utility;
+use crate::pg::shared_objects;
 use crate::shmem;
 
-mod acquire;
+mod at_once;
 mod attempt;
-mod bound;
-mod candidates;
 mod define;
+mod definitions;
 mod errors;
-mod guard;
 mod holder;
-mod known_definition;
-mod notify;
+mod locks;
 pub mod pending;
-mod queue;
-mod session_lock;
 pub mod stats;
-mod status;
 mod store;
 mod sweep;
+mod terms;
+mod unseen;
 
-pub use acquire::{acquire, checked_ttl_us};
-pub use attempt::{AcquireRequest, SlotPreference};
-pub use candidates::{Candidates, Unused};
+pub use attempt::{AcquireRequest, Candidates, SlotPreference, Unused};
 pub use define::{at_definition, define, lock_definition, lock_slots, rename, require_definer};
-pub use holder::{raise_stale, release, renew};
-pub use queue::Queue;
-pub use status::checks;
-pub use store::definitions::{Holder, idle_holders};
-pub use store::slots::{Defined, defined};
-pub use store::terms::slot_of;
+pub use definitions::{Defined, Holder, defined, idle_holders};
+pub use holder::{acquire, checked_ttl_us, raise_stale, release, renew};
+pub use locks::Queue;
+pub use stats::checks;
 pub use store::{Granted, LEASE, LEASE_DEFINITION, LeaseState, NewHolder, lock_slot_waiting, next_token};
+pub use terms::slot_of;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&session_lock::ENDED, &stats::COUNTERS, &queue::CONDITIONS, &sweep::SWEEPS]);
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shmem::register(&[&locks::ENDED, &stats::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || LEASE.find().is_some(),
-        reassign: store::definitions::reassign,
+        reassign: definitions::reassign,
         drop: define::drop_owned,
     });
 }

@@ -1,11 +1,17 @@
-//! Effects of the running transaction on leases: what its end has to do, or to take back.
+//! Effects of the running transaction on leases: what its end has to do, or to take back. And the terms that are bound to
+//! this session, which holds the lock of each until the term ends.
 
-use super::{bound, errors, queue};
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::xact::{self, Durability, SubxactList};
+use super::store::LEASE;
+use super::{errors, locks};
+use crate::pg::advisory_lock::Scope;
+use crate::pg::effects::SubxactList;
+use crate::pg::latch::ConditionVariable;
+use crate::pg::spi::{Query, text, value};
+use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::sync::{LazyLock, Once};
 
 /// What the transaction has done with a lease. A savepoint that is rolled back undoes its effects.
@@ -46,7 +52,7 @@ fn follow_transactions() {
     REGISTERED.call_once(|| {
         xact::on_xact_event(at_xact_event);
         PENDING.follow();
-        xact::at_exit(bound::at_exit);
+        xact::at_exit(at_exit);
     });
 }
 
@@ -88,7 +94,7 @@ pub fn is_after_snapshot(token: i64) -> bool {
 
 /// Wakes the waiters for a lease when the transaction ends.
 pub fn wake_at_end(name: &str) {
-    let Some(condition) = queue::condition(name) else {
+    let Some(condition) = locks::condition(name) else {
         return;
     };
     follow_transactions();
@@ -126,8 +132,8 @@ pub fn has_fenced(name: &str, accepts_shared: bool) -> bool {
 /// Binds a term to the session, which holds the lock of this key until the term ends. After the session, the slot stays
 /// unavailable for `lock_delay_us`.
 pub fn bind(name: &str, token: i64, key: i64, lock_delay_us: i64) {
-    bound::sweep();
-    bound::add(name, token, key, lock_delay_us);
+    sweep_bound();
+    add_bound(name, token, key, lock_delay_us);
     push(PendingEffect::Bound { token });
 }
 
@@ -140,7 +146,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
         // Other sessions see the changed rows already.
         pg_sys::XactEvent::XACT_EVENT_COMMIT => end(|effect| {
             if let PendingEffect::Recorded(Effect::Released { token, .. }) = effect {
-                bound::remove(token);
+                remove_bound(token);
             }
         }),
         pg_sys::XactEvent::XACT_EVENT_ABORT => end(undo),
@@ -154,7 +160,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
 fn undo(effect: PendingEffect) {
     match effect {
         PendingEffect::Recorded(effect) => EFFECTS.lock().undo(&effect),
-        PendingEffect::Bound { token } => bound::remove(token),
+        PendingEffect::Bound { token } => remove_bound(token),
     }
 }
 
@@ -163,4 +169,110 @@ fn end(finish: fn(PendingEffect)) {
     PENDING.take().into_iter().rev().for_each(finish);
     *EFFECTS.lock() = Effects::default();
     conditions.into_iter().for_each(ConditionVariable::broadcast);
+}
+
+/// A term that is bound to this session. Another session may have ended it.
+struct BoundTerm {
+    name: String,
+    key: i64,
+    lock_delay_us: i64,
+}
+
+#[derive(Default)]
+struct BoundTerms {
+    by_token: HashMap<i64, BoundTerm>,
+    /// How many terms the last sweep has kept.
+    kept: usize,
+    /// How many terms were bound since the last sweep.
+    bound: usize,
+}
+
+static BOUND: LazyLock<Mutex<BoundTerms>> = LazyLock::new(|| Mutex::new(BoundTerms::default()));
+
+/// Acquires the lock of a new term. After the session, the slot stays unavailable for `lock_delay_us`.
+fn add_bound(name: &str, token: i64, key: i64, lock_delay_us: i64) {
+    locks::session_lock(key).acquire(Scope::Session);
+    let mut terms = BOUND.lock();
+    terms.bound += 1;
+    terms.by_token.insert(token, BoundTerm { name: name.to_owned(), key, lock_delay_us });
+}
+
+/// Releases the lock of a term that has ended.
+fn remove_bound(token: i64) {
+    let Some(BoundTerm { key, .. }) = BOUND.lock().by_token.remove(&token) else {
+        return;
+    };
+    let lock = locks::session_lock(key);
+    // DISCARD ALL may have released it.
+    if lock.is_held() {
+        lock.release(Scope::Session);
+    }
+}
+
+/// Releases the locks of terms that other sessions have ended, and renames those that they have moved.
+///
+/// Call it before each new term. It reads the rows when as many terms were bound as it has kept the last time. So a
+/// term costs the same however many are bound.
+fn sweep_bound() {
+    let (names, tokens): (Vec<String>, Vec<i64>) = {
+        let terms = BOUND.lock();
+        if terms.bound < terms.kept {
+            return;
+        }
+        terms.by_token.iter().map(|(token, term)| (term.name.clone(), *token)).unzip()
+    };
+    let ended_or_moved = without_term(names, tokens);
+    if !ended_or_moved.is_empty() {
+        let mut names = names_of(ended_or_moved.clone());
+        for token in ended_or_moved {
+            match names.remove(&token) {
+                Some(name) => rename(token, name),
+                None => remove_bound(token),
+            }
+        }
+    }
+    let mut terms = BOUND.lock();
+    terms.kept = terms.by_token.len();
+    terms.bound = 0;
+}
+
+fn rename(token: i64, name: String) {
+    if let Some(term) = BOUND.lock().by_token.get_mut(&token) {
+        term.name = name;
+    }
+}
+
+/// The session ends, and PostgreSQL has released its locks: the slots are free.
+fn at_exit(_code: i32) {
+    for BoundTerm { name, key, lock_delay_us } in std::mem::take(&mut *BOUND.lock()).by_token.into_values() {
+        locks::ended_since_us(key, Some(lock_delay_us));
+        if let Some(condition) = locks::condition(&name) {
+            condition.broadcast();
+        }
+    }
+}
+
+/// A subquery for each term, so that the plan looks each one up in the index, however large the table grows.
+static WITHOUT_TERM: Query = LEASE.query(
+    "SELECT bound.token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS bound (name, token) \
+     WHERE NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) bound.name \
+                       AND lease.token OPERATOR(pg_catalog.=) bound.token \
+                       AND lease.depth OPERATOR(pg_catalog.>) 0 OFFSET 0)",
+);
+
+/// Those of the tokens that have no term of the lease.
+fn without_term(names: Vec<String>, tokens: Vec<i64>) -> Vec<i64> {
+    if tokens.is_empty() {
+        return Vec::new();
+    }
+    WITHOUT_TERM.read_latest(&[names.into(), tokens.into()], |row| value(row, 1))
+}
+
+static NAMES_OF: Query = LEASE.query(
+    "SELECT token, name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) ANY ($1) AND depth OPERATOR(pg_catalog.>) 0",
+);
+
+/// The current leases of tokens that have a term. Reads the whole table: the index has tokens after leases.
+fn names_of(tokens: Vec<i64>) -> HashMap<i64, String> {
+    NAMES_OF.read_latest(&[tokens.into()], |row| (value(row, 1), text(row, 2))).into_iter().collect()
 }

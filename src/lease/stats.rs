@@ -1,16 +1,25 @@
-//! What the views of leases show: the states of slots, and counters over all databases.
+//! What observers see of leases: the states of slots, counters over all databases, the check of sessions that wait for a
+//! transaction and not for a holder, and notifications on the channel `idgen_lease` about leases that are defined with
+//! `notify`. Like every NOTIFY, these are sent when the transaction commits.
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, definitions, slots};
+use super::store::{self, Granted, LEASE, TERM, clock, term};
+use super::sweep::Deleted;
+use super::{definitions, locks};
 use crate::args;
-use crate::pg::datum::{Composite, Text, form_row, form_rows};
-use crate::pg::{system_clock, timestamp};
+use crate::error::{Check, listed};
+use crate::pg::datum::{self, Composite, Text, form_row, form_rows};
+use crate::pg::effects::notify;
+use crate::pg::spi::{Query, text, value};
+use crate::pg::system_clock;
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, Now, Session, Term};
 use idgen_core::lock::NameHash;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
+use serde_json::Value;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub static COUNTERS: Part<Counters> = Part::new(c"idgen lease counters", |_| Counters::default());
@@ -38,7 +47,7 @@ fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
     let row = COUNTERS.get().map(|counters| {
         let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
         let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
-        let wait_time = timestamp::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
+        let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
         [of(grants), of(take_overs), of(renewals), of(releases), of(fences), of(refused), of(probes), wait_time]
     });
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
@@ -82,7 +91,7 @@ fn lease_get_state(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
     let name = args::name(name.as_deref(), "name");
-    let stored = slots::StoredTerm {
+    let stored = StoredTerm {
         depth: args::required(depth, "depth"),
         ends_us: args::required(ends_us, "ends_us"),
         ttl_us: args::required(ttl_us, "ttl_us"),
@@ -104,11 +113,37 @@ fn lease_get_state(
     unsafe { form_row(fcinfo, columns) }
 }
 
+/// The columns of a row of `idgen.lease` that its state depends on.
+struct StoredTerm<'a> {
+    depth: i32,
+    ends_us: i64,
+    ttl_us: i64,
+    revoked: bool,
+    clock: &'a str,
+    session: Option<(i64, i64)>,
+}
+
+impl StoredTerm<'_> {
+    /// The slot and the token are not known, and do not matter for the state.
+    fn term(&self) -> Term {
+        Term {
+            slot: 0,
+            token: 0,
+            depth: self.depth,
+            ends_us: self.ends_us,
+            ttl_us: self.ttl_us,
+            revoked: self.revoked,
+            by_this_clock: self.clock == clock(),
+            session: self.session.map_or(Session::None, |session| locks::session_state(session, None)),
+        }
+    }
+}
+
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
 pub fn states_text(name: &str) -> String {
     const MOST: i64 = 5;
-    let lock_delay_us = slots::defined(name).map_or(0, |defined| defined.definition.lock_delay_us);
-    let terms = slots::first_terms(name, MOST);
+    let lock_delay_us = definitions::defined(name).map_or(0, |defined| defined.definition.lock_delay_us);
+    let terms = first_terms(name, MOST);
     let now = store::now_for(&terms);
     let holders = definitions::holders(name, MOST);
     let sentence = |term: &Term| {
@@ -121,4 +156,123 @@ pub fn states_text(name: &str) -> String {
     };
     let sentences: Vec<String> = terms.iter().map(sentence).collect();
     if sentences.is_empty() { "It has no holder.".to_owned() } else { sentences.join(" ") }
+}
+
+static FIRST_TERMS: Query = Query::new(&LEASE, || {
+    format!(
+        "SELECT {TERM} FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 \
+         ORDER BY lease.slot LIMIT $3"
+    )
+});
+
+/// The rows of the lowest slots.
+fn first_terms(name: &str, count: i64) -> Vec<Term> {
+    FIRST_TERMS.read_latest(&[name.into(), clock().into(), count.into()], |row| term(row, None))
+}
+
+/// Sessions that have waited for 10 s for a lock that a transaction holds on the row of a lease, or on the whole table. The head
+/// of a queue (27761 is the kind of its locks) waits again and again, so its statement says since when. The others wait for a
+/// renewal, a release or a fence. 0 is a prepared transaction.
+static BLOCKED: Query = Query::of_statistics(
+    "WITH every AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks), \
+          here AS (SELECT pg_catalog.to_regclass('idgen.lease')::pg_catalog.oid AS lease, oid AS database FROM pg_catalog.pg_database \
+                   WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()), \
+          waiting AS (SELECT pid, waitstart, pg_catalog.bool_or(is_head) AS is_head FROM ( \
+              SELECT waiting.pid, waiting.waitstart, held.locktype OPERATOR(pg_catalog.=) 'advisory' AS is_head \
+              FROM here, every AS waiting JOIN every AS held ON held.pid OPERATOR(pg_catalog.=) waiting.pid \
+              WHERE NOT waiting.granted AND waiting.locktype OPERATOR(pg_catalog.<>) 'advisory' AND held.granted \
+                AND (held.locktype OPERATOR(pg_catalog.=) 'advisory' AND held.objsubid OPERATOR(pg_catalog.=) 27761 \
+                     OR held.locktype OPERATOR(pg_catalog.=) 'tuple' AND held.relation OPERATOR(pg_catalog.=) here.lease \
+                        AND held.database OPERATOR(pg_catalog.=) here.database) \
+              UNION ALL SELECT waiting.pid, waiting.waitstart, false FROM here, every AS waiting \
+              WHERE NOT waiting.granted AND waiting.relation OPERATOR(pg_catalog.=) here.lease \
+                AND waiting.database OPERATOR(pg_catalog.=) here.database) AS waiter GROUP BY pid, waitstart), \
+          since AS (SELECT waiting.pid, CASE WHEN is_head THEN GREATEST(activity.xact_start, activity.query_start) \
+                                             ELSE waiting.waitstart END AS since \
+                    FROM waiting CROSS JOIN LATERAL pg_catalog.pg_stat_get_activity(waiting.pid) AS activity) \
+     SELECT pid, since, pg_catalog.array_to_string(pg_catalog.pg_blocking_pids(pid), ', ') FROM since \
+     WHERE since OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '10 s'::pg_catalog.interval) \
+     ORDER BY since",
+);
+
+pub fn checks() -> Vec<Check> {
+    vec![blocked()]
+}
+
+fn blocked() -> Check {
+    const NAME: &str = "leases";
+    let waiting = BLOCKED.read_latest(&[], |row| (value::<i32>(row, 1), datum::to_us(value(row, 2)), text(row, 3)));
+    let Some((_, since_us, blockers)) = waiting.first() else {
+        return Check::ok(NAME, "no session waits for a lease because of a transaction that has not ended");
+    };
+    let waiters: Vec<String> = waiting.iter().map(|(pid, ..)| format!("process {pid}")).collect();
+    let blocker = if blockers == "0" {
+        "a prepared transaction".to_owned()
+    } else {
+        format!("the transaction of process {blockers}")
+    };
+    Check::warning(
+        NAME,
+        format!("sessions wait for a lease, because {blocker} has locked it, by a fence, an acquisition or a release, and has not ended"),
+        "End it: SELECT pg_terminate_backend(pid), or COMMIT or ROLLBACK PREPARED by its gid in pg_prepared_xacts.",
+    )
+    .since_ms(Some(since_us / 1000))
+    .affects(listed(&waiters))
+}
+
+const CHANNEL: &CStr = c"idgen_lease";
+
+/// A payload has less than 8,000 bytes. JSON escapes a character with at most 6 bytes, and a name has at most 255.
+const OWNER_CHARACTERS: usize = 1000;
+
+/// A term has begun.
+pub fn notify_granted(name: &str, granted: &Granted) {
+    if is_watched(name) {
+        send(name, granted.slot, "granted", granted.owner.as_deref());
+    }
+}
+
+/// The slot and owner of a token whose term is about to be released, if its end is to be told. The row may go with it.
+pub fn about_to_release(name: &str, token: i64) -> Option<(i32, Option<String>)> {
+    is_watched(name).then(|| definitions::slot_and_owner(name, token)).flatten()
+}
+
+/// A term was released, with what [`about_to_release`] has returned.
+pub fn notify_released(name: &str, (slot, owner): (i32, Option<String>)) {
+    send(name, slot, "released", owner.as_deref());
+}
+
+/// A term was revoked.
+pub fn notify_revoked(name: &str, slot: i32) {
+    if is_watched(name)
+        && let Some((_, owner)) = definitions::depth_and_owner(name, slot)
+    {
+        send(name, slot, "revoked", owner.as_deref());
+    }
+}
+
+/// A slot is about to be taken over or freed. If its term was not released, it has expired.
+pub fn notify_expired(name: &str, slot: i32) {
+    if is_watched(name)
+        && let Some((1.., owner)) = definitions::depth_and_owner(name, slot)
+    {
+        send(name, slot, "expired", owner.as_deref());
+    }
+}
+
+/// The row of a term that has expired, or was released, was deleted.
+pub fn notify_deleted(row: &Deleted) {
+    if row.depth > 0 && is_watched(&row.name) {
+        send(&row.name, row.slot, "expired", row.owner.as_deref());
+    }
+}
+
+fn send(name: &str, slot: i32, event: &str, owner: Option<&str>) {
+    let owner = owner.map(|owner| owner.chars().take(OWNER_CHARACTERS).collect::<String>());
+    let [name, owner] = [Value::from(name), Value::from(owner)];
+    notify(CHANNEL, &format!(r#"{{"name": {name}, "slot": {slot}, "event": "{event}", "owner": {owner}}}"#));
+}
+
+fn is_watched(name: &str) -> bool {
+    definitions::of(name).notify
 }

@@ -1,9 +1,9 @@
 //! Acquiring and releasing named locks, one or several.
 
+use super::errors;
 use super::holds::{self, LockWait};
-use super::{errors, registry};
 use crate::pg::advisory_lock::{Acquired, AdvisoryLock, Limit, Mode, Scope, acquire_for_session};
-use crate::pg::client_message::MessageEffects;
+use crate::pg::effects::MessageEffects;
 use crate::pg::xact;
 use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
@@ -27,14 +27,14 @@ impl Named<'_> {
             ACQUIRED.push((self.hash.key, mode));
         }
         if holds::acquired(self.hash.key, mode, scope, acquired) {
-            registry::register(self.hash, self.name);
+            holds::register(self.hash, self.name);
         }
     }
 
     fn waiting(&self, mode: Mode, scope: Scope) -> LockWait {
         // First: the registry keeps names of locks that a process waits for.
         let waiting = LockWait::begin(self.hash.key, mode, scope);
-        registry::register(self.hash, self.name);
+        holds::register(self.hash, self.name);
         waiting
     }
 }

@@ -1,27 +1,30 @@
-//! Named locks: the SQL functions. They are advisory locks: PostgreSQL's lock manager queues them, detects deadlocks,
-//! and releases them when the session or transaction ends.
+//! Named locks: the SQL functions, with those of the view `idgen.locks`. Named locks are advisory locks: PostgreSQL's lock
+//! manager queues them, detects deadlocks, and releases them when the session or transaction ends.
 //!
 //! All functions raise 22004 if an argument is NULL, except where they say otherwise, and 22023 for a name that is not
-//! 1 to 255 bytes long. A call that fails leaves no lock held.
+//! 1 to 255 bytes long. A call that fails leaves no lock held. The trigger function `row_version` is optimistic locking of
+//! rows.
 
 use crate::args;
-use crate::pg::advisory_lock::Limit;
-use crate::pg::advisory_lock::{Mode, Scope};
-use crate::pg::call_site::CallSite;
-use crate::pg::datum::Text;
+use crate::pg::advisory_lock::{Limit, Mode, Scope};
+use crate::pg::datum::{self, Composite, Text, form_rows};
+use crate::pg::function::{self, CallSite, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
+use holds::BACKENDS;
 use idgen_core::lock::{NameHash, in_lock_order};
 use parking_lot::Mutex;
-use pgrx::datum::{Array, Interval};
+use pgrx::datum::{Array, Interval, TryFromDatumError};
+use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
+use pgrx::trigger_support::{PgTriggerOperation, PgTriggerWhen};
+use std::ffi::CStr;
+use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 mod acquire;
 mod errors;
 mod holds;
-mod registry;
-mod row_version;
-mod view;
 
 /// The key of a name, as `pg_locks` shows it in classid (upper half) and objid. NULL for NULL.
 #[pg_extern(sql = false)]
@@ -157,7 +160,98 @@ fn mode(shared: Option<bool>) -> Mode {
     Mode::of(args::required(shared, "shared"))
 }
 
+/// A trigger BEFORE UPDATE, FOR EACH ROW, on the column that is its argument. Raises 40001 if the UPDATE gives another
+/// version than the row has; else increments the version. NULL counts as 0. Raises 22003 at the type's maximum, and
+/// 39P01 if it is called in another way.
+#[pg_extern(sql = false)]
+fn row_version(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let trigger = unsafe { function::trigger_of(fcinfo) }
+        .unwrap_or_else(|| errors::row_version_usage("It was not called by a trigger.").raise());
+    let [column] = function::trigger_arguments(trigger.trigger())[..] else {
+        errors::row_version_usage("Its only argument is the name of a column.").raise();
+    };
+    let old = trigger.old().map(PgHeapTuple::into_owned);
+    let new = trigger.new().map(PgHeapTuple::into_owned);
+    match (trigger.when()?, trigger.op()?, old, new) {
+        (PgTriggerWhen::Before, PgTriggerOperation::Update, Some(old), Some(new)) => {
+            Ok(Some(incremented(column, &old, new)?).into())
+        }
+        _ => errors::row_version_usage("The trigger is not BEFORE UPDATE, FOR EACH ROW.").raise(),
+    }
+}
+
+fn incremented<'a>(column: &CStr, old: &Tuple, mut new: Tuple<'a>) -> Result<Tuple<'a>, TryFromDatumError> {
+    let Some((number, is_int)) = find(column, old) else {
+        errors::row_version_usage("Its argument must name a column of type int or bigint.").raise();
+    };
+    let read = |tuple: &Tuple| match is_int {
+        true => tuple.get_by_index::<i32>(number).map(|version| version.map(i64::from)),
+        false => tuple.get_by_index::<i64>(number),
+    };
+    let (before, given) = (read(old)?, read(&new)?);
+    if before != given {
+        errors::stale_row(&datum::name(column), before, given).raise();
+    }
+    match (is_int, before.map_or(Some(1), |version| version.checked_add(1))) {
+        (false, Some(next)) => new.set_by_index(number, next)?,
+        (true, Some(next)) if i32::try_from(next).is_ok() => new.set_by_index(number, next as i32)?,
+        _ => errors::row_version_ended(&datum::name(column)).raise(),
+    }
+    Ok(new)
+}
+
+/// The number of a column, and whether it is an int; `None` unless it is an int or a bigint. Tests the type itself:
+/// pgrx reads a smallint as an int, and a NULL as any type. Compares the bytes of names: pgrx reads names as UTF-8.
+fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
+    // SAFETY: a name is a C string, and lives as long as the row's description.
+    let is_named = |name: &pg_sys::NameData| unsafe { CStr::from_ptr(name.data.as_ptr()) } == column;
+    let (number, attribute) = row.attributes().find(|(_, attribute)| is_named(&attribute.attname))?;
+    match attribute.atttypid {
+        pg_sys::INT4OID => Some((number, true)),
+        pg_sys::INT8OID => Some((number, false)),
+        _ => None,
+    }
+}
+
+/// The registered names of this database's locks. Without preload no rows, with a warning.
+#[pg_extern(sql = false)]
+fn lock_get_names(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+    let names = holds::registered();
+    if names.is_none() {
+        errors::names_unknown().warn();
+    }
+    let rows = names.into_iter().flatten().map(|(key, name)| [key.into_datum(), Text::from(name).into_datum()]);
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
+}
+
+/// What the processes of this database hold and wait for. A wait has a scope, but no depth.
+#[pg_extern(sql = false)]
+fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+    let mut rows = Vec::new();
+    for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
+        let Some(pid) = backend.pid_here() else {
+            continue;
+        };
+        let row = |key: i64, mode| [pid.into_datum(), key.into_datum(), (mode == Mode::Shared).into_datum()];
+        for hold in backend.holds() {
+            let [pid, key, shared] = row(hold.key(), hold.mode());
+            let depth = |scope| (hold.depth(scope).load(Relaxed) as i32).into_datum();
+            let since = datum::from_ms(hold.since_ms()).into_datum();
+            rows.push([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]);
+        }
+        if let Some((key, mode, scope)) = backend.wait() {
+            let [pid, key, shared] = row(key, mode);
+            let scope = if scope == Scope::Transaction { "transaction" } else { "session" };
+            rows.push([pid, key, shared, None, None, None, scope.into_datum()]);
+        }
+    }
+    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
+    unsafe { form_rows(fcinfo, rows) }
+}
+
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&holds::BACKENDS, &holds::USES, &registry::NAMES, &registry::NAME_TEXTS]);
+    shmem::register(&[&holds::BACKENDS, &holds::USES, &holds::NAMES, &holds::NAME_TEXTS]);
 }

@@ -1,11 +1,14 @@
-//! PostgreSQL's cache invalidations: how a process hears that a table of the extension, or a role, has changed.
+//! What a process remembers: PostgreSQL's cache invalidations, by which it hears that a table of the extension, or a role,
+//! has changed, and a cache by text.
 //!
 //! A change of a row sends none by itself: a trigger of the table calls [`announce`] with each change. PostgreSQL delivers
 //! it when the change commits, also by COMMIT PREPARED and on standbys, and to the process itself when it is rolled back.
 
 use super::spi::ExtensionTable;
 use super::xact::{self, Durability};
+use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -80,4 +83,26 @@ unsafe extern "C-unwind" fn table_changed(changes: pg_sys::Datum, table: pg_sys:
 unsafe extern "C-unwind" fn roles_changed(changes: pg_sys::Datum, _cache: i32, _hash: u32) {
     // SAFETY: as in `table_changed`.
     unsafe { &*changes.cast_mut_ptr::<TableChanges>() }.forget();
+}
+
+/// Has at most `MAX` texts, more than a session uses: some megabytes. A session that exceeds it forgets them all.
+pub struct TextCache<T, const MAX: usize = 16_384>(Mutex<Option<HashMap<String, T>>>);
+
+impl<T, const MAX: usize> TextCache<T, MAX> {
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    pub fn read<R>(&self, text: &str, read: impl FnOnce(&T) -> R) -> Option<R> {
+        self.0.lock().as_ref()?.get(text).map(read)
+    }
+
+    pub fn insert(&self, text: &str, value: T) {
+        let mut map = self.0.lock();
+        let map = map.get_or_insert_default();
+        if map.len() >= MAX {
+            map.clear();
+        }
+        map.insert(text.to_owned(), value);
+    }
 }

@@ -1,10 +1,17 @@
-//! The latch of this process: sleeping until another process or a signal handler sets it. Each sleep first checks for
-//! interrupts, so that no loop around it runs on after a cancel, a timeout or a stop, however short the sleeps are.
+//! Sleeping: on the latch of this process, until another process or a signal handler sets it, and on condition variables,
+//! until another process signals. And the names that `pg_stat_activity.wait_event` shows of sleeps.
+//!
+//! Each sleep first checks for interrupts, so that no loop around it runs on after a cancel, a timeout or a stop, however
+//! short the sleeps are.
 
-use super::wait_event::WaitEvent;
 use pgrx::prelude::*;
-use std::ffi::c_int;
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 use std::time::Duration;
 
 /// The address of this process's latch, for other processes: it is in shared memory, at the same address in all of them.
@@ -60,4 +67,102 @@ pub fn sleep(time: Duration, event: &WaitEvent) {
     let rest = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: the pointer is to a local that outlives the call; null: the remainder is not wanted.
     unsafe { libc::nanosleep(&rest, null_mut()) };
+}
+
+/// Lives in shared memory. Prepare to sleep before testing the condition; otherwise a wakeup is lost. Where the test
+/// cancels the sleep, as a subtransaction that rolls back does, read the number of broadcasts first instead.
+pub struct ConditionVariable {
+    variable: UnsafeCell<pg_sys::ConditionVariable>,
+    broadcasts: AtomicU64,
+}
+
+// SAFETY: PostgreSQL makes the type for shared memory; only its own functions touch it, and they lock it.
+unsafe impl Sync for ConditionVariable {}
+
+impl ConditionVariable {
+    pub fn new() -> Self {
+        let mut variable = pg_sys::ConditionVariable::default();
+        // SAFETY: initialises a local. The result has no address in it, so it can be moved until a process waits.
+        unsafe { pg_sys::ConditionVariableInit(&mut variable) };
+        Self { variable: UnsafeCell::new(variable), broadcasts: AtomicU64::new(0) }
+    }
+
+    /// Adds this process to the waiters. An error removes it.
+    pub fn prepare_to_sleep(&self) {
+        // SAFETY: initialised, and in shared memory.
+        unsafe { pg_sys::ConditionVariablePrepareToSleep(self.variable.get()) };
+    }
+
+    /// Sleeps until a broadcast, at most `time`; true if there was one. Raises when the statement is canceled, also if there
+    /// is nothing to sleep for.
+    pub fn sleep(&self, time: Duration, event: &WaitEvent) -> bool {
+        check_for_interrupts!();
+        let ms = time.as_millis().max(1) as i64;
+        // SAFETY: as in `prepare_to_sleep`.
+        !unsafe { pg_sys::ConditionVariableTimedSleep(self.variable.get(), ms, event.id()) }
+    }
+
+    pub fn broadcasts(&self) -> u64 {
+        self.broadcasts.load(Acquire)
+    }
+
+    /// Sleeps unless there was a broadcast since this count was read. Raises as [`ConditionVariable::sleep`].
+    pub fn sleep_unless_broadcast_since(&self, broadcasts: u64, time: Duration, event: &WaitEvent) {
+        check_for_interrupts!();
+        self.prepare_to_sleep();
+        if self.broadcasts() == broadcasts {
+            self.sleep(time, event);
+        }
+        Self::cancel_sleep();
+    }
+
+    /// Wakes all waiters.
+    pub fn broadcast(&self) {
+        // Count first: a process that prepares too late to be woken sees the new count.
+        self.broadcasts.fetch_add(1, AcqRel);
+        // SAFETY: as in `prepare_to_sleep`.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.variable.get()) };
+    }
+
+    /// Removes this process from the waiters of whatever variable it prepared for.
+    pub fn cancel_sleep() {
+        // SAFETY: does nothing if this process waits for none.
+        unsafe { pg_sys::ConditionVariableCancelSleep() };
+    }
+}
+
+/// A wait event of type Extension. Servers before PostgreSQL 17 show all of them as "Extension".
+pub struct WaitEvent {
+    #[cfg_attr(any(feature = "pg15", feature = "pg16"), allow(dead_code, reason = "has no names"))]
+    name: &'static CStr,
+    /// 0 until the first wait: PostgreSQL finds the id of a name under a lock.
+    id: AtomicU32,
+}
+
+impl WaitEvent {
+    pub const fn new(name: &'static CStr) -> Self {
+        Self { name, id: AtomicU32::new(0) }
+    }
+
+    pub fn id(&self) -> u32 {
+        match self.id.load(Relaxed) {
+            0 => {
+                let id = self.find_id();
+                self.id.store(id, Relaxed);
+                id
+            }
+            id => id,
+        }
+    }
+
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    fn find_id(&self) -> u32 {
+        pg_sys::PG_WAIT_EXTENSION
+    }
+
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    fn find_id(&self) -> u32 {
+        // SAFETY: a C string. PostgreSQL returns the same id for the same name in every process.
+        unsafe { pg_sys::WaitEventExtensionNew(self.name.as_ptr()) }
+    }
 }

@@ -1,11 +1,17 @@
-//! Recovery: whether this server replays WAL, when it began to write, and what the control file says.
+//! Recovery and replication: whether this server replays WAL, when it began to write, what the control file says, and
+//! waiting for synchronous standbys without a commit. And the data directory, which is the working directory of every
+//! process of a server.
 
+use super::latch::{self, WaitEvent};
 use super::spi::{Query, value};
-use super::system_clock;
+use super::{session, system_clock};
 use pgrx::prelude::*;
-use std::fs::{File, read_to_string};
-use std::os::unix::fs::FileExt;
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions, read_to_string};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub fn is_in_progress() -> bool {
     // SAFETY: reads a flag.
@@ -102,4 +108,117 @@ fn control_file<R>(read: impl FnOnce(&pg_sys::ControlFileData) -> R) -> R {
         pg_sys::pfree(control.cast());
         result
     }
+}
+
+/// Waits until the synchronous standbys have flushed all WAL that this server has flushed. Returns at once if there are
+/// no synchronous standbys. Can be canceled. Not in recovery.
+///
+/// A commit that is canceled while it waits for a standby succeeds, with a warning that the caller may never see. This
+/// wait fails instead.
+pub fn wait_for_flushed(event: &WaitEvent) {
+    // SAFETY: the caller is not in recovery; null: the timeline is not wanted.
+    let until = unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) };
+    while has_synchronous_standbys() && flushed_by_standbys() < until {
+        latch::wait(Some(READ_EVERY), event);
+        // A session reloads its settings between statements only. Like the wait of a commit, this wait ends when no
+        // standby is synchronous any more.
+        if session::is_reload_pending() {
+            session::reload_configuration();
+        }
+    }
+}
+
+/// About the time that a standby takes to answer. PostgreSQL wakes only processes in its queue of commits.
+const READ_EVERY: Duration = Duration::from_millis(2);
+
+fn has_synchronous_standbys() -> bool {
+    // SAFETY: settings of this process; the text is null or a C string.
+    unsafe {
+        let names = pg_sys::SyncRepStandbyNames;
+        pg_sys::max_wal_senders > 0 && !names.is_null() && *names != 0
+    }
+}
+
+/// `SyncRepLock` is a macro of PostgreSQL's headers: an index among its own LWLocks, the same in versions 15 to 19. In each
+/// version the index is also the lock's tranche, which tells the name.
+fn sync_rep_lock() -> *mut pg_sys::LWLock {
+    const INDEX: u16 = 32;
+    // SAFETY: PostgreSQL's array of its own LWLocks is longer in every version. A name is a C string that is never freed.
+    let (lock, name) = unsafe {
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(INDEX.into())).lock;
+        (lock, CStr::from_ptr(pg_sys::GetLWLockIdentifier(pg_sys::PG_WAIT_LWLOCK, INDEX)))
+    };
+    assert_eq!(name, c"SyncRep", "this version of PostgreSQL has another lock there");
+    lock
+}
+
+fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
+    let lock = sync_rep_lock();
+    // SAFETY: shared memory that exists as long as the server; the lock guards it.
+    unsafe {
+        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
+        let flushed = (*pg_sys::WalSndCtl).lsn[pg_sys::SYNC_REP_WAIT_FLUSH as usize];
+        pg_sys::LWLockRelease(lock);
+        flushed
+    }
+}
+
+/// A file that nothing replaces while the directory exists.
+pub const FINGERPRINT: &str = "PG_VERSION";
+
+/// Identifies the data directory.
+pub fn fingerprint() -> io::Result<String> {
+    identity_of(FINGERPRINT)
+}
+
+/// Inode and birth time of a file. A copy has others. On a file system without birth times only the inode remains.
+pub fn identity_of(path: &str) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
+    let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Ok(format!("{}-{}", metadata.ino(), born.map_or(0, |born| born.as_nanos())))
+}
+
+/// Writes a small file durably, all of it or nothing.
+pub fn replace_file(path: &str, content: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{path}.tmp");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(directory_mode() & 0o666).open(&unfinished)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(unfinished, path)?;
+    sync_directory(".")
+}
+
+/// The permissions of the data directory, which those of its files follow.
+pub fn directory_mode() -> u32 {
+    // SAFETY: set when the server starts, and never again.
+    unsafe { pg_sys::data_directory_mode as u32 }
+}
+
+/// Makes names in a directory durable.
+pub fn sync_directory(path: &str) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
+        // A file system that cannot sync directories. PostgreSQL ignores that, too.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// True if the server is stopping, not only this process. The postmaster writes its state into line 8 of its own file.
+/// May be called in a signal handler: it allocates nothing.
+pub fn is_server_stopping() -> bool {
+    // The lines before are numbers, and two paths.
+    let mut content = [0u8; 4096];
+    // SAFETY: a C string, and a buffer of the length that is passed.
+    let length = unsafe {
+        let file = libc::open(c"postmaster.pid".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let length = libc::read(file, content.as_mut_ptr().cast(), content.len());
+        libc::close(file);
+        length
+    };
+    let content = &content[..length.max(0) as usize];
+    content.split(|byte| *byte == b'\n').nth(7).is_some_and(|line| line.trim_ascii() == b"stopping")
 }

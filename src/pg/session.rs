@@ -1,7 +1,7 @@
 //! Facts about this process, its session and its server.
 
+use super::datum;
 use super::ereport::errors;
-use super::timestamp;
 use pgrx::prelude::*;
 
 /// The database of this process.
@@ -113,5 +113,5 @@ fn fill(bytes: &mut [u8]) {
 /// other servers.
 pub fn server_start_us() -> i64 {
     // SAFETY: set when the postmaster starts, and inherited.
-    timestamp::since_1970_us(unsafe { pg_sys::PgStartTime })
+    datum::since_1970_us(unsafe { pg_sys::PgStartTime })
 }

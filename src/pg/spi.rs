@@ -5,8 +5,7 @@
 //! temporary schema.
 
 use super::datum::{self, Text};
-use super::ereport::errors;
-use super::extension;
+use super::ereport::{self, errors};
 use super::xact::{self, Durability};
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -40,7 +39,7 @@ impl ExtensionTable {
     }
 
     pub fn refuse_during_recovery(&self) {
-        let (extension, table) = (extension::NAME.to_string_lossy(), self.name.to_string_lossy());
+        let (extension, table) = (ereport::EXTENSION.to_string_lossy(), self.name.to_string_lossy());
         let command = CString::new(format!("a write to {extension}.{table}"));
         xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
@@ -50,7 +49,7 @@ impl ExtensionTable {
     pub fn find(&self) -> Option<pg_sys::Oid> {
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
-            let schema = pg_sys::get_namespace_oid(extension::NAME.as_ptr(), true);
+            let schema = pg_sys::get_namespace_oid(ereport::EXTENSION.as_ptr(), true);
             if schema == pg_sys::InvalidOid {
                 return None;
             }
@@ -73,7 +72,7 @@ impl ExtensionTable {
         }
         // SAFETY: a C string; reads catalogs.
         let is_member = unsafe {
-            let extension = pg_sys::get_extension_oid(extension::NAME.as_ptr(), true);
+            let extension = pg_sys::get_extension_oid(ereport::EXTENSION.as_ptr(), true);
             extension != pg_sys::InvalidOid
                 && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, table) == extension
         };
@@ -129,7 +128,7 @@ impl ExtensionTable {
 
     /// With its schema.
     pub fn full_name(&self) -> String {
-        format!("{}.{}", extension::NAME.to_string_lossy(), self.name.to_string_lossy())
+        format!("{}.{}", ereport::EXTENSION.to_string_lossy(), self.name.to_string_lossy())
     }
 }
 

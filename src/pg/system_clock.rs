@@ -1,5 +1,6 @@
 //! The clocks of the operating system.
 
+use super::datum;
 use pgrx::prelude::*;
 use std::fs::read_to_string;
 use std::io;
@@ -14,6 +15,12 @@ pub fn wall_us() -> i64 {
 #[inline]
 pub fn wall_ms() -> i64 {
     ms(gettime(libc::CLOCK_REALTIME))
+}
+
+/// Microseconds since 1970 on the wall clock, as `clock_timestamp()` reads it.
+pub fn now_us() -> i64 {
+    // SAFETY: reads the clock.
+    datum::since_1970_us(unsafe { pg_sys::GetCurrentTimestamp() })
 }
 
 /// The wall clock in milliseconds at the kernel's last tick, up to 10 ms ago: a fraction of the cost of [`wall_ms`].

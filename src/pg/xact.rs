@@ -1,4 +1,5 @@
-//! Transactions: callbacks at their end, durability of the commit, subtransactions, and lists that follow savepoints.
+//! Transactions: callbacks at their end, durability of the commit, subtransactions, and waiting for the end of one that has
+//! locked a row. That wait is in the lock manager, which detects deadlocks.
 
 use super::ereport;
 use parking_lot::Mutex;
@@ -187,9 +188,6 @@ pub fn keeping_locks_of_success<R>(work: impl FnOnce() -> Option<R>) -> Option<R
     }
 }
 
-/// The transaction itself, among its subtransactions: a macro of PostgreSQL.
-const TOP: pg_sys::SubTransactionId = 1;
-
 /// Raises 25006 during recovery and in a read-only transaction, under the name of a function that writes.
 pub fn require_read_write(function: &CStr) {
     refuse_during_recovery(function);
@@ -342,74 +340,85 @@ fn set_local_synchronous_commit(value: &CStr) {
     };
 }
 
-/// Effects of the running transaction, each with the subtransaction that it belongs to.
-pub struct SubxactList<T: 'static> {
-    effects: Mutex<Vec<(pg_sys::SubTransactionId, T)>>,
-    /// Runs for each effect of a subtransaction that is rolled back, the newest first.
-    undo: fn(T),
-    /// False if effects that no savepoint can undo are not listed.
-    keeps_top: bool,
+/// The transactions of other sessions that have changed or locked a row, so that it cannot be updated. The index is unique,
+/// on this bigint column.
+///
+/// # Safety
+/// The caller holds a lock on the table, which is a heap.
+pub unsafe fn holders_of_row(table: pg_sys::Oid, index: &CStr, column: &CStr, key: i64) -> Vec<pg_sys::TransactionId> {
+    let mut holders = Vec::new();
+    // SAFETY: by the above. `scan_key` outlives the scan, and its type is that of the column. The scan keeps the page of its
+    // slot's tuple pinned. The lock of the page keeps the two fields together; nothing is called that could raise under it.
+    unsafe {
+        let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        let index = pg_sys::get_relname_relid(index.as_ptr(), (*(*table).rd_rel).relnamespace);
+        let (column, equal) = (pg_sys::SPI_fnumber((*table).rd_att, column.as_ptr()), pg_sys::BTEqualStrategyNumber);
+        let (no_type, no_collation, compare) = (pg_sys::InvalidOid, pg_sys::InvalidOid, pg_sys::F_INT8EQ.into());
+        let mut scan_key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyEntryInitialize(
+            &mut scan_key,
+            0,
+            column as i16,
+            equal as u16,
+            no_type,
+            no_collation,
+            compare,
+            key.into(),
+        );
+        let (is_indexed, all) = (index != pg_sys::InvalidOid, &raw mut pg_sys::SnapshotAnyData);
+        let scan = pg_sys::systable_beginscan(table, index, is_indexed, all, 1, &mut scan_key);
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            let buffer = (*(*scan).slot.cast::<pg_sys::BufferHeapTupleTableSlot>()).buffer;
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as _);
+            let header = &*(*tuple).t_data;
+            let (mask, xmax) = (u32::from(header.t_infomask), header.t_choice.t_heap.t_xmax);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as _);
+            holders.extend(members(mask, xmax));
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(table, pg_sys::NoLock as i32);
+        holders.retain(|xid| {
+            !pg_sys::TransactionIdIsCurrentTransactionId(*xid) && pg_sys::TransactionIdIsInProgress(*xid)
+        });
+    }
+    holders
 }
 
-impl<T: Send> SubxactList<T> {
-    pub const fn new(undo: fn(T)) -> Self {
-        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: true }
+/// The transactions that a version of a row names as having changed or locked it. Not those with a key share: a foreign key
+/// takes that, and it keeps no update out.
+fn members(mask: u32, xmax: pg_sys::TransactionId) -> Vec<pg_sys::TransactionId> {
+    let has = |bits: u32| mask & bits == bits;
+    if has(pg_sys::HEAP_XMAX_INVALID) {
+        return Vec::new();
     }
-
-    /// A list of the effects that a savepoint can still undo.
-    pub const fn of_savepoints(undo: fn(T)) -> Self {
-        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: false }
+    let is_lock = has(pg_sys::HEAP_XMAX_LOCK_ONLY);
+    if !has(pg_sys::HEAP_XMAX_IS_MULTI) {
+        let is_key_share = is_lock && has(pg_sys::HEAP_XMAX_KEYSHR_LOCK) && !has(pg_sys::HEAP_XMAX_EXCL_LOCK);
+        return if is_key_share { Vec::new() } else { vec![xmax] };
     }
-
-    /// Makes the list follow savepoints. Call once, before the first `push`.
-    pub fn follow(&'static self) {
-        // SAFETY: the trampoline has the signature of a callback, and gets the list that it casts back.
-        unsafe { pg_sys::RegisterSubXactCallback(Some(subxact_event::<T>), (&raw const *self).cast_mut().cast()) };
-    }
-
-    /// Adds an effect of the running subtransaction.
-    pub fn push(&self, effect: T) {
-        // SAFETY: reads this process's own state.
-        let subxact = unsafe { pg_sys::GetCurrentSubTransactionId() };
-        if self.keeps_top || subxact != TOP {
-            self.effects.lock().push((subxact, effect));
+    let mut members = std::ptr::null_mut();
+    // SAFETY: a multixact of a row that was just read. PostgreSQL returns as many members as it says, or none and a count of
+    // -1; they stay until the end of the statement.
+    let members = unsafe {
+        match pg_sys::GetMultiXactIdMembers(xmax, &mut members, false, is_lock) {
+            count @ 1.. => std::slice::from_raw_parts(members, count as usize),
+            _ => &[],
         }
-    }
-
-    /// Empties the list, at the end of the transaction.
-    pub fn take(&self) -> Vec<T> {
-        std::mem::take(&mut *self.effects.lock()).into_iter().map(|(_, effect)| effect).collect()
-    }
-
-    fn subxact_event(&self, event: pg_sys::SubXactEvent::Type, own: u32, parent: u32) {
-        let mut effects = self.effects.lock();
-        // Those of the innermost subtransaction are the last ones.
-        let first = effects.iter().rposition(|(subxact, _)| *subxact != own).map_or(0, |other| other + 1);
-        match event {
-            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB if parent == TOP && !self.keeps_top => {
-                effects.truncate(first)
-            }
-            // The effects become the parent's.
-            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
-                effects[first..].iter_mut().for_each(|(subxact, _)| *subxact = parent);
-            }
-            pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-                let undone = effects.split_off(first);
-                drop(effects);
-                undone.into_iter().rev().for_each(|(_, effect)| (self.undo)(effect));
-            }
-            _ => {}
-        }
-    }
+    };
+    let is_obstacle =
+        |member: &&pg_sys::MultiXactMember| member.status != pg_sys::MultiXactStatus::MultiXactStatusForKeyShare;
+    members.iter().filter(is_obstacle).map(|member| member.xid).collect()
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn subxact_event<T: Send + 'static>(
-    event: pg_sys::SubXactEvent::Type,
-    own: pg_sys::SubTransactionId,
-    parent: pg_sys::SubTransactionId,
-    list: *mut c_void,
-) {
-    // SAFETY: registered by `follow`, with a static list of this type.
-    unsafe { &*list.cast::<SubxactList<T>>() }.subxact_event(event, own, parent);
+/// Waits for the end of a transaction, or of a subtransaction that is rolled back.
+pub fn wait_for_end_of(xid: pg_sys::TransactionId) {
+    // SAFETY: the id of a transaction of another session, and no tuple for the message.
+    unsafe {
+        let no_tuple = std::ptr::null_mut();
+        pg_sys::XactLockTableWait(xid, std::ptr::null_mut(), no_tuple, pg_sys::XLTW_Oper::XLTW_None);
+    }
 }

@@ -6,12 +6,12 @@
 //! all rows grant it: otherwise a new row would take the prefix over.
 
 use super::errors;
-use crate::grants::{self, GrantedColumns, GrantedTable};
-use crate::pg::invalidation::{self, TableChanges};
+use crate::args;
+use crate::args::{GrantedColumns, GrantedTable};
+use crate::pg::function::{self, TriggerRow};
+use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::session;
 use crate::pg::spi::{self, ExtensionTable, Query, optional, text, unexpected, user, value};
-use crate::pg::trigger::{self, TriggerRow};
-use crate::text_cache::TextCache;
 use idgen_core::public_id::{self, Form, KeyState, Keyring, SECRET_BYTES};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiError, SpiHeapTupleData};
@@ -82,7 +82,7 @@ static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
     format!(
         "SELECT form, secret, {} FROM idgen.public_key \
          WHERE prefix OPERATOR(pg_catalog.=) $1 AND secret IS NOT NULL ORDER BY version DESC",
-        grants::owns_or_has("$2", "users")
+        args::owns_or_has("$2", "users")
     )
 });
 
@@ -183,7 +183,7 @@ pub fn set_owner(prefix: &str, owner: pg_sys::Oid) {
 #[pg_extern(sql = false)]
 fn public_key_row(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let table = unsafe { trigger::of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = unsafe { function::trigger_of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
     let table = table.filter(|table| PUBLIC_KEY.find() == Some(*table));
     invalidation::announce(table.unwrap_or_else(|| errors::row_trigger_only().raise()));
     TriggerRow::from(None)

@@ -5,9 +5,9 @@
 //! They are STABLE: a rotation changes what `public_id` returns. All are STRICT, so that they keep the NULL of an outer
 //! join. Users have no privileges on secrets: the functions of keys check theirs.
 
+use crate::args;
 use crate::pg::datum::{AsciiText, Text};
-use crate::pg::{process_utility, spi};
-use crate::{args, grants};
+use crate::pg::{shared_objects, spi};
 use idgen_core::public_id::{self, Form, KeyState, PublicIdError, RotationError};
 use pgrx::prelude::*;
 
@@ -116,7 +116,7 @@ fn public_id_drop(prefix: Option<Text>) {
 fn public_id_alter(prefix: Option<Text>, owner: Option<Text>) {
     let (prefix, owner) = (args::required(prefix.as_deref(), "prefix"), args::required(owner.as_deref(), "owner"));
     lock_owned(prefix);
-    keys::set_owner(prefix, grants::new_owner(owner));
+    keys::set_owner(prefix, args::new_owner(owner));
 }
 
 /// Lets a role, or `public`, make and decode texts. Raises 42704 if there is no such prefix or role, 42501 unless the
@@ -135,7 +135,7 @@ fn public_id_revoke(prefix: Option<Text>, role: Option<Text>) {
 fn set_user(prefix: Option<Text>, role: Option<Text>, may_use: bool) {
     let (prefix, role) = (args::required(prefix.as_deref(), "prefix"), args::required(role.as_deref(), "role"));
     lock_owned(prefix);
-    keys::OWNERS.set_grantee(prefix, grants::grantee(role), may_use);
+    keys::OWNERS.set_grantee(prefix, args::grantee(role), may_use);
 }
 
 /// Locks a prefix that the current user may alter, and returns its keys.
@@ -161,7 +161,7 @@ fn owned_keys(prefix: &str) -> Vec<KeyState> {
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || keys::PUBLIC_KEY.find().is_some(),
         reassign: |owners, heir| keys::OWNERS.reassign(owners, heir),
         drop: |owners| keys::OWNERS.drop_owned(owners),

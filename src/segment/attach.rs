@@ -11,11 +11,12 @@
 
 use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, ring};
 use super::{errors, store, workers};
-use crate::pg::call_site::CallSite;
-use crate::pg::invalidation::{self, TableChanges};
+use crate::args;
+use crate::error;
+use crate::pg::function::CallSite;
+use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::{session, spi, xact};
-use crate::text_cache::TextCache;
-use crate::{args, error, shmem};
+use crate::shmem;
 use idgen_core::segment::tag::Allocation;
 use idgen_core::segment::turns::{Claim, Ticket};
 use idgen_core::segment::{Draw, RingTenant, ValueRun};

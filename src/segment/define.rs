@@ -4,11 +4,13 @@
 use super::fleet::errors as fleet_errors;
 use super::store::{self, SEGMENT, TagRow};
 use super::{errors, workers};
+use crate::args;
 use crate::pg::datum::{Text, stored_len};
 use crate::pg::ereport::Report;
 use crate::pg::session;
 use crate::pg::spi::{self, Query, value};
-use crate::{args, grants, settings, shmem};
+use crate::settings;
+use crate::shmem;
 use idgen_core::segment::refillers::Duty;
 use idgen_core::segment::tag::{MAX_STEP, MAX_TAG_BYTES, TagDefinition};
 use pgrx::datum::Interval;
@@ -110,7 +112,7 @@ fn segment_alter(
         upper_bound: upper_bound.unwrap_or(now.upper_bound),
     };
     definition.check().unwrap_or_else(|e| errors::definition(e).raise());
-    let owner = owner.as_deref().map(grants::new_owner);
+    let owner = owner.as_deref().map(args::new_owner);
     store::update(tag, owner, &definition, target_duration);
 }
 
@@ -219,7 +221,7 @@ pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, 
     let (tag, role) = (args::required(tag.as_deref(), "tag"), args::required(role.as_deref(), "role"));
     let grantees = if args::required(server, "server") { &store::SERVERS } else { &store::DRAWERS };
     lock_owned(tag);
-    grantees.set_grantee(tag, grants::grantee(role), is_granted);
+    grantees.set_grantee(tag, args::grantee(role), is_granted);
 }
 
 /// Locks the row of a tag that the current user may alter, and returns it.

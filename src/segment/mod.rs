@@ -1,14 +1,16 @@
 //! Segment ids: the SQL functions that draw them, and the wait for a refill if a ring is dry. A segment has a row in
 //! `idgen.segment`, under its tag, and a ring of values in shared memory.
 
+use crate::args;
+use crate::coordinator;
 use crate::pg::advisory_lock::limited_or;
-use crate::pg::call_site::CallSite;
-use crate::pg::condition_variable::ConditionVariable;
 use crate::pg::datum::{Composite, form_row};
+use crate::pg::function::{self, CallSite};
+use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::spi::ExtensionTable;
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{process_utility, row_lock, srf, system_clock};
-use crate::{args, coordinator, settings, shmem};
+use crate::pg::{shared_objects, system_clock, xact};
+use crate::settings;
+use crate::shmem;
 use attach::{AttachedSegment, ValueSource};
 use idgen_core::segment::tag::MAX_STEP;
 use idgen_core::segment::{Draw, ValueRun};
@@ -35,9 +37,9 @@ pub use status::{TABLES, checks};
 /// While the postmaster preloads libraries.
 pub fn init() {
     shmem::register(&[&state::RINGS, &state::RING_STATES, &state::SEGMENTS]);
-    process_utility::follow_dropped_databases(fleet::leave_database, state::end_rings_of);
+    shared_objects::follow_dropped_databases(fleet::leave_database, state::end_rings_of);
     coordinator::follow(fleet::start_launcher);
-    process_utility::follow_owners_of(process_utility::OwnedRows {
+    shared_objects::follow_owners_of(shared_objects::OwnedRows {
         exist: || store::SEGMENT.find().is_some(),
         reassign: |owners, heir| store::DRAWERS.reassign(owners, heir),
         drop: |owners| {
@@ -97,7 +99,7 @@ fn segment_next_many(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
             let run = ValueRun { first: 0, count: 0, stride: 1 };
             ValueSet { attached: attach::of_call(&site), run, wanted, step: 1 }
         };
-        srf::next_row(fcinfo, begin, |set| set.next(&site))
+        function::next_row(fcinfo, begin, |set| set.next(&site))
     }
 }
 
@@ -356,11 +358,11 @@ fn wait_for_obstacle(creation: i64, left: Duration, time_out: impl FnOnce() -> b
         let free = store::SEGMENT.try_lock(ROW_UPDATE);
         let table = free.unwrap_or_else(|| store::SEGMENT.lock(ROW_UPDATE));
         // SAFETY: the table is locked.
-        let holders = unsafe { row_lock::holders(table, c"segment_creation_key", c"creation", creation) };
+        let holders = unsafe { xact::holders_of_row(table, c"segment_creation_key", c"creation", creation) };
         // Not held during the wait: ALTER TABLE would wait for it, and draws for that.
         ExtensionTable::unlock(table, ROW_UPDATE);
         let is_free = free.is_some() && holders.is_empty();
-        holders.into_iter().for_each(row_lock::wait_for_end_of);
+        holders.into_iter().for_each(xact::wait_for_end_of);
         !is_free
     };
     limited_or(left, work, time_out)

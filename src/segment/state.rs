@@ -1,6 +1,6 @@
 //! The shared state of segments: the rings, and what belongs to each ring.
 
-use crate::pg::condition_variable::ConditionVariable;
+use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Block, FixedText, Locked, Part};

@@ -7,7 +7,7 @@ use super::state::{
 };
 use super::store::{self, NearBound, SEGMENT};
 use super::{errors, refill};
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::pg::datum::Text;
 use crate::pg::session::{self, database};
 use crate::pg::spi::ExtensionTable;

@@ -1,6 +1,7 @@
 //! The table `idgen.segment`: every query on its rows.
 
-use crate::grants::{self, GrantedColumns, GrantedTable};
+use crate::args;
+use crate::args::{GrantedColumns, GrantedTable};
 use crate::pg::datum::Text;
 use crate::pg::session::database;
 use crate::pg::spi::{ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
@@ -155,8 +156,8 @@ fn by_tag(servers: &str, locking: &str) -> String {
         "SELECT {}, {}, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') \
          FROM idgen.segment WHERE tag OPERATOR(pg_catalog.=) $1 {locking}",
         columns(),
-        grants::owns_or_has("$2", "drawers"),
-        grants::owns_or_has("$2", servers)
+        args::owns_or_has("$2", "drawers"),
+        args::owns_or_has("$2", servers)
     )
 }
 
@@ -216,7 +217,7 @@ static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM id
 pub fn is_visible() -> String {
     format!(
         "({} OR pg_catalog.pg_has_role($1, 'pg_read_all_stats'::pg_catalog.name, 'USAGE'))",
-        grants::owns_or_has("$1", "drawers")
+        args::owns_or_has("$1", "drawers")
     )
 }
 

@@ -8,9 +8,9 @@ use super::fleet::{errors as fleet_errors, servers};
 use super::state::{SEGMENTS, ring_state};
 use super::{define, errors, store, workers};
 use crate::pg::datum::Text;
-use crate::pg::trigger::{self, TriggerRow, Tuple};
-use crate::pg::xact::{self, SubxactList};
-use crate::pg::{invalidation, session, spi};
+use crate::pg::effects::SubxactList;
+use crate::pg::function::{self, TriggerRow, Tuple};
+use crate::pg::{invalidation, session, spi, xact};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[pg_extern(sql = false)]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { trigger::of(fcinfo) }
+    let trigger = unsafe { function::trigger_of(fcinfo) }
         .filter(|trigger| trigger.relid().is_ok_and(|table| store::SEGMENT.find() == Some(table)))
         .unwrap_or_else(|| errors::row_trigger_only().raise());
     let old = trigger.old().map(PgHeapTuple::into_owned);

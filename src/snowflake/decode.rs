@@ -7,8 +7,7 @@
 
 use super::errors;
 use super::layouts;
-use crate::pg::datum::{Composite, Text, form_row};
-use crate::pg::timestamp;
+use crate::pg::datum::{self, Composite, Text, form_row};
 use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;
 use pgrx::prelude::*;
@@ -52,29 +51,29 @@ fn snowflake_time_in(id: i64, layout: Text) -> TimestampWithTimeZone {
 
 fn unpacked(id: i64, layout: &Layout) -> (Parts, TimestampWithTimeZone) {
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
-    (parts, timestamp::from_ms(parts.time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise()))
+    (parts, datum::from_ms(parts.time_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise()))
 }
 
 /// The least id of the tick that contains the time. Clamped to the layout.
 #[pg_extern(sql = false)]
 fn snowflake_floor(ts: TimestampWithTimeZone) -> i64 {
-    layouts::default().floor(timestamp::to_ms(ts))
+    layouts::default().floor(datum::to_ms(ts))
 }
 
 #[pg_extern(sql = false)]
 fn snowflake_floor_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
-    layouts::parsed(&layout).floor(timestamp::to_ms(ts))
+    layouts::parsed(&layout).floor(datum::to_ms(ts))
 }
 
 /// The greatest id of the tick that contains the time. Clamped to the layout.
 #[pg_extern(sql = false)]
 fn snowflake_ceil(ts: TimestampWithTimeZone) -> i64 {
-    layouts::default().ceil(timestamp::to_ms(ts))
+    layouts::default().ceil(datum::to_ms(ts))
 }
 
 #[pg_extern(sql = false)]
 fn snowflake_ceil_in(ts: TimestampWithTimeZone, layout: Text) -> i64 {
-    layouts::parsed(&layout).ceil(timestamp::to_ms(ts))
+    layouts::parsed(&layout).ceil(datum::to_ms(ts))
 }
 
 /// The id with these parts. Raises 22003 for a part that does not fit the layout, and 22008 for an infinite time.
@@ -100,7 +99,7 @@ fn snowflake_make_with_datacenter_in(
 }
 
 fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, layout: &Layout) -> i64 {
-    let time_ms = timestamp::to_ms(ts);
+    let time_ms = datum::to_ms(ts);
     if matches!(time_ms, i64::MIN | i64::MAX) {
         errors::ts_not_finite().raise();
     }
@@ -127,11 +126,11 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
     let datums = [
         layout.to_string().into_datum(),
         (layout.bits() as i32).into_datum(),
-        timestamp::interval_of_us(i64::from(layout.unit_ms()) * 1000).into_datum(),
-        timestamp::from_ms_or_infinity(layout.epoch_ms()).into_datum(),
+        datum::interval_of_us(i64::from(layout.unit_ms()) * 1000).into_datum(),
+        datum::from_ms_or_infinity(layout.epoch_ms()).into_datum(),
         (layout.workers() as i64).into_datum(),
         (layout.ids_per_second() as i64).into_datum(),
-        timestamp::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
+        datum::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { form_row(fcinfo, datums) }

@@ -2,11 +2,14 @@
 //! attaches a layout once.
 
 use super::{errors, next, node};
-use crate::clock::{self, GENERATORS};
-use crate::pg::call_site::CallSite;
+use crate::args;
+use crate::clock;
+use crate::clock::GENERATORS;
+use crate::error;
+use crate::pg::function::CallSite;
+use crate::pg::invalidation::TextCache;
 use crate::pg::{session, system_clock};
-use crate::text_cache::TextCache;
-use crate::{args, error, settings};
+use crate::settings;
 use idgen_core::clock::US_PER_MS;
 use idgen_core::generator::{Generator, GeneratorHandle};
 use idgen_core::layout::{Layout, Node, time_text};

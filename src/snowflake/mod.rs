@@ -3,9 +3,11 @@
 //! sequence; and the part of `snowflake_adopt` that SQL cannot do, running expressions of a table with the rights of
 //! its owner.
 
-use crate::pg::datum::Text;
-use crate::pg::{spi, system_clock, timestamp, xact};
-use crate::{clock, error, shmem};
+use crate::clock;
+use crate::error;
+use crate::pg::datum::{self, Text};
+use crate::pg::{spi, system_clock, xact};
+use crate::shmem;
 use idgen_core::clock::LATEST_MS;
 use idgen_core::layout::Layout;
 use pgrx::prelude::*;
@@ -52,7 +54,7 @@ fn observe(id: i64, layout: &Layout, force: bool) -> TimestampWithTimeZone {
     error::refuse_on_standby("observe an id");
     let parts = layout.unpack(id).unwrap_or_else(|e| errors::id(e, id, layout).raise());
     let floor_ms = parts.time_ms.saturating_add(i64::from(layout.unit_ms()));
-    let floor = timestamp::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
+    let floor = datum::from_ms(floor_ms).unwrap_or_else(|| errors::time_out_of_range(id).raise());
     if floor_ms > LATEST_MS {
         errors::observed_beyond_clocks(id, parts.time_ms).raise();
     }

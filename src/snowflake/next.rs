@@ -7,10 +7,12 @@
 
 use super::layouts::{self, AttachedGenerator, attach, refuse_outside};
 use super::{node, settled};
-use crate::pg::call_site::CallSite;
-use crate::pg::{srf, system_clock};
+use crate::args;
+use crate::clock;
+use crate::pg::function::{self, CallSite};
+use crate::pg::system_clock;
+use crate::settings;
 use crate::shmem::Part;
-use crate::{args, clock, settings};
 use idgen_core::snowflake::{Bounds, Issue, SlotRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
@@ -82,7 +84,7 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, layout_arg: Option<usize>) 
         IdSet::new(layouts::of_call(&site), count)
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
-    unsafe { srf::next_row(fcinfo, begin, IdSet::next) }
+    unsafe { function::next_row(fcinfo, begin, IdSet::next) }
 }
 
 impl IdSet {

@@ -4,10 +4,10 @@
 use super::next::{COUNTERS, GeneratorCounters, flush};
 use super::settled::{EARLIEST_DRAWS, prepared_draws};
 use super::{errors, layouts};
-use crate::check::{Check, listed};
 use crate::clock::GENERATORS;
+use crate::error::{Check, listed};
 use crate::pg::spi::{Query, value};
-use crate::pg::{recovery, session, system_clock, timestamp};
+use crate::pg::{datum, recovery, session, system_clock};
 use idgen_core::generator::GeneratorTenant;
 use idgen_core::layout::time_text;
 use pgrx::prelude::*;
@@ -43,13 +43,13 @@ fn stat_get_snowflake() -> TableIterator<
             tenant.node.datacenter as i32,
             tenant.node.worker as i32,
             last.map(|slot| tenant.space.id(slot)),
-            last.and_then(|slot| timestamp::from_ms(tenant.space.time_ms(slot))),
+            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))),
             count(&counters.issued),
             count(&counters.batches),
             count(&counters.borrowed),
             count(&counters.waits),
             count(&counters.wait_us),
-            timestamp::from_ms_or_infinity(tenant.layout.ends_at_ms()),
+            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()),
         )
     });
     TableIterator::new(rows)
@@ -116,7 +116,7 @@ static PREPARED: Query = Query::of_statistics(
 );
 
 fn since_ms(row: &SpiHeapTupleData) -> i64 {
-    timestamp::to_us(value(row, 2)) / 1000
+    datum::to_us(value(row, 2)) / 1000
 }
 
 /// Fails if settled reads do, or if they lag.

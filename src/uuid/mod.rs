@@ -2,10 +2,11 @@
 //! with snowflake ids. The functions of a time, and of the time in a UUID, work without preload and on a standby.
 
 use crate::args;
-use crate::pg::call_site::CallSite;
+use crate::pg::function::{self, CallSite};
 use crate::pg::uuid::Uuid;
-use crate::pg::{session, srf, timestamp};
-use crate::snowflake::{self, AttachedGenerator, IdSet};
+use crate::pg::{datum, session};
+use crate::snowflake;
+use crate::snowflake::{AttachedGenerator, IdSet};
 use idgen_core::uuid::{self, LAYOUT, RandomWords};
 use pgrx::prelude::*;
 
@@ -83,7 +84,7 @@ unsafe fn next_row(fcinfo: pg_sys::FunctionCallInfo, with_node: impl FnOnce() ->
         Some(of_id(id, random(), &set.ids.attached, set.with_node))
     };
     // SAFETY: the functions return sets, and keep nothing else. A set needs no drop.
-    unsafe { srf::next_row(fcinfo, begin, next) }
+    unsafe { function::next_row(fcinfo, begin, next) }
 }
 
 /// The UUID of an id that was just issued: the generator is attached under the worker id of that time.
@@ -103,18 +104,18 @@ fn random() -> u64 {
 /// The least UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
 #[pg_extern(sql = false)]
 fn uuidv7_floor(ts: TimestampWithTimeZone) -> Uuid {
-    Uuid(uuid::floor(timestamp::to_ms(ts)))
+    Uuid(uuid::floor(datum::to_ms(ts)))
 }
 
 /// The greatest UUID of version 7 in the millisecond that contains the time. Clamped to the times that a UUID can have.
 #[pg_extern(sql = false)]
 fn uuidv7_ceil(ts: TimestampWithTimeZone) -> Uuid {
-    Uuid(uuid::ceil(timestamp::to_ms(ts)))
+    Uuid(uuid::ceil(datum::to_ms(ts)))
 }
 
 /// The time in a UUID of version 7, by any generator. Raises 22023 for another version.
 #[pg_extern(sql = false)]
 fn uuidv7_time(id: Uuid) -> TimestampWithTimeZone {
     let time_ms = uuid::time_ms(id.0).unwrap_or_else(|| errors::not_version_7(&id).raise());
-    timestamp::from_ms_or_infinity(time_ms)
+    datum::from_ms_or_infinity(time_ms)
 }

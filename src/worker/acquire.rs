@@ -5,11 +5,12 @@ use super::errors;
 use super::history::{self, HistoryBounds};
 use super::store::{HeldWorkerId, WORKER_NUMBER, finite_us, require_own_transaction, used_until_us};
 use crate::args;
-use crate::lease::{self, AcquireRequest, Candidates, Granted, LEASE, NewHolder, SlotPreference, Unused};
+use crate::lease;
+use crate::lease::{AcquireRequest, Candidates, Granted, LEASE, NewHolder, SlotPreference, Unused};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::{Composite, Text, form_row};
+use crate::pg::datum::{self, Composite, Text, form_row};
 use crate::pg::spi::{Query, value};
-use crate::pg::{timestamp, xact};
+use crate::pg::{system_clock, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -56,8 +57,8 @@ fn worker_acquire(
     let columns = [
         granted.slot.into_datum(),
         granted.token.into_datum(),
-        timestamp::from_us_or_infinity(rectangle.not_before_us).into_datum(),
-        timestamp::from_us_or_infinity(rectangle.not_after_us).into_datum(),
+        datum::from_us_or_infinity(rectangle.not_before_us).into_datum(),
+        datum::from_us_or_infinity(rectangle.not_after_us).into_datum(),
         granted.expires_at().into_datum(),
     ];
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
@@ -123,7 +124,7 @@ fn acquire_slot(
 
 /// Tells a caller that has to wait before its first id for how long.
 fn announce_wait(holder: &HeldWorkerId, rectangle: Rectangle, reached_us: i64) {
-    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(timestamp::now_us()));
+    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
     if wait_us > 0 {
         errors::not_yet(holder.pool, holder.worker_id, Duration::from_micros(wait_us as u64)).notice();
     }
@@ -184,7 +185,7 @@ impl WorkerPreference<'_> {
     /// The wanted worker id, then the last one of the owner: each only if its rectangle is over.
     fn wanted_or_last_of_owner(&self) -> Candidates {
         let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
-        let now_us = timestamp::now_us();
+        let now_us = system_clock::now_us();
         let mut preferred = Candidates::default();
         for worker_id in self.wanted.into_iter().chain(last_of_owner()) {
             let used_until_us = used_until_us(self.pool, worker_id);
@@ -197,7 +198,7 @@ impl WorkerPreference<'_> {
     }
 
     fn at_now(&self, query: &Query) -> Vec<i32> {
-        let now = timestamp::from_us_or_infinity(timestamp::now_us());
+        let now = datum::from_us_or_infinity(system_clock::now_us());
         query.read_latest(&[self.pool.into(), now.into()], |row| value(row, 1))
     }
 }

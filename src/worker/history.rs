@@ -4,10 +4,12 @@
 
 use super::errors;
 use super::store::finite_us;
-use crate::lease::{self, pending};
+use crate::lease;
+use crate::lease::pending;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, value};
-use crate::pg::{recovery, security_label, session, system_clock, timestamp, xact};
-use crate::{place, settings};
+use crate::pg::{datum, recovery, session, shared_objects, system_clock, xact};
+use crate::place;
+use crate::settings;
 use idgen_core::coordinator::Place;
 use idgen_core::worker::PoolBounds;
 use idgen_core::worker::history::{History, HistoryState, Identity, Past};
@@ -36,7 +38,7 @@ impl HistoryBounds {
     /// The bounds of the rectangles of a pool with this ttl, by the clock and the settings of now.
     pub fn of_pool(self, ttl_us: i64) -> PoolBounds {
         PoolBounds {
-            now_us: timestamp::now_us(),
+            now_us: system_clock::now_us(),
             ttl_us,
             max_lead_us: settings::worker_max_lead_us(ttl_us),
             since_us: self.since_us,
@@ -166,14 +168,14 @@ fn worker_begin_history(since: Option<TimestampWithTimeZone>) -> TimestampWithTi
     write_for_grants(&history);
     pending::require_durability();
     let since_us = history.since_us.expect("it was interrupted");
-    timestamp::from_us_or_infinity(since_us.saturating_add(history.longest_us))
+    datum::from_us_or_infinity(since_us.saturating_add(history.longest_us))
 }
 
 /// The time at which new rectangles begin, if an interruption holds them back from now, in microseconds since 1970.
 pub fn held_back_until_us() -> Option<i64> {
     let history = read()?;
     let until_us = history.since_us?.saturating_add(history.longest_us);
-    (until_us > timestamp::now_us()).then_some(until_us)
+    (until_us > system_clock::now_us()).then_some(until_us)
 }
 
 /// False if the history is interrupted. Raises 55000 if this database is a copy.
@@ -189,7 +191,7 @@ fn interrupted(history: &History, identity: Identity) -> History {
     let history = with_longest(history.clone(), longest_of_label());
     History {
         identity,
-        since_us: Some(history.interrupted_us(timestamp::now_us())),
+        since_us: Some(history.interrupted_us(system_clock::now_us())),
         first_token: lease::next_token(),
         longest_us: history.longest_us,
     }
@@ -197,7 +199,7 @@ fn interrupted(history: &History, identity: Identity) -> History {
 
 /// The history of a database that has no row. Existing leases go on.
 fn begun(identity: Identity) -> History {
-    let now_us = timestamp::now_us();
+    let now_us = system_clock::now_us();
     let writing_us = recovery::began_to_write_us().map_or(0, |began_us| system_clock::boot_us() - began_us);
     let past = Past {
         is_new: is_new(),
@@ -258,7 +260,7 @@ fn read() -> Option<History> {
             database: value::<pg_sys::Oid>(row, 3).to_u32(),
             place: Place::parse(&text(row, 4)),
         },
-        since_us: Some(timestamp::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
+        since_us: Some(datum::to_us(value(row, 5))).filter(|since_us| *since_us != i64::MIN),
         first_token: value(row, 6),
         longest_us: value(row, 7),
     };
@@ -274,7 +276,7 @@ static WRITE: Query = WORKER_HISTORY.query("INSERT INTO idgen.worker_history AS 
 fn write(history: &History) {
     let Identity { system_identifier, timeline, database, place } = &history.identity;
     let place = place.to_string();
-    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, timestamp::from_us_or_infinity);
+    let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, datum::from_us_or_infinity);
     let args = [
         (*system_identifier).into(),
         (*timeline).into(),
@@ -320,7 +322,7 @@ struct Label {
 
 /// `None` if no database of this server has granted worker ids.
 fn read_label() -> Option<Label> {
-    let text = security_label::read(PROVIDER)?;
+    let text = shared_objects::read_label(PROVIDER)?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());
     let mut next = |default| numbers.next().flatten().unwrap_or(default);
     Some(Label { until_us: next(i64::MIN), longest_us: next(0) })
@@ -328,13 +330,13 @@ fn read_label() -> Option<Label> {
 
 /// Raises both values of the label to at least these.
 fn raise_label(label: Label) {
-    security_label::lock_part(PART);
+    shared_objects::lock_part(PART);
     let known = read_label().unwrap_or(Label { until_us: i64::MIN, longest_us: 0 });
     let (until_us, longest_us) = (known.until_us.max(label.until_us), known.longest_us.max(label.longest_us));
-    security_label::write(PROVIDER, Some(&format!("{until_us} {longest_us}")));
+    shared_objects::write_label(PROVIDER, Some(&format!("{until_us} {longest_us}")));
 }
 
 fn remove_label() {
-    security_label::lock_part(PART);
-    security_label::write(PROVIDER, None);
+    shared_objects::lock_part(PART);
+    shared_objects::write_label(PROVIDER, None);
 }

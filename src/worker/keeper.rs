@@ -10,14 +10,18 @@
 use super::errors;
 use super::lease_file::{self, LeaseFile};
 use super::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
-use crate::coordinator::{self, Coordinator};
+use crate::clock;
+use crate::coordinator;
+use crate::coordinator::Coordinator;
 use crate::pg::bgworker::{self, Worker};
+use crate::pg::latch::{self, WaitEvent};
 use crate::pg::libpq::{Error, Resolver};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{data_directory, latch, session, system_clock, xact};
-use crate::settings::{self, Pool};
+use crate::pg::{recovery, session, system_clock, xact};
+use crate::place;
+use crate::settings;
+use crate::settings::Pool;
 use crate::snowflake::node;
-use crate::{clock, place, worker};
+use crate::worker;
 use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::bgworkers::BgWorkerStartTime;
@@ -142,7 +146,7 @@ impl Keeper {
 
     /// SIGTERM: ends this process. If the server is stopping, gives the worker id back first.
     fn stop(&mut self) {
-        if data_directory::is_server_stopping() {
+        if recovery::is_server_stopping() {
             self.give_back(|| false);
         }
         // SAFETY: flags of this process; PostgreSQL's own handler sets them.

@@ -10,10 +10,11 @@
 //! one is set. The copy does not release its origin's lease, because the file names the place that it was written in.
 
 use super::state::{STATE, WorkerLease};
-use crate::pg::data_directory;
 use crate::pg::libpq::Error;
+use crate::pg::recovery;
+use crate::place;
+use crate::settings;
 use crate::snowflake::node;
-use crate::{place, settings};
 use idgen_core::worker::memory::{LastWorkerId, Memory, RememberedLease};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -67,7 +68,7 @@ pub fn remember(pool: &str, lease: &WorkerLease) -> Result<(), Error> {
 /// Makes the file have this worker id, durably.
 pub fn write(worker: LastWorkerId) -> io::Result<()> {
     let place = place::read().map_err(|(_, error)| error)?;
-    data_directory::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
+    recovery::replace_file(PATH, Memory { place, worker }.encode().as_bytes())
 }
 
 fn unwritten(error: io::Error) -> Error {

@@ -2,11 +2,12 @@
 
 use super::errors;
 use crate::args;
-use crate::lease::{self, LEASE, LeaseState, Queue, pending};
+use crate::lease;
+use crate::lease::{LEASE, LeaseState, Queue, pending};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::Text;
+use crate::pg::datum::{self, Text};
 use crate::pg::spi::{Query, value};
-use crate::pg::{timestamp, xact};
+use crate::pg::xact;
 use pgrx::prelude::*;
 
 /// Moves the rectangles and leases of a pool to another one, and drops its definition. Returns the count of worker ids.
@@ -91,7 +92,7 @@ fn worker_correct(
     let pool = args::name(pool.as_deref(), "pool");
     let worker_id = args::required(worker_id, "worker_id");
     let used_until = args::required(used_until, "used_until");
-    if timestamp::from_us(timestamp::to_us(used_until)).is_none() {
+    if datum::from_us(datum::to_us(used_until)).is_none() {
         errors::used_until_not_finite().raise();
     }
     xact::require_read_write(c"worker_correct()");

@@ -7,11 +7,14 @@
 //! of the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They
 //! add the errors that their comments say.
 
-use crate::pg::condition_variable::ConditionVariable;
+use crate::clock;
+use crate::lease;
+use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::system_clock;
-use crate::pg::wait_event::WaitEvent;
+use crate::place;
+use crate::settings;
+use crate::shmem;
 use crate::snowflake::node;
-use crate::{clock, lease, place, settings, shmem};
 use idgen_core::layout::Node;
 use lease_file::LeaseFile;
 use state::{STATE, WorkerState};

@@ -8,11 +8,12 @@
 use super::store::{HeldWorkerId, finite_us, require_own_transaction};
 use super::{errors, history};
 use crate::args;
-use crate::lease::{self, LEASE};
-use crate::pg::datum::{Composite, Text, form_row};
+use crate::lease;
+use crate::lease::LEASE;
+use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{self, Query, optional, value};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{sync_rep, timestamp, xact};
+use crate::pg::{recovery, xact};
 use idgen_core::lease::LeaseDefinition;
 use idgen_core::worker::Rectangle;
 use pgrx::prelude::*;
@@ -33,7 +34,7 @@ fn worker_renew_compared(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    let last_us = timestamp::to_us(args::required(last_not_after, "last_not_after"));
+    let last_us = datum::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
@@ -48,7 +49,7 @@ fn worker_renew_compared(
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
     let held = holder.rectangle();
-    let acquired_us = timestamp::to_us(renewed.acquired_at);
+    let acquired_us = datum::to_us(renewed.acquired_at);
     let rectangle = match last_us > held.not_after_us && history::note_lost_grants(acquired_us) {
         // The next call raises that the token is older than the interruption: an error here would undo that.
         true => Rectangle { not_after_us: last_us, ..held },
@@ -59,7 +60,7 @@ fn worker_renew_compared(
             rectangle
         }
     };
-    let not_after = timestamp::from_us_or_infinity(rectangle.not_after_us);
+    let not_after = datum::from_us_or_infinity(rectangle.not_after_us);
     // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
     unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
 }
@@ -97,7 +98,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
         errors::confirmed_too_early(pool, found.worker_id).raise();
     }
     // The rectangle that was read is committed, and so flushed: its commits are durable.
-    sync_rep::wait_for_flushed(&STANDBY_WAIT);
+    recovery::wait_for_flushed(&STANDBY_WAIT);
     not_after
 }
 
@@ -139,10 +140,10 @@ fn worker_release_compared(
     if let Some(worker_id) = slot {
         // The row of the lease is locked, so no renewal is running.
         let holder = HeldWorkerId { pool, worker_id, token };
-        let last_us = last_time.filter(|_| is_free).map(timestamp::to_us);
+        let last_us = last_time.filter(|_| is_free).map(datum::to_us);
         let held = (last_us.is_some() || last_not_after.is_some()).then(|| holder.rectangle());
         if let Some((held, last_not_after)) = held.zip(last_not_after) {
-            holder.require_end(held, timestamp::to_us(last_not_after));
+            holder.require_end(held, datum::to_us(last_not_after));
         }
         if is_free {
             holder.end(held.filter(|_| last_us.is_some()).map(|held| held.used_until_us(last_us)));

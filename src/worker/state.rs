@@ -1,7 +1,6 @@
 //! The lease of this server's worker id, in shared memory.
 
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::latch;
+use crate::pg::latch::{self, ConditionVariable};
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
 use idgen_core::coordinator::CoordinatorId;

@@ -3,14 +3,14 @@
 use super::history::{self, WORKER_HISTORY};
 use super::state::{SERVER_LEASE, STATE, ServerLease};
 use super::store::{WORKER_NUMBER, full_pools, outside_of_ranges, pool_that_grants};
-use crate::check::{Check, listed};
+use crate::error::{Check, listed};
 use crate::lease::{LEASE, LEASE_DEFINITION};
-use crate::pg::datum::{Composite, Text, form_rows};
+use crate::pg::datum::{self, Composite, Text, form_rows, from_us_or_infinity};
 use crate::pg::spi::ExtensionTable;
-use crate::pg::timestamp::{self, from_us_or_infinity};
 use crate::pg::{recovery, system_clock};
+use crate::settings;
+use crate::shmem;
 use crate::snowflake::{default_layout, node};
-use crate::{settings, shmem};
 use idgen_core::layout::{Node, time_text, time_text_us};
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,7 +40,7 @@ fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, C
             pid.into_datum(),
             count(&worker.renewals),
             count(&worker.failures),
-            lease.failing_since_ms.and_then(timestamp::from_ms).into_datum(),
+            lease.failing_since_ms.and_then(datum::from_ms).into_datum(),
             lease.last_error.text().map(Text::from).into_datum(),
             count(&worker.changes),
         ]

@@ -3,7 +3,7 @@
 
 use super::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, value};
-use crate::pg::{timestamp, xact};
+use crate::pg::{datum, xact};
 use idgen_core::worker::Rectangle;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -30,7 +30,7 @@ static FIND: Query = WORKER_NUMBER.query(
 /// row.
 fn find(pool: &str, worker_id: i32) -> Option<(Rectangle, i64)> {
     let read = |row: &SpiHeapTupleData| {
-        let [not_before_us, not_after_us] = [1, 2].map(|column| timestamp::to_us(value(row, column)));
+        let [not_before_us, not_after_us] = [1, 2].map(|column| datum::to_us(value(row, column)));
         (Rectangle { not_before_us, not_after_us }, value(row, 3))
     };
     FIND.read_latest(&[pool.into(), worker_id.into()], read).pop()
@@ -63,13 +63,12 @@ impl HeldWorkerId<'_> {
     /// Records that the worker id was released, and the end of its rectangle if the holder reports an earlier one. The row
     /// of a bare lease is that of an earlier holder, and stays.
     pub fn end(&self, used_until_us: Option<i64>) {
-        let used_until = used_until_us.map(timestamp::from_us_or_infinity);
+        let used_until = used_until_us.map(datum::from_us_or_infinity);
         END.write_latest(&[self.pool.into(), self.worker_id.into(), self.token.into(), used_until.into()], |_| ());
     }
 
     fn row(&self, rectangle: Rectangle) -> [DatumWithOid<'_>; 5] {
-        let [not_before, not_after] =
-            [rectangle.not_before_us, rectangle.not_after_us].map(timestamp::from_us_or_infinity);
+        let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
         [self.pool.into(), self.worker_id.into(), self.token.into(), not_before.into(), not_after.into()]
     }
 
@@ -111,7 +110,7 @@ static OUTSIDE: Query = WORKER_NUMBER.query(
 /// A worker id whose id times are not over, and which the definition of its pool leaves out: the pool, the worker id, and the
 /// end of its id times in microseconds since 1970. Of several the one that ends last.
 pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
-    let read = |row: &SpiHeapTupleData| (text(row, 1), value(row, 2), timestamp::to_us(value(row, 3)));
+    let read = |row: &SpiHeapTupleData| (text(row, 1), value(row, 2), datum::to_us(value(row, 3)));
     OUTSIDE.read_latest(&[], read).pop()
 }
 
@@ -171,7 +170,7 @@ pub unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionC
 
 /// Microseconds since 1970. Raises 22008 if the time is infinite.
 pub fn finite_us(name: &str, time: TimestampWithTimeZone) -> i64 {
-    match timestamp::to_us(time) {
+    match datum::to_us(time) {
         i64::MIN | i64::MAX => errors::not_finite(name).raise(),
         us => us,
     }

@@ -1,11 +1,11 @@
-//! A connection of libpq in any state, and the results of its queries.
+//! A connection of libpq in any state, the results of its queries, its error, and how long a call waits for the network.
 
-use super::error::{Error, on_one_line, string};
-use super::timeout::{Deadline, Timeout};
+use crate::pg::latch::{self, WaitEvent};
 use pgrx::pg_sys;
 use pq_sys::*;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{NonNull, null};
+use std::time::{Duration, Instant};
 
 pub struct RawConnection(NonNull<PGconn>);
 
@@ -136,5 +136,83 @@ impl Drop for QueryResult {
     fn drop(&mut self) {
         // SAFETY: this is the only owner.
         unsafe { PQclear(self.0.as_ptr()) };
+    }
+}
+
+/// Why there is no connection, or no result.
+#[derive(Debug)]
+pub struct Error {
+    /// `None` unless the other server reported the error.
+    pub sqlstate: Option<String>,
+    pub message: String,
+}
+
+impl Error {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { sqlstate: None, message: message.into() }
+    }
+}
+
+/// A copy of the string; empty for null.
+///
+/// # Safety
+/// Null or a C string.
+pub unsafe fn string(text: *const c_char) -> String {
+    // SAFETY: by the above.
+    if text.is_null() { String::new() } else { unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned() }
+}
+
+/// Cuts the text at a NUL, as PostgreSQL does.
+pub fn c_string(text: &str) -> CString {
+    CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
+}
+
+fn on_one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// How long a call waits, and what ends the wait early.
+#[derive(Clone, Copy)]
+pub struct Timeout {
+    pub duration: Duration,
+    pub event: &'static WaitEvent,
+    /// Tested before each sleep. If true, the call returns an [`Error`].
+    pub is_interrupted: fn() -> bool,
+}
+
+impl Timeout {
+    pub fn deadline(self) -> Deadline {
+        Deadline { at: Instant::now() + self.duration, event: self.event, is_interrupted: self.is_interrupted }
+    }
+
+    pub fn with_duration(self, duration: Duration) -> Self {
+        Self { duration, ..self }
+    }
+}
+
+/// When a wait ends.
+#[derive(Clone, Copy)]
+pub struct Deadline {
+    at: Instant,
+    event: &'static WaitEvent,
+    is_interrupted: fn() -> bool,
+}
+
+impl Deadline {
+    /// Waits for a socket. False after the deadline.
+    pub fn wait(self, socket: c_int, event: u32) -> Result<bool, Error> {
+        loop {
+            if (self.is_interrupted)() {
+                return Err(Error::new("interrupted"));
+            }
+            let left = self.at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.event);
+            if is_ready {
+                return Ok(true);
+            }
+        }
     }
 }

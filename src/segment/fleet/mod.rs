@@ -13,10 +13,11 @@ use super::state::{CoordinatorState, SEGMENTS, ring_state};
 use super::{refill, store, workers};
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
+use crate::pg::latch::{self, WaitEvent};
 use crate::pg::spi::{self, Query, value};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{databases, latch, session};
-use crate::{settings, shmem};
+use crate::pg::{session, shared_objects};
+use crate::settings;
+use crate::shmem;
 use contact::{Contact, Failure};
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
@@ -326,7 +327,7 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    if !databases::in_use().into_iter().all(start_worker) {
+    if !shared_objects::databases_in_use().into_iter().all(start_worker) {
         log!("could not start all supply workers: raise max_worker_processes");
     }
 }

@@ -7,14 +7,16 @@
 //! The servers that are attached to tags of this coordinator have their reports in the table `idgen.segment_server`.
 
 use super::errors;
+use crate::args;
+use crate::error;
 use crate::pg::datum::{Composite, Text, form_row, text_arg};
+use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
-use crate::pg::wait_event::WaitEvent;
-use crate::pg::{recovery, session, sync_rep, xact};
+use crate::pg::{recovery, session, xact};
+use crate::place;
 use crate::segment::define::{self, lock_owned};
 use crate::segment::errors as segment_errors;
 use crate::segment::store::{self, Link, TagRow};
-use crate::{args, error, place};
 use idgen_core::coordinator::Place;
 use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
@@ -120,7 +122,7 @@ fn segment_resume(tag: Option<Text>, max_id: Option<i64>) {
 #[pg_extern(sql = false)]
 fn segment_confirm() {
     xact::refuse_during_recovery(c"segment_confirm()");
-    sync_rep::wait_for_flushed(&CONFIRM_WAIT);
+    recovery::wait_for_flushed(&CONFIRM_WAIT);
 }
 
 static CONFIRM_WAIT: WaitEvent = WaitEvent::new(c"IdgenSegmentConfirm");

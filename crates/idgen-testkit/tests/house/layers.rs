@@ -18,19 +18,8 @@ const ROOMS: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.
-const GROUND: [(&str, u8); 11] = [
-    ("pg", 1),
-    ("args", 2),
-    ("check", 2),
-    ("coordinator", 2),
-    ("error", 2),
-    ("grants", 2),
-    ("place", 2),
-    ("reset_time", 2),
-    ("settings", 2),
-    ("shmem", 2),
-    ("text_cache", 2),
-];
+const GROUND: [(&str, u8); 7] =
+    [("pg", 1), ("args", 2), ("coordinator", 2), ("error", 2), ("place", 2), ("settings", 2), ("shmem", 2)];
 const ROOM_LAYER: u8 = 3;
 const TOP_LAYER: u8 = 4;
 
@@ -63,9 +52,8 @@ fn modules_import_only_from_layers_below() {
     let is_allowed = |from: &str, to: &str| {
         let room = ROOMS.iter().find(|(name, _)| *name == from);
         layer(to) < layer(from)
-            // Settings, arguments and shared memory raise errors, and the time of a reset is in shared memory.
+            // Settings, arguments and shared memory raise errors.
             || (layer(from), to) == (2, "error")
-            || (from, to) == ("reset_time", "shmem")
             || room.is_some_and(|(_, imports)| imports.contains(&to))
             || layer(from) == TOP_LAYER
     };

@@ -7,13 +7,13 @@ use std::fs;
 const PARTS: &str = "
  0  idgen clock               src/clock/state.rs
  0  idgen earliest draws      src/snowflake/settled.rs
- 0  idgen lease conditions    src/lease/queue.rs
+ 0  idgen lease conditions    src/lease/locks.rs
  0  idgen lease counters      src/lease/stats.rs
  0  idgen lease sweeps        src/lease/sweep.rs
  0  idgen lock holders        src/lock/holds.rs
- 0  idgen lock names          src/lock/registry.rs
+ 0  idgen lock names          src/lock/holds.rs
  0  idgen lock uses           src/lock/holds.rs
- 0  idgen reset time          src/reset_time.rs
+ 0  idgen reset time          src/shmem.rs
  0  idgen segment rings       src/segment/state.rs
  0  idgen segment slots       src/segment/state.rs
  0  idgen snowflake counters  src/snowflake/next.rs
@@ -23,8 +23,8 @@ const PARTS: &str = "
 20  idgen generators          src/clock/state.rs
 30  idgen worker lease        src/worker/state.rs
 40  idgen segments            src/segment/state.rs
-50  idgen lock name texts     src/lock/registry.rs
-60  idgen ended sessions      src/lease/session_lock.rs
+50  idgen lock name texts     src/lock/holds.rs
+60  idgen ended sessions      src/lease/locks.rs
 ";
 
 #[test]

@@ -1,4 +1,5 @@
-//! Advisory locks of a lease: the queue of acquirers, the lock of the definition, and precedence over fences.
+//! Advisory locks of a lease: the queue of acquirers, the lock of the definition, precedence over fences, and the lock of a
+//! session that a term is bound to.
 //!
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
@@ -7,13 +8,15 @@ use super::store::{self, LEASE, LEASE_DEFINITION};
 use crate::pg::advisory_lock::{
     AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout, within,
 };
-use crate::pg::condition_variable::ConditionVariable;
-use crate::pg::latch;
+use crate::pg::latch::{self, ConditionVariable, WaitEvent};
 use crate::pg::spi::ExtensionTable;
-use crate::pg::wait_event::WaitEvent;
-use crate::shmem::Part;
+use crate::pg::{session, system_clock};
+use crate::shmem::{self, Locked, Part};
+use idgen_core::lease::{EndedSessions, Session};
 use idgen_core::lock::NameHash;
+use parking_lot::Mutex;
 use pgrx::prelude::*;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Leases share condition variables. A broadcast for another lease costs one read of the rows.
@@ -248,5 +251,57 @@ impl Precedence {
         self.locks.iter().for_each(|(_, lock)| {
             lock.release(Scope::Transaction);
         });
+    }
+}
+
+/// When sessions were first seen to have ended.
+pub static ENDED: Locked<EndedSessions> = Locked::new(c"idgen ended sessions", 60, |_| EndedSessions::new());
+
+/// Held by the session that a term is bound to. The key is random.
+const SESSION: LockKind = LockKind::new(b"ls");
+
+/// The columns `session` and `session_key` for a term that is bound to this session.
+pub fn new_binding() -> (i64, i64) {
+    (session::server_start_us(), session::random_i64())
+}
+
+/// The lock that the session holds.
+pub fn session_lock(key: i64) -> AdvisoryLock {
+    AdvisoryLock::new(SESSION, key, Mode::Exclusive)
+}
+
+/// True if a session holds the lock.
+pub fn is_alive(key: i64) -> bool {
+    // In shared mode, so that a concurrent test does not look like the session.
+    let probe = AdvisoryLock::new(SESSION, key, Mode::Shared);
+    if session_lock(key).is_held() {
+        return true;
+    }
+    let is_free = probe.try_acquire(Scope::Transaction).is_some();
+    if is_free {
+        probe.release(Scope::Transaction);
+    }
+    !is_free
+}
+
+/// The state of a session. Its end is remembered if the slot has a lock delay and the caller wants the slot.
+pub fn session_state((server, key): (i64, i64), lock_delay_us: Option<i64>) -> Session {
+    if server != session::server_start_us() {
+        Session::EndedWithServer
+    } else if is_alive(key) {
+        Session::Lives
+    } else {
+        Session::Ended { since_us: ended_since_us(key, lock_delay_us) }
+    }
+}
+
+/// When a session without its lock was first seen to have ended; see [`EndedSessions::since_us`]. Without shared
+/// memory, each process remembers on its own.
+pub fn ended_since_us(key: i64, lock_delay_us: Option<i64>) -> i64 {
+    static ENDED_HERE: LazyLock<Mutex<EndedSessions>> = LazyLock::new(|| Mutex::new(EndedSessions::new()));
+    let now_us = system_clock::boot_us();
+    match shmem::is_preloaded() {
+        true => ENDED.exclusive(|ended| ended.since_us(key, now_us, lock_delay_us)),
+        false => ENDED_HERE.lock().since_us(key, now_us, lock_delay_us),
     }
 }

@@ -1,11 +1,11 @@
-//! The tables `idgen.lease` and `idgen.lease_definition`, and the sequence `idgen.lease_token`: every query of this room.
-//! This file reads the slots of a lease, locks them and grants one.
+//! The tables `idgen.lease` and `idgen.lease_definition`, and the sequence `idgen.lease_token`. This file reads the slots of
+//! a lease, locks them and grants one.
 
-use super::{errors, session_lock};
+use super::{errors, locks};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::Text;
-use crate::pg::spi::{ExtensionTable, Query, optional, value};
-use crate::pg::{recovery, spi, system_clock};
+use crate::pg::spi::{self, ExtensionTable, Query, optional, value};
+use crate::pg::{recovery, system_clock};
 use crate::place;
 use crate::settings;
 use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
@@ -15,15 +15,6 @@ use pgrx::spi::SpiHeapTupleData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-pub mod abandoned;
-pub mod at_once;
-pub mod bound;
-pub mod definitions;
-pub mod slots;
-pub mod terms;
-pub mod unfinished;
-pub mod versions;
-
 /// Slots and their terms. Queries on the other tables of leases use the rights of its owner, too.
 pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
 
@@ -31,7 +22,7 @@ pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_defini
 
 /// The clock of leases, CLOCK_BOOTTIME, as rows name it. With the life of the data: clones of a machine share its boot, and
 /// what is known of a term from before a failover, a restore or a loss of WAL may be older than its last renewal.
-fn clock() -> &'static str {
+pub fn clock() -> &'static str {
     static CLOCK: OnceLock<String> = OnceLock::new();
     CLOCK.get_or_init(|| {
         let boot = system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise());
@@ -83,7 +74,7 @@ impl Granted {
     }
 }
 
-const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
+pub const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
                     lease.clock OPERATOR(pg_catalog.=) $2, lease.session, lease.session_key";
 
 /// An interval too long for a bigint of microseconds never ends.
@@ -92,7 +83,7 @@ const MICROS: &str =
 
 pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key";
 
-fn micros(column: &str) -> String {
+pub fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
 }
 
@@ -158,7 +149,7 @@ pub fn now_for(terms: &[Term]) -> Now {
     Now { now_us, began_us: began_us.unwrap_or(now_us) }
 }
 
-fn term(row: &SpiHeapTupleData, lock_delay_us: Option<i64>) -> Term {
+pub fn term(row: &SpiHeapTupleData, lock_delay_us: Option<i64>) -> Term {
     let session = optional(row, 8).zip(optional(row, 9));
     Term {
         slot: value(row, 1),
@@ -168,7 +159,7 @@ fn term(row: &SpiHeapTupleData, lock_delay_us: Option<i64>) -> Term {
         ttl_us: value(row, 5),
         revoked: value(row, 6),
         by_this_clock: value(row, 7),
-        session: session.map_or(Session::None, |session| session_lock::state(session, lock_delay_us)),
+        session: session.map_or(Session::None, |session| locks::session_state(session, lock_delay_us)),
     }
 }
 
@@ -241,7 +232,7 @@ fn grant(query: &Query, name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -
     // SAFETY: a jsonb of the running call.
     let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
     let ends_us = system_clock::boot_us().saturating_add(ttl_us);
-    let session = holder.bind_session.then(session_lock::new_binding).unzip();
+    let session = holder.bind_session.then(locks::new_binding).unzip();
     let args = [
         name.into(),
         slot.into(),
@@ -283,7 +274,7 @@ static RAISE_TOKENS: Query = LEASE.query(
 ///
 /// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
 /// set the sequence back below tokens that other processes have drawn since.
-fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
     if !has_raised_tokens() {
         with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
         HAS_RAISED_TOKENS.store(true, Relaxed);

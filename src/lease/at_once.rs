@@ -1,20 +1,88 @@
 //! Grants by one statement each, for the usual cases: slot 0 of a lease that has no other, and a shared term beside others.
-//! They read no other rows, and need no subtransaction. [`super::super::attempt`] decides all other cases.
+//! They read no other rows, and need no subtransaction. [`super::attempt`] decides all other cases.
 
-use super::{GRANTED, Granted, LEASE, NewHolder, clock, granted, with_tokens};
-use crate::lease::{errors, session_lock};
+use super::attempt::{AcquireRequest, Outcome, begun};
+use super::locks::{self, Queue};
+use super::stats::COUNTERS;
+use super::store::{self, GRANTED, Granted, LEASE, NewHolder, clock, granted, with_tokens};
+use super::{definitions, errors, sweep};
 use crate::pg::spi::{self, Query};
-use crate::pg::{session, system_clock};
-use idgen_core::lease::FIRST_SHARED;
+use crate::pg::{session, system_clock, xact};
+use idgen_core::lease::{FIRST_SHARED, LeaseDefinition};
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its
+/// owner, which the statement replaces. And it would raise the tokens of the process before it knows that it grants one.
+pub fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
+    if request.preference.is_some() || request.shares_snapshot || !store::has_raised_tokens() {
+        return None;
+    }
+    let AtOnce { granted, lock_delay_us, is_visible } = xact::keeping_locks_of_success(|| {
+        let known = definitions::of(request.name);
+        let definition = known.definition.unwrap_or_else(store::undefined);
+        if definition.slots > 1 || definition.first_slot > 0 || known.notify {
+            return None;
+        }
+        COUNTERS.add(1, |counters| &counters.probes);
+        grant_at_once(request, &definition, known.definition.is_some(), queue)
+    })?;
+    // Only here: the locks of the work have another owner, which cannot release this one.
+    if is_visible {
+        queue.leave();
+    }
+    Some(begun(request, granted, lock_delay_us))
+}
+
+/// A grant by one statement.
+struct AtOnce {
+    granted: Granted,
+    lock_delay_us: i64,
+    /// Other acquirers see the grant before it is committed: by the lock on its row, or by that of a shared grant. Otherwise
+    /// this one must stay at the head of the queue until its transaction ends, as in `Attempt::insert`.
+    is_visible: bool,
+}
+
+fn grant_at_once(
+    request: &AcquireRequest,
+    definition: &LeaseDefinition,
+    is_defined: bool,
+    queue: &Queue,
+) -> Option<AtOnce> {
+    let AcquireRequest { name, holder, .. } = *request;
+    let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
+    let lock_delay_us = definition.lock_delay_us;
+    let count_grant = || COUNTERS.add(1, |counters| &counters.grants);
+    if request.shared {
+        queue.announce_shared_grant();
+        let granted = insert_shared(name, holder, ttl_us)?;
+        count_grant();
+        sweep::sweep_if_due();
+        return Some(AtOnce { granted, lock_delay_us, is_visible: true });
+    }
+    let take = || {
+        let (granted, is_take_over) = take(name, holder, ttl_us, lock_delay_us)?;
+        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
+        Some(AtOnce { granted, lock_delay_us, is_visible: true })
+    };
+    let insert = || {
+        let granted = insert_first(name, holder, ttl_us)?;
+        count_grant();
+        if !is_defined {
+            sweep::sweep_if_due();
+        }
+        Some(AtOnce { granted, lock_delay_us, is_visible: false })
+    };
+    // The slot of a defined lease has a row from its first grant on, that of another one only while it is held.
+    if is_defined { take().or_else(insert) } else { insert().or_else(take) }
+}
 
 /// The arguments of all three: name, owner, role, data, ttl, end, clock, session, key of the session. One has another.
 fn begin(query: &Query, name: &str, holder: NewHolder, ttl_us: i64, more: Option<DatumWithOid>) -> Option<Granted> {
     // SAFETY: a jsonb of the running call.
     let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
-    let session = holder.bind_session.then(session_lock::new_binding).unzip();
+    let session = holder.bind_session.then(locks::new_binding).unzip();
     let mut args = vec![
         name.into(),
         holder.owner.into(),
@@ -51,7 +119,7 @@ static TAKE: Query = Query::new(&LEASE, || {
 
 /// Begins a term in slot 0, if that is free or its term is over, and tells whether its last holder had not released it.
 /// `None` also for a term of another clock or of a session, and beside other rows, such as those of shared terms.
-pub fn take(name: &str, holder: NewHolder, ttl_us: i64, lock_delay_us: i64) -> Option<(Granted, bool)> {
+fn take(name: &str, holder: NewHolder, ttl_us: i64, lock_delay_us: i64) -> Option<(Granted, bool)> {
     TAKES.store(true, Relaxed);
     let _taking = Taking;
     // A term that ended by then, or was revoked by then, is past its lock delay.
@@ -77,7 +145,7 @@ fn insert_text(slot: &str, condition: &str) -> String {
 static INSERT_FIRST: Query = Query::new(&LEASE, || insert_text("0", ""));
 
 /// Inserts slot 0 with a term, if the lease has no row at all.
-pub fn insert_first(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
+fn insert_first(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
     begin(&INSERT_FIRST, name, holder, ttl_us, None)
 }
 

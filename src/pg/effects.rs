@@ -1,13 +1,90 @@
-//! What the client's message has done outside of its transaction, to be undone if the message itself ends in an error.
+//! Effects of the running transaction, in lists that follow savepoints. What the client's message has done outside of its
+//! transaction, to be undone if the message itself ends in an error. And NOTIFY.
 //!
 //! A cancel or a timeout can strike after a function has returned, in a check for interrupts of the executor or of the
 //! commit. Then the client has no result of it. A later ROLLBACK, or an exception that PL/pgSQL catches, is no such end.
 
-use super::xact;
+use super::{datum, xact};
 use parking_lot::Mutex;
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::prelude::*;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Once;
+
+/// Effects of the running transaction, each with the subtransaction that it belongs to.
+pub struct SubxactList<T: 'static> {
+    effects: Mutex<Vec<(pg_sys::SubTransactionId, T)>>,
+    /// Runs for each effect of a subtransaction that is rolled back, the newest first.
+    undo: fn(T),
+    /// False if effects that no savepoint can undo are not listed.
+    keeps_top: bool,
+}
+
+impl<T: Send> SubxactList<T> {
+    pub const fn new(undo: fn(T)) -> Self {
+        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: true }
+    }
+
+    /// A list of the effects that a savepoint can still undo.
+    pub const fn of_savepoints(undo: fn(T)) -> Self {
+        Self { effects: Mutex::new(Vec::new()), undo, keeps_top: false }
+    }
+
+    /// Makes the list follow savepoints. Call once, before the first `push`.
+    pub fn follow(&'static self) {
+        // SAFETY: the trampoline has the signature of a callback, and gets the list that it casts back.
+        unsafe { pg_sys::RegisterSubXactCallback(Some(savepoint_event::<T>), (&raw const *self).cast_mut().cast()) };
+    }
+
+    /// Adds an effect of the running subtransaction.
+    pub fn push(&self, effect: T) {
+        // SAFETY: reads this process's own state.
+        let subxact = unsafe { pg_sys::GetCurrentSubTransactionId() };
+        if self.keeps_top || subxact != TOP {
+            self.effects.lock().push((subxact, effect));
+        }
+    }
+
+    /// Empties the list, at the end of the transaction.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.effects.lock()).into_iter().map(|(_, effect)| effect).collect()
+    }
+
+    fn subxact_event(&self, event: pg_sys::SubXactEvent::Type, own: u32, parent: u32) {
+        let mut effects = self.effects.lock();
+        // Those of the innermost subtransaction are the last ones.
+        let first = effects.iter().rposition(|(subxact, _)| *subxact != own).map_or(0, |other| other + 1);
+        match event {
+            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB if parent == TOP && !self.keeps_top => {
+                effects.truncate(first)
+            }
+            // The effects become the parent's.
+            pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
+                effects[first..].iter_mut().for_each(|(subxact, _)| *subxact = parent);
+            }
+            pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
+                let undone = effects.split_off(first);
+                drop(effects);
+                undone.into_iter().rev().for_each(|(_, effect)| (self.undo)(effect));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn savepoint_event<T: Send + 'static>(
+    event: pg_sys::SubXactEvent::Type,
+    own: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    list: *mut c_void,
+) {
+    // SAFETY: registered by `follow`, with a static list of this type.
+    unsafe { &*list.cast::<SubxactList<T>>() }.subxact_event(event, own, parent);
+}
+
+/// The transaction itself, among its subtransactions: a macro of PostgreSQL.
+const TOP: pg_sys::SubTransactionId = 1;
 
 /// Effects of the running message, the newest last.
 pub struct MessageEffects<T: 'static> {
@@ -145,4 +222,17 @@ unsafe extern "C-unwind" fn subxact_event<T: Send + 'static>(
         // SAFETY: as above.
         unsafe { list_of::<T>(list) }.aborted();
     }
+}
+
+unsafe extern "C-unwind" {
+    /// In no header that pgrx binds.
+    fn Async_Notify(channel: *const c_char, payload: *const c_char);
+}
+
+/// Sends a notification when the transaction commits, unless the savepoint is rolled back. PostgreSQL omits it if the
+/// transaction has sent an equal one.
+pub fn notify(channel: &CStr, payload: &str) {
+    let payload = datum::c_string(payload);
+    // SAFETY: C strings, which PostgreSQL copies. In a transaction.
+    unsafe { pg_guard_ffi_boundary(|| Async_Notify(channel.as_ptr(), payload.as_ptr())) };
 }

@@ -1,13 +1,16 @@
-//! Following REASSIGN OWNED and DROP OWNED, for what roles own in tables of an extension, and DROP DATABASE, for what shared
-//! memory has of a database.
+//! Objects that the databases of a server share: following REASSIGN OWNED and DROP OWNED, for what roles own in tables of an
+//! extension, and DROP DATABASE, for what shared memory has of a database; the databases in use; and security labels on a
+//! database that does not exist.
 //!
-//! PostgreSQL knows no dependency on the roles in these rows, and REASSIGN OWNED fires no event trigger. So a hook looks at
-//! every utility command. PostgreSQL runs the command first, and checks the caller's privileges with it.
+//! PostgreSQL knows no dependency on the roles in rows of tables, and REASSIGN OWNED fires no event trigger. So a hook
+//! looks at every utility command. PostgreSQL runs the command first, and checks the caller's privileges with it.
 
 use super::xact;
 use parking_lot::Mutex;
+use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
-use std::ffi::c_char;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::AssertUnwindSafe;
 use std::sync::Once;
 
 /// Does to the rows of this database what a command does to objects of these roles.
@@ -155,5 +158,79 @@ unsafe fn roles(list: *mut pg_sys::List) -> Vec<pg_sys::Oid> {
     unsafe {
         let specs = pgrx::PgList::<pg_sys::RoleSpec>::from_pg(list);
         specs.iter_ptr().map(|spec| pg_sys::get_rolespec_oid(spec, false)).collect()
+    }
+}
+
+/// The OIDs of the databases that have sessions or had some. A template that allows no connections has none.
+/// For a background worker that is connected to no database: without one there is no SPI, so this scans the shared
+/// catalog, as PostgreSQL's own launchers do.
+pub fn databases_in_use() -> Vec<u32> {
+    let mut found = Vec::new();
+    let list = AssertUnwindSafe(&mut found);
+    BackgroundWorker::transaction(move || {
+        let AssertUnwindSafe(list) = { list };
+        // SAFETY: in a transaction with a snapshot. Each tuple is one of pg_database, read before the next one.
+        unsafe {
+            pg_sys::GetTransactionSnapshot();
+            let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as _);
+            let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
+            loop {
+                let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+                if tuple.is_null() {
+                    break;
+                }
+                let database = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+                // A limit of -2 marks a database whose DROP was interrupted.
+                if (database.datallowconn || !database.datistemplate) && database.datconnlimit != -2 {
+                    list.push(database.oid.to_u32());
+                }
+            }
+            pg_sys::heap_endscan(scan);
+            pg_sys::table_close(catalog, pg_sys::AccessShareLock as _);
+        }
+    });
+    found
+}
+
+/// pg_shseclabel, which pgrx does not name.
+const CATALOG: pg_sys::Oid = pg_sys::Oid::from_u32(3592);
+
+/// A database with an OID that no database has.
+const OBJECT: pg_sys::ObjectAddress =
+    pg_sys::ObjectAddress { classId: pg_sys::DatabaseRelationId, objectId: pg_sys::InvalidOid, objectSubId: 0 };
+
+/// The provider's label; `None` if it has none. In a transaction.
+pub fn read_label(provider: &CStr) -> Option<String> {
+    // SAFETY: the object is a constant; the result is null or a C string in this transaction's memory, copied at once.
+    unsafe {
+        let text = pg_sys::GetSecurityLabel(&OBJECT, provider.as_ptr());
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    }
+}
+
+/// Writes the provider's label; `None` removes it. Later reads of the same transaction see it.
+pub fn write_label(provider: &CStr, text: Option<&str>) {
+    let text = text.map(|text| CString::new(text).expect("a label has no NUL"));
+    let text = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    // SAFETY: the object is a constant, and the texts are C strings; null removes the label. Writing here needs no
+    // registered provider.
+    unsafe {
+        pg_sys::SetSecurityLabel(&OBJECT, provider.as_ptr(), text);
+        pg_sys::CommandCounterIncrement();
+    }
+}
+
+/// Locks the catalog against other writers that lock it, until the end of the transaction.
+pub fn lock_catalog() {
+    // SAFETY: a lock that the end of the transaction releases. The mode conflicts with itself.
+    unsafe { pg_sys::LockRelationOid(CATALOG, pg_sys::ShareUpdateExclusiveLock as pg_sys::LOCKMODE) };
+}
+
+/// Locks one part of the object, which nothing but the provider of that part locks, until the end of the transaction.
+pub fn lock_part(part: u16) {
+    // SAFETY: a lock that the end of the transaction releases.
+    unsafe {
+        let mode = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
+        pg_sys::LockSharedObject(OBJECT.classId, OBJECT.objectId, part, mode);
     }
 }

@@ -1,6 +1,6 @@
 //! The rows of terms, found by their token. The holder's role must be one that the caller may act as.
 
-use super::{GRANTED, Granted, LEASE, clock, granted};
+use super::store::{GRANTED, Granted, LEASE, clock, granted};
 use crate::pg::spi::{Query, optional, text, user, value};
 use crate::pg::system_clock;
 use idgen_core::lease::FIRST_SHARED;

@@ -1,12 +1,57 @@
-//! The rows of `idgen.lease_definition`, names of leases, and texts about holders.
+//! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
+//! PostgreSQL's cache invalidations tell it to forget. Also names of leases, and texts about holders.
 
-use super::{LEASE, micros};
+use super::errors;
+use super::store::{LEASE, LEASE_DEFINITION, micros};
 use crate::pg::datum::Text;
+use crate::pg::function::{self, TriggerRow};
+use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::spi::{Query, optional, text, user, value};
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
+
+static CHANGES: TableChanges = TableChanges::of(&LEASE_DEFINITION);
+static KNOWN: TextCache<KnownDefinition> = TextCache::new();
+
+/// The definition of a name, as it was when this process read it.
+#[derive(Clone, Copy)]
+pub struct KnownDefinition {
+    /// `None` if the name is not defined.
+    pub definition: Option<LeaseDefinition>,
+    /// True if observers are notified of its terms.
+    pub notify: bool,
+    changes: u64,
+}
+
+/// The definition of a lease. It is current if the caller holds the lock of the definition; otherwise it may have changed
+/// just now.
+pub fn of(name: &str) -> KnownDefinition {
+    invalidation::accept();
+    let known = KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten();
+    known.unwrap_or_else(|| look_up(name))
+}
+
+fn look_up(name: &str) -> KnownDefinition {
+    let changes = CHANGES.follow();
+    let defined = defined(name);
+    let notify = defined.as_ref().is_some_and(|defined| defined.notify);
+    let known = KnownDefinition { definition: defined.map(|defined| defined.definition), notify, changes };
+    KNOWN.insert(name, known);
+    known
+}
+
+// Always: also for rows that a restore or a subscription writes.
+/// Runs after each row is written. A subscription writes rows without running triggers of statements.
+#[pg_extern(sql = false)]
+fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
+    // SAFETY: PostgreSQL passes the call's own fcinfo.
+    let table = unsafe { function::trigger_of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
+    let table = table.filter(|table| LEASE_DEFINITION.find() == Some(*table));
+    invalidation::announce(table.unwrap_or_else(|| errors::definition_trigger_only().raise()));
+    TriggerRow::from(None)
+}
 
 static DEFINE: Query = LEASE.query(
     "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner, first_slot, notify) \
@@ -43,26 +88,36 @@ pub fn alter(
     ALTER.write_latest(&args, |_| ());
 }
 
-static FIND: Query = Query::new(&LEASE, || {
+/// The definition of a lease, and its definer.
+pub struct Defined {
+    pub definition: LeaseDefinition,
+    pub definer: pg_sys::Oid,
+    /// True if observers are notified of its terms.
+    notify: bool,
+}
+
+static DEFINED: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT first_slot, slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",
+        "SELECT slots, {}, {}, first_slot, owner::pg_catalog.oid, notify FROM idgen.lease_definition \
+         WHERE name OPERATOR(pg_catalog.=) $1",
         micros("ttl"),
         micros("lock_delay")
     )
 });
 
-/// The definition of a lease, whatever the transaction's snapshot shows, and if observers are notified.
-pub fn find(name: &str) -> Option<(LeaseDefinition, bool)> {
-    let read = |row: &SpiHeapTupleData| {
-        let definition = LeaseDefinition {
-            first_slot: value(row, 1),
-            slots: value(row, 2),
-            ttl_us: value(row, 3),
-            lock_delay_us: value(row, 4),
-        };
-        (definition, value(row, 5))
-    };
-    FIND.read_latest(&[name.into()], read).pop()
+/// The definition of a lease, whatever the transaction's snapshot shows; `None` if it is not defined.
+pub fn defined(name: &str) -> Option<Defined> {
+    let read = DEFINED.read_latest(&[name.into()], |row| Defined {
+        definition: LeaseDefinition {
+            first_slot: value(row, 4),
+            slots: value(row, 1),
+            ttl_us: value(row, 2),
+            lock_delay_us: value(row, 3),
+        },
+        definer: value(row, 5),
+        notify: value(row, 6),
+    });
+    read.into_iter().next()
 }
 
 static RENAME: Query =
