@@ -5,8 +5,8 @@
 //! after the lock is released.
 
 use super::file::{self, FileError};
+use super::label;
 use super::state::{FILE, GENERATORS, STATE, State, Written};
-use super::{errors, label};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::{datum, recovery, spi, system_clock};
 use crate::settings;
@@ -59,7 +59,7 @@ pub fn ensure_begun() {
         }
         _ => {}
     }
-    outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
+    outcome.unwrap_or_else(|e: FileError| file::high_water(e).raise());
 }
 
 /// Moves the mark past this time; waits if another process is moving it. Raises if it cannot be moved. Ids can reach
@@ -74,7 +74,7 @@ pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
             true => write_and_publish(state, written, target),
             false => Ok(()),
         });
-        outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
+        outcome.unwrap_or_else(|e: FileError| file::high_water(e).raise());
     }
     label::keep_ahead(state);
 }
@@ -114,7 +114,7 @@ fn wait_for_label(state: &State, mark_ms: i64) -> bool {
     let is_needed = |state: &State| !is_label_allowed(state, mark_ms);
     label::wait_for(state, mark_ms, || {
         let outcome = alone(state, is_needed, |written| allow_label(state, written, mark_ms));
-        outcome.unwrap_or_else(|e: FileError| errors::high_water(e).raise());
+        outcome.unwrap_or_else(|e: FileError| file::high_water(e).raise());
     })
 }
 
@@ -268,7 +268,7 @@ pub fn raise_to(floor_ms: i64) {
             }
             Ok(())
         };
-        alone(state, |_| true, raise).unwrap_or_else(|e: FileError| errors::high_water(e).raise());
+        alone(state, |_| true, raise).unwrap_or_else(|e: FileError| file::high_water(e).raise());
     }
     label::keep_ahead(state);
 }
@@ -346,7 +346,7 @@ pub fn begin() {
     // SAFETY: the postmaster has no children when it initialises shared memory.
     if let Err(error) = unsafe { FILE.without_other_processes(note_recovery) } {
         // A start must not fail for it. Drawing reports what is wrong with the file.
-        errors::high_water(error).warn();
+        file::high_water(error).warn();
     }
 }
 

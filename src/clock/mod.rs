@@ -20,7 +20,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-mod errors;
 mod file;
 mod label;
 mod mark;
@@ -255,7 +254,7 @@ fn mark() -> Check {
         .affects(IDS);
     }
     if let Some(error) = unusable() {
-        return Check::raising(NAME, errors::high_water(error)).affects(IDS);
+        return Check::raising(NAME, file::high_water(error)).affects(IDS);
     }
     if is_label_passed() {
         return Check::error(

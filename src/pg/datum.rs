@@ -1,16 +1,17 @@
-//! Datums of texts, rows and times, to and from Rust. A time is in milliseconds or microseconds since 1970.
+//! Datums of texts, rows, times and UUIDs, to and from Rust. A time is in milliseconds or microseconds since 1970.
 //!
 //! A text is converted from the encoding of the database to UTF-8 on entry: an argument, or a row of a query. It is
 //! converted back on exit: a result, or an argument of a query. Everything in between is UTF-8.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
-use pgrx::datum::{Array, Datum, DatumWithOid, Interval, UnboxDatum};
+use pgrx::datum::{Array, Datum, DatumWithOid, Interval, UnboxDatum, Uuid as Bytes};
 use pgrx::fcinfo::pg_getarg;
 use pgrx::impl_sql_translatable;
 use pgrx::prelude::*;
 use pgrx::varlena::varlena_to_byte_slice;
 use std::borrow::Cow;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
 use std::ops::Deref;
 
 const UTF8: i32 = pg_sys::pg_enc::PG_UTF8 as i32;
@@ -22,6 +23,10 @@ unsafe extern "C-unwind" {
     /// the result in the postmaster: it has no database, and its children inherit the cache.
     #[link_name = "GetDatabaseEncoding"]
     safe fn encoding() -> i32;
+
+    /// Linked without pgrx's guard, which costs more than the function: with these flags it raises nothing for a small size.
+    #[link_name = "palloc_extended"]
+    fn palloc_extended(size: pg_sys::Size, flags: i32) -> *mut c_void;
 }
 
 /// True if texts of this database are UTF-8, or pass as it because PostgreSQL converts nothing.
@@ -368,4 +373,40 @@ pub fn since_1970_us(us: pg_sys::TimestampTz) -> i64 {
 /// `None` for what an interval cannot say.
 pub fn interval_of_us(us: i64) -> Option<Interval> {
     Interval::new(0, 0, us).ok()
+}
+
+/// A `uuid` of SQL: an argument or a result. The number sorts as PostgreSQL sorts the 16 bytes.
+pub struct Uuid(pub u128);
+
+impl_sql_translatable!(Uuid, "uuid");
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Bytes::from_bytes(self.0.to_be_bytes()).fmt(f)
+    }
+}
+
+// SAFETY: a uuid is passed as a pointer to 16 bytes, which pgrx copies.
+unsafe impl<'fcx> ArgAbi<'fcx> for Uuid {
+    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+        // SAFETY: by the caller, the argument is a uuid.
+        Self(u128::from_be_bytes(*unsafe { Bytes::unbox_arg_unchecked(arg) }.as_bytes()))
+    }
+}
+
+// SAFETY: the datum points to 16 bytes in memory of the call.
+unsafe impl BoxRet for Uuid {
+    #[inline]
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        let bytes = self.0.to_be_bytes();
+        // SAFETY: the size is valid. The first function returns null if there is no memory, and the second one raises that.
+        unsafe {
+            let mut memory = palloc_extended(bytes.len(), pg_sys::MCXT_ALLOC_NO_OOM as i32).cast::<[u8; 16]>();
+            if memory.is_null() {
+                memory = pg_sys::palloc(bytes.len()).cast();
+            }
+            memory.write(bytes);
+            fcinfo.return_raw_datum(pg_sys::Datum::from(memory))
+        }
+    }
 }

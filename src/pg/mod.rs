@@ -15,5 +15,4 @@ pub mod session;
 pub mod shared_objects;
 pub mod spi;
 pub mod system_clock;
-pub mod uuid;
 pub mod xact;

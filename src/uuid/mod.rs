@@ -2,15 +2,14 @@
 //! with snowflake ids. The functions of a time, and of the time in a UUID, work without preload and on a standby.
 
 use crate::args;
+use crate::pg::datum::{self, Uuid};
+use crate::pg::ereport::errors;
 use crate::pg::function::{self, CallSite};
-use crate::pg::uuid::Uuid;
-use crate::pg::{datum, session};
+use crate::pg::session;
 use crate::snowflake;
 use crate::snowflake::{AttachedGenerator, IdSet};
 use idgen_core::uuid::{self, LAYOUT, RandomWords};
 use pgrx::prelude::*;
-
-mod errors;
 
 /// The next UUID. Raises what `snowflake_next()` raises, and 58030 if there are no random bits.
 #[pg_extern(sql = false)]
@@ -116,6 +115,20 @@ fn uuidv7_ceil(ts: TimestampWithTimeZone) -> Uuid {
 /// The time in a UUID of version 7, by any generator. Raises 22023 for another version.
 #[pg_extern(sql = false)]
 fn uuidv7_time(id: Uuid) -> TimestampWithTimeZone {
-    let time_ms = uuid::time_ms(id.0).unwrap_or_else(|| errors::not_version_7(&id).raise());
+    let time_ms = uuid::time_ms(id.0).unwrap_or_else(|| not_version_7(&id).raise());
     datum::from_ms_or_infinity(time_ms)
+}
+
+errors! {
+    fn not_version_7(uuid: &Uuid) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "\"{uuid}\" is not a UUID of version 7";
+        detail: "{}", version_text(uuid);
+    }
+}
+
+fn version_text(uuid: &Uuid) -> String {
+    match uuid::version(uuid.0) {
+        Some(version) => format!("Its version is {version}."),
+        None => "It does not have the variant of RFC 9562, which defines the versions.".to_owned(),
+    }
 }
