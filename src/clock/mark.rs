@@ -45,7 +45,7 @@ pub fn ensure_begun() {
         state.is_ready.store(true, Release);
         Ok(())
     };
-    let outcome = alone(state, |state| !state.is_ready.load(Acquire), begin);
+    let outcome = under_file_lock(state, |state| !state.is_ready.load(Acquire), begin);
     match begun {
         Some(None) => {
             log!(
@@ -70,10 +70,11 @@ pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
     while is_needed(state) {
         // Before the lock: this may wait for another process. Tested again under it, because a label can be lowered.
         let may_pass = wait_for_label(state, target.mark_ms);
-        let outcome = alone(state, is_needed, |written| match may_pass || state.label.reaches(target.mark_ms) {
-            true => write_and_publish(state, written, target),
-            false => Ok(()),
-        });
+        let outcome =
+            under_file_lock(state, is_needed, |written| match may_pass || state.label.reaches(target.mark_ms) {
+                true => write_and_publish(state, written, target),
+                false => Ok(()),
+            });
         outcome.unwrap_or_else(|e: FileError| file::high_water(e).raise());
     }
     label::keep_ahead(state);
@@ -81,7 +82,7 @@ pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
 
 /// Moves the mark if it is due and no other process is moving it. Raises nothing, because the mark stops no id yet. After
 /// a failed write it waits until an id needs the mark and gets the error: not every id may try a broken disk.
-pub fn tend(state: &State, limit_ms: i64) {
+pub fn move_if_due(state: &State, limit_ms: i64) {
     let is_due = |state: &State| state.mark.due_ms() <= limit_ms && state.last_error.load(Relaxed) == 0;
     if !is_due(state) {
         return;
@@ -113,7 +114,7 @@ pub fn tend(state: &State, limit_ms: i64) {
 fn wait_for_label(state: &State, mark_ms: i64) -> bool {
     let is_needed = |state: &State| !is_label_allowed(state, mark_ms);
     label::wait_for(state, mark_ms, || {
-        let outcome = alone(state, is_needed, |written| allow_label(state, written, mark_ms));
+        let outcome = under_file_lock(state, is_needed, |written| allow_label(state, written, mark_ms));
         outcome.unwrap_or_else(|e: FileError| file::high_water(e).raise());
     })
 }
@@ -141,7 +142,7 @@ pub fn known_mark_ms(state: &State) -> i64 {
 static MARK_WAIT: WaitEvent = WaitEvent::new(c"IdgenMark");
 
 /// Does the work under the file's lock if it is needed; waits while another process does it. The wait can be cancelled.
-fn alone(
+fn under_file_lock(
     state: &State,
     is_needed: impl Fn(&State) -> bool,
     mut work: impl FnMut(&mut Written) -> Result<(), FileError>,
@@ -268,7 +269,7 @@ pub fn raise_to(floor_ms: i64) {
             }
             Ok(())
         };
-        alone(state, |_| true, raise).unwrap_or_else(|e: FileError| file::high_water(e).raise());
+        under_file_lock(state, |_| true, raise).unwrap_or_else(|e: FileError| file::high_water(e).raise());
     }
     label::keep_ahead(state);
 }

@@ -1,7 +1,7 @@
 //! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end. With the
 //! view `idgen.stat_clock` and the checks of the clock.
 //!
-//! The clock imports no other room. Callers set the lease end ([`confine`]) and register a function to call when ids reach
+//! The clock imports no other room. Callers set the lease end ([`restrict_times`]) and register a function to call when ids reach
 //! it ([`on_lease_end_reached`]).
 
 use crate::error::Check;
@@ -32,12 +32,12 @@ impl State {
     /// Called after ids up to `last_ms` were issued within these bounds: moves the mark if it is due and no other process
     /// is moving it.
     pub fn issued(&self, bounds: &Bounds, last_ms: i64) {
-        mark::tend(self, next_limit_ms(bounds, last_ms));
+        mark::move_if_due(self, next_limit_ms(bounds, last_ms));
     }
 
-    /// Makes room for ids of these times, the first of which was at or past the mark of these bounds: moves the mark, or
+    /// Raises the ceiling for ids of these times, the first of which was at or past the mark of these bounds: moves the mark, or
     /// calls the function of [`on_lease_end_reached`].
-    pub fn make_room(&self, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
+    pub fn raise_ceiling(&self, bounds: &Bounds, (first_ms, last_ms): (i64, i64)) {
         match self.mark.obstacle(bounds.ceiling_ms, last_ms) {
             Obstacle::Gone => {}
             Obstacle::Mark { reserve_ms } => mark::reserve(self, reserve_ms, next_limit_ms(bounds, reserve_ms)),
@@ -85,7 +85,7 @@ pub fn on_lease_end_reached(wait: fn(i64)) {
 /// From now on ids of this server have times from `first_ms` up to but not including `lease_end_ms`, under a worker id that
 /// `publish` stores. All earlier issuing has ended when this returns. `None`, and nothing changes, if the condition is false
 /// under the generators' lock.
-pub fn confine<R>(
+pub fn restrict_times<R>(
     condition: impl FnOnce() -> bool,
     first_ms: i64,
     lease_end_ms: i64,
@@ -111,7 +111,7 @@ pub fn extend_to(lease_end_ms: i64) {
 }
 
 /// Before the first lease of a worker id: nothing can be issued. In the postmaster at the start.
-pub fn confine_to_nothing_at_start() {
+pub fn restrict_to_nothing_at_start() {
     STATE.require().mark.set_lease_end(i64::MIN);
 }
 

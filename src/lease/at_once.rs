@@ -19,7 +19,7 @@ pub fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcom
     if request.preference.is_some() || request.shares_snapshot || !store::has_raised_tokens() {
         return None;
     }
-    let AtOnce { granted, lock_delay_us, is_visible } = xact::keeping_locks_of_success(|| {
+    let AtOnce { granted, lock_delay_us, is_visible } = xact::releasing_locks_on_none(|| {
         let known = definitions::of(request.name);
         let definition = known.definition.unwrap_or_else(store::undefined);
         if definition.slots > 1 || definition.first_slot > 0 || known.notify {

@@ -169,7 +169,7 @@ pub fn owning_locks<R>(work: impl FnOnce() -> R) -> R {
 
 /// Releases the locks that the work has taken, unless it returns a value. Cheaper than a subtransaction, and undoes nothing
 /// else: work that returns `None` must have changed and locked no row.
-pub fn keeping_locks_of_success<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
+pub fn releasing_locks_on_none<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
     // SAFETY: in a transaction. An error leaves the new owner to the one above, which the end of the (sub)transaction releases
     // with all below it. The work has ended its queries, so that nothing but locks is left. A release of a lock finds only
     // those of the owner that is current: locks that were taken before this are not released by the work.
@@ -297,7 +297,7 @@ pub fn require_durability(durability: Durability) {
 
 /// Under `synchronous_commit = local`, what `work` requires waits for the disk only. The client then calls a function that
 /// waits for the standbys.
-pub fn confirmed_apart<R>(work: impl FnOnce() -> R) -> R {
+pub fn deferring_standbys<R>(work: impl FnOnce() -> R) -> R {
     let before = *REQUIRED.lock();
     let result = work();
     *REQUIRED.lock() = before.max(Durability::Crash);

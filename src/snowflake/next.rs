@@ -161,7 +161,7 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
                     pause_us = (2 * pause_us).max(FIRST_PAUSE_US);
                 }
             },
-            Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.make_room(&bounds, (first_ms, last_ms)),
+            Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.raise_ceiling(&bounds, (first_ms, last_ms)),
             Ok(answer) => refuse_outside(&attached.layout, answer),
             Err(Ended) => *attached = attach(attached.layout),
         }

@@ -35,7 +35,7 @@ impl CurrentNode {
         self.0.load(Acquire) == SETTING
     }
 
-    /// Call this and the other two setters in `publish` of `clock::confine`.
+    /// Call this and the other two setters in `publish` of `clock::restrict_times`.
     pub fn set_leased(&self, worker_id: u32) {
         self.0.store(i64::from(worker_id), Release);
     }

@@ -111,7 +111,7 @@ fn acquire_slot(
     };
     let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
     // Callers that do not pass `reached` need not call worker_confirm(): their commit waits for the standbys.
-    let granted = if request.reached_us.is_some() { xact::confirmed_apart(take) } else { take() };
+    let granted = if request.reached_us.is_some() { xact::deferring_standbys(take) } else { take() };
     let Some(granted) = granted else {
         let slots = lease::defined(pool).map_or(0, |defined| defined.definition.slots);
         errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()

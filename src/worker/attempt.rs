@@ -190,7 +190,7 @@ impl Keeper {
     fn begin(&mut self, lease: WorkerLease, reached_ms: i64) {
         let node = node::CURRENT.require();
         let set_by_hand = node.is_setting().then(|| settings::node().worker);
-        let before = clock::confine(
+        let before = clock::restrict_times(
             || true,
             lease.rectangle.first_ms(),
             lease.rectangle.end_ms(),
@@ -251,7 +251,7 @@ impl Keeper {
         self.coordinator = None;
         let until = Instant::now() + LONGEST;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
-            clock::confine(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
+            clock::restrict_times(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
             self.release(pool, &current, Some(last_used_us()), until, is_interrupted);
         }
         // No id was issued under it here, but a copy of this server's memory may have it too.

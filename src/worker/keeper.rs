@@ -192,7 +192,7 @@ impl Keeper {
     fn leave_pool(&mut self) {
         self.give_back(is_stop_requested);
         if !settings::worker_undecided() {
-            clock::confine(
+            clock::restrict_times(
                 || true,
                 i64::MIN,
                 i64::MAX,

@@ -67,7 +67,7 @@ fn begin() {
     state.is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
     if !is_valid {
         node::CURRENT.require().set_none();
-        clock::confine_to_nothing_at_start();
+        clock::restrict_to_nothing_at_start();
     }
 }
 
@@ -89,7 +89,7 @@ pub fn follow_settings() {
     };
     if is_of_the_pool() {
         // Tested again under the lock: the keeper may have leased one.
-        clock::confine(is_of_the_pool, i64::MIN, i64::MIN, || node.set_none());
+        clock::restrict_times(is_of_the_pool, i64::MIN, i64::MIN, || node.set_none());
     }
 }
 

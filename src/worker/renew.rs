@@ -44,7 +44,7 @@ fn worker_renew_compared(
         lease::raise_stale(pool, token)
     };
     let bounds = history::for_holder(pool, token, definition.ttl_us).of_pool(definition.ttl_us);
-    let renewed = xact::confirmed_apart(|| lease::renew(pool, token, Some(bounds.ttl_us)));
+    let renewed = xact::deferring_standbys(|| lease::renew(pool, token, Some(bounds.ttl_us)));
     require_in_range(pool, renewed.slot, &definition);
     // The row of the lease is locked, so no other renewal is running.
     let holder = HeldWorkerId { pool, worker_id: renewed.slot, token };
