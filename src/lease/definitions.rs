@@ -1,10 +1,9 @@
 //! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
 //! PostgreSQL's cache invalidations tell it to forget. Also names of leases, and texts about holders.
 
-use super::errors;
 use super::store::{LEASE, LEASE_DEFINITION, micros};
 use crate::pg::datum::Text;
-use crate::pg::function::{self, TriggerRow};
+use crate::pg::function::TriggerRow;
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::spi::{Query, optional, text, user, value};
 use idgen_core::lease::LeaseDefinition;
@@ -47,9 +46,8 @@ fn look_up(name: &str) -> KnownDefinition {
 #[pg_extern(sql = false)]
 fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let table = unsafe { function::trigger_of(fcinfo) }.and_then(|trigger| trigger.relid().ok());
-    let table = table.filter(|table| LEASE_DEFINITION.find() == Some(*table));
-    invalidation::announce(table.unwrap_or_else(|| errors::definition_trigger_only().raise()));
+    let trigger = unsafe { LEASE_DEFINITION.trigger(fcinfo, "idgen.lease_definition_changed") };
+    trigger.relid().into_iter().for_each(invalidation::announce);
     TriggerRow::from(None)
 }
 

@@ -126,12 +126,6 @@ errors! {
         hint: "Do not call it. To acquire a lease, use lease_acquire().";
     }
 
-    fn definition_trigger_only() {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "idgen.lease_definition_changed() must be called by the trigger of \
-            idgen.lease_definition";
-        hint: "Do not call it, and do not create a trigger with it.";
-    }
-
     fn cannot_share(name: &str, slots: i32) {
         ERRCODE_INVALID_PARAMETER_VALUE: "cannot share lease \"{name}\" with {slots} slots";
         detail: "Only a lease with one slot can be shared.";

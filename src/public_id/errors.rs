@@ -62,11 +62,6 @@ errors! {
         hint: "Define another prefix with public_id_define().";
     }
 
-    fn row_trigger_only() {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "idgen.public_key_row() must be called by the trigger of \
-            idgen.public_key";
-    }
-
     /// A number that has no text, or that is no masked number.
     fn not_an_id(number: i64, error: &PublicIdError) {
         ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE: "\"{number}\" is not an id";

@@ -29,10 +29,6 @@ errors! {
         detail: "A tag has 1 to {MAX_TAG_BYTES} bytes, and this has {bytes}.";
     }
 
-    fn row_trigger_only() {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "idgen.segment_row() must be called by the trigger of idgen.segment";
-    }
-
     fn lowered(tag: &str, now: i64, lower: i64) {
         ERRCODE_INVALID_PARAMETER_VALUE: "max_id of segment \"{tag}\" cannot be lowered to {lower}";
         detail: "Values up to {now} may have been handed out.";

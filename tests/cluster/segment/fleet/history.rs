@@ -35,7 +35,7 @@ impl Restored {
 
     fn assert_grants_once_all_servers_have_reported(mut self) {
         self.lead(0);
-        // Until then servers live on their stock.
+        // Until then servers draw from their stock.
         let (rest, detail) = draw_dry(&self.servers[0]);
         assert!(!rest.is_empty());
         self.seen.extend(rest);
