@@ -180,6 +180,8 @@ soak: test-guides ## the guides, and long runs of the core and cluster tests; RO
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-sim --release
 	@$(LOOM) test -p idgen-core --test loom --release
+	@echo "==> soak: breaks of the core, each of which its tests must notice"
+	@scripts/breaks.sh
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
 
