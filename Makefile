@@ -216,7 +216,7 @@ reproducible: deps ## build the last commit twice, in two directories, and compa
 	@scripts/reproducible.sh
 
 reference: install ## write what the catalog and the models say into docs
-	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-cluster-tests --test docs -- pages_of_functions_are
+	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-cluster-tests --test docs -- reference_is
 	@IDGEN_WRITE_REFERENCE=1 $(CARGO) test -q -p idgen-sim --test page
 
 picture: dev-deps guide-deps install ## draw the dashboard of docs/monitoring.md from a server under load

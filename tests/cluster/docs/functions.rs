@@ -1,6 +1,6 @@
 //! The pages of `docs/functions` have a heading for each function of the extension. Below it, the lines between two
-//! comments come from the catalog: `make reference` writes them, and the index in `reference.md`. The rest is written by
-//! hand: details, errors and an example.
+//! comments come from the catalog: `make reference` writes them, the index in `reference.md` and the tables of `catalog.rs`.
+//! The rest is written by hand: details, errors and an example.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -8,26 +8,29 @@ use std::fmt::Write;
 use idgen_testkit::Cluster;
 use postgres::{Client, Row};
 
-use crate::catalog::EXTENSION;
+use crate::catalog::{self, EXTENSION};
 use crate::markdown::{Document, bare};
 use crate::{assert_none, document, root};
 
 const FOLDER: &str = "docs/functions";
-const INDEX: &str = "docs/reference.md";
 const BEGIN: &str = "<!-- catalog -->";
 const END: &str = "<!-- end -->";
 const WIDTH: usize = 120;
 
 #[test]
-fn pages_of_functions_are_those_of_the_catalog() {
+fn reference_is_that_of_the_catalog() {
     let cluster = Cluster::builder().start_with_extension();
-    let described = described(&mut cluster.client());
-    let pages = pages();
+    let mut client = cluster.client();
+    let (described, tables) = (described(&mut client), catalog::tables(&mut client));
+    let (pages, with_tables) = (pages(), catalog::PAGES.map(document));
+    catalog::assert_all_in(&tables, &with_tables);
     let names: BTreeSet<&str> = described.keys().map(String::as_str).collect();
     let mut wrong = differences(&pages, &names, &document("docs/errors.md"));
     let index = BTreeMap::from([("Functions".to_owned(), index(&pages))]);
     let made = pages.iter().map(|page| (page, rewritten(&page.text, &described)));
-    for (page, made) in made.chain([(&document(INDEX), rewritten(&document(INDEX).text, &index))]) {
+    let with_index = |page: &Document| Document::parse(&page.path, &rewritten(&page.text, &index));
+    let made_tables = with_tables.iter().map(|page| (page, catalog::rewritten(&with_index(page), &tables)));
+    for (page, made) in made.chain(made_tables) {
         if std::env::var_os("IDGEN_WRITE_REFERENCE").is_some() {
             std::fs::write(root().join(&page.path), made).expect("the page is writable");
         } else if made != page.text {
