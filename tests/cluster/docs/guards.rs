@@ -1,5 +1,5 @@
-//! The page of the architecture: each promise has tests that guard it, and the tables of the shape of the code are
-//! those that `crates/idgen-testkit/tests/house` checks.
+//! The page of the architecture: each promise has tests that guard it. `crates/idgen-testkit/tests/house` checks its
+//! tables of the shape of the code.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,6 @@ use crate::{assert_none, document, files, root, text_of};
 
 const PROMISES: [&str; 17] =
     ["S1", "S2", "S3", "S4", "S5", "G1", "G2", "G3", "G4", "L1", "L2", "L3", "L4", "L5", "W1", "P1", "P2"];
-const HOUSE: &str = "crates/idgen-testkit/tests/house";
 
 fn page() -> Document {
     document("docs/architecture.md")
@@ -59,12 +58,6 @@ fn is_test(file: &str, name: &str) -> bool {
 }
 
 #[test]
-fn parts_of_shared_memory_are_those_of_the_code() {
-    let says = parts_on(&page());
-    assert_eq!(says, parts_of(&text_of(&format!("{HOUSE}/shared_memory.rs"))), "order of the lock, part, file");
-}
-
-#[test]
 fn wait_events_are_those_of_the_code() {
     let page = document("docs/monitoring.md");
     let rows = page.tables_of(&["wait event", "process"]).flat_map(|table| &table.rows);
@@ -75,50 +68,6 @@ fn wait_events_are_those_of_the_code() {
         names.map(str::to_owned).collect()
     };
     assert_eq!(says, sources.flat_map(named).collect());
-}
-
-/// The order of its lock, the name and the file of each part: "0" is a part without a lock.
-fn parts_on(page: &Document) -> Vec<[String; 3]> {
-    let rows = page.tables_of(&["order", "part"]).flat_map(|table| &table.rows);
-    rows.map(|row| [0, 1, 2].map(|cell| bare(&row[cell]).to_owned())).collect()
-}
-
-/// Reads the table in the source of a test.
-fn parts_of(source: &str) -> Vec<[String; 3]> {
-    let (_, table) = source.split_once("const PARTS: &str = \"").expect("the table");
-    let (table, _) = table.split_once('"').expect("its end");
-    let row = |line: &str| {
-        let (order, rest) = line.trim().split_once("  ").expect("an order");
-        let (name, file) = rest.split_once("  ").expect("a file");
-        [order, name, file].map(|cell| cell.trim().to_owned())
-    };
-    table.lines().filter(|line| !line.is_empty()).map(row).collect()
-}
-
-#[test]
-fn arrows_between_rooms_are_those_of_the_code() {
-    let source = text_of(&format!("{HOUSE}/layers.rs"));
-    assert_none(&missing_arrows(&page(), &source));
-}
-
-/// The page has a line such as `snowflake -> clock` for each room that imports others.
-fn missing_arrows(page: &Document, source: &str) -> Vec<String> {
-    let says: Vec<&str> = page.text.lines().map(str::trim).filter(|line| line.contains(" -> ")).collect();
-    let is = arrows_of(source);
-    let lacks = is.iter().filter(|arrow| !says.contains(&&***arrow)).map(|arrow| format!("the page lacks {arrow}"));
-    let rooms: Vec<_> = is.iter().filter_map(|arrow| arrow.split(" -> ").next()).collect();
-    let of_rooms = says.iter().filter(|line| rooms.iter().any(|room| line.starts_with(&format!("{room} -> "))));
-    let unknown = of_rooms.filter(|line| !is.iter().any(|is| is == *line)).map(|line| format!("there is no {line}"));
-    lacks.chain(unknown).map(|what| page.at(1, what)).collect()
-}
-
-fn arrows_of(source: &str) -> Vec<String> {
-    let (_, rooms) = source.split_once("const ROOMS: ").expect("the rooms");
-    let (_, rooms) = rooms.split_once("= [").expect("their array");
-    let (rooms, _) = rooms.split_once("];").expect("its end");
-    let names = |row: &str| row.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let rows = rooms.lines().map(names).filter(|names| names.len() > 1);
-    rows.map(|names| format!("{} -> {}", names[0], names[1..].join(", "))).collect()
 }
 
 #[test]
@@ -141,18 +90,4 @@ fn promises_without_guards_are_found() {
         assert!(found.len() == 1 && found[0].contains(what), "{row:?}: {found:?}");
     }
     assert!(page(&[with(("S1", test)), vec![("S9", test)]].concat())[0].contains("no promise S9"));
-}
-
-#[test]
-fn wrong_parts_and_arrows_are_found() {
-    let source = "const PARTS: &str = \"\n 0  idgen clock     src/a.rs\n10  idgen file  src/b.rs\n\";";
-    let page = |text: &str| Document::parse("x.md", text);
-    let rows = "| 0 | `idgen clock` | `src/a.rs` |\n| 10 | `idgen file` | `src/b.rs` |\n";
-    let table = format!("| order | part | file |\n| --- | --- | --- |\n{rows}");
-    assert_eq!(parts_on(&page(&table)), parts_of(source));
-    assert_ne!(parts_on(&page(&table.replace("| 10 |", "| 20 |"))), parts_of(source));
-
-    let source = "const ROOMS: [(&str, &[&str]); 2] = [\n    (\"a\", &[]),\n    (\"b\", &[\"a\", \"c\"]),\n];";
-    let count = |text: &str| missing_arrows(&page(text), source).len();
-    assert_eq!([count("x\n    b -> a, c\n"), count("a\n"), count("    b -> a, c\n    b -> d\n")], [0, 1, 1]);
 }

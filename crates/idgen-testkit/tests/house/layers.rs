@@ -73,6 +73,15 @@ fn every_allowed_arrow_between_rooms_is_used() {
 }
 
 #[test]
+fn page_of_the_architecture_shows_the_arrows_between_rooms() {
+    let page = std::fs::read_to_string(imports::repository().join("docs/architecture.md")).unwrap();
+    let is_of_room = |line: &&str| ROOMS.iter().any(|(room, _)| line.starts_with(&format!("{room} -> ")));
+    let says: Vec<&str> = page.lines().map(str::trim).filter(is_of_room).collect();
+    let importing = ROOMS.iter().filter(|(_, imports)| !imports.is_empty());
+    assert_eq!(says, importing.map(|(room, imports)| format!("{room} -> {}", imports.join(", "))).collect::<Vec<_>>());
+}
+
+#[test]
 fn files_of_the_extension_import_each_other_in_small_circles_only() {
     let house = imports::read("src");
     let large: Vec<_> = cycles(&house).into_iter().filter(|files| files.len() > LARGEST_CYCLE).collect();
