@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use postgres::Client;
 use tempfile::TempDir;
 
 use crate::clock::FakeClock;
@@ -64,6 +65,13 @@ impl Builder {
         let cluster = self.start();
         cluster.execute("CREATE EXTENSION idgen");
         cluster
+    }
+
+    /// The same, with sessions of the superuser.
+    pub fn start_with_clients<const COUNT: usize>(self) -> (Cluster, [Client; COUNT]) {
+        let cluster = self.start_with_extension();
+        let clients = std::array::from_fn(|_| cluster.client());
+        (cluster, clients)
     }
 
     pub fn start(self) -> Cluster {

@@ -132,8 +132,18 @@ impl Cluster {
 
     /// A fast stop and a start, with the current settings.
     pub fn restart(&self) {
-        self.stop(Stop::Fast);
+        self.restart_by(Stop::Fast);
+    }
+
+    pub fn restart_by(&self, how: Stop) {
+        self.stop(how);
         self.start_again();
+    }
+
+    /// Changes a setting of the running server, at a restart.
+    pub fn restart_with(&self, name: &str, value: &str) {
+        self.set_conf(name, value);
+        self.restart();
     }
 
     /// Kills one process of the server with SIGKILL and waits until the postmaster has noticed. It rejects connections
@@ -168,6 +178,11 @@ impl Cluster {
         assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
     }
 
+    pub fn kill9_and_restart(&self) {
+        self.kill9_postmaster();
+        self.start_again();
+    }
+
     /// Waits until the server accepts connections again after one of its processes has crashed.
     pub fn wait_until_ready(&self) {
         self.wait_for(PATIENCE, "the server to accept connections", || self.try_client().is_ok());
@@ -198,6 +213,12 @@ impl Cluster {
         let before = load_time();
         self.execute("SELECT pg_reload_conf()");
         self.wait_for(PATIENCE, "the settings to be loaded", || load_time() != before);
+    }
+
+    /// Changes a setting of the running server, by a reload.
+    pub fn reload_with(&self, name: &str, value: &str) {
+        self.set_conf(name, value);
+        self.reload();
     }
 
     /// The clock of a cluster built with [`Builder::fake_clock`].

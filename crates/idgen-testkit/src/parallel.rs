@@ -1,4 +1,6 @@
-//! Queries that run in parallel workers, and not in their leader.
+//! Queries that run in parallel workers, and not in their leader; and the end of sessions that run side by side.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use postgres::Client;
 
@@ -26,4 +28,13 @@ pub fn run_in_workers(client: &mut Client, statement: &str) -> Vec<String> {
     let launched = plan.iter().find_map(|line| line.split_once("Workers Launched: ")).map(|(_, count)| count);
     assert!(launched.is_some_and(|count| count != "0"), "{plan:#?}");
     plan
+}
+
+/// Ends the load of a test when dropped, also if a check fails: otherwise the test would wait for its sessions forever.
+pub struct End<'a>(pub &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -107,6 +107,28 @@ pub fn wait_until_waiting(cluster: &Cluster, pid: i32) {
     cluster.wait_for(PATIENCE, "the session to wait", || value(&mut client, &sql));
 }
 
+/// Runs `waits` in a session, and `act` with the session's process id once it waits: for a lock, a standby, or in idgen.
+/// Returns what `waits` returns. Panics if the session ends without a wait.
+pub fn while_waiting<T: Send>(
+    cluster: &Cluster,
+    client: &mut Client,
+    waits: impl FnOnce(&mut Client) -> T + Send,
+    act: impl FnOnce(i32),
+) -> T {
+    let pid = backend_pid(client);
+    let waiting = "state = 'active' AND wait_event_type IN ('Extension', 'IPC', 'Lock')";
+    std::thread::scope(|scope| {
+        let session = scope.spawn(|| waits(client));
+        let mut observer = cluster.client();
+        let is_waiting = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {waiting}");
+        let has_begun = || session.is_finished() || value(&mut observer, &is_waiting);
+        cluster.wait_for(PATIENCE, "the session to wait", has_begun);
+        assert!(!session.is_finished(), "the session has not waited");
+        act(pid);
+        session.join().expect("the session's thread does not panic")
+    })
+}
+
 /// Waits until a session waits for a `wait_event` such as `SyncRep`, or a `wait_event_type` such as `Extension`.
 pub fn wait_for_event(cluster: &Cluster, pid: i32, event: &str) {
     let mut client = cluster.client();

@@ -5,7 +5,6 @@
 mod catalog;
 mod errors;
 mod fences;
-mod figures;
 mod functions;
 mod guards;
 mod links;
@@ -17,7 +16,6 @@ mod names;
 mod pages;
 mod psql;
 mod shape;
-mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};

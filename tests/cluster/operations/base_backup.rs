@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, count_repeated};
+use idgen_testkit::parallel::End;
 use idgen_testkit::segment::{create, next};
 use idgen_testkit::sql::{PATIENCE, execute, ids};
 use postgres::Client;
@@ -16,19 +17,9 @@ fn primary() -> Cluster {
     primary
 }
 
-/// Ends the sessions when dropped, also if an assertion fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Gives a copy a worker id of its own before it draws.
 fn with_worker_id(copy: Cluster, worker_id: &str) -> Cluster {
-    copy.set_conf("idgen.worker_id", worker_id);
-    copy.restart();
+    copy.restart_with("idgen.worker_id", worker_id);
     copy
 }
 

@@ -27,8 +27,7 @@ fn assert_ok(client: &mut Client, name: &str) {
 
 #[test]
 fn segment_at_its_bound_fails_a_check() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT segment_create('t', upper_bound => 100, step => 10, min_step => 10)");
     assert_ok(&mut client, "segment bounds");
     execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 95)");
@@ -43,8 +42,7 @@ fn segment_at_its_bound_fails_a_check() {
 
 #[test]
 fn locked_row_of_a_segment_fails_a_check_until_it_is_drawn_from() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut locker) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut locker]) = builder().start_with_clients();
     execute(&mut client, "SELECT segment_create('t'); SET idgen.segment_timeout = '300ms'");
     execute(&mut locker, "BEGIN; SELECT FROM idgen.segment FOR UPDATE");
     expect_error(&mut client, "SELECT segment_next('t')", "55P03");
@@ -61,17 +59,14 @@ fn locked_row_of_a_segment_fails_a_check_until_it_is_drawn_from() {
 /// A session that is cancelled before its wait fails leaves no error.
 #[test]
 fn segment_whose_waits_are_cancelled_fails_a_check() {
-    let cluster = builder().fake_clock().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().fake_clock().start_with_clients();
     execute(&mut client, "SELECT segment_create('t')");
     execute(&mut client, "SET synchronous_commit = local; SET statement_timeout = '300ms'");
-    cluster.set_conf("synchronous_standby_names", "nobody");
-    cluster.reload();
+    cluster.reload_with("synchronous_standby_names", "nobody");
     cluster.wait_for(PATIENCE, "a draw that waits", || client.query("SELECT segment_next('t')", &[]).is_err());
     cluster.clock().set_offset_ms(6_000);
     assert_fails(&mut client, "segments", "error", &["t | ", "draws fail", "synchronous standby"]);
-    cluster.set_conf("synchronous_standby_names", "");
-    cluster.reload();
+    cluster.reload_with("synchronous_standby_names", "");
     execute(&mut client, "RESET statement_timeout");
     execute(&mut client, "SELECT segment_next('t') FROM generate_series(1, 2000)");
     assert_ok(&mut client, "segments");
@@ -79,8 +74,7 @@ fn segment_whose_waits_are_cancelled_fails_a_check() {
 
 #[test]
 fn coordinator_that_waits_for_reports_fails_a_check() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT segment_create('t')");
     execute(&mut client, "SELECT first_id FROM segment_request('t', 1, 'one', 0, 10)");
     assert_ok(&mut client, "segment servers");
@@ -95,24 +89,20 @@ fn coordinator_that_waits_for_reports_fails_a_check() {
 
 #[test]
 fn standby_that_is_away_fails_a_check_of_segments() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT segment_create('t', step => 1, min_step => 1, max_step => 1)");
     execute(&mut client, "SET synchronous_commit = local; SET idgen.segment_timeout = '300ms'");
-    cluster.set_conf("synchronous_standby_names", "nobody");
-    cluster.reload();
+    cluster.reload_with("synchronous_standby_names", "nobody");
     // Once the server has read the setting.
     cluster.wait_for(PATIENCE, "a draw that fails", || client.query("SELECT segment_next('t')", &[]).is_err());
     assert_fails(&mut client, "segments", "error", &["draws fail", "synchronous standby"]);
-    cluster.set_conf("synchronous_standby_names", "");
-    cluster.reload();
+    cluster.reload_with("synchronous_standby_names", "");
 }
 
 /// Nothing tries again without a draw, so an old failure says little about the next one.
 #[test]
 fn missing_worker_slots_fail_a_check_of_segments() {
-    let cluster = builder().fake_clock().conf("max_worker_processes", "0").start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().fake_clock().conf("max_worker_processes", "0").start_with_clients();
     execute(&mut client, "CREATE ROLE stranger; SELECT segment_create('t')");
     expect_error(&mut client, "SELECT segment_next('t')", "53400");
     assert_fails(&mut client, "segments", "error", &["draws fail: All slots", "Raise max_worker_processes"]);
@@ -162,8 +152,7 @@ fn server_without_a_worker_id_fails_a_check() {
         (pool.conf("fsync", "off"), "55000", "draws fail, because this server has no worker id yet"),
         (builder().conf("idgen.worker_id", "5000"), "22003", "the layout allows at most 1023: draws fail"),
     ] {
-        let cluster = builder.start_with_extension();
-        let mut client = cluster.client();
+        let (_cluster, [mut client]) = builder.start_with_clients();
         expect_error(&mut client, "SELECT snowflake_next()", code);
         assert_fails(&mut client, "worker", "error", &[text]);
     }
@@ -172,16 +161,15 @@ fn server_without_a_worker_id_fails_a_check() {
 #[test]
 fn clock_before_the_epoch_fails_a_check() {
     let layout = "time:41 worker:10 sequence:12 unit:1ms epoch:2090-01-01";
-    let cluster = builder().conf("idgen.layout", layout).start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().conf("idgen.layout", layout).start_with_clients();
     expect_error(&mut client, "SELECT snowflake_next()", "22003");
     assert_fails(&mut client, "layouts", "error", &["the clock is before the epoch"]);
 }
 
 #[test]
 fn transaction_that_holds_settled_ids_back_fails_a_check() {
-    let cluster = builder().fake_clock().conf("max_prepared_transactions", "1").start_with_extension();
-    let (mut client, mut open) = (cluster.client(), cluster.client());
+    let (cluster, [mut client, mut open]) =
+        builder().fake_clock().conf("max_prepared_transactions", "1").start_with_clients();
     // Ids that are ahead of the clock do not hide the transaction.
     execute(&mut open, "CREATE TABLE t (id bigint); SELECT snowflake_observe(snowflake_floor(now() + '2 h'))");
     execute(&mut open, "BEGIN; INSERT INTO t VALUES (snowflake_next())");
@@ -199,8 +187,8 @@ fn transaction_that_holds_settled_ids_back_fails_a_check() {
 
 #[test]
 fn session_that_waits_for_a_fence_fails_a_check() {
-    let cluster = builder().fake_clock().conf("deadlock_timeout", "1ms").start_with_extension();
-    let (mut client, mut holder, mut waiter) = (cluster.client(), cluster.client(), cluster.client());
+    let (cluster, [mut client, mut holder, mut waiter]) =
+        builder().fake_clock().conf("deadlock_timeout", "1ms").start_with_clients();
     let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('x', '200ms')");
     execute(&mut holder, &format!("BEGIN; SELECT lease_fence('x', {token})"));
     let (blocking, pid) = (backend_pid(&mut holder), backend_pid(&mut waiter));
@@ -228,8 +216,7 @@ fn session_that_waits_for_a_fence_fails_a_check() {
 /// A renewal waits for a release, and an acquisition for a lock on the whole table.
 #[test]
 fn session_that_waits_for_a_row_or_the_table_of_leases_fails_a_check() {
-    let cluster = builder().fake_clock().start_with_extension();
-    let (mut client, mut holder, mut waiter) = (cluster.client(), cluster.client(), cluster.client());
+    let (cluster, [mut client, mut holder, mut waiter]) = builder().fake_clock().start_with_clients();
     let token: i64 = value(&mut holder, "SELECT token FROM lease_acquire('x', '1 h')");
     let (blocking, pid) = (backend_pid(&mut holder), backend_pid(&mut waiter));
     let release = format!("SELECT lease_release('x', {token})");
@@ -255,8 +242,7 @@ fn session_that_waits_for_a_row_or_the_table_of_leases_fails_a_check() {
 
 #[test]
 fn locked_table_fails_a_check_and_holds_none_up() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut locker) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut locker]) = builder().start_with_clients();
     execute(&mut client, "SET statement_timeout = '5s'");
     for table in ["segment", "worker_number"] {
         assert_ok(&mut client, "tables");
@@ -268,8 +254,7 @@ fn locked_table_fails_a_check_and_holds_none_up() {
 
 #[test]
 fn full_pool_fails_a_check() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT lease_define('pods', slots => 2, first_slot => 5, ttl => '1 min')");
     execute(&mut client, "SELECT worker_acquire('pods', ttl => '1 min')");
     assert_ok(&mut client, "pool slots");
@@ -281,8 +266,7 @@ fn full_pool_fails_a_check() {
 
 #[test]
 fn segments_that_take_each_others_places_fail_a_check() {
-    let cluster = builder().conf("idgen.max_segments", "2").start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().conf("idgen.max_segments", "2").start_with_clients();
     for tag in 0..4 {
         execute(&mut client, &format!("SELECT segment_create('{tag}')"));
     }

@@ -51,8 +51,7 @@ fn wait_until_replayed(primary: &Cluster) {
 
 #[test]
 fn standby_without_connections_repeats_nothing_after_its_promotion_smoke() {
-    let primary = Cluster::builder().conf("idgen.worker_id", "1").fake_clock().start_with_extension();
-    let mut client = primary.client();
+    let (primary, [mut client]) = Cluster::builder().conf("idgen.worker_id", "1").fake_clock().start_with_clients();
     create(&mut client, "t", ", step => 20");
     let mut values = vec![next(&mut client, "t")];
     let standby = primary.standby();

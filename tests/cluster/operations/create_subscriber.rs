@@ -12,8 +12,7 @@ const INSERT: &str = "INSERT INTO orders SELECT FROM generate_series(1, 1000) RE
 #[ignore = "needs pg_createsubscriber, of PostgreSQL 17 and later: make smoke PG=18"]
 fn created_subscriber_begins_after_replicated_ids_once_its_mark_is_removed() {
     let builder = Cluster::builder().conf("wal_level", "logical").conf("idgen.worker_id", "1");
-    let publisher = builder.start_with_extension();
-    let mut on_publisher = publisher.client();
+    let (publisher, [mut on_publisher]) = builder.start_with_clients();
     execute(&mut on_publisher, "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next())");
     create(&mut on_publisher, "ticket", ", step => 10");
     // Ids that the clock of the subscriber has not reached.

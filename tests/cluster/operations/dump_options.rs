@@ -18,28 +18,32 @@ fn assert_restored(cluster: &Cluster, database: &str, shop: &mut Client) {
     let mut seen: BTreeSet<i64> = ids(&mut dba, "SELECT id FROM drawn").into_iter().collect();
     assert_eq!(seen.len(), 30, "{database}");
     let mut drawer = cluster.client_as(database, "drawer");
-    assert!((0..30).all(|_| seen.insert(next(&mut drawer, "t"))), "{database}: a value repeats");
+    let draws = (0..30).map(|_| next(&mut drawer, "t"));
+    assert!(draws.into_iter().all(|id| id % 10 == 3 && seen.insert(id)), "{database}: a value repeats");
+    let creation = "SELECT creation FROM idgen.segment";
+    assert_ne!(value::<i64>(&mut dba, creation), value::<i64>(shop, creation), "{database}");
 }
 
 #[test]
-fn ordinary_owner_dumps_and_restores_with_parallel_jobs_smoke() {
+fn ordinary_owner_dumps_and_restores_a_database_smoke() {
     let (cluster, mut shop) = with_database_of_an_ordinary_role();
-    let directory = dump(&cluster, "dump", &["-Fd", "-j", "2"]);
-    target(&cluster, "parallel");
-    restore(&cluster, "parallel", &["-j", "2"], &directory);
-    assert_restored(&cluster, "parallel", &mut shop);
-}
-
-#[test]
-fn ordinary_owner_restores_in_one_transaction_smoke() {
-    let (cluster, mut shop) = with_database_of_an_ordinary_role();
-    let [archive, script] = [("archive", "-Fc"), ("script", "-Fp")].map(|(name, form)| dump(&cluster, name, &[form]));
-    target(&cluster, "by_pg_restore");
-    restore(&cluster, "by_pg_restore", &["-1"], &archive);
-    assert_restored(&cluster, "by_pg_restore", &mut shop);
-    target(&cluster, "by_psql");
-    restore(&cluster, "by_psql", &["-1"], &script);
-    assert_restored(&cluster, "by_psql", &mut shop);
+    let options: [(&[&str], &[&str]); 6] = [
+        (&["-Fc"], &[]),
+        (&["-Fc"], &["-1"]),
+        (&["-Fp"], &[]),
+        (&["-Fp"], &["-1"]),
+        (&["-Fp", "--inserts"], &[]),
+        (&["-Fd", "-j", "2"], &["-j", "2"]),
+    ];
+    let archives = [0, 1, 2, 3, 4, 5].map(|index| dump(&cluster, &format!("dump_{index}"), options[index].0));
+    // The origin draws on after the dump.
+    execute(&mut shop, "SELECT segment_next('t') FROM generate_series(1, 30)");
+    for (index, (_, restores)) in options.into_iter().enumerate() {
+        let database = format!("restored_{index}");
+        target(&cluster, &database);
+        restore(&cluster, &database, restores, &archives[index]);
+        assert_restored(&cluster, &database, &mut shop);
+    }
 }
 
 /// A restore in one transaction that fails leaves no segment behind.

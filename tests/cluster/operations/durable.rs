@@ -96,14 +96,12 @@ fn commit_of_other_rows_does_not_wait_for_the_disk() {
 fn values_seen_before_a_crash_are_not_drawn_again() {
     let cluster = with_lazy_flushes();
     execute(&mut cluster.client(), "BEGIN; SELECT segment_create('t'); SELECT segment_next_many('t', 3); COMMIT");
-    cluster.kill9_postmaster();
-    cluster.start_again();
+    cluster.kill9_and_restart();
     let mut client = cluster.client();
     expect_error(&mut client, "SELECT segment_create('t')", "42710");
     execute(&mut client, "SELECT segment_alter('t', max_id => 1000000)");
     drop(client);
-    cluster.kill9_postmaster();
-    cluster.start_again();
+    cluster.kill9_and_restart();
     assert!(ids(&mut cluster.client(), "SELECT segment_next('t')")[0] > 1_000_000);
 }
 
@@ -113,7 +111,6 @@ fn public_id_seen_before_a_crash_decodes_after_it() {
     let mut client = cluster.client();
     execute(&mut client, "SELECT public_id_define('ord', 'short')");
     let text: String = value(&mut client, "SELECT public_id('ord', 42)");
-    cluster.kill9_postmaster();
-    cluster.start_again();
+    cluster.kill9_and_restart();
     assert_eq!(value::<i64>(&mut cluster.client(), &format!("SELECT public_id_decode('ord', '{text}')")), 42);
 }

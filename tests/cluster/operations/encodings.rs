@@ -150,8 +150,7 @@ fn server_leases_its_worker_id_from_a_pool_in_every_encoding() {
         execute(&mut database(&coordinator, encoding), &format!("SELECT lease_define('{word}', 2)"));
         let conninfo = coordinator.connect_string(&encoding.to_lowercase(), "postgres");
         let builder = Cluster::builder().conf("idgen.worker_pool", word).conf("idgen.coordinator", &conninfo);
-        let server = builder.start_with_extension();
-        let mut client = server.client();
+        let (_server, [mut client]) = builder.start_with_clients();
         assert!(value::<bool>(&mut client, "SELECT snowflake_next() < snowflake_next()"));
         assert_eq!(value::<String>(&mut client, "SELECT state FROM idgen.stat_worker"), "leased");
     }

@@ -16,8 +16,8 @@ const INSERT: &str = "INSERT INTO orders SELECT FROM generate_series(1, 1000) RE
 #[test]
 #[ignore = "needs pg_combinebackup, of PostgreSQL 17 and later: make smoke PG=18"]
 fn combined_incremental_backup_begins_after_the_ids_that_it_has() {
-    let primary = Cluster::builder().conf("summarize_wal", "on").conf("idgen.worker_id", "1").start_with_extension();
-    let mut client = primary.client();
+    let (primary, [mut client]) =
+        Cluster::builder().conf("summarize_wal", "on").conf("idgen.worker_id", "1").start_with_clients();
     execute(&mut client, "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next())");
     ids(&mut client, INSERT);
     let dir = private_dir();

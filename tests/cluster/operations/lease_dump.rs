@@ -10,8 +10,7 @@ fn builder() -> Builder {
 
 #[test]
 fn restored_database_has_the_lease_definitions_and_no_terms() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     execute(
         &mut client,
         "CREATE ROLE definer;

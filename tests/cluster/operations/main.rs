@@ -18,7 +18,6 @@ mod point_in_time;
 mod rewind;
 mod segment_dump;
 mod single_user;
-mod statistics;
 mod switch_back;
 mod template;
 mod upgrade;

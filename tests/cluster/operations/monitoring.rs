@@ -1,14 +1,15 @@
-//! What monitoring reads: since when counters count, and the names of waits on servers that know those of extensions.
+//! What monitoring reads: since when counters count, and the names of waits on servers that know those of extensions. And
+//! functions that read the statistics of the server for their own ends, where ordinary roles may not read them.
 
 use std::thread;
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{PATIENCE, backend_pid, value};
+use idgen_testkit::lease::acquire;
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 
 #[test]
 fn a_wait_for_the_clock_has_a_name_smoke() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut drawing, mut client) = (cluster.client(), cluster.client());
+    let (cluster, [mut drawing, mut client]) = Cluster::builder().start_with_clients();
     let pid = backend_pid(&mut drawing);
     let session = thread::spawn(move || {
         // Two ids a second.
@@ -28,8 +29,7 @@ fn a_wait_for_the_clock_has_a_name_smoke() {
 
 #[test]
 fn counters_and_the_time_of_their_reset_begin_again_after_a_crash() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     cluster.execute("SELECT count(snowflake_next()) FROM generate_series(1, 100)");
     let crashed: String = value(&mut client, "SELECT clock_timestamp()::text");
     assert_eq!(value::<i64>(&mut client, "SELECT sum(issued)::bigint FROM idgen.stat_snowflake"), 100);
@@ -39,4 +39,33 @@ fn counters_and_the_time_of_their_reset_begin_again_after_a_crash() {
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_snowflake"), 0);
     let reset = format!("SELECT stats_reset > '{crashed}' FROM idgen.stat_clock");
     assert!(value::<bool>(&mut client, &reset));
+}
+
+#[test]
+fn ordinary_role_needs_no_privilege_on_statistics_smoke() {
+    let (cluster, [mut dba]) = Cluster::builder().conf("max_prepared_transactions", "5").start_with_clients();
+    execute(&mut dba, "CREATE ROLE app LOGIN CREATEDB");
+    execute(&mut dba, "REVOKE SELECT ON pg_prepared_xacts, pg_locks, pg_stat_activity FROM PUBLIC");
+    execute(
+        &mut dba,
+        "REVOKE EXECUTE ON FUNCTION pg_prepared_xact(), pg_lock_status(), pg_stat_get_activity(int) FROM PUBLIC",
+    );
+    execute(&mut dba, "BEGIN");
+    let prepared: i64 = value(&mut dba, "SELECT snowflake_next()");
+    execute(&mut dba, "PREPARE TRANSACTION 'p'");
+    // Whether a lease bound to a session of before the restart is free depends on when the server began to write.
+    acquire(&mut dba, "'bound', '1 day', bind_session => true");
+    drop(dba);
+    cluster.restart();
+
+    let mut app = cluster.client_as("postgres", "app");
+    for read in
+        ["SELECT FROM pg_prepared_xacts", "SELECT FROM pg_lock_status()", "SELECT FROM pg_stat_get_activity(NULL)"]
+    {
+        expect_error(&mut app, read, "42501");
+    }
+    assert!(value::<i64>(&mut app, "SELECT snowflake_settled()") < prepared);
+    assert_eq!(value::<i64>(&mut app, "SELECT count(*) FROM lease_try_acquire('bound')"), 0);
+    execute(&mut app, "CREATE DATABASE shop");
+    execute(&mut app, "DROP DATABASE shop");
 }

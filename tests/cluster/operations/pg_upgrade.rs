@@ -69,8 +69,7 @@ const KEPT: &str = "SELECT s::text FROM idgen.segment s UNION ALL SELECT d::text
 #[ignore = "needs two versions of PostgreSQL: make test-upgrade"]
 fn pg_upgrade_keeps_ids_segments_leases_and_worker_ids() {
     for mode in MODES {
-        let old = old_builder().conf("idgen.worker_id", "5").start_with_extension();
-        let mut client = old.client();
+        let (old, [mut client]) = old_builder().conf("idgen.worker_id", "5").start_with_clients();
         execute(
             &mut client,
             "CREATE ROLE clerk;
@@ -122,8 +121,7 @@ fn pg_upgrade_keeps_ids_segments_leases_and_worker_ids() {
 #[test]
 #[ignore = "needs two versions of PostgreSQL: make test-upgrade"]
 fn observed_mark_keeps_ids_above_those_before_pg_upgrade() {
-    let old = old_builder().conf("idgen.worker_id", "5").start_with_extension();
-    let mut client = old.client();
+    let (old, [mut client]) = old_builder().conf("idgen.worker_id", "5").start_with_clients();
     execute(&mut client, ORDERS);
     execute(&mut client, "SELECT snowflake_observe(snowflake_ceil(clock_timestamp() + interval '1 hour'))");
     let seen = draw(&mut client);

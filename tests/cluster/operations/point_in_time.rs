@@ -39,8 +39,7 @@ fn base_backup(primary: &Cluster) -> Cluster {
 fn restored_server_continues_after_lost_ids_and_tokens_and_repeats_lost_values_of_segments() {
     let archiving = Cluster::builder().conf("archive_mode", "on");
     let archiving = archiving.conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
-    let primary = archiving.start_with_extension();
-    let mut client = primary.client();
+    let (primary, [mut client]) = archiving.start_with_clients();
     create(&mut client, "ticket", ", step => 10, max_step => 10");
     execute(&mut client, "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next())");
     let [by_name, by_time] = [base_backup(&primary), base_backup(&primary)];

@@ -52,8 +52,7 @@ const DRAW: &str = "SELECT snowflake_next()";
 
 #[test]
 fn ids_and_tokens_of_single_user_mode_are_not_repeated_smoke() {
-    let cluster = builder().fake_clock().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().fake_clock().start_with_clients();
     let mut seen = vec![value::<i64>(&mut client, DRAW)];
     let held = acquire(&mut client, "'held', ttl => '1 day'").token;
     drop(client);
@@ -110,8 +109,7 @@ fn ids_of_a_killed_single_user_process_are_not_repeated() {
 /// that it creates by itself.
 #[test]
 fn single_user_mode_draws_only_from_segments_of_its_own_transaction() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     create(&mut client, "t", ", step => 20");
     (1..=30).for_each(|id| assert_eq!(next(&mut client, "t"), id));
     drop(client);

@@ -1,10 +1,8 @@
 //! Changes by another session: a session that has used a key never uses it after the commit of a change, and never one that
-//! is not committed. Changes that meet.
-
-use std::thread;
+//! is not committed. Changes that meet. Standbys, which issue no ids, notice them too.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value, wait_for_event};
+use idgen_testkit::sql::{column, execute, expect_error, value, while_waiting};
 use postgres::Client;
 use postgres::error::SqlState;
 
@@ -107,13 +105,7 @@ fn session_notices_a_prepared_rotation_at_its_commit() {
 fn meet(cluster: &Cluster, open: &str, waiting: &str) -> Client {
     let (mut first, mut second) = (cluster.client(), cluster.client());
     execute(&mut first, &format!("BEGIN; {open}"));
-    let pid = backend_pid(&mut second);
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| execute(&mut second, waiting));
-        wait_for_event(cluster, pid, "Lock");
-        execute(&mut first, "COMMIT");
-        waits.join().expect("it succeeds");
-    });
+    while_waiting(cluster, &mut second, |second| execute(second, waiting), |_| execute(&mut first, "COMMIT"));
     first
 }
 
@@ -210,8 +202,7 @@ fn session_of_the_former_owner_of_the_database_loses_what_the_owner_has() {
 /// ANALYZE of a table that has become empty keeps what it found before.
 #[test]
 fn statistics_keep_no_secret() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
     execute(&mut client, "SELECT public_id_define('one', 'long'); SELECT public_id_rotate('one')");
     execute(&mut client, "ANALYZE idgen.public_key");
     let sql = "SELECT attname::text FROM pg_stats WHERE tablename = 'public_key' AND attname IN ('form', 'secret')";
@@ -257,4 +248,34 @@ fn prefix_with_rows_written_by_hand_has_its_owner_and_its_functions() {
     assert_eq!(value::<i32>(&mut maker, "SELECT public_id_rotate('mk')"), 3);
     execute(&mut maker, "SELECT public_id_drop('mk')");
     assert_eq!(value::<i64>(&mut dba, "SELECT count(*) FROM idgen.public_key"), 0);
+}
+
+#[test]
+fn standby_without_preload_decodes_and_notices_changes_smoke() {
+    let primary = Cluster::builder().preload(false).start_with_extension();
+    primary.execute("SELECT public_id_define('ord')");
+    let standby = primary.standby();
+    let (mut here, mut there) = (primary.client(), standby.client());
+    let short = text(&mut here, "ord", 7);
+    assert_eq!(text(&mut there, "ord", 7), short);
+    assert_eq!(decoded(&mut there, "ord", &short), Some(7));
+    for change in ["define('usr')", "rotate('ord', 'long')", "drop('ord')", "grant('ord', 'public')"] {
+        let error =
+            expect_error(&mut there, &format!("SELECT public_id_{change}"), SqlState::READ_ONLY_SQL_TRANSACTION.code());
+        assert!(error.message().contains("during recovery"), "{change}: {}", error.message());
+    }
+
+    execute(&mut here, "SELECT public_id_rotate('ord', 'long')");
+    standby.wait_until_replayed(&primary);
+    let long = text(&mut there, "ord", 7);
+    assert_eq!(long, text(&mut here, "ord", 7));
+    assert_eq!([decoded(&mut there, "ord", &short), decoded(&mut there, "ord", &long)], [Some(7); 2]);
+    execute(&mut here, "SELECT public_id_retire('ord', 1)");
+    standby.wait_until_replayed(&primary);
+    assert_eq!([decoded(&mut there, "ord", &short), decoded(&mut there, "ord", &long)], [None, Some(7)]);
+
+    standby.promote();
+    assert_eq!(text(&mut there, "ord", 7), long);
+    execute(&mut there, "SELECT public_id_rotate('ord')");
+    assert_eq!(decoded(&mut there, "ord", &long), Some(7));
 }

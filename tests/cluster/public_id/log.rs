@@ -11,15 +11,14 @@ use postgres::error::SqlState;
 /// statements in it, from PostgreSQL 16 on with their parameters. Servers built without contrib lack auto_explain.
 #[test]
 fn no_setting_logs_a_secret_smoke() {
-    let cluster = Cluster::builder()
+    let (cluster, [mut client]) = Cluster::builder()
         .conf("log_statement", "all")
         .conf("log_min_duration_statement", "0")
         .conf("log_parameter_max_length", "-1")
         .conf("debug_print_plan", "on")
         // Lines of a plan are broken at blanks.
         .conf("debug_pretty_print", "off")
-        .start_with_extension();
-    let mut client = cluster.client();
+        .start_with_clients();
     let missing = client.batch_execute("LOAD 'auto_explain'").err();
     if let Some(error) = &missing {
         let version = value::<String>(&mut client, "SHOW server_version_num");

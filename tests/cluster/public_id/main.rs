@@ -4,7 +4,6 @@
 mod changes;
 mod dump;
 mod log;
-mod replica;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{backend_pid, execute, value};
@@ -29,8 +28,7 @@ fn memory_kb(pid: i32) -> usize {
 
 #[test]
 fn session_keeps_the_keys_of_many_prefixes_in_little_memory() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     execute(&mut client, "SELECT public_id_define('p' || n) FROM generate_series(1, 5000) AS n");
     let mut client = cluster.client();
     let pid = backend_pid(&mut client);

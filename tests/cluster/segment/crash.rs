@@ -1,15 +1,16 @@
-//! Crashes: no value that a client has seen is issued again, committed or not, and only values in the ring are lost.
+//! Crashes: no value that a client has seen is issued again, committed or not, and only values in the ring are lost. A value
+//! is used only after its refill has committed durably, under every setting.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::segment::next;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, ids, stream};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, ids, stream, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::refill::{wait_until_no_worker, wait_until_worker_waits, worker};
-use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, max_id, remaining, singly, with_segment};
+use crate::refill::{wait_for_report, wait_until_no_worker, wait_until_worker_waits, worker};
+use crate::{COMMITS_WAIT_FOR_LOCK, HOLD_COMMITS, RELEASE_COMMITS, draw_dry, max_id, remaining, singly, with_segment};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Death {
@@ -135,8 +136,7 @@ fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
             "advisory"
         }
         Moment::Committed => {
-            cluster.set_conf("synchronous_standby_names", "absent");
-            cluster.reload();
+            cluster.reload_with("synchronous_standby_names", "absent");
             "SyncRep"
         }
     };
@@ -146,8 +146,7 @@ fn kill_worker_in_refill(cluster: &Cluster, moment: Moment) -> i64 {
     assert_eq!(remaining(&mut client), 0);
     cluster.kill9(wait_until_worker_waits(cluster, event));
     cluster.wait_until_ready();
-    cluster.set_conf("synchronous_standby_names", "");
-    cluster.reload();
+    cluster.reload_with("synchronous_standby_names", "");
     last(&seen)
 }
 
@@ -160,5 +159,48 @@ fn worker_killed_during_a_refill_repeats_no_value() {
     for (moment, lost) in [(Moment::Begun, 0), (Moment::Written, 0), (Moment::Committed, STEP)] {
         let seen = kill_worker_in_refill(&cluster, moment);
         assert_eq!(next(&mut cluster.client(), "t"), seen + lost + 1, "{moment:?}");
+    }
+}
+
+#[test]
+fn value_is_not_used_before_its_refill_has_committed() {
+    let cluster = with_segment(Cluster::builder(), 100);
+    cluster.execute(COMMITS_WAIT_FOR_LOCK);
+    let mut client = cluster.client();
+    let first = ids(&mut client, &singly(10));
+    let mut holder = cluster.client();
+    execute(&mut holder, HOLD_COMMITS);
+    // The worker writes the row and fails before the commit, again and again.
+    let (mut drawn, _) = draw_dry(&mut client);
+    wait_for_report(&cluster, "t", "canceling statement due to lock timeout");
+    let (more, error) = draw_dry(&mut client);
+    assert_eq!(more, []);
+    assert_eq!(error.detail(), Some("canceling statement due to lock timeout"));
+    drawn.splice(0..0, first);
+    let durable = max_id(&mut client, "t");
+    assert_eq!(drawn, (1..=durable).collect::<Vec<_>>());
+
+    execute(&mut holder, RELEASE_COMMITS);
+    assert_eq!(next(&mut client, "t"), durable + 1);
+}
+
+/// synchronous_commit is off for the server, the database and the role.
+#[test]
+fn refill_is_durable_with_synchronous_commit_off() {
+    // A long delay keeps unflushed commits in memory until the server is killed.
+    let builder = Cluster::builder().conf("wal_writer_delay", "10s").conf("synchronous_commit", "off");
+    let cluster = with_segment(builder, 100);
+    cluster.execute(
+        "ALTER DATABASE postgres SET synchronous_commit = off;
+         ALTER ROLE postgres SET synchronous_commit = off",
+    );
+    for _ in 0..rounds(2, 20) {
+        let mut client = cluster.client();
+        assert_eq!(value::<String>(&mut client, "SHOW synchronous_commit"), "off");
+        execute(&mut client, "BEGIN");
+        let seen = ids(&mut client, &singly(1234));
+        cluster.kill9_and_restart();
+        let new = next(&mut cluster.client(), "t");
+        assert!(new > last(&seen), "{new} after {}", last(&seen));
     }
 }

@@ -1,13 +1,13 @@
-//! More tags than rings: a tag loses its ring to another one.
+//! More tags than rings: a tag loses its ring to another one. Many databases share the rings, and dropped ones release
+//! theirs.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, next};
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value, wait_until_waiting};
-use idgen_testkit::{Cluster, rounds};
+use idgen_testkit::sql::{PATIENCE, column, execute, ids, in_new_database, value, while_waiting};
+use postgres::Client;
 
-use crate::refill::wait_until_worker_waits;
+use crate::draw_until_refused;
+use crate::refill::{wait_for_worker, wait_until_no_worker, wait_until_worker_waits};
 
 /// Makes the commits of refills wait for an advisory lock of their tag.
 const COMMITS_WAIT_FOR_LOCK_OF_TAG: &str = "
@@ -20,8 +20,7 @@ const COMMITS_WAIT_FOR_LOCK_OF_TAG: &str = "
 #[test]
 fn demand_of_a_tag_that_takes_a_ring_is_served() {
     let builder = Cluster::builder().conf("idgen.max_segments", "3").conf("idgen.segment_low_water", "0");
-    let cluster = builder.start_with_extension();
-    let [mut client, mut observer, mut holder] = [(); 3].map(|()| cluster.client());
+    let (cluster, [mut client, mut observer, mut holder]) = builder.start_with_clients();
     for tag in ["x", "a", "c", "p", "b"] {
         create(&mut client, tag, ", step => 1, max_step => 1");
     }
@@ -40,23 +39,24 @@ fn demand_of_a_tag_that_takes_a_ring_is_served() {
     let awaits_p =
         format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {worker} AND NOT granted AND objid::int = ascii('p')");
     cluster.wait_for(PATIENCE, "the refill of p", || value(&mut observer, &awaits_p));
-    let pid = backend_pid(&mut client);
-    std::thread::scope(|scope| {
-        let drawn = scope.spawn(|| next(&mut client, "b"));
-        wait_until_waiting(&cluster, pid);
-        let with_rings: Vec<String> = column(&mut observer, "SELECT tag FROM idgen.stat_segment ORDER BY tag");
-        assert_eq!(with_rings, ["b", "c", "p"]);
-        execute(&mut holder, "SELECT pg_advisory_unlock(ascii('p'))");
-        assert_eq!(drawn.join().expect("it is served"), 1);
-    });
+    let drawn = while_waiting(
+        &cluster,
+        &mut client,
+        |client| next(client, "b"),
+        |_| {
+            let with_rings: Vec<String> = column(&mut observer, "SELECT tag FROM idgen.stat_segment ORDER BY tag");
+            assert_eq!(with_rings, ["b", "c", "p"]);
+            execute(&mut holder, "SELECT pg_advisory_unlock(ascii('p'))");
+        },
+    );
+    assert_eq!(drawn, 1);
 }
 
 /// What the tag had left when it lost its ring belongs to its old row.
 #[test]
 fn changed_tag_without_a_ring_draws_by_its_new_row() {
     let builder = Cluster::builder().conf("idgen.max_segments", "1").conf("max_prepared_transactions", "1");
-    let cluster = builder.start_with_extension();
-    let [mut client, mut changer] = [cluster.client(), cluster.client()];
+    let (_cluster, [mut client, mut changer]) = builder.start_with_clients();
     ["t", "other"].iter().for_each(|tag| create(&mut client, tag, ""));
     for (change, first) in [
         ("SELECT segment_alter('t', max_id => 5000)", 5001),
@@ -75,49 +75,79 @@ fn changed_tag_without_a_ring_draws_by_its_new_row() {
     }
 }
 
-const TAGS: usize = 10;
-
-/// Draws from all tags in turn until the server ends: one by one, by sets, and by sets that are read in part. Returns what it
-/// has seen of each tag.
-fn draw_until_crash(cluster: &Cluster, session: usize, calls: &AtomicUsize) -> [Vec<i64>; TAGS] {
-    let mut client = cluster.client();
-    let mut seen: [Vec<i64>; TAGS] = Default::default();
-    for n in session.. {
-        let tag = n * 7 % TAGS;
-        let draw = [
-            "segment_next('t{tag}')",
-            "segment_next_many('t{tag}', 20)",
-            "segment_next_many('t{tag}', 100000) LIMIT 3",
-        ];
-        let sql = format!("SELECT {}", draw[n % draw.len()].replace("{tag}", &tag.to_string()));
-        let Ok(rows) = client.query(&sql, &[]) else { break };
-        seen[tag].extend(rows.iter().map(|row| row.get::<_, i64>(0)));
-        calls.fetch_add(1, Relaxed);
+/// DROP DATABASE waits five seconds for other sessions, and the refill worker counts as one.
+#[test]
+fn database_can_be_dropped_right_after_a_draw() {
+    let cluster = Cluster::builder().start_with_extension();
+    for round in 0..3 {
+        let mut client = in_new_database(&cluster, "shop");
+        create(&mut client, "t", ", step => 10");
+        (1..=20).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+        if round == 2 {
+            // In the last round the refill cannot succeed.
+            execute(&mut client, "ALTER TABLE idgen.segment ADD CONSTRAINT full_up CHECK (max_id < 0) NOT VALID");
+            execute(&mut client, "SET idgen.segment_timeout = '100ms'");
+            assert_eq!(draw_until_refused(&mut client, "t").1.code().code(), "55P03");
+        }
+        wait_for_worker(&cluster, "shop");
+        drop(client);
+        cluster.execute("DROP DATABASE shop");
     }
-    seen
+}
+
+/// As before a restore, or to end the use of a database by and by.
+#[test]
+fn sessions_of_a_database_that_accepts_no_more_connections_draw_on() {
+    let cluster = Cluster::builder().start_with_extension();
+    let mut client = in_new_database(&cluster, "shop");
+    create(&mut client, "t", ", step => 10, max_step => 10");
+    assert_eq!(next(&mut client, "t"), 1);
+    wait_until_no_worker(&cluster, "shop");
+    cluster.execute("ALTER DATABASE shop ALLOW_CONNECTIONS false");
+    (2..=100).for_each(|id| assert_eq!(next(&mut client, "t"), id));
+    assert!(!cluster.log().contains("not currently accepting connections"), "{}", cluster.log());
+}
+
+const ROUND: &str = "SELECT segment_next('t' || n) FROM generate_series(1, 1100) AS n";
+
+fn make(client: &mut Client, prefix: &str, count: usize) {
+    execute(client, &format!("SELECT count(segment_create('{prefix}' || n)) FROM generate_series(1, {count}) AS n"));
+}
+
+fn rings(client: &mut Client) -> i64 {
+    value(client, "SELECT count(*) FROM idgen.stat_get_segment()")
 }
 
 #[test]
-fn crash_with_more_tags_than_rings_repeats_no_value() {
-    let builder = Cluster::builder().conf("idgen.max_segments", "3").conf("synchronous_commit", "off");
-    let cluster = builder.start_with_extension();
-    (0..TAGS).for_each(|tag| create(&mut cluster.client(), &format!("t{tag}"), ", step => 50"));
-    let mut seen: [Vec<i64>; TAGS] = Default::default();
-    for _ in 0..rounds(2, 20) {
-        let calls = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let (cluster, calls) = (&cluster, &calls);
-            let sessions = [0, 1, 2, 3].map(|n| scope.spawn(move || draw_until_crash(cluster, n, calls)));
-            cluster.wait_for(PATIENCE, "many calls", || calls.load(Relaxed) > 3000);
-            cluster.kill9_postmaster();
-            for session in sessions {
-                for (tag, values) in session.join().unwrap().into_iter().enumerate() {
-                    assert_increasing(&values);
-                    seen[tag].extend(values);
-                }
-            }
-        });
-        cluster.start_again();
+fn more_tags_than_rings_draw_without_gaps_and_dropped_tags_release_rings() {
+    // Without fsync, because there are thousands of refills.
+    let (cluster, [mut client]) = Cluster::builder().conf("fsync", "off").start_with_clients();
+    make(&mut client, "t", 1100);
+    // Of two sessions, so that each finds rings that the other one has given to other tags.
+    for n in 1..=4 {
+        let session = if n == 3 { &mut cluster.client() } else { &mut client };
+        assert_eq!(ids(session, ROUND), [n; 1100]);
+        assert_eq!(rings(session), 1024);
     }
-    seen.into_iter().for_each(|values| drop(assert_distinct(values)));
+    assert_eq!(value::<i64>(&mut client, "SELECT max(max_id) FROM idgen.segment"), 1000, "no range was lost");
+
+    let living = "SELECT segment_next('t' || n) FROM generate_series(77, 100) AS n";
+    execute(&mut client, "DELETE FROM idgen.segment WHERE substr(tag, 2)::int NOT BETWEEN 77 AND 100");
+    assert_eq!(ids(&mut client, living), [5; 24]);
+    make(&mut client, "new", 1000);
+    let new = "SELECT segment_next('new' || n) FROM generate_series(1, 1000) AS n";
+    assert_eq!(ids(&mut client, new), [1; 1000]);
+    assert_eq!(ids(&mut client, living), [6; 24]);
+
+    // The same with a dropped database.
+    execute(&mut client, "DELETE FROM idgen.segment WHERE tag LIKE 'new%'");
+    let mut shop = in_new_database(&cluster, "shop");
+    make(&mut shop, "new", 1000);
+    assert_eq!(ids(&mut shop, new), [1; 1000]);
+    drop(shop);
+    assert_eq!(ids(&mut client, living), [7; 24]);
+    cluster.execute("DROP DATABASE shop");
+    make(&mut client, "new", 1000);
+    assert_eq!(ids(&mut client, new), [1; 1000]);
+    assert_eq!(ids(&mut client, living), [8; 24]);
 }

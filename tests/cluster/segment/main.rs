@@ -3,8 +3,6 @@
 
 mod access;
 mod crash;
-mod databases;
-mod durable;
 mod evicted;
 mod exact;
 mod failover;
@@ -15,7 +13,6 @@ mod refill;
 mod refill_worker;
 mod stale;
 mod storm;
-mod two_servers;
 mod uncommitted;
 mod waits;
 

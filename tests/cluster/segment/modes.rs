@@ -9,8 +9,7 @@ const ALL: [&str; 3] =
 
 #[test]
 fn standby_draws_once_it_is_promoted() {
-    let primary = Cluster::builder().start_with_extension();
-    let mut client = primary.client();
+    let (primary, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", "");
     assert_eq!(next(&mut client, "t"), 1);
     let standby = primary.standby();
@@ -29,8 +28,7 @@ fn standby_draws_once_it_is_promoted() {
 
 #[test]
 fn read_only_transaction_draws() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ", step => 2, max_step => 2");
     execute(&mut client, "BEGIN READ ONLY");
     (1..=9).for_each(|id| assert_eq!(next(&mut client, "t"), id));
@@ -44,8 +42,7 @@ fn read_only_transaction_draws() {
 /// A draw uses the latest row of a tag, not the row in an old snapshot.
 #[test]
 fn draw_under_an_old_snapshot_uses_the_latest_row() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut dba]) = Cluster::builder().start_with_clients();
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
         create(&mut dba, "t", ", step => 10");
         create(&mut dba, "fresh", ", step => 10");
@@ -67,8 +64,7 @@ fn draw_under_an_old_snapshot_uses_the_latest_row() {
 
 #[test]
 fn tags_can_be_created_but_not_drawn_from_without_preload() {
-    let cluster = Cluster::builder().preload(false).start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().preload(false).start_with_clients();
     create(&mut client, "t", "");
     for sql in ALL {
         let error = expect_error(&mut client, sql, "55000");
@@ -76,7 +72,6 @@ fn tags_can_be_created_but_not_drawn_from_without_preload() {
     }
     execute(&mut client, "SELECT segment_alter('t', max_id => 10)");
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_segment"), 0);
-    cluster.set_conf("shared_preload_libraries", "idgen");
-    cluster.restart();
+    cluster.restart_with("shared_preload_libraries", "idgen");
     assert_eq!(next(&mut cluster.client(), "t"), 11);
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use idgen_testkit::segment::{create, draw, next};
 use idgen_testkit::sql::{
-    PATIENCE, backend_pid, execute, expect_error, hint, in_new_database, value, wait_until_waiting,
+    PATIENCE, execute, expect_error, hint, in_new_database, value, wait_for_event, wait_until_waiting, while_waiting,
 };
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
@@ -14,8 +14,7 @@ use crate::{draw_until_refused, max_id};
 
 #[test]
 fn refill_worker_runs_on_demand_and_exits_when_idle_smoke() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ", max_step => 1, step => 1");
     assert!(worker(&mut client, "postgres").is_none());
     assert_eq!(next(&mut client, "t"), 1);
@@ -43,8 +42,7 @@ fn refill_worker_runs_on_demand_and_exits_when_idle_smoke() {
 
 #[test]
 fn cancel_does_not_end_an_idle_refill_worker() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ", step => 1000, max_step => 1000");
     // A worker that has just exited cannot be canceled.
     cluster.wait_for(PATIENCE, "the worker to be canceled", || {
@@ -59,69 +57,17 @@ fn cancel_does_not_end_an_idle_refill_worker() {
 /// The settings of a tag that needs a refill for every value or two.
 const ONE: &str = ", step => 1, max_step => 1";
 
-/// Runs a draw while the worker waits for a standby that does not exist, and ends that wait by `act`. Returns the result of
-/// `end`, which draws.
-fn in_a_synchronous_wait<R: Send>(
-    cluster: &Cluster,
-    client: &mut Client,
-    act: impl FnOnce(i32),
-    end: fn(&mut Client) -> R,
-) -> R {
-    cluster.set_conf("synchronous_standby_names", "absent");
-    cluster.reload();
-    let mut observer = cluster.client();
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| end(client));
-        let worker = wait_for_worker(cluster, "postgres");
-        let sql = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {worker} AND wait_event = 'SyncRep'");
-        cluster.wait_for(PATIENCE, "the worker to wait for the standby", || value(&mut observer, &sql));
-        act(worker);
-        waiter.join().unwrap()
-    })
-}
-
-#[test]
-fn ended_synchronous_wait_skips_its_range() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut observer) = (cluster.client(), cluster.client());
-    create(&mut client, "t", ONE);
-    execute(&mut client, "SET idgen.segment_timeout = '2s'");
-    // pg_terminate_backend waits for the end of the worker, here up to half a minute.
-    for signal in ["pg_cancel_backend(", "pg_terminate_backend(timeout => 30000, pid => "] {
-        next(&mut client, "t");
-        wait_until_no_worker(&cluster, "postgres");
-        let before = max_id(&mut observer, "t");
-        let mut wasted = 0;
-        let end_wait = |worker: i32| {
-            assert!(value::<bool>(&mut observer, &format!("SELECT {signal}{worker})")), "{signal}");
-            cluster.wait_for(PATIENCE, "the visible commit", || max_id(&mut observer, "t") > before);
-            wasted = max_id(&mut observer, "t");
-        };
-        let (drawn, error) =
-            in_a_synchronous_wait(&cluster, &mut client, end_wait, |client| draw_until_refused(client, "t"));
-        assert!(drawn.iter().all(|id| *id <= before), "{drawn:?} above {before}, which no standby has");
-        let detail = error.detail().expect("a DETAIL with the worker's error");
-        assert!(detail.contains("was canceled, so the values"), "{detail}");
-        cluster.set_conf("synchronous_standby_names", "");
-        cluster.reload();
-        assert!(next(&mut client, "t") > wasted);
-    }
-}
-
 #[test]
 fn synchronous_wait_does_not_delay_a_stop() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client, _observer]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ONE);
-    let restart = |_: i32| {
-        cluster.set_conf("synchronous_standby_names", "");
-        cluster.restart();
-    };
-    assert!(in_a_synchronous_wait(&cluster, &mut client, restart, |client| loop {
-        if client.simple_query(&draw("t")).is_err() {
-            return true;
-        }
-    }));
+    cluster.reload_with("synchronous_standby_names", "absent");
+    thread::scope(|scope| {
+        scope.spawn(|| while client.simple_query(&draw("t")).is_ok() {});
+        let worker = wait_for_worker(&cluster, "postgres");
+        wait_for_event(&cluster, worker, "SyncRep");
+        cluster.restart_with("synchronous_standby_names", "");
+    });
     let wasted = max_id(&mut cluster.client(), "t");
     assert!(next(&mut cluster.client(), "t") > wasted);
 }
@@ -133,8 +79,7 @@ fn last_error(client: &mut Client, tag: &str) -> Option<String> {
 
 #[test]
 fn failed_refill_is_reported_and_repeated() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     execute(&mut client, "SET idgen.segment_timeout = '300ms'");
     let mut drawn = Vec::new();
     create(&mut client, "t", ONE);
@@ -186,26 +131,18 @@ fn failed_refill_is_reported_and_repeated() {
 
 #[test]
 fn extension_can_be_dropped_under_the_refill_worker() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    let (cluster, [mut client, mut dba]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ONE);
     execute(&mut client, "SET idgen.segment_timeout = '1min'");
     assert_eq!(next(&mut client, "t"), 1);
-    let pid = backend_pid(&mut client);
     execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| (0..20).map(|_| next(&mut client, "t")).collect::<Vec<_>>());
-        wait_until_waiting(&cluster, pid);
-        execute(&mut dba, "ROLLBACK");
-        assert_eq!(waiter.join().unwrap(), (2..22).collect::<Vec<_>>());
-    });
+    let draw = |client: &mut Client| (0..20).map(|_| next(client, "t")).collect::<Vec<_>>();
+    let drawn = while_waiting(&cluster, &mut client, draw, |_| execute(&mut dba, "ROLLBACK"));
+    assert_eq!(drawn, (2..22).collect::<Vec<_>>());
     execute(&mut dba, "BEGIN; DROP EXTENSION idgen");
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| draw_until_refused(&mut client, "t").1);
-        wait_until_waiting(&cluster, pid);
-        execute(&mut dba, "COMMIT");
-        assert_eq!(waiter.join().unwrap().code().code(), "42P01");
-    });
+    let draw = |client: &mut Client| draw_until_refused(client, "t").1;
+    let refusal = while_waiting(&cluster, &mut client, draw, |_| execute(&mut dba, "COMMIT"));
+    assert_eq!(refusal.code().code(), "42P01");
     wait_until_no_worker(&cluster, "postgres");
     execute(&mut dba, "CREATE EXTENSION idgen");
     create(&mut dba, "t", ONE);
@@ -215,11 +152,10 @@ fn extension_can_be_dropped_under_the_refill_worker() {
 #[test]
 fn missing_worker_slot_is_an_error_with_a_hint_once_the_ring_is_empty() {
     // One worker is the keeper of the worker id, which always runs.
-    let cluster = Cluster::builder()
+    let (cluster, [mut client]) = Cluster::builder()
         .conf("max_worker_processes", "2")
         .conf("max_logical_replication_workers", "0")
-        .start_with_extension();
-    let mut client = cluster.client();
+        .start_with_clients();
     create(&mut client, "t", ", step => 100");
     assert_eq!(next(&mut client, "t"), 1);
     wait_until_no_worker(&cluster, "postgres");
@@ -239,22 +175,22 @@ fn missing_worker_slot_is_an_error_with_a_hint_once_the_ring_is_empty() {
 /// Another tag takes the ring during the wait.
 #[test]
 fn wait_for_a_refill_survives_the_loss_of_its_ring() {
-    let cluster = Cluster::builder().conf("idgen.max_segments", "1").start_with_extension();
-    let (mut client, mut dba) = (cluster.client(), cluster.client());
+    let (cluster, [mut client, mut dba]) = Cluster::builder().conf("idgen.max_segments", "1").start_with_clients();
     create(&mut client, "t", ONE);
     create(&mut client, "other", ONE);
     execute(&mut client, "SET idgen.segment_timeout = '1min'");
-    let pid = backend_pid(&mut client);
     execute(&mut dba, "BEGIN; SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE");
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| next(&mut client, "t"));
-        wait_until_waiting(&cluster, pid);
-        let mut other = cluster.client();
-        assert!(next(&mut other, "other") > 0);
-        wait_until_waiting(&cluster, pid);
-        execute(&mut dba, "ROLLBACK");
-        assert!(waiter.join().unwrap() > 0);
-    });
+    let drawn = while_waiting(
+        &cluster,
+        &mut client,
+        |client| next(client, "t"),
+        |pid| {
+            assert!(next(&mut cluster.client(), "other") > 0);
+            wait_until_waiting(&cluster, pid);
+            execute(&mut dba, "ROLLBACK");
+        },
+    );
+    assert!(drawn > 0);
 }
 
 /// Settings of a database apply to its sessions. The refill worker ignores them.
@@ -291,8 +227,7 @@ fn settings_of_the_database_do_not_affect_the_refill_worker() {
 /// The trigger ends each worker, as an error would that PostgreSQL raises as FATAL.
 #[test]
 fn reason_of_a_worker_that_dies_is_reported_and_starts_are_spaced() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ONE);
     assert_eq!(next(&mut client, "t"), 1);
     execute(

@@ -1,7 +1,5 @@
 //! Ranges that become invalid: every drawing session notices a changed, dropped or copied tag.
 
-use std::collections::BTreeSet;
-
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
 use idgen_testkit::sql::{column, execute, expect_error, in_new_database, value};
@@ -115,8 +113,7 @@ impl Statement {
 
 #[test]
 fn running_statement_draws_nothing_from_a_dropped_segment_smoke() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut dba = cluster.client();
+    let (cluster, [mut dba]) = Cluster::builder().start_with_clients();
     create(&mut dba, "t", "");
     let mut running = Statement::begin(&cluster);
     assert_eq!(running.fetch(), [1, 2]);
@@ -140,8 +137,7 @@ fn running_statement_draws_nothing_from_a_dropped_segment_smoke() {
 
 #[test]
 fn running_statement_follows_a_change_at_the_next_value() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut dba = cluster.client();
+    let (cluster, [mut dba]) = Cluster::builder().start_with_clients();
     create(&mut dba, "t", "");
     let mut running = Statement::begin(&cluster);
     assert_eq!(running.fetch(), [1, 2]);
@@ -160,8 +156,7 @@ fn running_statement_follows_a_change_at_the_next_value() {
 /// At that point the table's trigger has already announced the change.
 #[test]
 fn change_suppressed_by_another_trigger_leaves_the_segment_usable() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut dba = cluster.client();
+    let (cluster, [mut dba]) = Cluster::builder().start_with_clients();
     create(&mut dba, "t", "");
     let mut running = Statement::begin(&cluster);
     assert_eq!(running.fetch(), [1, 2]);
@@ -195,7 +190,7 @@ fn recreated_extension_starts_over() {
 }
 
 #[test]
-fn recreated_or_copied_database_has_its_own_values() {
+fn recreated_database_has_its_own_values() {
     let cluster = Cluster::builder().start_with_extension();
     for first in [1, 40] {
         let mut client = in_new_database(&cluster, "shop");
@@ -204,57 +199,4 @@ fn recreated_or_copied_database_has_its_own_values() {
         drop(client);
         cluster.execute("DROP DATABASE shop");
     }
-
-    let mut client = in_new_database(&cluster, "shop");
-    create(&mut client, "t", "");
-    execute(&mut client, "CREATE TABLE drawn AS SELECT segment_next('t') AS id FROM generate_series(1, 10)");
-    drop(client);
-    // At once, while the refill worker still runs.
-    cluster.execute("CREATE DATABASE copy TEMPLATE shop");
-    let (mut copy, mut shop) = (cluster.client_in("copy"), cluster.client_in("shop"));
-    let mut seen: BTreeSet<i64> = column(&mut copy, "SELECT id FROM drawn").into_iter().collect();
-    assert_eq!(seen.len(), 10);
-    // Each continues separately, and the copy repeats no value that it contains.
-    assert_eq!(next(&mut shop, "t"), 11);
-    for _ in 0..20 {
-        assert!(seen.insert(next(&mut copy, "t")));
-    }
-    assert_eq!(next(&mut shop, "t"), 12);
-}
-
-#[test]
-fn restored_database_repeats_no_value_that_it_contains() {
-    let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("CREATE ROLE maker; CREATE ROLE drawer LOGIN");
-    let mut shop = in_new_database(&cluster, "shop");
-    create(&mut shop, "t", ", stride => 10, residue => 3, step => 20");
-    execute(
-        &mut shop,
-        "BEGIN; SELECT segment_alter('t', owner => 'maker'); SELECT segment_grant('t', 'drawer'); COMMIT;
-         CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
-         INSERT INTO drawn (n) SELECT generate_series(1, 30)",
-    );
-    let file = cluster.data_dir().with_file_name("dump.sql");
-    let run = |program: &str, options: [&str; 3]| {
-        let output = cluster.program(program).args(options).arg("-f").arg(&file).output().expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    run("pg_dump", ["-d", "shop", "--no-comments"]);
-    // The source draws on after the dump.
-    execute(&mut shop, "INSERT INTO drawn (n) SELECT generate_series(31, 60)");
-
-    cluster.execute("CREATE DATABASE restored");
-    run("psql", ["-d", "restored", "--set=ON_ERROR_STOP=1"]);
-    let mut drawer = cluster.client_as("restored", "drawer");
-    let (mut seen, mut dba) = (BTreeSet::new(), cluster.client_in("restored"));
-    seen.extend(column::<i64>(&mut dba, "SELECT id FROM drawn"));
-    assert_eq!(seen.len(), 30);
-    for _ in 0..50 {
-        let id = next(&mut drawer, "t");
-        assert!(seen.insert(id) && id % 10 == 3, "{id}");
-    }
-    let row = "SELECT owner::text || drawers::text || stride FROM idgen.segment";
-    assert_eq!(value::<String>(&mut dba, row), value::<String>(&mut shop, row));
-    let creation = "SELECT creation FROM idgen.segment";
-    assert_ne!(value::<i64>(&mut dba, creation), value::<i64>(&mut shop, creation));
 }

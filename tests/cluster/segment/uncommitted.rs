@@ -18,8 +18,7 @@ fn rings(client: &mut Client) -> i64 {
 
 #[test]
 fn uncommitted_tag_works_only_in_its_transaction() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut other]) = Cluster::builder().start_with_clients();
     execute(&mut client, "BEGIN");
     create(&mut client, "t", ", step => 10");
     assert_eq!([next(&mut client, "t"), next(&mut client, "t")], [1, 2]);
@@ -48,8 +47,7 @@ fn uncommitted_tag_works_only_in_its_transaction() {
 /// The commit notes the values in the row.
 #[test]
 fn transaction_commits_whatever_it_did_after_it_has_drawn() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
     for level in ["READ COMMITTED", "SERIALIZABLE"] {
         execute(&mut client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT segment_create('{level}')"));
         assert_eq!([next(&mut client, level), next(&mut client, level)], [1, 2]);
@@ -66,8 +64,7 @@ fn transaction_commits_whatever_it_did_after_it_has_drawn() {
 
 #[test]
 fn uncommitted_tag_follows_savepoints() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut other]) = Cluster::builder().start_with_clients();
     // Values that were seen stay used.
     execute(&mut client, "BEGIN; SELECT segment_create('t'); SAVEPOINT s");
     assert_eq!([next(&mut client, "t"), next(&mut client, "t")], [1, 2]);
@@ -103,8 +100,7 @@ fn uncommitted_tag_follows_savepoints() {
 
 #[test]
 fn changed_tag_cannot_be_drawn_from_before_the_commit() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut other]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", "");
     assert_eq!([next(&mut client, "t"), next(&mut other, "t")], [1, 2]);
     execute(&mut client, "BEGIN; SELECT segment_alter('t', max_id => 5000); SAVEPOINT s");
@@ -131,8 +127,8 @@ fn changed_tag_cannot_be_drawn_from_before_the_commit() {
 
 #[test]
 fn tag_in_a_prepared_transaction_takes_effect_at_its_commit_smoke() {
-    let cluster = Cluster::builder().conf("max_prepared_transactions", "5").start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let (cluster, [mut client, mut other]) =
+        Cluster::builder().conf("max_prepared_transactions", "5").start_with_clients();
     for (end, code) in [("ROLLBACK PREPARED 'p'", Some("42704")), ("COMMIT PREPARED 'p'", None)] {
         execute(&mut client, "BEGIN; SELECT segment_create('t')");
         assert_eq!([next(&mut client, "t"), next(&mut client, "t")], [1, 2]);
@@ -170,8 +166,7 @@ fn assert_parallel(client: &mut Client, sql: &str) {
 
 #[test]
 fn draws_run_in_parallel_plans_smoke() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     with_workers(&mut client, "big", 10_000);
     // The first draw from a tag in a parallel plan, in a transaction that has written.
     create(&mut client, "t", "");
@@ -194,8 +189,7 @@ fn draws_run_in_parallel_plans_smoke() {
 /// A function that is wrongly declared PARALLEL SAFE.
 #[test]
 fn parallel_worker_cannot_draw_from_an_uncommitted_tag() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
     with_workers(&mut client, "big", 10_000);
     execute(
         &mut client,
@@ -214,8 +208,7 @@ fn parallel_worker_cannot_draw_from_an_uncommitted_tag() {
 
 #[test]
 fn failed_commit_of_a_new_tag_leaves_nothing() {
-    let cluster = Cluster::builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let (_cluster, [mut client, mut other]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", "");
     assert_eq!([next(&mut client, "t"), next(&mut other, "t")], [1, 2]);
     execute(
@@ -239,8 +232,7 @@ fn failed_commit_of_a_new_tag_leaves_nothing() {
 
 #[test]
 fn upper_bound_limits_an_uncommitted_tag() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     execute(&mut client, "BEGIN; SELECT segment_create('t', upper_bound => 5); SAVEPOINT s");
     expect_error(&mut client, "SELECT segment_reserve('t', 6)", "2200H");
     execute(&mut client, "ROLLBACK TO s");

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{draw, next};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, ids, value, wait_until_waiting};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, ids, value, wait_until_waiting, while_waiting};
 use postgres::Client;
 
 use crate::refill::{wait_for_report, worker};
@@ -26,13 +26,8 @@ fn with_nothing_left() -> (Cluster, Client) {
 
 /// Ends a session's wait with this signalling function.
 fn end_by(cluster: &Cluster, client: &mut Client, signal: &str) -> postgres::Error {
-    let pid = backend_pid(client);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.simple_query("SELECT segment_next('t')").expect_err("the wait is ended"));
-        wait_until_waiting(cluster, pid);
-        cluster.execute(&format!("SELECT {signal}({pid})"));
-        waiter.join().unwrap()
-    })
+    let draw = |client: &mut Client| client.simple_query("SELECT segment_next('t')").expect_err("the wait is ended");
+    while_waiting(cluster, client, draw, |pid| cluster.execute(&format!("SELECT {signal}({pid})")))
 }
 
 #[test]
@@ -88,10 +83,8 @@ fn timed_out_wait_reports_the_last_error_of_the_worker() {
 fn segment_timeout_applies_per_session() {
     let (cluster, mut holder) = with_nothing_left();
     let mut patient = cluster.client();
-    let pid = backend_pid(&mut patient);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| next(&mut patient, "t"));
-        wait_until_waiting(&cluster, pid);
+    let draw = |client: &mut Client| next(client, "t");
+    let drawn = while_waiting(&cluster, &mut patient, draw, |pid| {
         let mut client = cluster.client();
         for timeout in ["0", "1ms", "50ms"] {
             execute(&mut client, &format!("SET idgen.segment_timeout = '{timeout}'"));
@@ -101,8 +94,8 @@ fn segment_timeout_applies_per_session() {
         expect_error(&mut client, "SELECT segment_next_many('t', 10)", "55P03");
         wait_until_waiting(&cluster, pid);
         execute(&mut holder, "ROLLBACK");
-        assert_eq!(waiter.join().unwrap(), 101);
     });
+    assert_eq!(drawn, 101);
 }
 
 /// Waiting sessions start a new worker.
@@ -115,10 +108,8 @@ fn wait_survives_the_end_of_the_worker() {
     execute(&mut holder, HOLD_COMMITS);
     draw_dry(&mut client);
     execute(&mut patient, "SET idgen.segment_timeout = '2min'");
-    let pid = backend_pid(&mut patient);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| next(&mut patient, "t"));
-        wait_until_waiting(&cluster, pid);
+    let draw = |client: &mut Client| next(client, "t");
+    let drawn = while_waiting(&cluster, &mut patient, draw, |_| {
         for _ in 0..3 {
             let mut ended = 0;
             cluster.wait_for(PATIENCE, "a worker", || {
@@ -132,8 +123,8 @@ fn wait_survives_the_end_of_the_worker() {
         }
         assert!(value::<bool>(&mut client, "SELECT max_id = 100 FROM idgen.segment WHERE tag = 't'"));
         execute(&mut holder, RELEASE_COMMITS);
-        assert_eq!(waiter.join().unwrap(), 101);
     });
+    assert_eq!(drawn, 101);
 }
 
 /// The session waits for the old row, and the worker finds the new one exhausted. COMMIT PREPARED leaves the ring to the old
@@ -147,16 +138,12 @@ fn waiting_draw_fails_at_once_if_the_new_row_is_exhausted() {
     execute(&mut changer, "BEGIN; SELECT segment_alter('t', upper_bound => max_id) FROM idgen.segment");
     let (drawn, _) = draw_dry(&mut cluster.client());
     assert_eq!(drawn, (2..=100).collect::<Vec<_>>());
-    let mut waiter = cluster.client();
-    let pid = backend_pid(&mut waiter);
-    std::thread::scope(|scope| {
-        let refusal = scope.spawn(|| expect_error(&mut waiter, "SELECT segment_next('t')", "2200H"));
-        wait_until_waiting(&cluster, pid);
+    let draw = |client: &mut Client| expect_error(client, "SELECT segment_next('t')", "2200H");
+    let refusal = while_waiting(&cluster, &mut cluster.client(), draw, |_| {
         execute(&mut changer, "PREPARE TRANSACTION 'bound'");
         execute(&mut changer, "COMMIT PREPARED 'bound'");
-        let detail = refusal.join().expect("the error of an exhausted segment").detail().map(str::to_owned);
-        assert!(detail.is_some_and(|detail| detail.starts_with("Its values end at 100,")));
     });
+    assert!(refusal.detail().is_some_and(|detail| detail.starts_with("Its values end at 100,")), "{refusal:?}");
 }
 
 /// A call that may not wait still asks for values, so that a later one finds them.

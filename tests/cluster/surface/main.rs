@@ -10,7 +10,6 @@ mod promises;
 mod relations;
 mod session;
 mod values;
-mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{backend_pid, execute, value};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use postgres::error::SqlState;
 use postgres::{Client, SimpleQueryMessage};
-
-use crate::watchdog::Watchdog;
 
 /// The longest that a call may take.
 pub const LIMIT: Duration = Duration::from_secs(5);
@@ -265,6 +266,38 @@ fn rows_of(messages: &[SimpleQueryMessage]) -> Rows {
         _ => None,
     });
     rows.collect()
+}
+
+/// Far above the timeout of any statement.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+pub struct Watchdog(Arc<Mutex<Option<Instant>>>);
+
+impl Watchdog {
+    pub fn start(backend: i32) -> Watchdog {
+        let begun = Arc::new(Mutex::new(None::<Instant>));
+        let watched = Arc::downgrade(&begun);
+        std::thread::spawn(move || {
+            while let Some(begun) = watched.upgrade() {
+                let mut begun = begun.lock().unwrap();
+                if begun.is_some_and(|begun| begun.elapsed() > DEADLINE) {
+                    eprintln!("backend {backend} ignored its timeout for {DEADLINE:?}: killed");
+                    let _ = kill(Pid::from_raw(backend), Signal::SIGKILL);
+                    *begun = None;
+                }
+                drop(begun);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Watchdog(begun)
+    }
+
+    pub fn watch<T>(&self, statement: impl FnOnce() -> T) -> T {
+        *self.0.lock().unwrap() = Some(Instant::now());
+        let answer = statement();
+        *self.0.lock().unwrap() = None;
+        answer
+    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@ const FEW: i64 = 100;
 
 /// A pool whose worker ids are all taken but the last: by holders of this clock, for an hour.
 fn nearly_full_pool() -> Cluster {
-    let cluster = builder().conf("autovacuum", "off").start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().conf("autovacuum", "off").start_with_clients();
     execute(&mut client, &format!("SELECT lease_define('p', {SLOTS}, '1 h'), worker_acquire('p', 'first', '1 h')"));
     execute(
         &mut client,
@@ -117,8 +116,7 @@ fn grant_from_a_large_pool_reads_few_rows_smoke() {
 /// A slot that was freed as a lease is no candidate until its times are over. It is found all the same.
 #[test]
 fn slot_that_is_no_candidate_is_granted_if_no_other_is_free() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT lease_define('p', 3, '1 h')");
     let grants = [(); 3].map(|()| try_acquire(&mut client, "'p', ttl => '1 h'").expect("a worker id"));
     execute(&mut client, &format!("SELECT lease_release('p', {})", grants[1].token));
@@ -136,8 +134,7 @@ fn slot_that_is_no_candidate_is_granted_if_no_other_is_free() {
 /// After a change of the range, rows outside of it count until their holders have ended.
 #[test]
 fn holders_outside_of_a_changed_range_count() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT lease_define('p', 2, '1 h')");
     let grants = [(); 2].map(|()| try_acquire(&mut client, "'p', ttl => '1 h'").expect("a worker id"));
     execute(&mut client, "SELECT lease_alter('p', first_slot => 10, force => true)");

@@ -30,8 +30,7 @@ fn pooled(coordinator: &str) -> Builder {
 /// Changes the pool and the coordinator of a running server.
 fn set_pool(cluster: &Cluster, pool: &str, coordinator: &str) {
     cluster.set_conf("idgen.worker_pool", pool);
-    cluster.set_conf("idgen.coordinator", coordinator);
-    cluster.reload();
+    cluster.reload_with("idgen.coordinator", coordinator);
 }
 
 /// A granted worker id and its microseconds of id time.

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use idgen_testkit::Stop;
+use idgen_testkit::sql::{execute, while_waiting};
+use postgres::Client;
 
 use crate::{builder, is_process, number, recoveries, text};
 
@@ -127,4 +129,18 @@ fn concurrent_clusters_do_not_affect_each_other() {
     assert_eq!(number(&mut one.client(), identifier), number(&mut three.client(), identifier));
     assert_ne!(number(&mut one.client(), identifier), number(&mut two.client(), identifier));
     assert_ne!(one.data_dir(), three.data_dir());
+}
+
+#[test]
+fn session_acts_while_another_one_waits_and_a_session_that_does_not_wait_is_found() {
+    let cluster = builder().start();
+    let [mut holder, mut client] = [cluster.client(), cluster.client()];
+    execute(&mut holder, "SELECT pg_advisory_lock(1)");
+    let lock = |client: &mut Client| number(client, "SELECT 7::bigint FROM pg_advisory_lock(1)");
+    let release = |_| execute(&mut holder, "SELECT pg_advisory_unlock(1)");
+    assert_eq!(while_waiting(&cluster, &mut client, lock, release), 7);
+    let act = |_| panic!("nothing waits");
+    let failure = catch_unwind(AssertUnwindSafe(|| while_waiting(&cluster, &mut client, lock, act)));
+    let failure = failure.expect_err("the session has the lock");
+    assert_eq!(failure.downcast_ref::<&str>(), Some(&"the session has not waited"));
 }

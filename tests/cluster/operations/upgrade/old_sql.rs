@@ -111,8 +111,7 @@ fn functions_work_or_ask_for_the_update_under_the_sql_of_every_release_also_afte
     let primary = builder.start();
     let mut other = idgen_testkit::sql::in_new_database(&primary, "coordinator");
     execute(&mut other, "SELECT segment_create('attached')");
-    primary.set_conf("idgen.coordinator", &primary.connect_string("coordinator", "postgres"));
-    primary.reload();
+    primary.reload_with("idgen.coordinator", &primary.connect_string("coordinator", "postgres"));
     let releases = releases(&primary);
     let after = |release: &str| format!("promoted_{}", release.replace('.', "_"));
     for release in &releases {
@@ -198,8 +197,7 @@ fn segment_of_the_sql_of_0_14_1_is_attached_after_its_upgrade() {
     cluster.execute("CREATE DATABASE other");
     let mut other = cluster.client_in("other");
     execute(&mut other, "CREATE EXTENSION idgen; SELECT segment_create('t')");
-    cluster.set_conf("idgen.coordinator", &cluster.connect_string("other", "postgres"));
-    cluster.reload();
+    cluster.reload_with("idgen.coordinator", &cluster.connect_string("other", "postgres"));
     cluster.execute("ALTER EXTENSION idgen UPDATE");
     execute(&mut client, many);
     let max_id = "SELECT max_id FROM idgen.segment";

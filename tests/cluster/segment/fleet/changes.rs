@@ -4,12 +4,13 @@ use idgen_testkit::Cluster;
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 
-use super::{attached, coordinator, draw, refused, request_at_least, two_servers, wait_for_servers};
+use super::{
+    attached, coordinator, coordinator_and_server, draw, refused, request_at_least, two_servers, wait_for_servers,
+};
 
 #[test]
 fn detached_tag_draws_nothing_until_it_has_a_bound_of_its_own() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     request_at_least(&server, 1000);
     let mut client = server.client();
     // Also before it has any values.
@@ -60,8 +61,7 @@ fn tag_that_was_drawn_from_before_is_attached_above_its_values() {
 
 #[test]
 fn change_of_the_coordinators_tag_discards_the_stock() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     request_at_least(&server, 1_000_000);
     let mut seen = draw(&server, 10);
     let mut client = server.client();
@@ -84,8 +84,7 @@ fn change_of_the_coordinators_tag_discards_the_stock() {
 
 #[test]
 fn numbers_of_an_attached_tag_are_altered_at_the_coordinator_only() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     draw(&server, 1);
     let mut client = server.client();
     for setting in ["max_id => 5000", "stride => 3", "residue => 0", "upper_bound => 9000"] {
@@ -97,8 +96,7 @@ fn numbers_of_an_attached_tag_are_altered_at_the_coordinator_only() {
     third.execute("SELECT segment_attach('t')");
     assert!(refused(&mut third.client(), "55P03").contains("is attached itself"));
     // Nor itself.
-    server.set_conf("idgen.coordinator", &server.conninfo());
-    server.reload();
+    server.reload_with("idgen.coordinator", &server.conninfo());
     coordinator.execute("SELECT segment_alter('t', max_id => 100000)");
     super::wait_for_error(&server, "is attached itself");
 }
@@ -121,8 +119,7 @@ fn upper_bound_of_the_coordinator_ends_the_values_of_all() {
 /// The coordinator goes on below them, and so do the servers that are still attached.
 #[test]
 fn own_values_of_a_detached_tag_are_not_reported() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     let mut seen = draw(&server, 10);
     wait_for_servers(&coordinator, 1);
     server.execute(
@@ -144,8 +141,7 @@ fn own_values_of_a_detached_tag_are_not_reported() {
 /// The coordinator never granted them, and yet it has lost nothing. It hears of the end of the first attachment first.
 #[test]
 fn own_values_of_a_tag_that_is_attached_again_prove_no_loss() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     let mut seen = draw(&server, 10);
     wait_for_servers(&coordinator, 1);
     // One that is away is not waited for.
@@ -169,8 +165,7 @@ fn own_values_of_a_tag_that_is_attached_again_prove_no_loss() {
 /// The servers still have values of the dropped one.
 #[test]
 fn tag_that_is_created_again_repeats_no_value_of_its_servers() {
-    let coordinator = coordinator(Cluster::builder());
-    let (servers, mut seen) = two_servers(&coordinator);
+    let (coordinator, servers, mut seen) = two_servers();
     coordinator.execute("SELECT segment_drop('t')");
     let mut client = coordinator.client();
     execute(&mut client, "BEGIN; SELECT segment_create('t')");

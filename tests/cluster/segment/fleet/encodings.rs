@@ -32,8 +32,8 @@ fn tag_is_the_same_in_databases_of_other_encodings() {
         // The second one has an encoding of its own, which does not count.
         for option in ["", " client_encoding=LATIN1"] {
             let builder = Cluster::builder().conf("statement_timeout", "60s");
-            let server = builder.conf("idgen.coordinator", &(conninfo.clone() + option)).start_with_extension();
-            let mut client = server.client();
+            let (_server, [mut client]) =
+                builder.conf("idgen.coordinator", &(conninfo.clone() + option)).start_with_clients();
             execute(&mut client, &format!("SELECT segment_attach('{tag}')"));
             let draw = format!("SELECT segment_next('{tag}') FROM generate_series(1, 20)");
             assert_distinct(ids(&mut client, &draw));
@@ -46,8 +46,7 @@ fn tag_that_the_coordinator_cannot_have_delays_no_other() {
     let coordinator = Cluster::start();
     let conninfo = database(&coordinator, "LATIN1", "größe");
     let builder = Cluster::builder().conf("statement_timeout", "60s").conf("idgen.coordinator", &conninfo);
-    let server = builder.start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = builder.start_with_clients();
     execute(&mut client, "SELECT segment_attach('größe'), segment_attach('山田')");
     execute(&mut client, "SET idgen.segment_timeout = '1s'");
     let error = expect_error(&mut client, "SELECT segment_next('山田')", "55P03");

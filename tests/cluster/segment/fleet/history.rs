@@ -9,6 +9,7 @@ use super::{
     attached, coordinator, draw, draw_dry, draw_patiently, refused, request_at_least, two_servers, wait_for_error,
     wait_for_servers,
 };
+use crate::max_id;
 
 /// A coordinator and two servers, then the same coordinator as an old base backup of it. The servers have values that the
 /// backup does not know of.
@@ -20,8 +21,7 @@ struct Restored {
 
 impl Restored {
     fn begin() -> Restored {
-        let origin = coordinator(Cluster::builder());
-        let (servers, mut seen) = two_servers(&origin);
+        let (origin, servers, mut seen) = two_servers();
         let restored = origin.copy();
         seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
         origin.stop(Stop::Immediate);
@@ -116,8 +116,7 @@ fn replaced_coordinator_discards_the_stock() {
     let mut seen = draw(&server, 10);
     let new = coordinator(Cluster::builder().new_system_identifier());
     new.execute("SELECT segment_alter('t', max_id => 1000000)");
-    server.set_conf("idgen.coordinator", &new.conninfo());
-    server.reload();
+    server.reload_with("idgen.coordinator", &new.conninfo());
     let mut client = server.client();
     server.wait_for(PATIENCE, "values of the new coordinator", || {
         seen.push(value(&mut client, "SELECT segment_next('t')"));
@@ -129,8 +128,7 @@ fn replaced_coordinator_discards_the_stock() {
 /// In the same database, nothing but the rows tells of the restore.
 #[test]
 fn restored_dump_grants_once_all_servers_have_reported() {
-    let coordinator = coordinator(Cluster::builder());
-    let (servers, mut seen) = two_servers(&coordinator);
+    let (coordinator, servers, mut seen) = two_servers();
     let dump = file(&coordinator, "dump.sql");
     run(coordinator.program("pg_dump").args(["-d", "postgres", "--clean", "-f"]).arg(&dump));
     seen.extend(draw(&servers[0], 5000));
@@ -145,8 +143,7 @@ fn restored_dump_grants_once_all_servers_have_reported() {
 /// It begins to write on the timeline of its primary, without the last grants of that.
 #[test]
 fn standby_without_its_signal_file_grants_once_all_servers_have_reported() {
-    let primary = coordinator(Cluster::builder());
-    let (servers, mut seen) = two_servers(&primary);
+    let (primary, servers, mut seen) = two_servers();
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);
     standby.stop(Stop::Fast);
@@ -162,8 +159,7 @@ fn standby_without_its_signal_file_grants_once_all_servers_have_reported() {
 #[test]
 fn backup_restored_in_place_grants_once_all_servers_have_reported() {
     for shuts_down in [false, true] {
-        let coordinator = coordinator(Cluster::builder());
-        let (servers, mut seen) = two_servers(&coordinator);
+        let (coordinator, servers, mut seen) = two_servers();
         let backup = coordinator.base_backup();
         // The second server has the highest values, of which the backup does not know.
         seen.extend(servers.iter().flat_map(|server| draw(server, 5000)));
@@ -224,8 +220,7 @@ fn server_that_was_attached_again_is_known_to_an_earlier_coordinator() {
     server.execute("SELECT segment_attach('t', '10 seconds')");
     seen.extend(draw(&server, 10));
     origin.stop(Stop::Immediate);
-    server.set_conf("idgen.coordinator", &restored.conninfo());
-    server.reload();
+    server.reload_with("idgen.coordinator", &restored.conninfo());
     seen.extend(draw_patiently(&server, 5000));
     assert_distinct(seen);
 }
@@ -233,8 +228,7 @@ fn server_that_was_attached_again_is_known_to_an_earlier_coordinator() {
 /// Even the files are the same. The first server that reports tells, and the coordinator waits for the others.
 #[test]
 fn coordinator_that_was_set_back_in_place_is_found_out_by_a_server() {
-    let coordinator = coordinator(Cluster::builder());
-    let (servers, mut seen) = two_servers(&coordinator);
+    let (coordinator, servers, mut seen) = two_servers();
     coordinator.stop(Stop::Fast);
     let backup = coordinator.cold_backup();
     coordinator.start_again();
@@ -250,4 +244,50 @@ fn coordinator_that_was_set_back_in_place_is_found_out_by_a_server() {
     assert_distinct(seen);
     let history = "SELECT count(DISTINCT history) FROM (SELECT history FROM idgen.segment UNION ALL SELECT history FROM idgen.segment_server) AS h";
     assert_eq!(value::<i64>(&mut client, history), 1);
+}
+
+/// A grant counts only when the synchronous standby has it, although commits of the coordinator do not wait for it.
+#[test]
+fn grant_counts_once_the_synchronous_standby_has_it() {
+    let primary = coordinator(Cluster::builder().conf("synchronous_commit", "local"));
+    let standby = primary.standby_builder().synchronous().start();
+    let server = attached(&primary.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 100);
+    standby.stop(Stop::Fast);
+    seen.extend(draw_dry(&server).0);
+    primary.kill9_postmaster();
+    standby.start_again();
+    standby.promote();
+    // Without asking the server what it has received.
+    standby.execute("SELECT segment_resume('t', 0)");
+    seen.extend(draw(&standby, 5000));
+    assert_distinct(seen);
+}
+
+/// The first request waits in vain for the standby. Its values are a gap, and a retry asks for no others.
+#[test]
+fn retries_burn_no_values_while_the_synchronous_standby_is_away() {
+    let primary = coordinator(Cluster::builder());
+    let standby = primary.standby_builder().synchronous().start();
+    let server = attached(&primary.conninfo(), "10 seconds");
+    let mut seen = draw(&server, 100);
+    standby.stop(Stop::Fast);
+    seen.extend(draw_dry(&server).0);
+    let granted = || max_id(&mut primary.client(), "t");
+    let retries = |least: usize| {
+        primary.wait_for(2 * PATIENCE, "retries", || {
+            // Sessions go on asking.
+            draw_dry(&server);
+            primary.log().matches("canceling statement due to statement timeout").count() >= least
+        });
+    };
+    retries(1);
+    let burned = granted();
+    retries(4);
+    assert_eq!(granted(), burned);
+    standby.start_again();
+    let next = draw_patiently(&server, 1000);
+    assert_eq!(next[0], burned + 1);
+    seen.extend(next);
+    assert_distinct(seen);
 }

@@ -4,7 +4,8 @@ use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop, run};
 
-use super::{attached, coordinator, draw, draw_dry, request_at_least, wait_for_servers};
+use super::{attached, coordinator, coordinator_and_server, draw, draw_dry, request_at_least, wait_for_servers};
+use crate::with_segment;
 
 #[test]
 fn servers_and_their_coordinator_draw_different_values_smoke() {
@@ -26,8 +27,7 @@ fn servers_and_their_coordinator_draw_different_values_smoke() {
 
 #[test]
 fn draws_go_on_from_the_stock_while_the_coordinator_is_away() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     request_at_least(&server, 1000);
     let first = draw(&server, 1);
     coordinator.stop(Stop::Immediate);
@@ -42,40 +42,22 @@ fn draws_go_on_from_the_stock_while_the_coordinator_is_away() {
 /// The stock is in memory only, and nothing gives it back.
 #[test]
 fn crash_of_an_attached_server_leaves_a_gap_and_repeats_nothing_smoke() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (_coordinator, server) = coordinator_and_server();
     request_at_least(&server, 1000);
     let mut seen = draw(&server, 10);
     let received: i64 = value(&mut server.client(), "SELECT max_id FROM idgen.segment");
-    server.stop(Stop::Immediate);
-    server.start_again();
+    server.restart_by(Stop::Immediate);
     let next = draw(&server, 10);
     assert_eq!(next[0], received + 1, "the gap is the stock");
     seen.extend(next);
-    server.kill9_postmaster();
-    server.start_again();
+    server.kill9_and_restart();
     seen.extend(draw(&server, 10));
     assert_increasing(&seen);
 }
 
 #[test]
-fn crash_of_the_coordinator_repeats_nothing() {
-    let coordinator = coordinator(Cluster::builder());
-    let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
-    let mut seen = Vec::new();
-    for _ in 0..3 {
-        seen.extend(servers.iter().flat_map(|server| draw(server, 500)));
-        coordinator.kill9_postmaster();
-        coordinator.start_again();
-    }
-    seen.extend(servers.iter().flat_map(|server| draw(server, 500)));
-    assert_distinct(seen);
-}
-
-#[test]
 fn supply_worker_that_is_killed_repeats_nothing() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (_coordinator, server) = coordinator_and_server();
     let mut seen = draw(&server, 100);
     for round in 0..4 {
         let worker = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
@@ -100,8 +82,7 @@ fn supply_worker_that_is_killed_repeats_nothing() {
 /// A restored dump is another server.
 #[test]
 fn restored_dump_is_another_server() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     let mut seen = draw(&server, 50);
     wait_for_servers(&coordinator, 1);
     let copy = Cluster::builder().conf("idgen.coordinator", &coordinator.conninfo()).start();
@@ -118,8 +99,7 @@ fn restored_dump_is_another_server() {
 /// The supply launcher starts the supply worker: no session draws.
 #[test]
 fn idle_server_reports_after_a_crash_and_a_restart() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     draw(&server, 1);
     wait_for_servers(&coordinator, 1);
     let mut client = coordinator.client();
@@ -135,8 +115,7 @@ fn idle_server_reports_after_a_crash_and_a_restart() {
 /// A cancel ends no more than a transaction of the worker.
 #[test]
 fn cancel_does_not_end_an_idle_supply_worker() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     draw(&server, 1);
     wait_for_servers(&coordinator, 1);
     let (mut client, mut there) = (server.client(), coordinator.client());
@@ -155,8 +134,7 @@ fn cancel_does_not_end_an_idle_supply_worker() {
 
 #[test]
 fn database_with_attached_segments_can_be_dropped() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (_coordinator, server) = coordinator_and_server();
     server.execute("CREATE DATABASE d");
     let mut client = server.client_in("d");
     execute(&mut client, "CREATE EXTENSION idgen");
@@ -168,4 +146,19 @@ fn database_with_attached_segments_can_be_dropped() {
     server.execute("DROP DATABASE d");
     assert_eq!(column::<i32>(&mut server.client(), worker), []);
     assert_eq!(draw(&server, 10).len(), 10, "the worker of another database stays");
+}
+
+/// The launcher takes the only slot that the refill worker could have.
+#[test]
+fn launcher_without_a_slot_for_a_worker_leaves_its_own() {
+    let builder = Cluster::builder().conf("max_logical_replication_workers", "0");
+    // One for the keeper, which has its slot first.
+    let server = with_segment(builder.conf("max_worker_processes", "2"), 10);
+    server.restart_with("idgen.coordinator", "host=/nowhere");
+    let mut client = server.client();
+    let launcher = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply launcher'";
+    server.wait_for(PATIENCE, "the launcher", || !column::<i32>(&mut client, launcher).is_empty());
+    server.wait_for(PATIENCE, "a value", || client.simple_query("SELECT segment_next('t')").is_ok());
+    let log = server.log();
+    assert!(log.contains("could not start all supply workers"), "{log}");
 }

@@ -4,17 +4,13 @@
 mod changes;
 mod encodings;
 mod history;
-mod launcher;
 mod life;
 mod locked_row;
 mod order;
 mod privileges;
 mod rates;
-mod standby;
 mod stop;
 mod storm;
-
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Builder, Cluster};
@@ -40,6 +36,13 @@ fn attach(builder: Builder, conninfo: &str, reserve: &str) -> Cluster {
     cluster
 }
 
+/// A coordinator, and a server whose tag t is attached to its tag.
+fn coordinator_and_server() -> (Cluster, Cluster) {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "10 seconds");
+    (coordinator, server)
+}
+
 /// Requests at least this many values at a time, so that a test knows how many there are at least.
 fn request_at_least(server: &Cluster, count: i64) {
     server.execute(&format!("SELECT segment_alter('t', step => {count}, min_step => {count})"));
@@ -49,13 +52,14 @@ fn draw(server: &Cluster, count: i64) -> Vec<i64> {
     ids(&mut server.client(), &crate::singly(count))
 }
 
-/// Two servers that their coordinator knows, with 1000 values each, and those that they have drawn.
-fn two_servers(coordinator: &Cluster) -> ([Cluster; 2], Vec<i64>) {
+/// A coordinator and two servers that it knows, with 1000 values each, and those that they have drawn.
+fn two_servers() -> (Cluster, [Cluster; 2], Vec<i64>) {
+    let coordinator = coordinator(Cluster::builder());
     let servers = [0, 1].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
     servers.iter().for_each(|server| request_at_least(server, 1000));
     let drawn = servers.iter().flat_map(|server| draw(server, 10)).collect();
-    wait_for_servers(coordinator, 2);
-    (servers, drawn)
+    wait_for_servers(&coordinator, 2);
+    (coordinator, servers, drawn)
 }
 
 /// Draws also while the coordinator waits for reports of servers, which come every 10 seconds.
@@ -110,13 +114,4 @@ fn refused(client: &mut Client, code: &str) -> String {
     let error = expect_error(client, "SELECT segment_next('t')", code);
     execute(client, "RESET idgen.segment_timeout");
     error.detail().unwrap_or_default().to_owned()
-}
-
-/// Ends the load of a test also if a check fails: otherwise the test would wait for its sessions for ever.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use idgen_sim::history::order;
 use idgen_testkit::ids::last;
+use idgen_testkit::parallel::End;
 use idgen_testkit::recorder::Draws;
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Proxy, pause, rounds};
 use postgres::Client;
 
-use super::{End, attached, coordinator, draw};
+use super::{attached, coordinator, coordinator_and_server, draw};
 use crate::max_id;
 
 #[test]
@@ -147,8 +148,7 @@ fn value_of_a_canceled_call_is_never_drawn() {
 
 #[test]
 fn tag_that_is_attached_again_stays_in_order() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (_coordinator, server) = coordinator_and_server();
     server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
     // Also before it has any value.
     for _ in 0..2 {

@@ -3,7 +3,7 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::sql::{execute, expect_error, value};
 
-use super::{attached, coordinator, draw, refused};
+use super::{attached, coordinator, coordinator_and_server, draw, refused};
 
 #[test]
 fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
@@ -39,8 +39,7 @@ fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
 /// function of its own with the same name does not help it.
 #[test]
 fn restored_row_is_attached_only_for_a_role_that_may_attach() {
-    let coordinator = coordinator(Cluster::builder());
-    let server = attached(&coordinator.conninfo(), "10 seconds");
+    let (coordinator, server) = coordinator_and_server();
     server.execute("CREATE ROLE keeper LOGIN; ALTER DATABASE postgres OWNER TO keeper");
     coordinator.execute("SELECT segment_create('u'), segment_create('v')");
     let mut keeper = server.client_as("postgres", "keeper");

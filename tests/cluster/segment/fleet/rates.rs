@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use idgen_testkit::parallel::End;
 use idgen_testkit::sql::row;
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use super::{End, attached, coordinator};
+use super::{attached, coordinator};
 
 const RESERVE: Duration = Duration::from_secs(10);
 

@@ -84,8 +84,7 @@ fn missing_standby_does_not_delay_a_stop() {
     let coordinator = coordinator(Cluster::builder());
     let server = stocked(&coordinator.conninfo());
     let mut seen = draw(&server, 10);
-    server.set_conf("synchronous_standby_names", "missing");
-    server.reload();
+    server.reload_with("synchronous_standby_names", "missing");
     let mut client = server.client();
     // Most of the stock, so that the worker requests more.
     let count = crate::remaining(&mut client) - 100;

@@ -7,11 +7,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use idgen_sim::history::NEVER;
 use idgen_sim::history::order::{self, Draw};
+use idgen_testkit::parallel::End;
 use idgen_testkit::recorder::Draws;
 use idgen_testkit::sql::{PATIENCE, column};
 use idgen_testkit::{Cluster, Proxy, Stop, rounds};
 
-use super::{End, coordinator, draw_patiently};
+use super::{coordinator, draw_patiently};
 
 /// Longer than any fault that a round waits for, so that a draw that waits for longer is lost.
 const RESERVE: &str = "2 seconds";
@@ -147,8 +148,7 @@ impl Storm<'_> {
             Fault::SupplyEnded => server
                 .execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idgen supply'"),
             Fault::PostmasterKilled => {
-                server.kill9_postmaster();
-                server.start_again();
+                server.kill9_and_restart();
             }
             Fault::Restarted => server.restart(),
             Fault::AllRestarted => {

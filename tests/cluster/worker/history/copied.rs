@@ -4,14 +4,12 @@ use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use super::{acquire, assert_apart, release, renew, renewal, with_pool};
 use crate::Grant;
 
 #[test]
 fn copied_coordinator_grants_nothing_before_worker_begin_history() {
-    let origin = builder().start_with_extension();
-    define_pool(&origin);
-    let mut client = origin.client();
+    let (origin, mut client) = with_pool();
     let mut first = acquire(&mut client);
     let copy = origin.copy();
     // The origin grants more before it is stopped.
@@ -24,20 +22,19 @@ fn copied_coordinator_grants_nothing_before_worker_begin_history() {
 /// The copy is older than the first grant.
 #[test]
 fn copy_of_a_coordinator_that_has_only_defined_its_pool_grants_nothing() {
-    let origin = builder().start_with_extension();
-    define_pool(&origin);
+    let (origin, mut client) = with_pool();
     let copy = origin.copy();
-    acquire(&mut origin.client());
-    let error = expect_error(&mut copy.client(), "SELECT worker_acquire('p', NULL, '10 s')", "55000");
-    assert_eq!(error.message(), "this database is a copy of the coordinator");
+    acquire(&mut client);
+    assert_eq!(
+        expect_error(&mut copy.client(), "SELECT worker_acquire('p', NULL, '10 s')", "55000").message(),
+        "this database is a copy of the coordinator"
+    );
 }
 
 /// It begins to write on the timeline of its primary, without the last grants of that.
 #[test]
 fn standby_without_its_signal_file_grants_nothing_before_worker_begin_history() {
-    let primary = builder().start_with_extension();
-    define_pool(&primary);
-    let mut client = primary.client();
+    let (primary, mut client) = with_pool();
     let mut first = acquire(&mut client);
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);

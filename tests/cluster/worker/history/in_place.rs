@@ -6,7 +6,7 @@ use idgen_testkit::{Cluster, Stop};
 
 use tempfile::TempDir;
 
-use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal, with_pool};
 use crate::{Grant, try_acquire};
 
 const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
@@ -14,9 +14,7 @@ const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
 #[test]
 fn backup_restored_in_place_grants_no_id_time_again_however_its_recovery_ends() {
     for shuts_down in [false, true] {
-        let cluster = builder().start_with_extension();
-        define_pool(&cluster);
-        let mut client = cluster.client();
+        let (cluster, mut client) = with_pool();
         let mut first = acquire(&mut client);
         let backup = cluster.base_backup();
         // The backup lacks everything from here on.
@@ -117,9 +115,9 @@ fn later_end_of_a_term_of_this_start_proves_no_loss() {
 
 /// A running coordinator, its first grant, and a cold backup with that.
 fn with_cold_backup() -> (Cluster, Grant, TempDir) {
-    let cluster = builder().start_with_extension();
-    define_pool(&cluster);
-    let first = acquire(&mut cluster.client());
+    let (cluster, mut client) = with_pool();
+    let first = acquire(&mut client);
+    drop(client);
     cluster.stop(Stop::Fast);
     let backup = cluster.cold_backup();
     cluster.start_again();
@@ -148,9 +146,7 @@ fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
 #[test]
 fn rows_of_an_earlier_release_end_the_history_only_if_the_server_has_followed_other_wal() {
     for is_restored in [false, true] {
-        let cluster = builder().start_with_extension();
-        define_pool(&cluster);
-        let mut client = cluster.client();
+        let (cluster, mut client) = with_pool();
         let mut first = acquire(&mut client);
         execute(&mut client, "UPDATE idgen.worker_history SET place = split_part(place, ' ', 1) || ' -'");
         let backup = cluster.base_backup();

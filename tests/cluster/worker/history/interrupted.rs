@@ -5,7 +5,9 @@ use std::time::Duration;
 use idgen_testkit::Stop;
 use idgen_testkit::sql::{check, execute, expect_error, hint, value};
 
-use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal};
+use super::{
+    acquire, assert_apart, assert_pool_is_apart_from, builder, define_pool, release, renew, renewal, with_pool,
+};
 use crate::try_acquire;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -16,8 +18,7 @@ fn promoted_lagging_standby_grants_no_id_time_again_smoke() {
     let primary = builder().start_with_extension();
     define_pool(&primary);
     let (current, laggard) = (primary.standby(), primary.standby());
-    primary.set_conf("synchronous_standby_names", "ANY 1 (*)");
-    primary.reload();
+    primary.reload_with("synchronous_standby_names", "ANY 1 (*)");
     let mut client = primary.client();
     let mut first = acquire(&mut client);
     let mut kept = acquire(&mut client);
@@ -55,9 +56,7 @@ fn promoted_lagging_standby_grants_no_id_time_again_smoke() {
 /// The second failover comes before the grants after the first one begin.
 #[test]
 fn second_failover_in_a_row_grants_no_id_time_again() {
-    let primary = builder().start_with_extension();
-    define_pool(&primary);
-    let mut client = primary.client();
+    let (primary, mut client) = with_pool();
     let first = acquire(&mut client);
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);
@@ -80,22 +79,17 @@ fn second_failover_in_a_row_grants_no_id_time_again() {
 
     let mut client = laggard.client();
     release(&mut client, &second);
-    let fourth: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
-    let mut all = vec![&first, &second, &third];
-    all.extend(&fourth);
-    assert_apart(&all);
+    assert_pool_is_apart_from(&[&first, &second, &third], &mut client);
 }
 
 /// A restart and a crash change neither server, timeline, database nor directory, so grants do not wait.
 #[test]
 fn restart_and_crash_do_not_interrupt_the_history() {
-    let cluster = builder().start_with_extension();
-    define_pool(&cluster);
-    let mut grant = acquire(&mut cluster.client());
+    let (cluster, mut client) = with_pool();
+    let mut grant = acquire(&mut client);
     cluster.restart();
     renew(&mut cluster.client(), &mut grant, "10 s");
-    cluster.kill9_postmaster();
-    cluster.start_again();
+    cluster.kill9_and_restart();
     let mut client = cluster.client();
     renew(&mut client, &mut grant, "10 s");
     acquire(&mut client);
@@ -127,10 +121,7 @@ fn standby_without_the_first_grant_grants_no_id_time_again() {
             define_pool(&standby);
         }
         let mut client = standby.client();
-        let granted: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
-        let mut all = vec![&first];
-        all.extend(&granted);
-        assert_apart(&all);
+        assert_pool_is_apart_from(&[&first], &mut client);
     }
 }
 
@@ -138,15 +129,12 @@ fn standby_without_the_first_grant_grants_no_id_time_again() {
 #[test]
 fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
     for raises_lead in [true, false] {
-        let primary = builder().start_with_extension();
-        define_pool(&primary);
-        let mut client = primary.client();
+        let (primary, mut client) = with_pool();
         let mut first = acquire(&mut client);
         let standby = primary.standby();
         match raises_lead {
             true => {
-                primary.set_conf("idgen.worker_max_lead", "40s");
-                primary.reload();
+                primary.reload_with("idgen.worker_max_lead", "40s");
                 let is_raised =
                     || value::<bool>(&mut client, "SELECT current_setting('idgen.worker_max_lead') = '40s'");
                 primary.wait_for(PATIENCE, "the reload", is_raised);
@@ -163,10 +151,7 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
         define_pool(&standby);
         let mut client = standby.client();
         release(&mut client, &first);
-        let granted: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
-        let mut all = vec![&first];
-        all.extend(&granted);
-        assert_apart(&all);
+        assert_pool_is_apart_from(&[&first], &mut client);
     }
 }
 
@@ -175,8 +160,7 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
 fn check_fails_while_an_interruption_holds_back_grants() {
     let cluster = builder().start_with_extension();
     cluster.execute("SELECT lease_define('p', 4, '1 s')");
-    cluster.set_conf("idgen.worker_max_lead", "1s");
-    cluster.reload();
+    cluster.reload_with("idgen.worker_max_lead", "1s");
     let mut client = cluster.client();
     try_acquire(&mut client, "'p'").expect("a grant");
     assert!(check(&mut client, "history").0);
@@ -194,8 +178,7 @@ fn check_fails_while_an_interruption_holds_back_grants() {
 fn open_transaction_with_the_first_definition_blocks_no_grant() {
     for end in ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'first'"] {
         let builder = builder().conf("lock_timeout", "2s").conf("max_prepared_transactions", "1");
-        let cluster = builder.start_with_extension();
-        let mut definer = cluster.client();
+        let (cluster, [mut definer]) = builder.start_with_clients();
         execute(&mut definer, "BEGIN; SELECT lease_define('mine'), lease_define('another')");
         define_pool(&cluster);
         let mut grant = acquire(&mut cluster.client());
@@ -208,8 +191,7 @@ fn open_transaction_with_the_first_definition_blocks_no_grant() {
 
 #[test]
 fn transaction_that_defines_leases_writes_the_first_row() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = builder().start_with_clients();
     let rows = "SELECT count(*) FILTER (WHERE since = '-infinity') FROM idgen.worker_history";
     execute(&mut client, "BEGIN; SELECT lease_define('mine'); ROLLBACK");
     assert_eq!(value::<i64>(&mut client, rows), 0);

@@ -23,6 +23,12 @@ fn define_pool(cluster: &Cluster) {
     cluster.execute("SELECT lease_define('p', 4, '10 s')");
 }
 
+fn with_pool() -> (Cluster, Client) {
+    let (cluster, [client]) = builder().start_with_clients();
+    define_pool(&cluster);
+    (cluster, client)
+}
+
 fn acquire(client: &mut Client) -> Grant {
     try_acquire(client, "'p', NULL, '10 s'").expect("a grant")
 }
@@ -43,6 +49,12 @@ fn renew(client: &mut Client, grant: &mut Grant, time: &str) {
 
 fn release(client: &mut Client, grant: &Grant) {
     execute(client, &format!("SELECT worker_release('p', {})", grant.token));
+}
+
+/// Acquires every worker id of the pool. No time of theirs is one of these grants.
+fn assert_pool_is_apart_from(grants: &[&Grant], client: &mut Client) {
+    let acquired: Vec<_> = (0..4).map(|_| acquire(client)).collect();
+    assert_apart(&grants.iter().copied().chain(&acquired).collect::<Vec<_>>());
 }
 
 fn assert_apart(grants: &[&Grant]) {

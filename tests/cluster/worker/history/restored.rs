@@ -4,13 +4,11 @@ use idgen_testkit::grants::epoch_us;
 use idgen_testkit::run;
 use idgen_testkit::sql::{execute, value};
 
-use super::{acquire, assert_apart, builder, define_pool, release, renew};
+use super::{acquire, assert_apart, assert_pool_is_apart_from, builder, define_pool, release, renew, with_pool};
 
 #[test]
 fn recreated_extension_grants_no_id_time_again() {
-    let cluster = builder().start_with_extension();
-    define_pool(&cluster);
-    let mut client = cluster.client();
+    let (cluster, mut client) = with_pool();
     let mut first = acquire(&mut client);
     renew(&mut client, &mut first, "14 s");
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
@@ -26,9 +24,7 @@ fn recreated_extension_grants_no_id_time_again() {
 
 #[test]
 fn restored_dump_grants_no_id_time_again() {
-    let cluster = builder().start_with_extension();
-    define_pool(&cluster);
-    let mut client = cluster.client();
+    let (cluster, mut client) = with_pool();
     let mut first = acquire(&mut client);
     let file = cluster.data_dir().with_file_name("coordinator.dump");
     run(cluster.program("pg_dump").args(["-Fc", "-d", "postgres", "-f"]).arg(&file));
@@ -41,18 +37,12 @@ fn restored_dump_grants_no_id_time_again() {
     cluster.execute("CREATE DATABASE restored");
     run(cluster.program("pg_restore").args(["-d", "restored"]).arg(&file));
     let mut restored = cluster.client_in("restored");
-    let there: Vec<_> = (0..4).map(|_| acquire(&mut restored)).collect();
-    let mut all = vec![&first, &second, &third];
-    all.extend(&there);
-    assert_apart(&all);
+    assert_pool_is_apart_from(&[&first, &second, &third], &mut restored);
 
     execute(&mut client, "DROP EXTENSION idgen CASCADE");
     run(cluster.program("pg_restore").args(["-d", "postgres"]).arg(&file));
     let mut client = cluster.client();
-    let again: Vec<_> = (0..4).map(|_| acquire(&mut client)).collect();
-    let mut all = vec![&first, &second, &third];
-    all.extend(&again);
-    assert_apart(&all);
+    assert_pool_is_apart_from(&[&first, &second, &third], &mut client);
     let interrupted = "SELECT since > '-infinity' AND system_identifier <> 0 FROM idgen.worker_history";
     assert!(value::<bool>(&mut client, interrupted));
 }
@@ -83,8 +73,7 @@ fn dump_of_a_pool_without_grants_grants_no_id_time_again() {
 /// The longest rectangle that was possible before counts, not the current definition of the pool.
 #[test]
 fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     execute(&mut client, "SELECT lease_define('p', 4, '1 hour')");
     let until = epoch_us("not_after");
     let first_us: i64 = value(&mut client, &format!("SELECT {until} FROM worker_acquire('p', NULL, '1 hour')"));
@@ -113,9 +102,7 @@ fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
 /// A coordinator that has never granted a worker id has nothing to wait for.
 #[test]
 fn first_grant_of_a_coordinator_begins_at_once() {
-    let cluster = builder().start_with_extension();
-    define_pool(&cluster);
-    let mut client = cluster.client();
+    let (_cluster, mut client) = with_pool();
     let first = acquire(&mut client);
     let now_us: i64 = value(&mut client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
     assert!(first.from_us <= now_us);

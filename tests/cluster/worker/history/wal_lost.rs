@@ -79,8 +79,7 @@ fn ordinary_starts_lose_no_wal() {
     let assert_complete = |cluster: &Cluster| assert!(check(&mut cluster.client(), "wal").0);
     assert_complete(&cluster);
     for how in [Stop::Fast, Stop::Immediate] {
-        cluster.stop(how);
-        cluster.start_again();
+        cluster.restart_by(how);
         assert_complete(&cluster);
     }
     // An archiving server switches WAL before the checkpoint of its stop, which is then the first record of a segment, as
@@ -94,8 +93,7 @@ fn ordinary_starts_lose_no_wal() {
     let standby = cluster.standby();
     standby.promote();
     assert_complete(&standby);
-    standby.stop(Stop::Immediate);
-    standby.start_again();
+    standby.restart_by(Stop::Immediate);
     assert_complete(&standby);
     assert_complete(&cluster.copy());
     reboot(&cluster);

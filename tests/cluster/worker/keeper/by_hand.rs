@@ -28,8 +28,7 @@ fn move_to_pool(server: &Cluster, coordinator: &Cluster) {
 }
 
 fn assert_has_no_worker_id(server: &Cluster) {
-    let error = expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
-    assert_eq!(error.message(), WITHOUT_WORKER_ID);
+    assert_eq!(expect_error(&mut server.client(), "SELECT snowflake_next()", "55000").message(), WITHOUT_WORKER_ID);
 }
 
 #[test]
@@ -133,8 +132,7 @@ fn server_that_starts_with_its_first_pool_asks_for_the_worker_id_by_hand() {
     set_pool(&server, POOL, &coordinator.conninfo());
     let other = builder().conf("idgen.worker_id", "9").start_with_extension();
     other.set_conf("idgen.worker_pool", POOL);
-    other.set_conf("idgen.coordinator", &coordinator.conninfo());
-    other.restart();
+    other.restart_with("idgen.coordinator", &coordinator.conninfo());
     assert_has_no_worker_id(&other);
     coordinator.start_again();
     assert_eq!(Worker::wait_for_state(&other, "leased").worker_id, Some(9));

@@ -1,10 +1,10 @@
 //! A server uses only what the coordinator has confirmed of a grant.
 
-use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, time_us_of};
+use idgen_testkit::grants::time_us_of;
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Stop, pause};
 
-use super::{Worker, any_of, coordinator, draw};
+use super::{Worker, any_of, assert_granted, coordinator, coordinator_and_server, draw, draw_some, rectangles};
 use crate::{POOL, builder, pooled};
 
 const ROWS: &str = "SELECT count(*) FROM idgen.worker_number";
@@ -18,8 +18,8 @@ fn grant_that_the_standby_lacks_is_not_used() {
     let standby = primary.standby_builder().synchronous().start();
     let addresses = [&primary, &standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
     standby.stop(Stop::Fast);
-    let server = pooled(&any_of(&addresses).replace("user=postgres", "user=keeper")).start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) =
+        pooled(&any_of(&addresses).replace("user=postgres", "user=keeper")).start_with_clients();
     let mut impatient = primary.client();
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
                   WHERE usename = 'keeper' AND (wait_event = 'SyncRep' OR query LIKE '%worker_confirm%')";
@@ -38,7 +38,7 @@ fn grant_that_the_standby_lacks_is_not_used() {
     standby.promote();
     Worker::wait_for_state(&server, "leased");
     let seen = ids(&mut client, "SELECT snowflake_next_many(10000)");
-    assert_ids_granted(&rectangles(&mut standby.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_granted(&standby, [(&server, seen)]);
 }
 
 #[test]
@@ -76,8 +76,7 @@ fn keeper_ignores_unrelated_warnings() {
 /// A copy of the server's memory has the same token. Here a session renews as the copy would.
 #[test]
 fn server_does_not_use_a_renewal_by_another_holder_of_its_token() {
-    let coordinator = coordinator(builder(), 4, "3 s");
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let (coordinator, server) = coordinator_and_server(4, "3 s");
     let mut client = server.client();
     draw(&mut client);
     let keeper = pause(Worker::of(&mut client).keeper.expect("the server has a keeper"));
@@ -99,7 +98,7 @@ fn server_does_not_use_a_renewal_by_another_holder_of_its_token() {
     let of_other = |id: &&i64| (until_us..others_us).contains(&time_us_of(**id));
     assert_eq!(seen.iter().filter(of_other).count(), 0, "ids in the other holder's renewal");
     assert!(server.log().contains("was renewed by another holder of its token"), "{}", server.log());
-    assert_ids_granted(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 /// Each start releases the worker id of the one before. Its id times lie ahead, so another worker id is preferred.
@@ -108,28 +107,26 @@ fn repeated_crashes_do_not_exhaust_the_pool() {
     let coordinator = coordinator(builder(), 2, "2 s");
     let server = pooled(&coordinator.conninfo()).conf("idgen.clock_window", "100 ms");
     let server = server.conf("idgen.max_drift", "100 ms").start_with_extension();
-    let mut seen = vec![draw(&mut server.client())];
+    let mut seen = draw_some(&mut server.client());
     for _ in 0..10 {
-        server.stop(Stop::Immediate);
-        server.start_again();
-        seen.push(draw(&mut server.client()));
+        server.restart_by(Stop::Immediate);
+        seen.extend(draw_some(&mut server.client()));
     }
     idgen_testkit::ids::assert_increasing(&seen);
     let held = "SELECT count(*) FROM idgen.workers WHERE state = 'held'";
     assert_eq!(value::<i64>(&mut coordinator.client(), held), 1, "a crash leaves no worker id held");
-    assert_ids_granted(&rectangles(&mut coordinator.client()), &[Seen { data_dir: server.data_dir(), ids: seen }]);
+    assert_eq!(rectangles(&mut coordinator.client()).len(), 11, "a token for each start");
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 #[test]
 fn moved_worker_id_keeps_its_token_under_the_new_pool() {
     let coordinator = coordinator(builder(), 4, "1 min");
     coordinator.execute("SELECT lease_define('others', 4, '1 min')");
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     let mut seen = ids(&mut client, "SELECT snowflake_next_many(1000)");
     coordinator.execute(&format!("SELECT worker_move('{POOL}', 'others')"));
-    server.set_conf("idgen.worker_pool", "others");
-    server.reload();
+    server.reload_with("idgen.worker_pool", "others");
     Worker::wait_until(&server, "a renewal under the new name", |worker| worker.renewals > 0);
     seen.extend(ids(&mut client, "SELECT snowflake_next_many(1000)"));
     let worker = Worker::of(&mut client);
@@ -146,8 +143,7 @@ fn moved_worker_id_keeps_its_token_under_the_new_pool() {
 /// The file idgen_worker tells a later start whether a pool is in charge of the worker id.
 #[test]
 fn worker_id_is_not_used_if_idgen_worker_cannot_be_written() {
-    let coordinator = coordinator(builder(), 4, "3 s");
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let (coordinator, server) = coordinator_and_server(4, "3 s");
     let before = Worker::wait_for_state(&server, "leased");
     let obstacle = server.data_dir().join("idgen_worker.tmp");
     std::fs::create_dir(&obstacle).expect("the name is free");

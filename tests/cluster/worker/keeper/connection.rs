@@ -2,7 +2,7 @@
 
 use idgen_testkit::{Cluster, Proxy, Stop, pause};
 
-use super::{Worker, coordinator};
+use super::{Worker, coordinator, coordinator_and_server};
 use crate::{POOL, builder, pooled};
 
 fn renewals_after(server: &Cluster, before: &Worker, count: i64) -> Worker {
@@ -56,8 +56,7 @@ fn keeper_keeps_no_connection_of_a_database_with_a_limit() {
 
 #[test]
 fn restart_of_the_coordinator_between_renewals_is_no_failure() {
-    let coordinator = coordinator(builder(), 4, TTL);
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let (coordinator, server) = coordinator_and_server(4, TTL);
     let begun = wait_until_settled(&server);
     let paused = pause(begun.keeper.expect("the server has a keeper"));
     coordinator.restart();
@@ -71,8 +70,7 @@ fn restart_of_the_coordinator_between_renewals_is_no_failure() {
 fn server_that_is_its_own_coordinator_can_be_stopped_smartly() {
     let server = coordinator(builder(), 4, TTL);
     server.set_conf("idgen.coordinator", &server.conninfo());
-    server.set_conf("idgen.worker_pool", POOL);
-    server.reload();
+    server.reload_with("idgen.worker_pool", POOL);
     wait_until_settled(&server);
     server.stop(Stop::Smart);
 }

@@ -7,9 +7,9 @@ use idgen_testkit::sql::{PATIENCE, expect_error, row, stream, value};
 use idgen_testkit::{Cluster, Proxy};
 use postgres::Client;
 
-use super::{Worker, any_of, coordinator, draw};
+use super::{Worker, any_of, assert_granted, coordinator, draw, draw_some};
 use crate::{POOL, builder, pooled};
-use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles};
+use idgen_testkit::grants::rectangles;
 
 /// 16 ids a millisecond: few enough to draw every id of a lease.
 const NARROW: &str = "time:41 worker:10 sequence:4 unit:1ms epoch:2020-01-01T00:00:00Z";
@@ -28,8 +28,7 @@ fn ids_are_issued_up_to_the_end_of_the_lease_and_the_error_tells_the_cause() {
     let proxy = Proxy::on_tcp(&coordinator);
     // Ids run ahead of the clock, so that they reach the end before the clock does.
     let server = pooled(&proxy.conninfo()).conf("idgen.max_drift", "10 s");
-    let server = server.start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = server.start_with_clients();
     draw(&mut client);
     let leased = Worker::of(&mut client);
     proxy.stop_forwarding();
@@ -74,11 +73,9 @@ fn ids_are_issued_up_to_the_end_of_the_lease_and_the_error_tells_the_cause() {
 fn next_holder_begins_where_the_cut_off_holder_ended() {
     let coordinator = coordinator(builder(), 1, "3 s");
     let proxy = Proxy::on_socket(&coordinator);
-    let first = pooled(&proxy.conninfo()).start_with_extension();
-    let mut client = first.client();
+    let (first, [mut client]) = pooled(&proxy.conninfo()).start_with_clients();
     let mut of_first = draw_some(&mut client);
-    let second = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut other = second.client();
+    let (second, [mut other]) = pooled(&coordinator.conninfo()).start_with_clients();
     assert_taken(&mut other);
 
     proxy.stop_forwarding();
@@ -100,13 +97,7 @@ fn next_holder_begins_where_the_cut_off_holder_ended() {
     assert_eq!((leased.worker_id, leased.changes), (Some(1), 2));
     of_first.extend(draw_some(&mut client));
     assert_increasing(&of_first);
-    let seen = [(&first, of_first), (&second, of_second)];
-    let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
-    assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
-}
-
-fn draw_some(client: &mut Client) -> Vec<i64> {
-    idgen_testkit::sql::ids(client, "SELECT snowflake_next_many(10000)")
+    assert_granted(&coordinator, [(&first, of_first), (&second, of_second)]);
 }
 
 fn assert_taken(client: &mut Client) {

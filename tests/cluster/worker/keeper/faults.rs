@@ -89,12 +89,10 @@ impl Fault {
                 server.wait_until_ready();
             }
             Fault::PostmasterKilled => {
-                server.kill9_postmaster();
-                server.start_again();
+                server.kill9_and_restart();
             }
             Fault::StoppedAtOnce => {
-                server.stop(Stop::Immediate);
-                server.start_again();
+                server.restart_by(Stop::Immediate);
             }
             Fault::Restarted => server.restart(),
             Fault::KeeperEnded => {
@@ -134,8 +132,7 @@ impl Fault {
                 let is_other = Worker::wait_for_state(server, "leased")
                     .worker_id
                     .is_some_and(|worker_id| worker_id >= FIRST_OTHER);
-                server.set_conf("idgen.worker_pool", if is_other { POOL } else { OTHER_POOL });
-                server.reload();
+                server.reload_with("idgen.worker_pool", if is_other { POOL } else { OTHER_POOL });
                 Worker::wait_until(server, "a worker id of the other pool", |worker| {
                     worker.worker_id.is_some_and(|worker_id| is_other != (worker_id >= FIRST_OTHER))
                 });
@@ -144,18 +141,15 @@ impl Fault {
             Fault::SetByHand => {
                 let pool: String = value(&mut server.client(), "SHOW idgen.worker_pool");
                 server.set_conf("idgen.worker_id", &load.by_hand.to_string());
-                server.set_conf("idgen.worker_pool", "");
-                server.restart();
+                server.restart_with("idgen.worker_pool", "");
                 Worker::wait_until(server, "the worker id set by hand", |worker| {
                     worker.worker_id == Some(load.by_hand)
                 });
                 load.wait_for_ids();
-                server.set_conf("idgen.worker_pool", &pool);
-                server.reload();
+                server.reload_with("idgen.worker_pool", &pool);
                 Worker::wait_for_state(server, "leased");
                 load.wait_for_ids();
-                server.set_conf("idgen.worker_id", "-1");
-                server.restart();
+                server.restart_with("idgen.worker_id", "-1");
             }
         }
         None

@@ -98,8 +98,7 @@ impl Coordinators {
     /// Points the servers to the current coordinator.
     fn redirect(&self, servers: &[Cluster]) {
         for server in servers {
-            server.set_conf("idgen.coordinator", &self.connect_string());
-            server.reload();
+            server.reload_with("idgen.coordinator", &self.connect_string());
         }
     }
 

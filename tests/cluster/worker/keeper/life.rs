@@ -2,37 +2,27 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use idgen_testkit::grants::{Rectangle, Seen, assert_ids_granted, rectangles, time_us_of, worker_id_of};
+use idgen_testkit::grants::{Rectangle, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Cluster, Stop, pause, rounds};
-use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use super::faults::end;
-use super::{Worker, coordinator, draw};
+use super::{Worker, assert_granted, coordinator, coordinator_and_server, draw, draw_some};
 use crate::{POOL, builder, pooled};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.conninfo()).start_with_extension()
 }
 
-fn draw_some(client: &mut Client) -> Vec<i64> {
-    ids(client, "SELECT snowflake_next_many(10000)")
-}
-
 fn granted(coordinator: &Cluster) -> Vec<Rectangle> {
     rectangles(&mut coordinator.client())
 }
 
-fn seen_by(server: &Cluster, ids: Vec<i64>) -> Seen {
-    Seen { data_dir: server.data_dir(), ids }
-}
-
 #[test]
 fn restarted_server_gets_its_worker_id_back_and_continues_at_once() {
-    let coordinator = coordinator(builder(), 4, "1 hour");
-    let server = pooled_by(&coordinator);
+    let (coordinator, server) = coordinator_and_server(4, "1 hour");
     let mut seen = draw_some(&mut server.client());
     for _ in 0..rounds(2, 20) {
         server.restart();
@@ -49,30 +39,12 @@ fn restarted_server_gets_its_worker_id_back_and_continues_at_once() {
         assert_eq!(before.until_us, after.from_us);
     }
     assert_increasing(&seen);
-    assert_ids_granted(&granted(&coordinator), &[seen_by(&server, seen)]);
-}
-
-#[test]
-fn server_leases_again_after_an_immediate_stop() {
-    let coordinator = coordinator(builder(), 32, "1 hour");
-    let server = pooled_by(&coordinator);
-    let mut seen = draw_some(&mut server.client());
-    let tokens = rounds(2, 20);
-    for _ in 0..tokens {
-        server.stop(Stop::Immediate);
-        server.start_again();
-        seen.extend(draw_some(&mut server.client()));
-    }
-    assert_increasing(&seen);
-    let granted = granted(&coordinator);
-    assert_eq!(granted.len(), tokens + 1, "a token for each start: {granted:?}");
-    assert_ids_granted(&granted, &[seen_by(&server, seen)]);
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 #[test]
 fn new_keeper_continues_the_lease_of_a_terminated_one_smoke() {
-    let coordinator = coordinator(builder(), 4, "6 s");
-    let server = pooled_by(&coordinator);
+    let (coordinator, server) = coordinator_and_server(4, "6 s");
     let mut client = server.client();
     let mut seen = vec![draw(&mut client)];
     for _ in 0..rounds(1, 20) {
@@ -93,7 +65,7 @@ fn new_keeper_continues_the_lease_of_a_terminated_one_smoke() {
     assert_eq!((worker.changes, worker.failures), (1, 0));
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), 1, "one token: {granted:?}");
-    assert_ids_granted(&granted, &[seen_by(&server, seen)]);
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 #[test]
@@ -115,7 +87,7 @@ fn second_server_gets_the_only_worker_id_when_the_first_stops() {
     let of_second = draw_some(&mut client);
     assert_eq!(worker_id_of(of_second[0]), 0);
     assert_distinct([&of_first[..], &of_second].concat());
-    assert_ids_granted(&granted(&coordinator), &[seen_by(&first, of_first), seen_by(&second, of_second)]);
+    assert_granted(&coordinator, [(&first, of_first), (&second, of_second)]);
 }
 
 /// A running statement continues in the next term. Ids that it has reserved before are still of the last one.
@@ -124,8 +96,7 @@ fn revoked_term_is_followed_by_another_under_a_running_statement() {
     let coordinator = coordinator(builder(), 4, "6 s");
     // A small drift limits what is reserved at a time.
     let server = pooled(&coordinator.conninfo()).conf("idgen.max_drift", "5 ms");
-    let server = server.start_with_extension();
-    let (mut client, mut other) = (server.client(), server.client());
+    let (server, [mut client, mut other]) = server.start_with_clients();
     let mut rows = client.query_raw("SELECT snowflake_next_many(300000)", std::iter::empty::<i32>()).unwrap();
     let mut seen: Vec<i64> = Vec::new();
     for _ in 0..3 {
@@ -148,7 +119,7 @@ fn revoked_term_is_followed_by_another_under_a_running_statement() {
     assert_increasing(&seen);
     let granted = granted(&coordinator);
     assert_eq!(granted.len(), 4, "{granted:?}");
-    assert_ids_granted(&granted, &[seen_by(&server, seen)]);
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 /// A server whose keeper is paused does not know that its worker id was revoked, and need not.
@@ -176,7 +147,7 @@ fn next_holder_of_a_revoked_worker_id_begins_where_the_paused_one_ends() {
     assert!(of_first.len() > 1 && worker_id_of(of_second[0]) == 0, "both servers had the worker id at once");
     paused.resume();
     assert!(last(&of_first) < of_second[0], "{} and {}", last(&of_first), of_second[0]);
-    assert_ids_granted(&granted(&coordinator), &[seen_by(&first, of_first), seen_by(&second, of_second)]);
+    assert_granted(&coordinator, [(&first, of_first), (&second, of_second)]);
 }
 
 #[test]
@@ -199,20 +170,21 @@ fn promoted_standby_leases_its_own_worker_id_smoke() {
     of_primary.extend(draw_some(&mut client));
     assert_ne!(Worker::of(&mut client).worker_id, Worker::of(&mut other).worker_id, "two running servers");
     assert_distinct([&of_primary[..], &of_promoted].concat());
-    assert_ids_granted(&granted(&coordinator), &[seen_by(&primary, of_primary), seen_by(&standby, of_promoted)]);
+    assert_granted(&coordinator, [(&primary, of_primary), (&standby, of_promoted)]);
 }
 
 #[test]
 fn copied_server_has_no_worker_id_until_it_leases_one() {
-    let coordinator = coordinator(builder(), 4, "1 hour");
-    let server = pooled_by(&coordinator);
+    let (coordinator, server) = coordinator_and_server(4, "1 hour");
     let mut client = server.client();
     let mut seen = draw_some(&mut client);
     coordinator.stop(Stop::Immediate);
     let copy = server.copy();
     let mut other = copy.client();
-    let error = expect_error(&mut other, "SELECT snowflake_next()", "55000");
-    assert_eq!(error.message(), "this server has no worker id yet from pool \"servers\"");
+    assert_eq!(
+        expect_error(&mut other, "SELECT snowflake_next()", "55000").message(),
+        "this server has no worker id yet from pool \"servers\""
+    );
     assert_eq!(Worker::of(&mut other).worker_id, None);
 
     coordinator.start_again();
@@ -221,5 +193,5 @@ fn copied_server_has_no_worker_id_until_it_leases_one() {
     seen.extend(draw_some(&mut client));
     let copied = draw_some(&mut other);
     assert_distinct([&seen[..], &copied].concat());
-    assert_ids_granted(&granted(&coordinator), &[seen_by(&server, seen), seen_by(&copy, copied)]);
+    assert_granted(&coordinator, [(&server, seen), (&copy, copied)]);
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::parallel::End;
 use idgen_testkit::sql::{PATIENCE, backend_pid, stream};
 use postgres::{Client, Statement};
 
@@ -34,15 +35,6 @@ struct Silence {
     /// When the outage was over, and how long ids took from then on.
     due: Instant,
     late: Option<Duration>,
-}
-
-/// Ends a load when dropped. Without it a failed test would wait for its sessions forever.
-pub struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 impl<'a> Load<'a> {

@@ -13,13 +13,13 @@ mod network;
 mod random;
 mod stop;
 mod unset;
-mod wrong_clock;
 
-use idgen_testkit::sql::{PATIENCE, row, value};
+use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles};
+use idgen_testkit::sql::{PATIENCE, ids, row, value};
 use idgen_testkit::{Builder, Cluster, grants};
 use postgres::Client;
 
-use crate::POOL;
+use crate::{POOL, builder, pooled};
 
 /// A server that grants worker ids from a pool and records its grants.
 fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
@@ -27,6 +27,13 @@ fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
     coordinator.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
     grants::record(&coordinator);
     coordinator
+}
+
+/// A coordinator, and a server that leases its worker id from it.
+fn coordinator_and_server(slots: usize, ttl: &str) -> (Cluster, Cluster) {
+    let coordinator = coordinator(builder(), slots, ttl);
+    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    (coordinator, server)
 }
 
 /// A connection string with several hosts and ports, which libpq tries in turn.
@@ -81,6 +88,16 @@ impl Worker {
         });
         last.expect("waited for")
     }
+}
+
+fn draw_some(client: &mut Client) -> Vec<i64> {
+    ids(client, "SELECT snowflake_next_many(10000)")
+}
+
+/// Fails if ids that servers have issued are outside of what the coordinator granted them.
+fn assert_granted<const COUNT: usize>(coordinator: &Cluster, seen: [(&Cluster, Vec<i64>); COUNT]) {
+    let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
+    assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
 }
 
 /// One id. An error fails the test.

@@ -9,7 +9,7 @@ use idgen_testkit::sql::{PATIENCE, value};
 use idgen_testkit::{Builder, Cluster, Proxy, Stop};
 
 use super::{Worker, coordinator, draw};
-use crate::{POOL, builder, pooled};
+use crate::{builder, pooled};
 
 /// A server that resolves names through `resolver.c`.
 fn resolving(builder: Builder) -> Cluster {
@@ -79,8 +79,7 @@ fn reload_ends_the_wait_for_a_lookup() {
     let coordinator = coordinator(builder(), 4, "3 s");
     let server = resolving(pooled(&tcp("hangs.test", "5432")));
     server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
-    server.set_conf("idgen.coordinator", &coordinator.conninfo());
-    server.reload();
+    server.reload_with("idgen.coordinator", &coordinator.conninfo());
     let leased = Worker::wait_for_state(&server, "leased");
     assert_eq!(leased.failures, 0, "an abandoned attempt is not a failure");
 }
@@ -188,30 +187,12 @@ fn target_session_attrs_of_the_connection_string_applies() {
     }
 }
 
-#[test]
-fn standby_among_the_hosts_is_skipped_at_once() {
-    let coordinator = coordinator(builder(), 4, "30 s");
-    let standby = coordinator.standby();
-    let hosts = [&standby, &coordinator].map(|cluster| cluster.host().to_owned()).join(",");
-    let server = pooled(&format!("host={hosts} user=postgres dbname=postgres")).start_with_extension();
-    Worker::wait_for_state(&server, "leased");
-    assert_eq!(Worker::of(&mut server.client()).failures, 0);
-    assert_eq!(
-        value::<i64>(
-            &mut coordinator.client(),
-            &format!("SELECT count(*) FROM idgen.workers WHERE pool = '{POOL}' AND state = 'held'")
-        ),
-        1
-    );
-}
-
 /// Connecting takes two answers, and a renewal three. Each is slower than the server waits by default with this ttl.
 #[test]
 fn server_leases_and_renews_over_a_link_that_is_slower_than_its_patience() {
     let coordinator = coordinator(builder(), 1, "6 s");
     let proxy = Proxy::on_socket(&coordinator);
     proxy.delay(Duration::from_millis(600));
-    let server = pooled(&proxy.conninfo()).start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = pooled(&proxy.conninfo()).start_with_clients();
     server.wait_for(PATIENCE, "renewals", || Worker::of(&mut client).renewals >= 2);
 }

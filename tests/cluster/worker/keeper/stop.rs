@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, value};
 use idgen_testkit::{Cluster, Proxy, Stop};
 
 use super::faults::end;
-use super::{Worker, coordinator};
+use super::{Worker, coordinator, coordinator_and_server};
 use crate::{POOL, builder, pooled};
 
 /// The number of terms that have not been released.
@@ -46,17 +46,6 @@ fn stop_does_not_wait_long_for_a_silent_coordinator() {
     assert_eq!(held(&coordinator), 1);
 }
 
-#[test]
-fn terminating_the_keeper_keeps_the_term() {
-    let coordinator = coordinator(builder(), 4, "1 min");
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
-    let keeper = Worker::wait_for_state(&server, "leased").keeper.expect("the server has a keeper");
-    end(keeper);
-    Worker::wait_until(&server, "another keeper", |worker| worker.keeper.is_some_and(|pid| pid != keeper));
-    assert_eq!(held(&coordinator), 1);
-    assert_eq!(Worker::of(&mut server.client()).changes, 1);
-}
-
 /// A server whose pool is removed while its coordinator is silent: its keeper cannot release the worker id.
 fn releasing_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
     let proxy = Proxy::on_socket(coordinator);
@@ -64,8 +53,7 @@ fn releasing_in_vain(coordinator: &Cluster) -> (Proxy, Cluster) {
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
     let before = proxy.accepted();
-    server.set_conf("idgen.worker_pool", "");
-    server.reload();
+    server.reload_with("idgen.worker_pool", "");
     server.wait_for(PATIENCE, "the keeper to connect", || proxy.accepted() > before);
     (proxy, server)
 }
@@ -84,16 +72,14 @@ fn server_stops_while_it_releases_the_worker_id_of_a_removed_pool() {
 fn server_leases_from_a_pool_that_is_set_again_during_the_release() {
     let coordinator = coordinator(builder(), 4, "1 min");
     let (proxy, server) = releasing_in_vain(&coordinator);
-    server.set_conf("idgen.worker_pool", POOL);
-    server.reload();
+    server.reload_with("idgen.worker_pool", POOL);
     proxy.resume_forwarding();
     Worker::wait_for_state(&server, "leased");
 }
 
 #[test]
 fn reload_during_a_renewal_keeps_the_term() {
-    let coordinator = coordinator(builder(), 4, "6 s");
-    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let (coordinator, server) = coordinator_and_server(4, "6 s");
     let before = Worker::wait_for_state(&server, "leased");
     let mut other = coordinator.client();
     let mut blocking = other.transaction().expect("a transaction");
@@ -117,11 +103,9 @@ fn worker_id_set_by_hand_returns_when_the_pool_is_removed_between_keepers() {
     let server = pooled(&conninfo).conf("idgen.worker_id", "3").start_with_extension();
     Worker::wait_for_state(&server, "leased");
     proxy.stop_forwarding();
-    server.stop(Stop::Immediate);
-    server.start_again();
+    server.restart_by(Stop::Immediate);
     let keeper = Worker::wait_until(&server, "a keeper", |worker| worker.keeper.is_some()).keeper;
     end(keeper.expect("waited for"));
-    server.set_conf("idgen.worker_pool", "");
-    server.reload();
+    server.reload_with("idgen.worker_pool", "");
     assert_eq!(Worker::wait_for_state(&server, "set").worker_id, Some(3));
 }

@@ -1,17 +1,12 @@
 //! Changes between no worker id, one set by hand, one leased from a pool, and back.
 
-use idgen_testkit::grants::{Seen, assert_ids_granted, rectangles, worker_id_of};
+use idgen_testkit::grants::worker_id_of;
 use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 use idgen_testkit::{Cluster, Stop};
-use postgres::Client;
 
-use super::{Worker, coordinator, draw};
+use super::{Worker, assert_granted, coordinator, draw, draw_some};
 use crate::{POOL, builder, pooled, set_pool};
-
-fn draw_some(client: &mut Client) -> Vec<i64> {
-    ids(client, "SELECT snowflake_next_many(10000)")
-}
 
 /// A server that has leased worker id 0.
 fn holder_of_0(coordinator: &Cluster) -> Cluster {
@@ -25,8 +20,7 @@ const HAD_A_POOL: &str = "this server no longer has a worker id";
 #[test]
 fn server_without_a_worker_id_stops_using_0_when_it_gets_a_pool() {
     let coordinator = coordinator(builder(), 4, "1 hour");
-    let idle = builder().start_with_extension();
-    let mut client = idle.client();
+    let (idle, [mut client]) = builder().start_with_clients();
     assert_eq!(worker_id_of(draw(&mut client)), 0, "a single server needs no worker id");
     let other = holder_of_0(&coordinator);
     let of_other = draw_some(&mut other.client());
@@ -35,9 +29,7 @@ fn server_without_a_worker_id_stops_using_0_when_it_gets_a_pool() {
     let as_0 = of_idle.iter().filter(|id| worker_id_of(**id) == 0).count();
     assert_eq!(as_0, 0, "ids of worker id 0, which the other server holds");
     assert_distinct([&of_other[..], &of_idle].concat());
-    let seen = [(&other, of_other), (&idle, of_idle)];
-    let seen = seen.map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
-    assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
+    assert_granted(&coordinator, [(&other, of_other), (&idle, of_idle)]);
 }
 
 /// No draw is needed.
@@ -53,8 +45,7 @@ fn keeper_leases_at_the_reload_and_renews_before_the_first_draw() {
 #[test]
 fn server_without_a_worker_id_issues_no_ids_if_its_pool_is_exhausted() {
     let coordinator = coordinator(builder(), 1, "1 hour");
-    let late = builder().start_with_extension();
-    let mut client = late.client();
+    let (late, [mut client]) = builder().start_with_clients();
     draw(&mut client);
     let first = holder_of_0(&coordinator);
     let of_first = draw_some(&mut first.client());
@@ -73,8 +64,7 @@ fn server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
     let server = holder_of_0(&coordinator);
     for how in [Stop::Fast, Stop::Immediate] {
         server.set_conf("idgen.worker_pool", "");
-        server.stop(how);
-        server.start_again();
+        server.restart_by(how);
         let mut client = server.client();
         let error = expect_error(&mut client, "SELECT snowflake_next()", "55000");
         assert_eq!(error.message(), HAD_A_POOL);
@@ -82,15 +72,13 @@ fn server_whose_pool_was_removed_has_no_worker_id_after_a_restart() {
         let state = Worker::of(&mut client);
         assert_eq!((state.state.as_str(), state.worker_id, state.keeper), ("waiting", None, None));
     }
-    server.set_conf("idgen.worker_id", "9");
-    server.restart();
+    server.restart_with("idgen.worker_id", "9");
     assert_eq!(worker_id_of(draw(&mut server.client())), 9);
 }
 
 #[test]
 fn damaged_idgen_worker_file_counts_as_a_former_pool() {
-    let server = builder().start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = builder().start_with_clients();
     assert_eq!(worker_id_of(draw(&mut client)), 0);
     let path = server.data_dir().join("idgen_worker");
     assert!(!path.exists(), "the server never had a pool");
@@ -101,8 +89,7 @@ fn damaged_idgen_worker_file_counts_as_a_former_pool() {
     assert!(error.detail().is_some_and(|detail| detail.contains("\"idgen_worker\" could not be read")), "{error:?}");
     server.wait_for(PATIENCE, "the log line", || server.log().contains("could not read file \"idgen_worker\""));
     assert!(server.log().contains("HINT:  Set idgen.worker_id, or idgen.worker_pool"), "the log has a hint");
-    server.set_conf("idgen.worker_id", "5");
-    server.restart();
+    server.restart_with("idgen.worker_id", "5");
     assert_eq!(worker_id_of(draw(&mut server.client())), 5, "a worker id that is set does not need the file");
 
     let coordinator = coordinator(builder(), 4, "1 hour");
@@ -126,23 +113,20 @@ fn copied_server_does_not_use_0_and_keeps_the_term_of_its_origin() {
     // A copy of a copy, without a pool from the start.
     server.set_conf("idgen.worker_pool", "");
     let alone = server.copy();
-    let error = expect_error(&mut alone.client(), "SELECT snowflake_next()", "55000");
-    assert_eq!(error.message(), HAD_A_POOL);
+    assert_eq!(expect_error(&mut alone.client(), "SELECT snowflake_next()", "55000").message(), HAD_A_POOL);
 }
 
 #[test]
 fn worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
     let coordinator = coordinator(builder(), 16, "1 hour");
-    let server = builder().conf("idgen.worker_id", "7").start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = builder().conf("idgen.worker_id", "7").start_with_clients();
     let mut seen = draw_some(&mut client);
     coordinator.stop(Stop::Fast);
     set_pool(&server, POOL, &coordinator.conninfo());
     Worker::wait_until(&server, "failures", |worker| worker.failures > 2);
     seen.extend(draw_some(&mut client));
     // Also after a crash: no pool has granted it yet.
-    server.stop(Stop::Immediate);
-    server.start_again();
+    server.restart_by(Stop::Immediate);
     client = server.client();
     seen.extend(draw_some(&mut client));
     assert_eq!(Worker::of(&mut client).state, "set");
@@ -154,16 +138,14 @@ fn worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
 
     // From now on the pool is in charge of it.
     coordinator.stop(Stop::Fast);
-    server.stop(Stop::Immediate);
-    server.start_again();
+    server.restart_by(Stop::Immediate);
     expect_error(&mut server.client(), "SELECT snowflake_next()", "55000");
     // No longer once the server has released it and it is set by hand again.
     coordinator.start_again();
     Worker::wait_for_state(&server, "leased");
     set_pool(&server, "", "");
     Worker::wait_for_state(&server, "set");
-    server.stop(Stop::Immediate);
-    server.start_again();
+    server.restart_by(Stop::Immediate);
     assert_eq!(worker_id_of(draw(&mut server.client())), 7);
 }
 
@@ -171,8 +153,7 @@ fn worker_id_set_by_hand_is_used_until_the_pool_grants_it() {
 fn worker_id_set_by_hand_that_another_server_holds_is_replaced_and_logged() {
     let coordinator = coordinator(builder(), 16, "1 hour");
     let _other = holder_of_0(&coordinator);
-    let server = builder().conf("idgen.worker_id", "0").start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = builder().conf("idgen.worker_id", "0").start_with_clients();
     draw(&mut client);
     set_pool(&server, POOL, &coordinator.conninfo());
     let leased = Worker::wait_for_state(&server, "leased");
@@ -185,8 +166,7 @@ fn worker_id_set_by_hand_that_another_server_holds_is_replaced_and_logged() {
 /// The keeper connects to no database, so it can run from the start on.
 #[test]
 fn keeper_blocks_neither_create_database_nor_a_smart_stop() {
-    let server = builder().start_with_extension();
-    let mut client = server.client();
+    let (server, [mut client]) = builder().start_with_clients();
     assert_eq!(Worker::of(&mut client).keeper, None, "no keeper without a pool");
     set_pool(&server, POOL, &server.conninfo());
     Worker::wait_until(&server, "the keeper", |worker| worker.keeper.is_some());
@@ -195,4 +175,28 @@ fn keeper_blocks_neither_create_database_nor_a_smart_stop() {
     execute(&mut client, "DROP DATABASE made");
     drop(client);
     server.stop(Stop::Smart);
+}
+
+const YEAR_MS: i64 = 365 * 86_400_000;
+
+/// The session's request reaches no coordinator. Later the server needs another lease, which is not refused for the sake of
+/// that request.
+#[test]
+fn request_of_a_session_under_a_wrong_clock_does_not_outlive_the_wrong_clock() {
+    let coordinator = coordinator(builder(), 4, "1 hour");
+    let (server, [mut client]) = pooled(&coordinator.conninfo()).fake_clock().start_with_clients();
+    let before = draw(&mut client);
+    // The keeper, which renews once in a while, does not notice.
+    coordinator.execute(&format!("SELECT lease_revoke('{POOL}', 0)"));
+    coordinator.stop(Stop::Fast);
+    server.clock().set_offset_ms(YEAR_MS);
+    expect_error(&mut client, "SELECT snowflake_next()", "55000");
+    server.clock().set_offset_ms(0);
+    Worker::wait_until(&server, "another failure", |worker| worker.failures > 1);
+    coordinator.start_again();
+    Worker::wait_until(&server, "another lease", |worker| worker.changes > 1 || worker.worker_id != Some(0));
+    let after = draw(&mut client);
+    assert!(after > before, "{after} after {before}");
+    let is_near = format!("SELECT snowflake_time({after}) < clock_timestamp() + interval '1 day'");
+    assert!(value::<bool>(&mut client, &is_near), "{after} is far ahead");
 }

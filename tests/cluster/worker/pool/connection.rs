@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use idgen_testkit::Stop;
-use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
+use idgen_testkit::sql::{execute, expect_error, value, while_waiting};
 
 use super::{DRAW, coordinator, require_keeper_password};
 use crate::{builder, pooled};
@@ -29,11 +29,12 @@ fn keeper_finds_the_coordinator_by_service_password_file_and_several_hosts_smoke
     }
     cluster.set_env("PGSERVICEFILE", service.as_os_str());
     cluster.set_conf("idgen.worker_pool", "servers");
-    cluster.set_conf("idgen.coordinator", &format!("service=ids passfile={}", passwords.display()));
-    cluster.restart();
+    cluster.restart_with("idgen.coordinator", &format!("service=ids passfile={}", passwords.display()));
     let mut client = cluster.client();
     execute(&mut client, DRAW);
     assert_eq!(value::<String>(&mut client, "SELECT coordinator FROM idgen.stat_worker"), format!("{second}:5432"));
+    // The other hosts are skipped at once.
+    assert_eq!(value::<i64>(&mut client, "SELECT failures FROM idgen.stat_worker"), 0);
     assert_eq!(value::<String>(&mut coordinator.client(), "SELECT role::text FROM idgen.workers"), "keeper");
 }
 
@@ -67,15 +68,10 @@ fn silent_coordinator_blocks_neither_a_cancel_nor_a_stop_smoke() {
     let _silent = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
     open_to_all(directory.path());
     let conninfo = format!("host={} user=postgres", directory.path().display());
-    let cluster = pooled(&conninfo).start_with_extension();
-    let mut client = cluster.client();
-    let pid = backend_pid(&mut client);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(move || expect_error(&mut client, DRAW, "57014"));
-        idgen_testkit::sql::wait_until_waiting(&cluster, pid);
-        cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
-        waiting.join().unwrap();
-    });
+    let (cluster, [mut client]) = pooled(&conninfo).start_with_clients();
+    let cancel = |pid| cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
+    while_waiting(&cluster, &mut client, |client| expect_error(client, DRAW, "57014"), cancel);
+    drop(client);
     cluster.stop(Stop::Fast);
 }
 

@@ -1,7 +1,6 @@
 //! This server's worker id from a pool: settings and their changes, errors, and views. The faults of a fleet are in `keeper`.
 
 mod connection;
-mod range;
 mod settings;
 
 use idgen_testkit::Cluster;

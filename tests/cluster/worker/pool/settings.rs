@@ -1,10 +1,11 @@
-//! The settings of a pool, their changes, and the errors.
+//! The settings of a pool, their changes, and the errors. Holders outside of a changed range renew no more, so that another
+//! pool may have the freed worker ids.
 
-use idgen_testkit::Stop;
 use idgen_testkit::sql::{PATIENCE, check, execute, expect_error, hint, ids, row, value};
+use idgen_testkit::{Cluster, Stop};
 
 use super::{DRAW, WORKER, coordinator, require_keeper_password, state, wait_for_state};
-use crate::{builder, pooled, set_pool};
+use crate::{POOL, builder, pooled, set_pool, try_acquire};
 
 #[test]
 fn pool_overrides_idgen_worker_id_until_it_is_removed() {
@@ -69,8 +70,7 @@ fn released_worker_id_can_be_used_at_once() {
 #[test]
 fn server_without_its_pool_and_without_a_setting_has_no_worker_id() {
     let coordinator = coordinator(4, "1 min");
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     set_pool(&cluster, "no such pool", &coordinator.conninfo());
     cluster.wait_for(PATIENCE, "a failure", || value(&mut client, "SELECT failures > 0 FROM idgen.stat_worker"));
@@ -91,8 +91,7 @@ fn server_without_its_pool_and_without_a_setting_has_no_worker_id() {
     let error = expect_error(&mut client, DRAW, "55000");
     assert_eq!(error.message(), "this server no longer has a worker id");
     assert!(hint(&error).starts_with("Set idgen.worker_id and restart"), "{error:?}");
-    cluster.set_conf("idgen.worker_id", "9");
-    cluster.restart();
+    cluster.restart_with("idgen.worker_id", "9");
     assert_eq!(value::<i32>(&mut cluster.client(), WORKER), 9);
 }
 
@@ -119,8 +118,7 @@ fn lease_failure_is_reported_with_time_and_cause_and_without_passwords() {
         let size = cluster.log().len();
         // A restart, so that the server has no worker id from before.
         cluster.set_conf("idgen.worker_pool", pool);
-        cluster.set_conf("idgen.coordinator", &conninfo);
-        cluster.restart();
+        cluster.restart_with("idgen.coordinator", &conninfo);
         let mut client = cluster.client();
         let error = expect_error(&mut client, DRAW, "55000");
         assert_eq!(error.message(), format!("this server has no worker id yet from pool \"{pool}\""));
@@ -155,8 +153,7 @@ fn worker_id_too_large_for_a_layout_is_an_error_only_there() {
     let coordinator = coordinator(9, "1 min");
     // Takes 0 to 7, which js53 has room for.
     coordinator.execute("SELECT worker_acquire('servers', ttl => '1 min') FROM generate_series(1, 8)");
-    let cluster = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut client = cluster.client();
+    let (_cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     let error = expect_error(&mut client, "SELECT snowflake_next('js53')", "22003");
     assert_eq!(hint(&error), "Use a layout with more worker bits, or a pool with fewer slots.");
     assert_eq!(value::<i32>(&mut client, WORKER), 8);
@@ -167,14 +164,11 @@ fn worker_id_too_large_for_a_layout_is_an_error_only_there() {
 #[test]
 fn server_ahead_of_the_coordinator_continues() {
     let coordinator = coordinator(4, "2 s");
-    coordinator.set_conf("idgen.worker_max_lead", "1d");
-    coordinator.reload();
-    let cluster = pooled(&coordinator.conninfo()).fake_clock().start_with_extension();
-    let mut client = cluster.client();
+    coordinator.reload_with("idgen.worker_max_lead", "1d");
+    let (cluster, [mut client]) = pooled(&coordinator.conninfo()).fake_clock().start_with_clients();
     let mut seen = ids(&mut client, DRAW);
     // After a crash, ids begin up to 5.5 s ahead of the clock.
-    cluster.stop(Stop::Immediate);
-    cluster.start_again();
+    cluster.restart_by(Stop::Immediate);
     client = cluster.client();
     seen.extend(ids(&mut client, DRAW));
     let lead: f64 = value(&mut client, "SELECT extract(epoch FROM lead)::float8 FROM idgen.stat_clock");
@@ -214,8 +208,7 @@ fn server_ahead_of_the_coordinator_continues() {
 fn keeper_under_another_role_leases_another_worker_id() {
     let coordinator = coordinator(4, "1 min");
     coordinator.execute("CREATE ROLE other LOGIN");
-    let cluster = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     assert_eq!(value::<i32>(&mut client, WORKER), 0);
     set_pool(&cluster, "servers", &coordinator.connect_string("postgres", "other"));
     cluster.wait_for(PATIENCE, "another worker id", || value::<i32>(&mut client, WORKER) == 1);
@@ -226,8 +219,7 @@ fn keeper_under_another_role_leases_another_worker_id() {
 #[test]
 fn changed_ttl_of_the_pool_applies_at_the_next_renewal() {
     let coordinator = coordinator(4, "2 s");
-    let cluster = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     execute(&mut client, DRAW);
     coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
     let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
@@ -238,11 +230,9 @@ fn changed_ttl_of_the_pool_applies_at_the_next_renewal() {
 #[test]
 fn lease_min_ttl_above_that_of_the_pool_does_not_stop_renewals() {
     let coordinator = coordinator(4, "2 s");
-    let cluster = pooled(&coordinator.conninfo()).start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     execute(&mut client, DRAW);
-    coordinator.set_conf("idgen.lease_min_ttl", "1h");
-    coordinator.reload();
+    coordinator.reload_with("idgen.lease_min_ttl", "1h");
     let renewals = "SELECT renewals FROM idgen.stat_worker";
     let before: i64 = value(&mut client, renewals);
     cluster.wait_for(PATIENCE, "renewals", || value::<i64>(&mut client, renewals) > before + 2);
@@ -254,8 +244,7 @@ fn lease_min_ttl_above_that_of_the_pool_does_not_stop_renewals() {
 /// The status check compares a worker id set by hand with the pools of its database.
 #[test]
 fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
+    let (cluster, [mut client]) = builder().start_with_clients();
     cluster.execute("SELECT lease_define('servers', 4, '1 min')");
     let (is_well, message) = check(&mut client, "worker");
     assert!(
@@ -268,11 +257,41 @@ fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
     let unset = "this server has worker id 0 and datacenter id 0 by the default of idgen.worker_id, ";
     assert_eq!((is_well, message), (false, format!("{unset}{grants}")));
     for (worker, is_granted) in [("3", true), ("4", false)] {
-        cluster.set_conf("idgen.worker_id", worker);
-        cluster.restart();
+        cluster.restart_with("idgen.worker_id", worker);
         let (is_well, message) = check(&mut cluster.client(), "worker");
         let set = format!("this server has worker id {worker} and datacenter id 0 by idgen.worker_id, ");
         let rest = if is_granted { grants } else { "and no pool in this database grants it" };
         assert_eq!((is_well, message), (!is_granted, format!("{set}{rest}")));
     }
+}
+
+fn move_range(coordinator: &Cluster) {
+    coordinator.execute("UPDATE idgen.lease_definition SET first_slot = 100");
+}
+
+#[test]
+fn holder_outside_of_the_new_range_renews_no_more_and_the_check_names_it() {
+    let coordinator = coordinator(2, "2 s");
+    let mut client = coordinator.client();
+    let grant = try_acquire(&mut client, &format!("'{POOL}', ttl => '2 s'")).expect("a grant");
+    assert!(check(&mut client, "pools").0);
+    move_range(&coordinator);
+    let (is_fine, message) = check(&mut client, "pools");
+    assert!(!is_fine && message.contains("worker id 0 is outside of the range of its pool \"servers\""), "{message}");
+    let renewal = format!("SELECT worker_renew('{POOL}', {}, not_after) FROM idgen.worker_number", grant.token);
+    let error = expect_error(&mut client, &renewal, "55000");
+    assert_eq!(error.message(), "worker id 0 of pool \"servers\" is outside of the pool's range");
+    assert_eq!(error.detail(), Some("The pool was changed, and now has the worker ids 100 to 101."));
+    coordinator.wait_for(PATIENCE, "the id times to end", || check(&mut client, "pools").0);
+}
+
+#[test]
+fn server_outside_of_the_new_range_leases_another_worker_id() {
+    let coordinator = coordinator(2, "3 s");
+    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    wait_for_state(&server, "leased");
+    let mut client = server.client();
+    assert_eq!(value::<i32>(&mut client, WORKER), 0);
+    move_range(&coordinator);
+    server.wait_for(PATIENCE, "another worker id", || value::<i32>(&mut client, WORKER) == 100);
 }

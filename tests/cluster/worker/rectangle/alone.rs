@@ -1,9 +1,11 @@
-//! A grant is a transaction of its own: what runs in a larger one is refused, and grants of other pools do not matter.
+//! A grant is a transaction of its own: what runs in a larger one or behind another statement of a pipeline is refused, and
+//! grants of other pools do not matter. Of two processes with one token, as when a virtual machine is resumed twice, one renews.
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::wire::Session;
 
-use super::{at, builder};
+use super::{acquire, at, builder, renewal, with_pool};
 use crate::try_acquire;
 
 /// A function could pass id times on, and then fail.
@@ -64,4 +66,70 @@ fn grants_of_other_pools_fail_no_serializable_transaction() {
             });
         }
     });
+}
+
+/// The grant is committed before its result is sent, so that no later statement can roll it back.
+#[test]
+fn rectangle_granted_in_a_pipeline_survives_a_later_error() {
+    let cluster = with_pool(builder(), 4);
+    let mut session = Session::open(&cluster);
+    session.execute_without_sync("SELECT worker_acquire('p', 'pipeline', '10 s')");
+    let (kind, body) = session.read_to(b'C');
+    assert_eq!(kind, b'C', "{body}");
+    // A statement that fails rolls back what is not committed.
+    session.execute_without_sync("SELECT 1 / 0");
+    assert_eq!(session.read_to(b'C').0, b'E');
+    session.sync();
+    let held = "SELECT count(*) = 1 FROM idgen.workers WHERE owner = 'pipeline' AND state = 'held'";
+    assert!(value::<bool>(&mut cluster.client(), held), "a rollback took back a rectangle that the client knows");
+}
+
+/// After another statement, the call runs in the transaction of that one.
+#[test]
+fn pipeline_is_granted_nothing_after_another_statement() {
+    let cluster = with_pool(builder(), 4);
+    let mut session = Session::open(&cluster);
+    session.execute_without_sync("SELECT 1");
+    assert_eq!(session.read_to(b'C').0, b'C');
+    session.execute_without_sync("SELECT worker_acquire('p', 'pipeline', '10 s')");
+    let (kind, error) = session.read_to(b'C');
+    assert!(kind == b'E' && error.contains("25001"), "{error}");
+}
+
+#[test]
+fn second_process_with_the_same_token_is_refused_at_its_renewal() {
+    let cluster = with_pool(builder(), 4);
+    let (mut client, mut other) = (cluster.client(), cluster.client());
+    let mut one = acquire(&mut client, "clock_timestamp()");
+    let twin = one.clone();
+    one.until_us = value(&mut client, &renewal(&one, "clock_timestamp()"));
+    let error = expect_error(&mut other, &renewal(&twin, "clock_timestamp()"), "55000");
+    assert!(error.message().contains("was renewed by another holder of its token"), "{}", error.message());
+    assert!(error.detail().is_some_and(|detail| detail.contains("Its not_after is ")));
+    // The refused process keeps its rectangle, and the other one continues after it.
+    assert!(one.until_us > twin.until_us);
+    assert!(value::<i64>(&mut client, &renewal(&one, "clock_timestamp()")) > one.until_us);
+}
+
+/// The second renewal waits for the first one and is then refused.
+#[test]
+fn concurrent_renewals_with_one_token_succeed_once() {
+    let cluster = with_pool(builder(), 4);
+    let mut grant = acquire(&mut cluster.client(), "clock_timestamp()");
+    // Each moves the end by 10 s, which is less than the maximum lead.
+    for _ in 0..5 {
+        let (mut client, mut other) = (cluster.client(), cluster.client());
+        let sql = renewal(&grant, &super::at(grant.until_us));
+        let answers = std::thread::scope(|scope| {
+            let one = scope.spawn(|| client.query_one(&sql, &[]));
+            let two = scope.spawn(|| other.query_one(&sql, &[]));
+            [one.join().unwrap(), two.join().unwrap()]
+        });
+        let (granted, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        let codes: Vec<_> = refused.iter().filter_map(|error| error.as_ref().err()?.code()).collect();
+        assert_eq!(codes.iter().map(|code| code.code()).collect::<Vec<_>>(), ["55000"], "{refused:?}");
+        let renewed: i64 = granted[0].as_ref().expect("partitioned").get(0);
+        assert_eq!(renewed, grant.until_us + 10_000_000);
+        grant.until_us = renewed;
+    }
 }

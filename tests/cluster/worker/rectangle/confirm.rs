@@ -2,10 +2,10 @@
 
 use idgen_testkit::Stop;
 use idgen_testkit::grants::epoch_us;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, value, wait_for_event, while_waiting};
 use postgres::Client;
 
-use super::{acquire, builder, renewal};
+use super::{acquire, builder, renewal, with_pool};
 
 fn confirmation(token: i64) -> String {
     format!("SELECT {} FROM worker_confirm('p', {token}) AS confirmed", epoch_us("confirmed"))
@@ -26,35 +26,21 @@ fn grant_is_not_confirmed_without_a_standby_even_if_warnings_are_off_smoke() {
 
     // The wait of its commit is cancelled: the client sees success.
     let mut client = primary.client();
-    let pid = backend_pid(&mut client);
-    let grant = std::thread::scope(|scope| {
-        let acquisition = scope.spawn(|| {
-            let sql = "SELECT token FROM worker_acquire('p', NULL, '10 s')";
-            client.query_one(sql, &[]).expect("a cancelled wait is a success").get::<_, i64>(0)
-        });
-        let waits = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep'");
-        primary.wait_for(PATIENCE, "the commit to wait", || value(&mut observer, &waits));
+    let acquisition = |client: &mut Client| {
+        // A cancelled wait is a success.
+        value::<i64>(client, "SELECT token FROM worker_acquire('p', NULL, '10 s')")
+    };
+    let grant = while_waiting(&primary, &mut client, acquisition, |pid| {
+        wait_for_event(&primary, pid, "SyncRep");
         execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
-        acquisition.join().unwrap()
     });
 
+    // A cancelled confirmation is an error, not a notice.
+    let cancel = |pid| primary.execute(&format!("SELECT pg_cancel_backend({pid})"));
+    let confirm = |client: &mut Client| expect_error(client, &confirmation(grant), "57014");
+    while_waiting(&primary, &mut client, confirm, cancel);
     execute(&mut observer, "SET statement_timeout = '300 ms'");
     expect_error(&mut observer, &confirmation(grant), "57014");
-    // A cancelled confirmation is an error, not a notice.
-    let pid = backend_pid(&mut client);
-    let asked = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| client.query_one(&confirmation(grant), &[]).map(|row| row.get::<_, i64>(0)));
-        let mut canceller = primary.client();
-        let waits = format!(
-            "SELECT count(*) = 1 FROM pg_stat_activity
-             WHERE pid = {pid} AND wait_event IS NOT NULL AND state = 'active' AND query LIKE '%worker_confirm%'"
-        );
-        primary.wait_for(PATIENCE, "the confirmation to wait", || value(&mut canceller, &waits));
-        execute(&mut canceller, &format!("SELECT pg_cancel_backend({pid})"));
-        asked.join().unwrap()
-    });
-    let error = asked.expect_err("the standby does not have it");
-    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error:?}");
 
     standby.start_again();
     let not_after: i64 = value(&mut client, &confirmation(grant));
@@ -67,39 +53,33 @@ fn grant_is_not_confirmed_without_a_standby_even_if_warnings_are_off_smoke() {
 /// With `synchronous_commit = local` only the confirmation waits, without holding a table lock.
 #[test]
 fn confirmation_waits_for_the_standby_without_a_table_lock() {
-    let primary = builder().start_with_extension();
-    primary.execute("SELECT lease_define('p', 4, '10 s')");
+    let primary = with_pool(builder(), 4);
     let standby = primary.standby_builder().synchronous().start();
     standby.stop(Stop::Fast);
     let mut client = primary.client();
     set_up_keeper_session(&mut client);
     let mut grant = acquire(&mut client, "clock_timestamp()");
     grant.until_us = value(&mut client, &renewal(&grant, "clock_timestamp()"));
-    let pid = backend_pid(&mut client);
-    let confirmed = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| value::<i64>(&mut client, &confirmation(grant.token)));
-        let mut observer = primary.client();
-        let waits = format!(
-            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND query LIKE '%worker_confirm%' AND state = 'active'"
-        );
-        primary.wait_for(PATIENCE, "the confirmation to wait", || value(&mut observer, &waits));
-        // An ACCESS EXCLUSIVE lock conflicts with every other.
-        execute(
-            &mut observer,
-            "SET synchronous_commit = local; BEGIN; LOCK TABLE idgen.lease, idgen.worker_number, idgen.worker_history; COMMIT",
-        );
-        assert!(!asked.is_finished(), "the standby has nothing yet");
-        standby.start_again();
-        asked.join().unwrap()
-    });
-    assert_eq!(confirmed, grant.until_us);
+    let confirmed = while_waiting(
+        &primary,
+        &mut client,
+        |client| value(client, &confirmation(grant.token)),
+        |pid| {
+            // An ACCESS EXCLUSIVE lock conflicts with every other.
+            let locks = "BEGIN; LOCK TABLE idgen.lease, idgen.worker_number, idgen.worker_history; COMMIT";
+            primary.execute(&format!("SET synchronous_commit = local; {locks}"));
+            let waits = format!("SELECT state = 'active' FROM pg_stat_activity WHERE pid = {pid}");
+            assert!(value::<bool>(&mut primary.client(), &waits), "the standby has nothing yet");
+            standby.start_again();
+        },
+    );
+    assert_eq!(grant.until_us, confirmed);
 }
 
 /// The wait of a commit ends likewise. The session itself reads its settings only between two statements.
 #[test]
 fn confirmation_ends_when_synchronous_standby_names_is_emptied() {
-    let primary = builder().start_with_extension();
-    primary.execute("SELECT lease_define('p', 4, '10 s')");
+    let primary = with_pool(builder(), 4);
     let mut observer = primary.client();
     set_up_keeper_session(&mut observer);
     execute(&mut observer, "ALTER SYSTEM SET synchronous_standby_names = 'absent'");
@@ -111,19 +91,16 @@ fn confirmation_ends_when_synchronous_standby_names_is_emptied() {
     });
     let grant = acquire(&mut client, "clock_timestamp()");
     execute(&mut client, "SET statement_timeout = '20 s'");
-    let pid = backend_pid(&mut client);
-    let confirmed = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| value::<i64>(&mut client, &confirmation(grant.token)));
-        let waits = format!(
-            "SELECT count(*) = 1 FROM pg_stat_activity
-             WHERE pid = {pid} AND wait_event IS NOT NULL AND state = 'active' AND query LIKE '%worker_confirm%'"
-        );
-        primary.wait_for(PATIENCE, "the confirmation to wait", || value(&mut observer, &waits));
-        execute(&mut observer, "ALTER SYSTEM RESET synchronous_standby_names");
-        execute(&mut observer, "SELECT pg_reload_conf()");
-        asked.join().unwrap()
-    });
-    assert_eq!(confirmed, grant.until_us);
+    let confirmed = while_waiting(
+        &primary,
+        &mut client,
+        |client| value(client, &confirmation(grant.token)),
+        |_| {
+            execute(&mut observer, "ALTER SYSTEM RESET synchronous_standby_names");
+            execute(&mut observer, "SELECT pg_reload_conf()");
+        },
+    );
+    assert_eq!(grant.until_us, confirmed);
 }
 
 /// Warnings of a trigger have no effect.
@@ -145,8 +122,7 @@ fn confirmation_ignores_warnings_of_a_trigger() {
 
 #[test]
 fn confirmation_fails_on_a_standby() {
-    let primary = builder().start_with_extension();
-    primary.execute("SELECT lease_define('p', 4, '10 s')");
+    let primary = with_pool(builder(), 4);
     let grant = acquire(&mut primary.client(), "clock_timestamp()");
     let standby = primary.standby();
     standby.wait_until_replayed(&primary);

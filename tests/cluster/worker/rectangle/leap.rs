@@ -2,7 +2,7 @@
 
 use idgen_testkit::sql::{expect_error, hint, value};
 
-use super::{acquire, at, builder, renewal};
+use super::{acquire, at, builder, renewal, with_pool};
 
 const YEAR_MS: i64 = 365 * 86_400_000;
 const SECOND_US: i64 = 1_000_000;
@@ -15,8 +15,7 @@ fn true_us() -> i64 {
 
 #[test]
 fn holder_that_reports_its_time_is_granted_no_far_rectangle() {
-    let cluster = builder().fake_clock().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 4, '10 s')");
+    let cluster = with_pool(builder().fake_clock(), 4);
     let mut client = cluster.client();
     let mut held = acquire(&mut client, &at(true_us()));
     cluster.clock().set_offset_ms(YEAR_MS);
@@ -38,8 +37,7 @@ fn holder_that_reports_its_time_is_granted_no_far_rectangle() {
 /// reason until the operator corrects it.
 #[test]
 fn worker_id_a_year_ahead_is_refused_until_it_is_corrected() {
-    let cluster = builder().fake_clock().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 1, '10 s')");
+    let cluster = with_pool(builder().fake_clock(), 1);
     let mut client = cluster.client();
     let started_us = true_us();
     cluster.clock().set_offset_ms(YEAR_MS);
@@ -65,8 +63,7 @@ fn worker_id_a_year_ahead_is_refused_until_it_is_corrected() {
 /// Both clocks were wrong when the holder renewed, and right again before its next id.
 #[test]
 fn release_with_the_last_time_gives_a_rectangle_of_wrong_clocks_back() {
-    let cluster = builder().fake_clock().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 1, '10 s')");
+    let cluster = with_pool(builder().fake_clock(), 1);
     let mut client = cluster.client();
     let mut held = acquire(&mut client, &at(true_us()));
     cluster.clock().set_offset_ms(YEAR_MS);
@@ -83,8 +80,7 @@ fn release_with_the_last_time_gives_a_rectangle_of_wrong_clocks_back() {
 /// A free worker id that begins soon is preferred to one that begins late. A caller a year ahead is refused.
 #[test]
 fn far_worker_id_is_skipped_and_a_far_caller_refused() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 2, '10 s')");
+    let cluster = with_pool(builder(), 2);
     let mut client = cluster.client();
     let far = acquire(&mut client, "clock_timestamp()");
     cluster.execute(&format!(

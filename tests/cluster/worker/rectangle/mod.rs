@@ -3,8 +3,6 @@
 mod alone;
 mod confirm;
 mod leap;
-mod pipeline;
-mod twins;
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::{Builder, Cluster};
@@ -14,6 +12,13 @@ use crate::{Grant, try_acquire};
 
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min")
+}
+
+/// A coordinator with this many worker ids.
+fn with_pool(builder: Builder, slots: i32) -> Cluster {
+    let cluster = builder.start_with_extension();
+    cluster.execute(&format!("SELECT lease_define('p', {slots}, '10 s')"));
+    cluster
 }
 
 /// An SQL expression for a time in microseconds since 1970.
