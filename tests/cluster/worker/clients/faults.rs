@@ -28,31 +28,24 @@ fn wait_for_ids(site: &Site, instance: &Instance) {
     site.cluster.wait_for(PATIENCE, "ids", || instance.last().is_some());
 }
 
-fn coordinator_restarts(language: Language, ways: &[Stop]) {
+fn continues_after_a_restart_of_its_server(language: Language) {
+    // One restart only for Java, whose client makes many more ids to check.
+    let ways: &[Stop] = match language {
+        Python => &[Stop::Fast, Stop::Immediate],
+        Java => &[Stop::Immediate],
+    };
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     for how in ways {
         wait_for_ids(&site, &instance);
-        site.cluster.stop(*how);
-        site.cluster.start_again();
+        site.cluster.restart_by(*how);
         // This needs a renewal after the restart.
         instance.wait_for_time(&site.cluster, site.granted("a").2);
     }
     ids_of(&site, "a", &mut instance);
 }
 
-#[test]
-fn python_client_continues_after_a_restart_of_its_server() {
-    coordinator_restarts(Python, &[Stop::Fast, Stop::Immediate]);
-}
-
-#[test]
-fn java_client_continues_after_a_restart_of_its_server() {
-    // One restart only: the Java client makes many more ids to check.
-    coordinator_restarts(Java, &[Stop::Immediate]);
-}
-
-fn grant_is_not_replicated(language: Language) {
+fn makes_no_ids_before_its_grant_is_replicated(language: Language) {
     let site = Site::new(builder(), 4);
     let standby = site.cluster.standby_builder().synchronous().start();
     standby.stop(Stop::Fast);
@@ -74,17 +67,7 @@ fn grant_is_not_replicated(language: Language) {
     ids_of(&site, "b", &mut instance);
 }
 
-#[test]
-fn python_client_makes_no_ids_before_its_grant_is_replicated() {
-    grant_is_not_replicated(Python);
-}
-
-#[test]
-fn java_client_makes_no_ids_before_its_grant_is_replicated() {
-    grant_is_not_replicated(Java);
-}
-
-fn id_times_begin_later(language: Language) {
+fn says_how_long_it_waits_for_its_id_times(language: Language) {
     let site = Site::new(builder(), 1);
     let before = "SELECT worker_release('p', token) FROM worker_acquire('p', ttl => '30 s')";
     execute(&mut site.cluster.client(), before);
@@ -93,17 +76,7 @@ fn id_times_begin_later(language: Language) {
     site.cluster.wait_for(PATIENCE, "the notice", is_told);
 }
 
-#[test]
-fn python_client_says_how_long_it_waits_for_its_id_times() {
-    id_times_begin_later(Python);
-}
-
-#[test]
-fn java_client_says_how_long_it_waits_for_its_id_times() {
-    id_times_begin_later(Java);
-}
-
-fn worker_id_does_not_fit(language: Language) {
+fn refuses_a_worker_id_that_does_not_fit(language: Language) {
     let site = Site::with_pool(builder(), "2, '30 s', first_slot => 1023");
     let mut fits = site.start(language, "fits", "6", ENDLESS);
     wait_for_ids(&site, &fits);
@@ -116,16 +89,6 @@ fn worker_id_does_not_fit(language: Language) {
     assert!(ids_of(&site, "fits", &mut fits).iter().all(|id| worker_id_of(*id) == 1023));
 }
 
-#[test]
-fn python_client_refuses_a_worker_id_that_does_not_fit() {
-    worker_id_does_not_fit(Python);
-}
-
-#[test]
-fn java_client_refuses_a_worker_id_that_does_not_fit() {
-    worker_id_does_not_fit(Java);
-}
-
 /// Renewals are due every 2 s, so ids of 3 s later were made during one.
 const DURING_A_RENEWAL: Duration = Duration::from_secs(3);
 
@@ -136,7 +99,7 @@ fn wait_for_ids_during_a_renewal(site: &Site, instance: &Instance) {
     instance.wait_for_time(&site.cluster, time_us_of(last) + DURING_A_RENEWAL.as_micros() as i64);
 }
 
-fn coordinator_is_silent(language: Language) {
+fn stops_inside_its_rectangle_when_a_renewal_is_not_answered(language: Language) {
     let site = Site::new(builder(), 1);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids_during_a_renewal(&site, &instance);
@@ -145,17 +108,7 @@ fn coordinator_is_silent(language: Language) {
     ids_of(&site, "a", &mut instance);
 }
 
-#[test]
-fn python_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
-    coordinator_is_silent(Python);
-}
-
-#[test]
-fn java_client_stops_inside_its_rectangle_when_a_renewal_is_not_answered() {
-    coordinator_is_silent(Java);
-}
-
-fn coordinator_answers_again(language: Language) {
+fn continues_when_a_silent_server_answers_again(language: Language) {
     // If its renewal arrives late, the client takes another worker id.
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
@@ -166,17 +119,7 @@ fn coordinator_answers_again(language: Language) {
     ids_of(&site, "a", &mut instance);
 }
 
-#[test]
-fn python_client_continues_when_a_silent_server_answers_again() {
-    coordinator_answers_again(Python);
-}
-
-#[test]
-fn java_client_continues_when_a_silent_server_answers_again() {
-    coordinator_answers_again(Java);
-}
-
-fn token_in_two_processes(language: Language) {
+fn takes_another_worker_id_when_its_token_is_used_elsewhere(language: Language) {
     let site = Site::new(builder(), 4);
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids(&site, &instance);
@@ -188,16 +131,6 @@ fn token_in_two_processes(language: Language) {
     site.cluster
         .wait_for(PATIENCE, "another worker id", || instance.last().is_some_and(|id| worker_id_of(id) != first));
     ids_of(&site, "a", &mut instance);
-}
-
-#[test]
-fn python_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
-    token_in_two_processes(Python);
-}
-
-#[test]
-fn java_client_takes_another_worker_id_when_its_token_is_used_elsewhere() {
-    token_in_two_processes(Java);
 }
 
 /// Forks, and both processes print their ids since then. The parent continues beyond its rectangle from before the fork.
@@ -239,4 +172,14 @@ fn forked_child_of_a_python_client_acquires_its_own_worker_id() {
     assert_ne!(worker_id_of(of_child[0]), worker_id_of(of_parent[0]));
     assert_all_granted(&site, "forking", &ids);
     assert_distinct(ids);
+}
+
+in_both_languages! {
+    continues_after_a_restart_of_its_server,
+    makes_no_ids_before_its_grant_is_replicated,
+    says_how_long_it_waits_for_its_id_times,
+    refuses_a_worker_id_that_does_not_fit,
+    stops_inside_its_rectangle_when_a_renewal_is_not_answered,
+    continues_when_a_silent_server_answers_again,
+    takes_another_worker_id_when_its_token_is_used_elsewhere,
 }

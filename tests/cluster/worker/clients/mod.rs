@@ -1,5 +1,24 @@
 //! Runs the examples that make ids under a leased worker id.
 
+/// Two tests of each of these functions, in the modules `python` and `java`.
+macro_rules! in_both_languages {
+    ($($client:ident,)*) => {
+        mod python {
+            $(#[test]
+            fn $client() {
+                super::$client(super::Python);
+            })*
+        }
+
+        mod java {
+            $(#[test]
+            fn $client() {
+                super::$client(super::Java);
+            })*
+        }
+    };
+}
+
 mod faults;
 
 use std::collections::BTreeSet;
@@ -190,7 +209,7 @@ fn make_ids_concurrently() {
 }
 
 /// Another client takes the only worker id, so the paused one cannot get a new token.
-fn lost_while_paused(language: Language) {
+fn that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle(language: Language) {
     let site = Site::new(builder(), 1);
     let mut paused = site.start(language, "paused", "0.1", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids", || !paused.ids().is_empty());
@@ -209,17 +228,7 @@ fn lost_while_paused(language: Language) {
     assert_inside(&next.ids(), (0, granted.2, site.granted("next").2));
 }
 
-#[test]
-fn python_client_that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle() {
-    lost_while_paused(Python);
-}
-
-#[test]
-fn java_client_that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle() {
-    lost_while_paused(Java);
-}
-
-fn clock_steps_back(language: Language) {
+fn repeats_no_id_when_the_clock_steps_back(language: Language) {
     let site = Site::new(builder(), 1);
     let clock = FakeClock::new(&site.dir());
     let mut instance = site.start_under_clock(language, "a", "0.3", ENDLESS, Some(&clock));
@@ -242,17 +251,7 @@ fn clock_steps_back(language: Language) {
     assert_inside(&instance.ids(), site.granted("a"));
 }
 
-#[test]
-fn python_client_repeats_no_id_when_the_clock_steps_back() {
-    clock_steps_back(Python);
-}
-
-#[test]
-fn java_client_repeats_no_id_when_the_clock_steps_back() {
-    clock_steps_back(Java);
-}
-
-fn clock_steps_ahead(language: Language) {
+fn stops_inside_its_rectangle_when_the_clock_steps_ahead(language: Language) {
     let site = Site::new(builder(), 1);
     let clock = FakeClock::new(&site.dir());
     // The client also starts before its rectangle begins.
@@ -268,18 +267,8 @@ fn clock_steps_ahead(language: Language) {
     assert_inside(&instance.ids(), site.granted("a"));
 }
 
-#[test]
-fn python_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
-    clock_steps_ahead(Python);
-}
-
-#[test]
-fn java_client_stops_inside_its_rectangle_when_the_clock_steps_ahead() {
-    clock_steps_ahead(Java);
-}
-
 /// The client's clock shows full hours, so it stands still while the client fills a millisecond with ids.
-fn a_millisecond_is_full(language: Language) {
+fn waits_when_a_millisecond_is_full(language: Language) {
     const IDS_PER_MS: usize = 4096;
     // Leases last longer than the current hour.
     let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
@@ -302,12 +291,9 @@ fn a_millisecond_is_full(language: Language) {
     assert!(times[1].0 - times[0].0 >= 3_600_000_000, "the client did not wait for the clock: {times:?}");
 }
 
-#[test]
-fn python_client_waits_when_a_millisecond_is_full() {
-    a_millisecond_is_full(Python);
-}
-
-#[test]
-fn java_client_waits_when_a_millisecond_is_full() {
-    a_millisecond_is_full(Java);
+in_both_languages! {
+    that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle,
+    repeats_no_id_when_the_clock_steps_back,
+    stops_inside_its_rectangle_when_the_clock_steps_ahead,
+    waits_when_a_millisecond_is_full,
 }
