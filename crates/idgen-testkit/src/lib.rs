@@ -29,7 +29,7 @@
 //! - Share a `Cluster` between threads with `std::thread::scope`: some threads query while one stops, kills and starts.
 //! - Take the number of random attempts from [`rounds`]: the same test is quick by default and a soak on demand.
 //! - Use the helpers of [`sql`], [`ids`], [`segment`], [`lease`], [`pooler`], [`dump`], [`grants`], [`high_water`],
-//!   [`recorder`] and [`wire`] instead of copies.
+//!   [`recorder`], [`script`] and [`wire`] instead of copies.
 //! - End the name of a test in `_smoke` if it depends on PostgreSQL's version: `make smoke` runs only those.
 //! - `$PG_CONFIG` (or `pg_config`) selects the server's programs. Under root they run as the user `postgres`.
 
@@ -54,6 +54,7 @@ mod programs;
 mod proxy;
 pub mod recorder;
 mod rounds;
+pub mod script;
 pub mod segment;
 mod settings;
 mod shim;

@@ -31,6 +31,7 @@ mod waits;
 mod wake;
 mod worker_move;
 
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{PATIENCE, column, value, wait_for_one};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
@@ -40,6 +41,11 @@ use std::hash::{BuildHasher, RandomState};
 /// A server with a statement timeout, so that no test hangs, and without fsync: these tests do not crash the machine.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+}
+
+/// Runs a script on a server of its own.
+fn scenario(script: &str) {
+    play(&builder().start_with_extension(), script);
 }
 
 fn renew(client: &mut Client, name: &str, token: i64) {

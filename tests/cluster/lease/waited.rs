@@ -3,7 +3,7 @@
 use idgen_testkit::lease::acquire;
 use idgen_testkit::sql::{backend_pid, execute, value, wait_for_event};
 
-use crate::builder;
+use crate::{builder, scenario};
 
 #[test]
 fn renewal_that_has_waited_moves_no_end_back() {
@@ -43,23 +43,17 @@ fn renewal_that_has_waited_moves_no_end_back() {
 
 #[test]
 fn revocation_that_has_waited_begins_the_whole_lock_delay() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('t', lock_delay => '1 s')");
-    let (mut holder, mut operator, mut other) = (cluster.client(), cluster.client(), cluster.client());
-    let token = acquire(&mut holder, "'t', '1 hour'").token;
-    let operator_pid = backend_pid(&mut operator);
-    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let waited_us: i64 = std::thread::scope(|scope| {
-        execute(&mut holder, &format!("BEGIN; SELECT lease_renew('t', {token})"));
-        let revoking = scope.spawn(|| execute(&mut operator, "SELECT lease_revoke('t')"));
-        wait_for_event(&cluster, operator_pid, "Lock");
-        execute(&mut holder, "SELECT pg_sleep(1)");
-        let waited_us = value(&mut holder, now);
-        execute(&mut holder, "COMMIT");
-        revoking.join().unwrap();
-        waited_us
-    });
-    acquire(&mut other, "'t', '1 hour'");
-    let delay_us = value::<i64>(&mut other, now) - waited_us;
-    assert!(delay_us >= 1_000_000, "granted {delay_us} us after the revocation, within the lock delay");
+    scenario(
+        "operator: SELECT lease_define('t', lock_delay => '1 s')
+         holder: SELECT token FROM lease_acquire('t', '1 hour') -> $token
+         holder: BEGIN; SELECT lease_renew('t', $token)
+         operator waits for Lock: SELECT lease_revoke('t')
+         holder: SELECT pg_sleep(1)
+         holder: SELECT clock_timestamp() -> $waited
+         holder: COMMIT
+         operator ends
+         other: SELECT lease_acquire('t', '1 hour')
+         -- Not granted within the lock delay.
+         other: SELECT clock_timestamp() >= timestamptz '$waited' + interval '1 s' -> t",
+    );
 }

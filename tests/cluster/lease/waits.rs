@@ -1,137 +1,103 @@
 //! Waits that end without a grant leave nothing behind, and the transaction can continue.
 
 use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::pause;
+use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
-use idgen_testkit::{Cluster, pause};
-use postgres::Client;
 use std::time::{Duration, Instant};
 
-use crate::{builder, locks_of, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
+use crate::{builder, locks_of, wait_for_state, wait_until_queued, wait_until_waiting_for_row};
 
-/// The places where an acquire waits.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    /// At the head of the queue, for a term to end.
-    Head,
-    /// In the queue, behind others.
-    Queue,
-    /// For a transaction that has fenced an expired term.
-    Row,
-}
-
-const PLACES: [Place; 3] = [Place::Head, Place::Queue, Place::Row];
-
-const WAITS: [&str; 3] = [
-    "SELECT lease_acquire('w', '1 day')",
-    "SELECT lease_try_acquire('w', '1 hour', '1 day')",
-    "SELECT lease_acquire('w', '1 day', bind_session => true)",
+/// The places where an acquire waits: what the others hold, and the event of the wait.
+const PLACES: [[&str; 2]; 3] = [
+    // At the head of the queue, for a term to end.
+    ["holder: SELECT lease_acquire('w', '1 day')", "Extension"],
+    // Behind others. The first session keeps its turn until its transaction ends, because others cannot see its new slot.
+    ["holder: BEGIN; SELECT lease_acquire('w', '1 day')", "advisory"],
+    // For a transaction that has fenced an expired term.
+    [
+        "holder: SELECT token FROM lease_acquire('w', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_fence('w', $token)",
+        "transactionid",
+    ],
 ];
 
-/// Makes the sessions hold the lease so that the next one waits at this place.
-fn keep(cluster: &Cluster, place: Place, holder: &mut Client, first: &mut Client) {
-    match place {
-        Place::Head => {
-            acquire(holder, "'w', '1 day'");
-        }
-        // The first session keeps its turn until its transaction ends, because others cannot see its new slot.
-        Place::Queue => {
-            execute(first, "BEGIN");
-            acquire(first, "'w', '1 day'");
-        }
-        Place::Row => {
-            let token = acquire(holder, "'w', '100 ms'").token;
-            wait_for_state(cluster, "w", "0 expired");
-            execute(holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
-        }
-    }
-}
+/// The ways to wait, and how each ends in time: by lock_timeout, or by the timeout of the call, which overrides it.
+const WAITS: [[&str; 2]; 3] = [
+    ["SELECT lease_acquire('w', '1 day')", BY_LOCK_TIMEOUT],
+    ["SELECT lease_try_acquire('w', '1 hour', '1 day')", BY_ITS_OWN],
+    ["SELECT lease_acquire('w', '1 day', bind_session => true)", BY_LOCK_TIMEOUT],
+];
 
-fn wait_until_waiting_at(cluster: &Cluster, place: Place, pid: i32) {
-    match place {
-        Place::Head => wait_until_head(cluster, pid),
-        Place::Queue => wait_until_queued(cluster, pid),
-        Place::Row => wait_until_waiting_for_row(cluster, pid),
-    }
-}
+const BY_LOCK_TIMEOUT: &str = "client: BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = '50ms'
+         client: $wait -> error 55P03
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT";
 
-/// Calls `work` for each place and each way to wait.
-fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
+const BY_ITS_OWN: &str = "client: BEGIN; SELECT lease_try_acquire('w', '50 ms', '1 day') -> nothing
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT
+         client: BEGIN; SET LOCAL lock_timeout = '50ms'
+         client: SELECT lease_try_acquire('w', '200 ms', '1 day') -> nothing
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT";
+
+/// Runs steps of the session `client` for each place and each way to wait. `$wait` is the call, and `$event` its wait event.
+fn at_each_place(steps: &str) {
     let cluster = builder().start_with_extension();
-    for place in PLACES {
-        for wait in WAITS {
-            let (mut holder, mut first, mut client) = (cluster.client(), cluster.client(), cluster.client());
-            let pid = backend_pid(&mut client);
-            keep(&cluster, place, &mut holder, &mut first);
-            let rows = "SELECT coalesce(string_agg(lease::text, ','), '') FROM idgen.lease";
-            let before: String = value(&mut cluster.client(), rows);
-            work(&cluster, place, wait, &mut client, pid);
-            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
-            assert_eq!(value::<String>(&mut cluster.client(), rows), before, "{place:?}, {wait}");
-            for keeper in [&mut holder, &mut first] {
-                execute(keeper, "COMMIT");
-            }
-            execute(&mut holder, "SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0");
-            // Nothing blocks the next acquire.
-            assert!(try_acquire(&mut holder, "'w'").is_some(), "{place:?}, {wait}");
-            execute(&mut holder, "DELETE FROM idgen.lease");
-        }
+    let script = format!(
+        "$keep
+         observer: SELECT coalesce(string_agg(lease::text, ','), '') FROM idgen.lease -> $rows
+         {steps}
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         observer: SELECT coalesce(string_agg(lease::text, ','), '') = '$rows' FROM idgen.lease -> t
+         holder: COMMIT
+         holder: SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0
+         -- Nothing blocks the next acquire.
+         holder: SELECT slot FROM lease_try_acquire('w') -> 0
+         holder: DELETE FROM idgen.lease"
+    );
+    for [keep, event] in PLACES {
+        let cases = WAITS.map(|[wait, in_time]| [keep, event, in_time, wait]);
+        play_each(&cluster, &script, ["$keep", "$event", "$in_time", "$wait"], &cases);
     }
 }
 
 #[test]
 fn cancelled_wait_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        execute(client, "BEGIN; SAVEPOINT s");
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| expect_error(client, wait, "57014"));
-            wait_until_waiting_at(cluster, place, pid);
-            execute(&mut cluster.client(), &format!("SELECT pg_cancel_backend({pid})"));
-            waiter.join().unwrap();
-        });
-        execute(client, "ROLLBACK TO s");
-        assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
-        execute(client, "COMMIT");
-    });
+    at_each_place(
+        "client: BEGIN; SAVEPOINT s
+         client waits for $event: $wait
+         observer: SELECT pg_cancel_backend($client_pid) -> t
+         client ends -> error 57014
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT",
+    );
 }
 
 #[test]
 fn timed_out_wait_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        // PostgreSQL's timeouts and the call's own, which overrides lock_timeout.
-        let mut endings = vec![("SET LOCAL statement_timeout = '50ms'", wait.to_owned(), Some("57014"))];
-        if wait.contains("try") {
-            endings.push(("", wait.replace("1 hour", "50 ms"), None));
-            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.replace("1 hour", "200 ms"), None));
-        } else {
-            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.to_owned(), Some("55P03")));
-        }
-        for (setting, wait, code) in endings {
-            execute(client, &format!("BEGIN; SAVEPOINT s; {setting}"));
-            match code {
-                Some(code) => {
-                    expect_error(client, &wait, code);
-                    execute(client, "ROLLBACK TO s");
-                }
-                None => assert_eq!(client.query(&wait, &[]).expect("an answer").len(), 0),
-            }
-            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {setting}, {wait}");
-            execute(client, "COMMIT");
-            assert_eq!(value::<String>(client, "SHOW lock_timeout"), "0");
-        }
-    });
+    at_each_place(
+        "client: BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '50ms'
+         client: $wait -> error 57014
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT
+         $in_time
+         client: SHOW lock_timeout -> 0",
+    );
 }
 
 #[test]
 fn terminated_waiter_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| client.simple_query(wait).is_err());
-            wait_until_waiting_at(cluster, place, pid);
-            let end = format!("SELECT pg_terminate_backend({pid}, 60000)");
-            assert!(value::<bool>(&mut cluster.client(), &end));
-            assert!(waiter.join().unwrap());
-        });
-    });
+    at_each_place(
+        "client waits for $event: $wait
+         observer: SELECT pg_terminate_backend($client_pid, 60000) -> t
+         client ends -> error",
+    );
 }
 
 /// The wait ends just as its turn comes. A paused waiter makes this happen.
@@ -196,7 +162,9 @@ fn statement_timeout_that_passes_with_a_turn_of_the_wait_ends_the_wait() {
     let cluster = builder().start_with_extension();
     let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
     let pid = backend_pid(&mut client);
-    keep(&cluster, Place::Row, &mut holder, &mut client);
+    let token = acquire(&mut holder, "'w', '100 ms'").token;
+    wait_for_state(&cluster, "w", "0 expired");
+    execute(&mut holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
     // A turn takes a second more than this.
     execute(&mut client, "SET deadlock_timeout = '1s'; SET statement_timeout = '3s'");
     std::thread::scope(|scope| {
