@@ -26,10 +26,11 @@
 //!
 //! Rules:
 //! - Wait for a condition, with a deadline ([`Cluster::wait_for`]), never for an amount of time.
+//! - Write what several sessions do in a fixed order as a [`script`].
 //! - Share a `Cluster` between threads with `std::thread::scope`: some threads query while one stops, kills and starts.
 //! - Take the number of random attempts from [`rounds`]: the same test is quick by default and a soak on demand.
 //! - Use the helpers of [`sql`], [`ids`], [`segment`], [`lease`], [`pooler`], [`dump`], [`grants`], [`high_water`],
-//!   [`recorder`], [`script`] and [`wire`] instead of copies.
+//!   [`recorder`] and [`wire`] instead of copies.
 //! - End the name of a test in `_smoke` if it depends on PostgreSQL's version: `make smoke` runs only those.
 //! - `$PG_CONFIG` (or `pg_config`) selects the server's programs. Under root they run as the user `postgres`.
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a: BEGIN; SELECT f()                runs statements, which must succeed
-//! a: SELECT f() -> 7|x, 8|y           they return these rows; `nothing` is no row
+//! a: SELECT f() -> 7|x, 8|y           they return these rows; `nothing` is no row, `null` is NULL, `''` is an empty text
 //! a: SELECT f() -> $token             stores the answer, for which `$token` then stands
 //! a: SELECT f() -> $next > $token     the same, and the answer is a greater number
 //! a: SELECT f() -> error 55000 text   they fail with this SQLSTATE, and the text is in the message, DETAIL or HINT
@@ -10,6 +10,8 @@
 //! b waits for advisory: SELECT f()    blocks in this wait event, or in one of this type
 //! b waits for Lock                    goes on waiting, in this event
 //! b ends -> 7                         returns from that wait, with the outcomes above
+//! b is paused                         its process is stopped
+//! b resumes                           it goes on
 //! b leaves                            disconnects
 //! until: SELECT f() -> 7              is repeated until it returns this
 //! ```
@@ -24,6 +26,7 @@ use std::thread::JoinHandle;
 use postgres::{Client, SimpleQueryMessage};
 
 use crate::cluster::Cluster;
+use crate::signal::{Paused, pause};
 use crate::sql::{PATIENCE, backend_pid, value};
 
 /// The rows as text, or the SQLSTATE and the texts of an error.
@@ -36,17 +39,20 @@ enum Session {
 
 struct Script<'a> {
     cluster: &'a Cluster,
+    /// Dropped before the sessions: a paused one does not end.
+    paused: BTreeMap<String, Paused>,
     sessions: BTreeMap<String, Session>,
     variables: BTreeMap<String, String>,
 }
 
 /// Runs a script in sessions of its own. Panics with the step that has another outcome, and if a session waits at the end.
 pub fn play(cluster: &Cluster, script: &str) {
-    let mut running = Script { cluster, sessions: BTreeMap::new(), variables: BTreeMap::new() };
+    let mut running =
+        Script { cluster, paused: BTreeMap::new(), sessions: BTreeMap::new(), variables: BTreeMap::new() };
     for step in steps(script) {
         running.step(&step);
     }
-    for (name, session) in running.sessions {
+    for (name, session) in &running.sessions {
         assert!(matches!(session, Session::Idle(_)), "session {name} waits at the end of the script");
     }
 }
@@ -110,6 +116,11 @@ impl Script<'_> {
             let (client, answer) = waiting.join().expect("the session's thread does not panic");
             self.sessions.insert(name.to_owned(), Session::Idle(client));
             self.check(step, answer, outcome);
+        } else if action == " is paused" {
+            let pid = self.variables[&format!("{name}_pid")].parse().expect("a process id");
+            self.paused.insert(name.to_owned(), pause(pid));
+        } else if action == " resumes" {
+            assert!(self.paused.remove(name).is_some(), "{step}: it is not paused");
         } else {
             assert!(action == " leaves" && outcome.is_none(), "\"{step}\" is no step");
             drop(self.idle(name, step));
@@ -210,7 +221,12 @@ fn run(client: &mut Client, sql: &str) -> Answer {
     })?;
     let rows = messages.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|column| row.get(column).unwrap_or("null")).collect::<Vec<_>>().join("|"))
+            let texts = (0..row.len()).map(|column| match row.get(column) {
+                None => "null",
+                Some("") => "''",
+                Some(text) => text,
+            });
+            Some(texts.collect::<Vec<_>>().join("|"))
         }
         _ => None,
     });

@@ -12,24 +12,6 @@ fn with_two_expired(script: &str) {
 }
 
 #[test]
-fn grant_ends_an_expired_term_above_the_lowered_limit() {
-    with_two_expired(
-        "client: SELECT lease_define('s', 1, '100 ms')
-         -- No session has taken the slot over, so its term can be renewed.
-         client: SELECT lease_renew('s', $second) IS NOT NULL -> t
-         until: SELECT state FROM idgen.leases ORDER BY slot -> expired, expired
-         client: SELECT slot FROM lease_acquire('s', '1 day') -> 0
-         client: SELECT lease_renew('s', $first) -> error 55000
-         client: SELECT lease_fence('s', $first) -> error 55000
-         client: SELECT lease_acquire('s', token => $first) -> error 55000
-         client: SELECT lease_renew('s', $second) -> error 55000
-         client: SELECT lease_fence('s', $second) -> error 55000
-         client: SELECT lease_acquire('s', token => $second) -> error 55000
-         client: SELECT slot, state FROM idgen.leases ORDER BY slot -> 0|held, 1|free",
-    );
-}
-
-#[test]
 fn rolled_back_grant_leaves_an_expired_term_above_the_limit() {
     with_two_expired(
         "client: SELECT lease_define('s', 1, '100 ms')
@@ -86,19 +68,5 @@ fn take_over_follows_the_definition_at_the_time_of_its_grant() {
          client waits for Extension
          other: SELECT lease_release('s', $second) -> t
          client ends -> 0",
-    );
-}
-
-/// The row of a new slot is not visible to others before the commit.
-#[test]
-fn definition_waits_for_a_transaction_that_has_acquired() {
-    scenario(
-        "observer: SELECT lease_define('s', 2, '1 day')
-         observer: SELECT lease_acquire('s')
-         client: BEGIN; SELECT slot FROM lease_acquire('s') -> 1
-         other waits for transactionid: SELECT lease_define('s', 1, force => true)
-         client: COMMIT
-         other ends
-         observer: SELECT slots FROM idgen.lease_definition -> 1",
     );
 }

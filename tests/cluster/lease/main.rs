@@ -78,11 +78,6 @@ fn boot_us() -> i64 {
     now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
 }
 
-/// The number of advisory locks that a process holds or waits for.
-fn locks_of(client: &mut Client, pid: i32) -> i64 {
-    value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
-}
-
 /// Waits until a process queues behind the head.
 fn wait_until_queued(cluster: &Cluster, pid: i32) {
     wait_for_one(

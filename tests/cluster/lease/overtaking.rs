@@ -8,16 +8,19 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 use crate::{builder, scenario, wait_for_state, wait_until_waiting_for_row};
 
 #[test]
-fn fence_does_not_overtake_a_waiting_take_over() {
-    scenario(
+fn fence_does_not_overtake_a_waiting_take_over_or_drop() {
+    play_each(
+        &builder().start_with_extension(),
         "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
          until: SELECT state FROM idgen.leases -> expired
          first: BEGIN; SELECT lease_fence('f', $token)
-         next waits for transactionid: SELECT token FROM lease_acquire('f', '1 day')
+         next waits for transactionid: SELECT $call
          late waits for advisory: BEGIN; SELECT lease_fence('f', $token)
          first: COMMIT
-         next ends -> $taken > $token
+         next ends -> $outcome
          late ends -> error 55000",
+        ["$call", "$outcome"],
+        &[["lease_drop('f')", "''"], ["token FROM lease_acquire('f', '1 day')", "$taken > $token"]],
     );
 }
 
@@ -65,20 +68,6 @@ fn fence_does_not_overtake_a_take_over_that_waits_for_several_slots() {
          late waits for advisory: BEGIN; SELECT lease_fence('s', $token)
          first: COMMIT
          next ends -> 0
-         late ends -> error 55000",
-    );
-}
-
-#[test]
-fn fence_does_not_overtake_a_waiting_drop() {
-    scenario(
-        "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
-         until: SELECT state FROM idgen.leases -> expired
-         first: BEGIN; SELECT lease_fence('f', $token)
-         dropper waits for transactionid: SELECT lease_drop('f')
-         late waits for advisory: BEGIN; SELECT lease_fence('f', $token)
-         first: COMMIT
-         dropper ends
          late ends -> error 55000",
     );
 }

@@ -1,12 +1,10 @@
 //! Waits that end without a grant leave nothing behind, and the transaction can continue.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::pause;
 use idgen_testkit::script::play_each;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
-use std::time::{Duration, Instant};
+use idgen_testkit::sql::{backend_pid, execute, expect_error, wait_for_event};
 
-use crate::{builder, locks_of, wait_for_state, wait_until_queued, wait_until_waiting_for_row};
+use crate::{builder, scenario};
 
 /// The places where an acquire waits: what the others hold, and the event of the wait.
 const PLACES: [[&str; 2]; 3] = [
@@ -49,10 +47,10 @@ fn at_each_place(steps: &str) {
     let cluster = builder().start_with_extension();
     let script = format!(
         "$keep
-         observer: SELECT coalesce(string_agg(lease::text, ','), '') FROM idgen.lease -> $rows
+         observer: SELECT coalesce(string_agg(lease::text, ','), 'none') FROM idgen.lease -> $rows
          {steps}
          observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
-         observer: SELECT coalesce(string_agg(lease::text, ','), '') = '$rows' FROM idgen.lease -> t
+         observer: SELECT coalesce(string_agg(lease::text, ','), 'none') = '$rows' FROM idgen.lease -> t
          holder: COMMIT
          holder: SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0
          -- Nothing blocks the next acquire.
@@ -103,87 +101,57 @@ fn terminated_waiter_leaves_nothing() {
 /// The wait ends just as its turn comes. A paused waiter makes this happen.
 #[test]
 fn turn_that_comes_as_the_wait_ends_is_used_or_returned() {
-    /// Long enough to find the waiter in the queue and pause it.
-    const LIMIT_MS: i32 = 4000;
-    let cluster = builder().start_with_extension();
-    let mut observer = cluster.client();
-    for (wait, is_cancelled) in [
-        ("lease_acquire('w', '1 day')".to_owned(), false),
-        (format!("lease_try_acquire('w', '{LIMIT_MS} ms', '1 day')"), false),
-        ("lease_acquire('w', '1 day')".to_owned(), true),
-        ("lease_try_acquire('w', '1 hour', '1 day')".to_owned(), true),
-    ] {
-        let (mut first, mut client) = (cluster.client(), cluster.client());
-        let pid = backend_pid(&mut client);
-        execute(&mut first, "BEGIN; SELECT lease_acquire('w', '1 day')");
-        let limit = if is_cancelled { 0 } else { LIMIT_MS };
-        execute(&mut client, &format!("BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = {limit}"));
-        let wait = &format!("SELECT slot, token FROM {wait}");
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(move || {
-                if is_cancelled {
-                    expect_error(&mut client, wait, "57014");
-                    execute(&mut client, "ROLLBACK TO s");
-                } else {
-                    assert_eq!(client.query(wait, &[]).expect("the lease is free").len(), 1, "{wait}");
-                }
-                client
-            });
-            wait_until_queued(&cluster, pid);
-            let paused = pause(pid);
-            if is_cancelled {
-                execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
-            } else {
-                let over = format!(
-                    "SELECT clock_timestamp() > waitstart + interval '{LIMIT_MS} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
-                );
-                cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
-            }
-            execute(&mut first, "ROLLBACK");
-            // The waiter has its turn but has not noticed yet.
-            let queued = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
-            assert_eq!(value::<i64>(&mut observer, &queued), 0);
-            assert_eq!(locks_of(&mut observer, pid), 1);
-            paused.resume();
-            let mut client = waiter.join().unwrap();
-            // A session that creates a slot keeps its turn until others can see the slot.
-            assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 1 }, "{wait}");
-            execute(&mut client, "COMMIT");
-            assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
-        });
-        execute(&mut observer, "DELETE FROM idgen.lease");
-    }
+    // Long enough to find the waiter in the queue and pause it.
+    let over = "until: SELECT clock_timestamp() > waitstart + interval '4 s' FROM pg_locks
+             WHERE pid = $client_pid AND NOT granted -> t";
+    let cancel = "observer: SELECT pg_cancel_backend($client_pid) -> t";
+    play_each(
+        &builder().start_with_extension(),
+        "first: BEGIN; SELECT lease_acquire('w', '1 day')
+         client: BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = '$limit'
+         client waits for advisory: SELECT slot FROM $wait
+         client is paused
+         $end
+         first: ROLLBACK
+         -- The waiter has its turn but has not noticed yet.
+         observer: SELECT granted FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> t
+         client resumes
+         client ends -> $answer
+         client: $then
+         -- A session that creates a slot keeps its turn until others can see the slot.
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> $holds
+         client: COMMIT
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         observer: DELETE FROM idgen.lease",
+        ["$wait", "$limit", "$end", "$answer", "$then", "$holds"],
+        &[
+            ["lease_acquire('w', '1 day')", "4s", over, "0", "SELECT 1", "1"],
+            ["lease_try_acquire('w', '4 s', '1 day')", "4s", over, "0", "SELECT 1", "1"],
+            ["lease_acquire('w', '1 day')", "0", cancel, "error 57014", "ROLLBACK TO s", "0"],
+            ["lease_try_acquire('w', '1 hour', '1 day')", "0", cancel, "error 57014", "ROLLBACK TO s", "0"],
+        ],
+    );
 }
 
 /// The wait for a row ends now and then by a timeout of its own, and begins again. PostgreSQL forgets a statement timeout
 /// that passes with it.
 #[test]
 fn statement_timeout_that_passes_with_a_turn_of_the_wait_ends_the_wait() {
-    let cluster = builder().start_with_extension();
-    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
-    let pid = backend_pid(&mut client);
-    let token = acquire(&mut holder, "'w', '100 ms'").token;
-    wait_for_state(&cluster, "w", "0 expired");
-    execute(&mut holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
-    // A turn takes a second more than this.
-    execute(&mut client, "SET deadlock_timeout = '1s'; SET statement_timeout = '3s'");
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT lease_acquire('w', '1 day')", "57014"));
-        wait_until_waiting_for_row(&cluster, pid);
-        let paused = pause(pid);
-        let over = format!(
-            "SELECT clock_timestamp() > query_start + interval '3010 ms' FROM pg_stat_activity WHERE pid = {pid}"
-        );
-        cluster.wait_for(PATIENCE, "both timeouts to pass", || value(&mut observer, &over));
-        paused.resume();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !waiter.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // A wait that goes on gets the lease, which fails the test.
-        execute(&mut holder, "COMMIT");
-        waiter.join().unwrap();
-    });
+    scenario(
+        "holder: SELECT token FROM lease_acquire('w', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_fence('w', $token)
+         -- A turn takes a second more than this.
+         client: SET deadlock_timeout = '1s'; SET statement_timeout = '3s'
+         client waits for transactionid: SELECT lease_acquire('w', '1 day')
+         client is paused
+         until: SELECT clock_timestamp() > query_start + interval '3010 ms' FROM pg_stat_activity
+             WHERE pid = $client_pid -> t
+         client resumes
+         until: SELECT state FROM pg_stat_activity WHERE pid = $client_pid -> idle
+         holder: COMMIT
+         client ends -> error 57014",
+    );
 }
 
 /// Another session has locked a table of the extension, as ALTER EXTENSION UPDATE does.

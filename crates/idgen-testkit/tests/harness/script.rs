@@ -33,12 +33,19 @@ fn step_that_waits_goes_on_when_another_session_lets_it() {
         c waits for advisory
         until: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 3
         a: SELECT pg_advisory_unlock(1)
-        b ends -> , 7
+        b ends -> '', 7
         a: SELECT pg_cancel_backend($c_pid)
         c ends -> error 57014 canceling statement
         b leaves
         until: SELECT count(*) FROM pg_stat_activity WHERE pid = $b_pid -> 0
         a: SELECT pg_terminate_backend(pg_backend_pid()) -> error
+        b: SELECT pg_advisory_lock(2)
+        d waits for advisory: SELECT pg_advisory_lock(2)
+        d is paused
+        b: SELECT pg_advisory_unlock(2) -> t
+        b: SELECT wait_event FROM pg_stat_activity WHERE pid = $d_pid -> advisory
+        d resumes
+        d ends
         c: INSERT INTO t VALUES (1), (1) -> error 23505 Key (n)=(1) already exists",
     );
 }
@@ -66,6 +73,7 @@ fn script_with_another_outcome_fails() {
         ("a waits for Lock", "a waits for Lock: it does not wait"),
         ("a ends", "a ends: it does not wait"),
         ("a runs: SELECT 7", "is no step"),
+        ("a: SELECT 7\na resumes", "a resumes: it is not paused"),
     ] {
         let failed = catch_unwind(AssertUnwindSafe(|| play(&cluster, script))).expect_err(script);
         let message = failed.downcast_ref::<String>().expect("a message");

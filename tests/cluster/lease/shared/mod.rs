@@ -6,10 +6,10 @@ mod snapshots;
 mod storm;
 mod transactions;
 
+use idgen_testkit::Cluster;
 use idgen_testkit::lease::{Grant, acquire, take_if_free, try_acquire};
 use idgen_testkit::script::{filled_in, play};
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
-use idgen_testkit::{Cluster, pause};
+use idgen_testkit::sql::{column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::{boot_us, builder, release, renew, scenario, states};
@@ -178,22 +178,14 @@ fn several_slots_are_granted_once_all_readers_have_ended() {
 
 #[test]
 fn paused_reader_that_has_expired_lets_a_writer_in_and_cannot_fence() {
-    let cluster = start();
-    for name in NAMES {
-        let [mut reader, mut writer] = [cluster.client(), cluster.client()];
-        let pid = backend_pid(&mut reader);
-        let token = acquire(&mut reader, &format!("'{name}', '200 ms', shared => true")).token;
-        let paused = pause(pid);
-        let written = write(&mut writer, name);
-        std::thread::scope(|scope| {
-            let late = scope.spawn(|| {
-                expect_error(&mut reader, &format!("BEGIN; SELECT lease_fence('{name}', {token})"), "55000");
-                execute(&mut reader, "ROLLBACK");
-                expect_error(&mut reader, &format!("SELECT lease_renew('{name}', {token})"), "55000");
-            });
-            paused.resume();
-            late.join().unwrap();
-        });
-        release(&mut writer, name, written);
-    }
+    for_each_name(
+        "reader: SELECT token FROM lease_acquire('NAME', '200 ms', shared => true) -> $token
+         reader is paused
+         writer: WRITE -> $written > $token
+         reader resumes
+         reader: BEGIN; SELECT lease_fence('NAME', $token) -> error 55000
+         reader: ROLLBACK
+         reader: SELECT lease_renew('NAME', $token) -> error 55000
+         writer: SELECT lease_release('NAME', $written) -> t",
+    );
 }
