@@ -132,30 +132,6 @@ fn deadlock_with_a_row_is_detected_and_leaves_nothing() {
     assert_eq!(value::<i32>(&mut cluster.client(), "SELECT n FROM t"), 16);
 }
 
-/// Nine sessions want the same locks, each in another order.
-#[test]
-fn lock_arrays_in_different_orders_do_not_deadlock() {
-    let cluster = builder().conf("deadlock_timeout", "10ms").start_with_extension();
-    std::thread::scope(|scope| {
-        for n in 0..9 {
-            let cluster = &cluster;
-            scope.spawn(move || {
-                let mut client = cluster.client();
-                let names = ["a", "b", "c", "d"];
-                let mut names: Vec<_> = (0..4).map(|i| names[(i + n) % 4]).collect();
-                if n % 2 == 1 {
-                    names.reverse();
-                }
-                let names = names.join(",");
-                for _ in 0..50 {
-                    execute(&mut client, &format!("SELECT lock_acquire_many('{{{names}}}')"));
-                    execute(&mut client, &format!("SELECT lock_release_many('{{{names}}}')"));
-                }
-            });
-        }
-    });
-}
-
 /// The timeout covers all names together: if the first wait uses it up, there is no second one.
 #[test]
 fn timeout_covers_all_names_of_a_call() {
