@@ -3,7 +3,7 @@
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{acquire, try_acquire};
 use idgen_testkit::script::play;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::sql::{backend_pid, execute, value};
 use postgres::Client;
 
 use crate::process::Psql;
@@ -152,14 +152,6 @@ fn assert_skips(cluster: &Cluster, acquisition: &str, end: impl FnOnce(Psql)) {
     });
 }
 
-fn kill_and_wait(cluster: &Cluster, head: Psql) {
-    let backend = head.backend;
-    head.kill();
-    let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
-    let mut observer = cluster.client();
-    cluster.wait_for(PATIENCE, "the end of the backend", || value(&mut observer, &gone));
-}
-
 #[test]
 fn queue_skips_a_head_that_is_gone() {
     let cluster = builder().start_with_extension();
@@ -174,7 +166,7 @@ fn queue_skips_a_head_that_is_gone() {
         assert!(value::<bool>(&mut cluster.client(), &end));
     });
     let watching = format!("SET client_connection_check_interval = '50ms'; {wish}");
-    assert_skips(&cluster, &watching, |head| kill_and_wait(&cluster, head));
+    assert_skips(&cluster, &watching, |head| head.kill_and_wait(&cluster));
     assert_eq!(grants(&mut observer) - before, 4, "the ended sessions got no turn");
 
     // A server that does not check grants the lease to the dead client, and then notices.
@@ -201,9 +193,7 @@ fn killed_waiters_leave_nothing_in_the_queue() {
         }
         waiters.push(waiter);
     }
-    for waiter in waiters {
-        kill_and_wait(&cluster, waiter);
-    }
+    waiters.into_iter().for_each(|waiter| waiter.kill_and_wait(&cluster));
     assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 0);
     execute(&mut holder, &format!("SELECT lease_release('k', {token})"));
     assert_eq!(counter(&mut holder, "grants"), 1);

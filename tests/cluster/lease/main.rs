@@ -26,7 +26,6 @@ mod stale_reads;
 mod terms;
 mod unpreloaded;
 mod view_plans;
-mod waited;
 mod waits;
 mod wake;
 mod worker_move;

@@ -185,3 +185,45 @@ fn call_that_waits_for_a_table_obeys_its_timeout() {
         });
     }
 }
+
+/// The clock that counts for a change of a term that has waited for its row is that after the wait.
+#[test]
+fn renewal_that_has_waited_moves_no_end_back() {
+    play_each(
+        &builder().start_with_extension(),
+        "holder: SELECT token FROM lease_acquire('t', '2 s') -> $token
+         holder: BEGIN; SELECT $end
+         late waits for Lock: SELECT $end
+         holder: SELECT pg_sleep(1)
+         holder: SELECT $end -> $told
+         holder: COMMIT
+         late ends
+         other: SELECT token FROM lease_acquire('t', '1 hour') -> $next > $token
+         -- The next holder begins once the term is over that the last one was told.
+         other: SELECT acquired_at >= timestamptz '$told' FROM idgen.lease -> t
+         other: DELETE FROM idgen.lease",
+        ["$end"],
+        &[
+            ["lease_renew('t', $token)"],
+            ["lease_renew('t', $token, '2 s')"],
+            ["expires_at FROM lease_renew_many(ARRAY['t'], ARRAY[$token])"],
+        ],
+    );
+}
+
+#[test]
+fn revocation_that_has_waited_begins_the_whole_lock_delay() {
+    scenario(
+        "operator: SELECT lease_define('t', lock_delay => '1 s')
+         holder: SELECT token FROM lease_acquire('t', '1 hour') -> $token
+         holder: BEGIN; SELECT lease_renew('t', $token)
+         operator waits for Lock: SELECT lease_revoke('t')
+         holder: SELECT pg_sleep(1)
+         holder: SELECT clock_timestamp() -> $waited
+         holder: COMMIT
+         operator ends
+         other: SELECT lease_acquire('t', '1 hour')
+         -- Not granted within the lock delay.
+         other: SELECT clock_timestamp() >= timestamptz '$waited' + interval '1 s' -> t",
+    );
+}
