@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a: BEGIN; SELECT f()                runs statements, which must succeed
-//! a: SELECT f() -> 7|x, 8|y           they return these rows; `nothing` is no row, `null` is NULL, `''` is an empty text
+//! a: SELECT f() -> 7|x, 8|y           they return these rows: `nothing` is no row, `null` NULL, `''` an empty text
 //! a: SELECT f() -> $token             stores the answer, for which `$token` then stands
 //! a: SELECT f() -> $next > $token     the same, and the answer is a greater number
 //! a: SELECT f() -> error 55000 text   they fail with this SQLSTATE, and the text is in the message, DETAIL or HINT
@@ -16,9 +16,9 @@
 //! until: SELECT f() -> 7              is repeated until it returns this
 //! ```
 //!
-//! A session connects where it is first named, and `$b_pid` is its process. Names end where another letter, digit or `_`
-//! does not follow. A line that is indented deeper than others continues the line above, however the first one is indented.
-//! A line that begins with `--` is a comment.
+//! A session connects where it is first named, and `$b_pid` is its process. The name of a variable ends where no
+//! letter, digit or `_` follows. A line that is indented deeper than others continues the line above, however the first
+//! one is indented. A line that begins with `--` is a comment.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -45,7 +45,8 @@ struct Script<'a> {
     variables: BTreeMap<String, String>,
 }
 
-/// Runs a script in sessions of its own. Panics with the step that has another outcome, and if a session waits at the end.
+/// Runs a script in sessions of its own. Panics with the step that has another outcome, or if a session waits at the
+/// end.
 pub fn play(cluster: &Cluster, script: &str) {
     let mut running =
         Script { cluster, paused: BTreeMap::new(), sessions: BTreeMap::new(), variables: BTreeMap::new() };
