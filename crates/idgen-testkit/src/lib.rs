@@ -26,6 +26,7 @@
 //!
 //! Rules:
 //! - Wait for a condition, with a deadline ([`Cluster::wait_for`]), never for an amount of time.
+//! - Write what several sessions do in a fixed order as a [`script`].
 //! - Share a `Cluster` between threads with `std::thread::scope`: some threads query while one stops, kills and starts.
 //! - Take the number of random attempts from [`rounds`]: the same test is quick by default and a soak on demand.
 //! - Use the helpers of [`sql`], [`ids`], [`segment`], [`lease`], [`pooler`], [`dump`], [`grants`], [`high_water`],
@@ -54,6 +55,7 @@ mod programs;
 mod proxy;
 pub mod recorder;
 mod rounds;
+pub mod script;
 pub mod segment;
 mod settings;
 mod shim;

@@ -7,7 +7,9 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, stream, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use crate::{builder, draw_not_above, draw_one, ms, set_clock, time_of, wait_until_past_checkpoint};
+use crate::{
+    builder, draw_not_above, draw_one, ms, set_clock, time_of, wait_for_end_of_worker, wait_until_past_checkpoint,
+};
 
 /// Two id spaces.
 const LAYOUTS: [&str; 2] = ["snowflake", "js53"];
@@ -139,8 +141,7 @@ fn replay_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     let begin_ms = spans[0].0.min(spans[1].0);
     if !with_the_mark {
         // Otherwise the label would stand in for the mark.
-        let worker = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-        cluster.wait_for(PATIENCE, "the end of the label's worker", || value::<i64>(&mut client, worker) == 0);
+        wait_for_end_of_worker(&cluster, &mut client);
         execute(&mut client, "DELETE FROM pg_shseclabel WHERE provider = 'idgen'");
     }
     match death {

@@ -2,14 +2,12 @@
 
 use idgen_core::clock::label::MarkLabel;
 use idgen_testkit::ids::last;
-use idgen_testkit::sql::{PATIENCE, check, execute, value};
+use idgen_testkit::sql::{PATIENCE, check, execute, value, wait_for_one};
 use idgen_testkit::{Cluster, high_water, rounds};
 use postgres::Client;
 
-use crate::builder;
 use crate::replica::{AHEAD_MS, take_ahead};
-
-const WORKER: &str = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+use crate::{builder, wait_for_end_of_worker};
 
 /// The text of the label, and the number of times it was written.
 fn label(client: &mut Client) -> (String, i64) {
@@ -39,7 +37,7 @@ fn label_is_written_at_most_as_often_as_the_mark() {
         let label = MarkLabel::parse(&label(&mut client).0).expect("a label");
         !MarkLabel::is_due(label.until_ms, high_water::mark_ms(&server), i64::MAX, 1000, 1000)
     });
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, WORKER) == 0);
+    wait_for_end_of_worker(&server, &mut client);
     let marks: i64 = value(&mut client, mark_writes);
     let (text, writes) = label(&mut client);
     // One more, because the first label is needed before the first mark.
@@ -105,7 +103,7 @@ fn mark_waits_for_the_label_smoke() {
     let server = builder().start_with_extension();
     let mut client = server.client();
     execute(&mut client, "SELECT snowflake_next()");
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(&mut client, WORKER) == 0);
+    wait_for_end_of_worker(&server, &mut client);
     let (text, _) = label(&mut client);
     let mark_ms = high_water::mark_ms(&server);
     let mut holder = server.client();
@@ -113,8 +111,8 @@ fn mark_waits_for_the_label_smoke() {
     let mut observer = server.client();
     std::thread::scope(|scope| {
         let observing = scope.spawn(|| take_ahead(&mut observer));
-        let waiting = format!("{WORKER} AND wait_event_type = 'Lock'");
-        server.wait_for(PATIENCE, "the worker to wait for the lock", || value::<i64>(&mut client, &waiting) == 1);
+        let waiting = "pg_stat_activity WHERE backend_type = 'idgen label' AND wait_event_type = 'Lock'";
+        wait_for_one(&server, "the worker to wait for the lock", waiting);
         assert!(!observing.is_finished());
         assert_eq!(high_water::mark_ms(&server), mark_ms);
         assert_eq!(label(&mut client).0, text);

@@ -42,6 +42,12 @@ fn set_clock(cluster: &Cluster, ms: i64) {
     cluster.clock().set_offset_ms(ms - true_ms());
 }
 
+/// Waits until no worker writes the label.
+fn wait_for_end_of_worker(server: &Cluster, client: &mut Client) {
+    let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
+    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(client, workers) == 0);
+}
+
 /// A checkpoint's time has a resolution of a second. Within that second a first start begins ahead of the clock.
 fn wait_until_past_checkpoint(cluster: &Cluster) {
     let mut client = cluster.client();

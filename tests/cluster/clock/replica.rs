@@ -2,7 +2,7 @@
 
 use idgen_testkit::ids::last;
 use idgen_testkit::sql::{PATIENCE, execute, value};
-use idgen_testkit::{Cluster, Stop, high_water, rounds};
+use idgen_testkit::{Builder, Cluster, Stop, high_water, rounds};
 use postgres::Client;
 
 use crate::recovery::{HOUR_MS, SECOND_MS, insert, primary_of, stored};
@@ -35,58 +35,51 @@ fn fail_over(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
     stored(&mut standby.client())
 }
 
-#[test]
-fn promotion_after_a_crash_with_a_wide_window_repeats_no_id() {
-    let primary = primary_of(builder().conf("idgen.clock_window", "60s"));
+/// The standby of a primary that has run `work` is promoted.
+fn assert_promotion_repeats_no_id(builder: Builder, work: impl FnOnce(&Cluster)) {
+    let primary = primary_of(builder);
     let standby = primary.standby();
-    insert(&mut primary.client(), 1);
-    primary.kill9_postmaster();
-    primary.start_again();
-    insert(&mut primary.client(), 1000);
+    work(&primary);
     let replicated = fail_over(&primary, &standby);
     assert_begins_after(&standby, &replicated);
 }
 
 /// Each crash takes ids further ahead.
 #[test]
-fn promotion_after_several_crashes_repeats_no_id() {
-    let primary = primary_of(builder());
-    let standby = primary.standby();
-    for _ in 0..5 {
-        insert(&mut primary.client(), 1);
-        primary.kill9_postmaster();
-        primary.start_again();
+fn promotion_after_crashes_repeats_no_id() {
+    for (builder, crashes) in [(builder().conf("idgen.clock_window", "60s"), 1), (builder(), 5)] {
+        assert_promotion_repeats_no_id(builder, |primary| {
+            for _ in 0..crashes {
+                insert(&mut primary.client(), 1);
+                primary.kill9_postmaster();
+                primary.start_again();
+            }
+            insert(&mut primary.client(), 1000);
+        });
     }
-    insert(&mut primary.client(), 1000);
-    let replicated = fail_over(&primary, &standby);
-    assert_begins_after(&standby, &replicated);
 }
 
 #[test]
 fn promotion_repeats_no_observed_id() {
-    let primary = primary_of(builder());
-    let standby = primary.standby();
-    let mut client = primary.client();
-    insert(&mut client, 1);
-    take_ahead(&mut client);
-    insert(&mut client, 1000);
-    let replicated = fail_over(&primary, &standby);
-    assert_begins_after(&standby, &replicated);
+    assert_promotion_repeats_no_id(builder(), |primary| {
+        let mut client = primary.client();
+        insert(&mut client, 1);
+        take_ahead(&mut client);
+        insert(&mut client, 1000);
+    });
 }
 
 #[test]
 fn promotion_after_a_clock_step_back_repeats_no_id() {
-    let primary = primary_of(builder());
-    let standby = primary.standby();
-    let mut client = primary.client();
-    primary.clock().set_offset_ms(HOUR_MS);
-    insert(&mut client, 1000);
-    primary.clock().set_offset_ms(0);
-    // The last commit and the last checkpoint have the right clock.
-    insert(&mut client, 1);
-    execute(&mut client, "CHECKPOINT");
-    let replicated = fail_over(&primary, &standby);
-    assert_begins_after(&standby, &replicated);
+    assert_promotion_repeats_no_id(builder(), |primary| {
+        let mut client = primary.client();
+        primary.clock().set_offset_ms(HOUR_MS);
+        insert(&mut client, 1000);
+        primary.clock().set_offset_ms(0);
+        // The last commit and the last checkpoint have the right clock.
+        insert(&mut client, 1);
+        execute(&mut client, "CHECKPOINT");
+    });
 }
 
 /// The clock of the first primary is an hour ahead, and those of the next two are right. The second promoted server is a copy

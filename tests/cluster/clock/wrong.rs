@@ -6,7 +6,7 @@ use idgen_testkit::sql::{PATIENCE, backend_pid, check, execute, expect_error, va
 use idgen_testkit::{Cluster, Stop, chown_to_server, pause};
 use postgres::Client;
 
-use crate::{builder, draw_one, wait_until_past_checkpoint};
+use crate::{builder, draw_one, wait_for_end_of_worker, wait_until_past_checkpoint};
 
 const DAY_MS: i64 = 86_400_000;
 const YEAR_MS: i64 = 365 * DAY_MS;
@@ -96,12 +96,6 @@ fn observed_id_moves_the_mark_past_itself_and_not_past_a_wrong_clock() {
         cluster.start_again();
         assert_near_the_clock(&cluster, "after a crash");
     }
-}
-
-/// Waits until no worker writes the label.
-fn wait_for_end_of_worker(server: &Cluster, client: &mut Client) {
-    let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idgen label'";
-    server.wait_for(PATIENCE, "the end of the worker", || value::<i64>(client, workers) == 0);
 }
 
 /// The time of the label, `i64::MIN` without one.
@@ -259,19 +253,6 @@ fn clock_past_2262_is_named_as_it_is() {
     let future = "time:41 sequence:12 epoch:2600-01-01";
     let error = expect_error(&mut client, &format!("SELECT snowflake_next('{future}')"), "22003");
     assert!(error.detail().is_some_and(|detail| detail.contains("The server's clock is at 2326-")), "{error:?}");
-}
-
-/// Ids with the wrong time exist, so later ids follow them.
-#[test]
-fn ids_continue_after_one_issued_under_a_wrong_clock() {
-    let cluster = builder().start_with_extension();
-    let mut client = cluster.client();
-    cluster.clock().set_offset_ms(3 * DAY_MS);
-    let ahead = draw_one(&mut client, "snowflake");
-    cluster.clock().set_offset_ms(0);
-    cluster.kill9_postmaster();
-    cluster.start_again();
-    assert!(draw_one(&mut cluster.client(), "snowflake").id > ahead.id);
 }
 
 /// The log lines about steps forward.

@@ -1,10 +1,9 @@
 //! The extension and its database are dropped and created again under waiters and bound leases.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
-use postgres::Client;
+use idgen_testkit::sql::{backend_pid, execute, value, wait_for_event};
 
-use crate::builder;
+use crate::{builder, scenario};
 
 #[test]
 fn recreated_extension_has_no_holders_and_repeats_no_token() {
@@ -26,46 +25,28 @@ fn recreated_extension_has_no_holders_and_repeats_no_token() {
     }
 }
 
-/// Advisory locks of all sessions of a database.
-fn locks(client: &mut Client, database: &str) -> i64 {
-    value(
-        client,
-        &format!(
-            "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
-             WHERE locktype = 'advisory' AND datname = '{database}'"
-        ),
-    )
-}
-
 #[test]
 fn extension_can_be_dropped_under_waiters() {
-    let cluster = builder().start_with_extension();
-    let [mut holder, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
-    let mut observer = cluster.client();
-    let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
-    let token = acquire(&mut holder, "'a', bind_session => true").token;
-    std::thread::scope(|scope| {
-        let head = scope.spawn(|| expect_error(&mut head, "SELECT lease_acquire('a')", "42P01"));
-        wait_for_event(&cluster, head_pid, "Extension");
-        let second = scope.spawn(|| expect_error(&mut second, "SELECT lease_acquire('a')", "42P01"));
-        wait_for_event(&cluster, second_pid, "advisory");
-        // Waiters hold no table lock, so an ALTER TABLE does not queue and block renewals.
-        execute(&mut observer, "BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT");
-        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
-        wait_for_event(&cluster, head_pid, "Extension");
-        execute(&mut observer, "DROP EXTENSION idgen");
-        head.join().unwrap();
-        second.join().unwrap();
-    });
-    // Only the lock of the bound session is left, until that session ends.
-    assert_eq!(locks(&mut observer, "postgres"), 1);
-    cluster.execute("CREATE EXTENSION idgen");
-    for client in [&mut head, &mut second, &mut holder] {
-        let token = take_if_free(client, "a").expect("the lease is free");
-        assert!(value::<bool>(client, &format!("SELECT lease_release('a', {token})")));
-    }
-    drop(holder);
-    cluster.wait_for(PATIENCE, "the session's lock to go", || locks(&mut observer, "postgres") == 0);
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    let script = "holder: SELECT token FROM lease_acquire('a', bind_session => true) -> $token
+         head waits for Extension: SELECT lease_acquire('a')
+         second waits for advisory: SELECT lease_acquire('a')
+         -- Waiters hold no table lock, so an ALTER TABLE does not queue and block renewals.
+         observer: BEGIN; LOCK TABLE idgen.lease, idgen.lease_definition; COMMIT
+         holder: SELECT lease_renew('a', $token)
+         head waits for Extension
+         observer: DROP EXTENSION idgen
+         head ends -> error 42P01
+         second ends -> error 42P01
+         -- Only the lock of the bound session is left, until that session ends.
+         observer: LOCKS -> 1
+         observer: CREATE EXTENSION idgen
+         head: SELECT lease_release('a', token) FROM lease_try_acquire('a', ttl => '1 hour') -> t
+         second: SELECT lease_release('a', token) FROM lease_try_acquire('a', ttl => '1 hour') -> t
+         holder: SELECT lease_release('a', token) FROM lease_try_acquire('a', ttl => '1 hour') -> t
+         holder leaves
+         until: LOCKS -> 0";
+    scenario(&script.replace("LOCKS", locks));
 }
 
 #[test]
@@ -99,5 +80,7 @@ fn database_can_be_dropped_under_waiters_and_bound_leases() {
     execute(&mut client, "CREATE EXTENSION idgen");
     let token = take_if_free(&mut client, "a").expect("the lease is free");
     assert!(token > highest, "{token} after {highest}");
-    assert_eq!(locks(&mut client, "shop"), 0);
+    let locks = "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
+                 WHERE locktype = 'advisory' AND datname = 'shop'";
+    assert_eq!(value::<i64>(&mut client, locks), 0);
 }

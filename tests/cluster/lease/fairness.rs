@@ -2,7 +2,8 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{backend_pid, execute, value};
 use postgres::Client;
 
 use crate::process::Psql;
@@ -10,39 +11,29 @@ use crate::{builder, counter, release, wait_until_head, wait_until_queued};
 
 #[test]
 fn waiters_are_granted_in_queue_order() {
-    let cluster = builder().start_with_extension();
-    let mut holder = cluster.client();
-    let first = acquire(&mut holder, "'f', '1 day'").token;
-    std::thread::scope(|scope| {
-        let waiters: Vec<_> = (0..24)
-            .map(|number| {
-                let mut client = cluster.client();
-                let pid = backend_pid(&mut client);
-                let waiter = scope.spawn(move || {
-                    let limited = number % 2 == 1;
-                    let wish = if limited {
-                        "lease_try_acquire('f', '1 hour', '1 day')"
-                    } else {
-                        "lease_acquire('f', '1 day')"
-                    };
-                    let token: i64 = value(&mut client, &format!("SELECT token FROM {wish}"));
-                    assert!(release(&mut client, "f", token));
-                    token
-                });
-                if number == 0 {
-                    wait_until_head(&cluster, pid)
-                } else {
-                    wait_until_queued(&cluster, pid)
-                }
-                waiter
-            })
-            .collect();
-        assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 24);
-        assert!(release(&mut holder, "f", first));
-        // Tokens increase in the order of the grants.
-        let tokens: Vec<i64> = waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect();
-        assert!(tokens[0] > first && tokens.is_sorted(), "{tokens:?}");
-    });
+    assert_granted_in_queue_order(&builder().start_with_extension(), 24);
+}
+
+/// Sessions queue for a lease one after the other. Tokens increase in the order of the grants.
+pub fn assert_granted_in_queue_order(cluster: &Cluster, waiters: usize) {
+    let queues = |n| {
+        let event = if n == 0 { "Extension" } else { "advisory" };
+        let call = ["lease_acquire('f', '1 day')", "lease_try_acquire('f', '1 hour', '1 day')"][n % 2];
+        format!("\nw{n} waits for {event}: SELECT token FROM {call}")
+    };
+    let is_granted = |n| {
+        let after = n + 1;
+        let proofs = format!("lease_renew('f', $t{after}) IS NOT NULL, lease_release('f', $t{after})");
+        format!("\nw{n} ends -> $t{after} > $t{n}\nw{n}: SELECT {proofs} -> t|t")
+    };
+    let script = format!(
+        "holder: SELECT token FROM lease_acquire('f', '1 day') -> $t0{}
+holder: SELECT queue FROM idgen.leases -> {waiters}
+holder: SELECT lease_release('f', $t0) -> t{}",
+        (0..waiters).map(queues).collect::<String>(),
+        (0..waiters).map(is_granted).collect::<String>()
+    );
+    play(cluster, &script);
 }
 
 /// A session that holds the lease or queues for it.
@@ -161,14 +152,6 @@ fn assert_skips(cluster: &Cluster, acquisition: &str, end: impl FnOnce(Psql)) {
     });
 }
 
-fn kill_and_wait(cluster: &Cluster, head: Psql) {
-    let backend = head.backend;
-    head.kill();
-    let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
-    let mut observer = cluster.client();
-    cluster.wait_for(PATIENCE, "the end of the backend", || value(&mut observer, &gone));
-}
-
 #[test]
 fn queue_skips_a_head_that_is_gone() {
     let cluster = builder().start_with_extension();
@@ -183,7 +166,7 @@ fn queue_skips_a_head_that_is_gone() {
         assert!(value::<bool>(&mut cluster.client(), &end));
     });
     let watching = format!("SET client_connection_check_interval = '50ms'; {wish}");
-    assert_skips(&cluster, &watching, |head| kill_and_wait(&cluster, head));
+    assert_skips(&cluster, &watching, |head| head.kill_and_wait(&cluster));
     assert_eq!(grants(&mut observer) - before, 4, "the ended sessions got no turn");
 
     // A server that does not check grants the lease to the dead client, and then notices.
@@ -210,9 +193,7 @@ fn killed_waiters_leave_nothing_in_the_queue() {
         }
         waiters.push(waiter);
     }
-    for waiter in waiters {
-        kill_and_wait(&cluster, waiter);
-    }
+    waiters.into_iter().for_each(|waiter| waiter.kill_and_wait(&cluster));
     assert_eq!(value::<i64>(&mut holder, "SELECT queue FROM idgen.leases"), 0);
     execute(&mut holder, &format!("SELECT lease_release('k', {token})"));
     assert_eq!(counter(&mut holder, "grants"), 1);

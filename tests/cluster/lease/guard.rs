@@ -4,10 +4,11 @@ use std::io::Write;
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
+use idgen_testkit::script::{play, play_each};
 use idgen_testkit::sql::{execute, expect_error, value};
 use postgres::Client;
 
-use crate::{builder, release, wait_for_state};
+use crate::builder;
 
 const TABLES: [&str; 2] = ["plain", "parent"];
 
@@ -134,55 +135,50 @@ fn cascade_into_a_guarded_table_is_rejected() {
 /// Statements after a fence, and whether the fence still covers a write after them.
 #[test]
 fn fence_lasts_as_long_as_its_subtransaction() {
-    let cluster = with_tables();
-    let mut client = cluster.client();
-    let write = "INSERT INTO plain VALUES (2, 0)";
-    for (statements, is_fenced) in [
-        ("SAVEPOINT s; $fence; ROLLBACK TO s", false),
-        ("SAVEPOINT s; $fence; RELEASE s", true),
-        ("SAVEPOINT s; SAVEPOINT t; $fence; RELEASE t; ROLLBACK TO s", false),
-        ("$fence; SAVEPOINT s; $fence; ROLLBACK TO s", true),
-        ("$fence; SAVEPOINT s; $release; ROLLBACK TO s", true),
-        ("$fence; SAVEPOINT s; $release; RELEASE s", false),
-        ("SAVEPOINT s; $fence; $release; ROLLBACK TO s", false),
-        ("SAVEPOINT s; $fence; ROLLBACK TO s; $fence", true),
-        ("DO $$ BEGIN $perform; RAISE 'x'; EXCEPTION WHEN raise_exception THEN NULL; END $$", false),
-        ("DO $$ BEGIN $perform; EXCEPTION WHEN raise_exception THEN NULL; END $$", true),
-    ] {
-        let token = acquire(&mut client, "'g', '1 day'").token;
-        let fence = format!("lease_fence('g', {token})");
-        let statements = statements
-            .replace("$fence", &format!("SELECT {fence}"))
-            .replace("$perform", &format!("PERFORM {fence}"))
-            .replace("$release", &format!("SELECT lease_release('g', {token})"));
-        execute(&mut client, &format!("BEGIN; {statements}"));
-        if is_fenced {
-            execute(&mut client, write);
-        } else {
-            expect_error(&mut client, write, "55000");
-        }
-        execute(&mut client, "ROLLBACK");
-        assert!(release(&mut client, "g", token));
-    }
+    let cases = [
+        ["SAVEPOINT s; $fence; ROLLBACK TO s", "error 55000"],
+        ["SAVEPOINT s; $fence; RELEASE s", "nothing"],
+        ["SAVEPOINT s; SAVEPOINT t; $fence; RELEASE t; ROLLBACK TO s", "error 55000"],
+        ["$fence; SAVEPOINT s; $fence; ROLLBACK TO s", "nothing"],
+        ["$fence; SAVEPOINT s; $release; ROLLBACK TO s", "nothing"],
+        ["$fence; SAVEPOINT s; $release; RELEASE s", "error 55000"],
+        ["SAVEPOINT s; $fence; $release; ROLLBACK TO s", "error 55000"],
+        ["SAVEPOINT s; $fence; ROLLBACK TO s; $fence", "nothing"],
+        ["DO $$ BEGIN PERFORM $lease_fence; RAISE 'x'; EXCEPTION WHEN raise_exception THEN END $$", "error 55000"],
+        ["DO $$ BEGIN PERFORM $lease_fence; EXCEPTION WHEN raise_exception THEN END $$", "nothing"],
+    ];
+    let fence = "lease_fence('g', $token)";
+    play_each(
+        &with_tables(),
+        "client: SELECT token FROM lease_acquire('g', '1 day') -> $token
+         client: BEGIN; $statements
+         client: INSERT INTO plain VALUES (2, 0) -> $outcome
+         client: ROLLBACK
+         client: SELECT lease_release('g', $token) -> t",
+        ["$statements", "$outcome", "$fence", "$release", "$lease_fence"],
+        &cases.map(|[statements, outcome]| {
+            [statements, outcome, "SELECT $lease_fence", "SELECT lease_release('g', $token)", fence]
+        }),
+    );
 }
 
 /// The row lock is released with the savepoint: another session may take over, and no write must succeed then.
 #[test]
 fn rolled_back_fence_allows_a_take_over_and_no_write() {
-    let cluster = with_tables();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let token = acquire(&mut client, "'g', '100 ms'").token;
-    wait_for_state(&cluster, "g", "0 expired");
-    execute(&mut client, &format!("BEGIN; SAVEPOINT s; SELECT lease_fence('g', {token})"));
-    execute(&mut client, "INSERT INTO plain VALUES (2, 0); ROLLBACK TO s");
-    let next = acquire(&mut other, "'g', '1 day'").token;
-    execute(&mut other, &format!("BEGIN; SELECT lease_fence('g', {next}); UPDATE plain SET n = 1; COMMIT"));
-
-    expect_error(&mut client, "INSERT INTO plain VALUES (2, 0)", "55000");
-    execute(&mut client, "ROLLBACK TO s");
-    expect_error(&mut client, &format!("SELECT lease_fence('g', {token})"), "55000");
-    execute(&mut client, "ROLLBACK TO s");
-    expect_error(&mut client, "TRUNCATE plain", "55000");
-    execute(&mut client, "ROLLBACK");
-    assert_eq!(rows(&mut client, "plain"), "1 1, 60 1");
+    play(
+        &with_tables(),
+        "client: SELECT token FROM lease_acquire('g', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         client: BEGIN; SAVEPOINT s; SELECT lease_fence('g', $token)
+         client: INSERT INTO plain VALUES (2, 0); ROLLBACK TO s
+         other: SELECT token FROM lease_acquire('g', '1 day') -> $next > $token
+         other: BEGIN; SELECT lease_fence('g', $next); UPDATE plain SET n = 1; COMMIT
+         client: INSERT INTO plain VALUES (2, 0) -> error 55000
+         client: ROLLBACK TO s
+         client: SELECT lease_fence('g', $token) -> error 55000
+         client: ROLLBACK TO s
+         client: TRUNCATE plain -> error 55000
+         client: ROLLBACK
+         client: SELECT id, n FROM plain ORDER BY id -> 1|1, 60|1",
+    );
 }

@@ -26,11 +26,11 @@ mod stale_reads;
 mod terms;
 mod unpreloaded;
 mod view_plans;
-mod waited;
 mod waits;
 mod wake;
 mod worker_move;
 
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{PATIENCE, column, value, wait_for_one};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
@@ -40,6 +40,11 @@ use std::hash::{BuildHasher, RandomState};
 /// A server with a statement timeout, so that no test hangs, and without fsync: these tests do not crash the machine.
 fn builder() -> Builder {
     Cluster::builder().conf("statement_timeout", "1min").conf("fsync", "off")
+}
+
+/// Runs a script on a server of its own.
+fn scenario(script: &str) {
+    play(&builder().start_with_extension(), script);
 }
 
 fn renew(client: &mut Client, name: &str, token: i64) {
@@ -70,11 +75,6 @@ fn counter(client: &mut Client, column: &str) -> i64 {
 fn boot_us() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
     now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
-}
-
-/// The number of advisory locks that a process holds or waits for.
-fn locks_of(client: &mut Client, pid: i32) -> i64 {
-    value(client, &format!("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = {pid}"))
 }
 
 /// Waits until a process queues behind the head.

@@ -1,116 +1,83 @@
 //! Fences while a take-over waits: earlier transactions may fence, later ones do not overtake the take-over.
 
-use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
-use idgen_testkit::{Cluster, rounds};
+use idgen_testkit::lease::acquire;
+use idgen_testkit::rounds;
+use idgen_testkit::script::play_each;
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 
-use crate::{builder, release, states, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
-
-/// The token of an expired lease with one slot.
-fn expired(cluster: &Cluster) -> i64 {
-    let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
-    wait_for_state(cluster, "f", "0 expired");
-    token
-}
+use crate::{builder, scenario, wait_for_state, wait_until_waiting_for_row};
 
 #[test]
-fn fence_does_not_overtake_a_waiting_take_over() {
-    let cluster = builder().start_with_extension();
-    let token = expired(&cluster);
-    let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
-    let [mut first, mut late, mut next] = [cluster.client(), cluster.client(), cluster.client()];
-    let (late_pid, next_pid) = (backend_pid(&mut late), backend_pid(&mut next));
-    execute(&mut first, &fence);
-    std::thread::scope(|scope| {
-        let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
-        wait_until_waiting_for_row(&cluster, next_pid);
-        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
-        wait_until_queued(&cluster, late_pid);
-        execute(&mut first, "COMMIT");
-        assert!(take_over.join().unwrap().token > token);
-        late.join().unwrap();
-    });
+fn fence_does_not_overtake_a_waiting_take_over_or_drop() {
+    play_each(
+        &builder().start_with_extension(),
+        "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         first: BEGIN; SELECT lease_fence('f', $token)
+         next waits for transactionid: SELECT $call
+         late waits for advisory: BEGIN; SELECT lease_fence('f', $token)
+         first: COMMIT
+         next ends -> $outcome
+         late ends -> error 55000",
+        ["$call", "$outcome"],
+        &[["lease_drop('f')", "''"], ["token FROM lease_acquire('f', '1 day')", "$taken > $token"]],
+    );
 }
 
 /// A transaction that the take-over waits for must not wait for the take-over.
 #[test]
 fn transaction_that_holds_the_row_fences_before_a_waiting_take_over() {
     let cluster = builder().start_with_extension();
-    for first in [
-        "lease_fence('f', $1)",
-        "lease_renew('f', $1, '1 day')",
-        "lease_acquire('f', '1 day', token => $1)",
-        "lease_renew_many('{f}', ARRAY[$1], '1 day')",
-    ] {
-        let token = expired(&cluster);
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        let pid = backend_pid(&mut next);
-        execute(&mut holder, &format!("BEGIN; SELECT {}", first.replace("$1", &token.to_string())));
-        std::thread::scope(|scope| {
-            let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
-            wait_until_waiting_for_row(&cluster, pid);
-            execute(&mut holder, &format!("SET statement_timeout = '10 s'; SELECT lease_fence('f', {token})"));
-            // The rollback of the second fence leaves the lock of the first one.
-            execute(&mut holder, &format!("SAVEPOINT s; SELECT lease_fence('f', {token}); ROLLBACK TO s"));
-            execute(&mut holder, "COMMIT");
-            if !first.contains("fence") {
-                // The renewal was in time.
-                wait_until_head(&cluster, pid);
-                while !release(&mut holder, "f", token) {}
-            }
-            take_over.join().unwrap();
-        });
-        execute(&mut holder, "DELETE FROM idgen.lease");
-    }
+    // The renewal was in time.
+    let once = "next waits for Extension
+         holder: SELECT lease_release('f', $token) -> t";
+    let twice = "next waits for Extension
+         holder: SELECT lease_release('f', $token), lease_release('f', $token) -> f|t";
+    play_each(
+        &cluster,
+        "holder: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT $first
+         next waits for transactionid: SELECT token FROM lease_acquire('f', '1 day')
+         holder: SET statement_timeout = '10 s'; SELECT lease_fence('f', $token)
+         -- The rollback of the second fence leaves the lock of the first one.
+         holder: SAVEPOINT s; SELECT lease_fence('f', $token); ROLLBACK TO s; COMMIT
+         $in_time
+         next ends -> $taken > $token
+         holder: DELETE FROM idgen.lease",
+        ["$first", "$in_time"],
+        &[
+            ["lease_fence('f', $token)", ""],
+            ["lease_renew('f', $token, '1 day')", once],
+            ["lease_acquire('f', '1 day', token => $token)", twice],
+            ["lease_renew_many('{f}', ARRAY[$token], '1 day')", once],
+        ],
+    );
 }
 
 /// The take-over sleeps at the head of the queue, because the other slot may become free first.
 #[test]
 fn fence_does_not_overtake_a_take_over_that_waits_for_several_slots() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('s', 2, '100 ms')");
-    let [mut first, mut late, mut next] = [cluster.client(), cluster.client(), cluster.client()];
-    let (late_pid, next_pid) = (backend_pid(&mut late), backend_pid(&mut next));
-    let token = acquire(&mut first, "'s'").token;
-    acquire(&mut first, "'s', '1 day'");
-    cluster.wait_for(PATIENCE, "the slot to expire", || states(&mut late, "s") == ["0 expired", "1 held"]);
-    let fence = format!("BEGIN; SELECT lease_fence('s', {token})");
-    execute(&mut first, &fence);
-    std::thread::scope(|scope| {
-        let take_over = scope.spawn(|| acquire(&mut next, "'s', '1 day'"));
-        wait_until_head(&cluster, next_pid);
-        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
-        wait_until_queued(&cluster, late_pid);
-        execute(&mut first, "COMMIT");
-        assert_eq!(take_over.join().unwrap().slot, 0);
-        late.join().unwrap();
-    });
-}
-
-#[test]
-fn fence_does_not_overtake_a_waiting_drop() {
-    let cluster = builder().start_with_extension();
-    let token = expired(&cluster);
-    let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
-    let [mut first, mut late, mut dropper] = [cluster.client(), cluster.client(), cluster.client()];
-    let (late_pid, dropper_pid) = (backend_pid(&mut late), backend_pid(&mut dropper));
-    execute(&mut first, &fence);
-    std::thread::scope(|scope| {
-        let drop = scope.spawn(|| execute(&mut dropper, "SELECT lease_drop('f')"));
-        wait_until_waiting_for_row(&cluster, dropper_pid);
-        let late = scope.spawn(|| expect_error(&mut late, &fence, "55000"));
-        wait_until_queued(&cluster, late_pid);
-        execute(&mut first, "COMMIT");
-        drop.join().unwrap();
-        late.join().unwrap();
-    });
+    scenario(
+        "first: SELECT lease_define('s', 2, '100 ms')
+         first: SELECT token FROM lease_acquire('s') -> $token
+         first: SELECT lease_acquire('s', '1 day')
+         until: SELECT state FROM idgen.leases ORDER BY slot -> expired, held
+         first: BEGIN; SELECT lease_fence('s', $token)
+         next waits for Extension: SELECT slot FROM lease_acquire('s', '1 day')
+         late waits for advisory: BEGIN; SELECT lease_fence('s', $token)
+         first: COMMIT
+         next ends -> 0
+         late ends -> error 55000",
+    );
 }
 
 /// Each transaction ends only when the next one has fenced or waits. Without an order the take-over would starve.
 #[test]
 fn overlapping_fences_do_not_starve_a_take_over() {
     let cluster = builder().start_with_extension();
-    let token = expired(&cluster);
+    let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
+    wait_for_state(&cluster, "f", "0 expired");
     let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
     let mut next = cluster.client();
     let pid = backend_pid(&mut next);
@@ -145,56 +112,43 @@ fn overlapping_fences_do_not_starve_a_take_over() {
 /// A late renewal makes the take-over pointless, so fences of the holder do not wait for it.
 #[test]
 fn fence_of_a_renewed_lease_does_not_wait_for_a_take_over() {
-    let cluster = builder().start_with_extension();
-    let token = expired(&cluster);
-    let [mut first, mut holder, mut next] = [cluster.client(), cluster.client(), cluster.client()];
-    let pid = backend_pid(&mut next);
-    execute(&mut first, &format!("BEGIN; SELECT lease_fence('f', {token})"));
-    std::thread::scope(|scope| {
-        let take_over = scope.spawn(|| acquire(&mut next, "'f'"));
-        wait_until_waiting_for_row(&cluster, pid);
-        execute(&mut holder, &format!("SELECT lease_renew('f', {token}, '1 hour')"));
-        execute(&mut holder, &format!("SELECT lease_fence('f', {token})"));
-        execute(&mut first, "COMMIT");
-        assert!(release(&mut holder, "f", token));
-        take_over.join().unwrap();
-    });
+    scenario(
+        "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         first: BEGIN; SELECT lease_fence('f', $token)
+         next waits for transactionid: SELECT lease_acquire('f')
+         holder: SELECT lease_renew('f', $token, '1 hour')
+         holder: SELECT lease_fence('f', $token)
+         first: COMMIT
+         holder: SELECT lease_release('f', $token) -> t
+         next ends",
+    );
 }
 
 #[test]
 fn transaction_that_has_released_once_fences_before_a_waiting_take_over() {
-    let cluster = builder().start_with_extension();
-    let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
-    let again = format!("SELECT lease_acquire('f', '100 ms', token => {token})");
-    let [mut holder, mut next] = [cluster.client(), cluster.client()];
-    execute(&mut holder, &again);
-    wait_for_state(&cluster, "f", "0 expired");
-    let pid = backend_pid(&mut next);
-    execute(&mut holder, &format!("BEGIN; SELECT lease_release('f', {token})"));
-    std::thread::scope(|scope| {
-        let take_over = scope.spawn(|| acquire(&mut next, "'f'"));
-        wait_until_waiting_for_row(&cluster, pid);
-        execute(&mut holder, &format!("SELECT lease_fence('f', {token}); COMMIT"));
-        assert!(take_over.join().unwrap().token > token);
-    });
+    scenario(
+        "holder: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         holder: SELECT lease_acquire('f', '100 ms', token => $token)
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_release('f', $token)
+         next waits for transactionid: SELECT token FROM lease_acquire('f')
+         holder: SELECT lease_fence('f', $token); COMMIT
+         next ends -> $taken > $token",
+    );
 }
 
 /// Several instances of a service do this as they start.
 #[test]
 fn transaction_that_defines_a_name_acquires_it_before_the_waiters() {
-    let cluster = builder().start_with_extension();
-    let [mut definer, mut head, mut second] = [cluster.client(), cluster.client(), cluster.client()];
-    let [head_pid, second_pid] = [&mut head, &mut second].map(backend_pid);
-    execute(&mut definer, "BEGIN; SELECT lease_define('f')");
-    std::thread::scope(|scope| {
-        let head = scope.spawn(|| acquire(&mut head, "'f'"));
-        wait_until_queued(&cluster, head_pid);
-        let second = scope.spawn(|| execute(&mut second, "SELECT lease_define('f')"));
-        wait_until_queued(&cluster, second_pid);
-        let token = try_acquire(&mut definer, "'f'").expect("the lease was never held").token;
-        execute(&mut definer, "COMMIT");
-        second.join().unwrap();
-        assert!(release(&mut definer, "f", token));
-        head.join().unwrap();
-    });
+    scenario(
+        "definer: BEGIN; SELECT lease_define('f')
+         head waits for advisory: SELECT lease_acquire('f')
+         second waits for advisory: SELECT lease_define('f')
+         definer: SELECT token FROM lease_try_acquire('f') -> $token > 0
+         definer: COMMIT
+         second ends
+         definer: SELECT lease_release('f', $token) -> t
+         head ends",
+    );
 }

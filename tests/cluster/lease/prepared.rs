@@ -1,6 +1,7 @@
 //! PREPARE TRANSACTION: a grant or renewal cannot be prepared. A fence can, and lasts until its transaction ends.
 
-use idgen_testkit::lease::{acquire, take_if_free, term};
+use idgen_testkit::lease::{acquire, take_if_free};
+use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
 use idgen_testkit::{Builder, Stop};
 
@@ -12,30 +13,30 @@ fn with_prepared() -> Builder {
 
 #[test]
 fn grant_or_renewal_cannot_be_prepared() {
-    let cluster = with_prepared().start_with_extension();
-    let mut client = cluster.client();
-    let token = acquire(&mut client, "'held', ttl => '1 hour'").token;
-    let before = term(&mut client, "held");
-    for call in [
-        "lease_acquire('a')".to_owned(),
-        "lease_try_acquire('a', bind_session => true)".to_owned(),
-        format!("lease_acquire('held', token => {token})"),
-        format!("lease_renew('held', {token})"),
-        format!("lease_renew_many('{{held}}', '{{{token}}}')"),
-        "lease_revoke('held')".to_owned(),
-    ] {
-        execute(&mut client, &format!("BEGIN; SELECT {call}"));
-        expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
-        // The error has rolled the transaction back.
-        assert_eq!(term(&mut client, "held"), before, "{call}");
-        let other = take_if_free(&mut cluster.client(), "a").expect("the lease is free");
-        execute(&mut client, &format!("SELECT lease_release('a', {other})"));
-    }
-    // A release can be prepared.
-    execute(&mut client, &format!("BEGIN; SELECT lease_release('held', {token}); PREPARE TRANSACTION 'p'"));
-    assert_eq!(take_if_free(&mut cluster.client(), "held"), None);
-    execute(&mut client, "COMMIT PREPARED 'p'");
-    assert!(take_if_free(&mut cluster.client(), "held").is_some());
+    play_each(
+        &with_prepared().start_with_extension(),
+        "client: SELECT token FROM lease_acquire('held', ttl => '1 hour') -> $token
+         client: SELECT lease::text FROM idgen.lease -> $row
+         client: BEGIN; SELECT $call
+         client: PREPARE TRANSACTION 'p' -> error 0A000
+         -- The error has rolled the transaction back.
+         client: SELECT lease::text = '$row' FROM idgen.lease WHERE name = 'held' -> t
+         other: SELECT lease_release('a', token) FROM lease_try_acquire('a') -> t
+         -- A release can be prepared.
+         client: BEGIN; SELECT lease_release('held', $token); PREPARE TRANSACTION 'p'
+         other: SELECT lease_try_acquire('held') -> nothing
+         client: COMMIT PREPARED 'p'
+         other: SELECT lease_release('held', token) FROM lease_try_acquire('held') -> t",
+        ["$call"],
+        &[
+            ["lease_acquire('a')"],
+            ["lease_try_acquire('a', bind_session => true)"],
+            ["lease_acquire('held', token => $token)"],
+            ["lease_renew('held', $token)"],
+            ["lease_renew_many('{held}', '{$token}')"],
+            ["lease_revoke('held')"],
+        ],
+    );
 }
 
 /// The term has expired, and the fence alone blocks the take-over, without its session and over a crash.

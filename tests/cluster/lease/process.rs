@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
 
+use idgen_testkit::sql::{PATIENCE, value};
 use idgen_testkit::{Cluster, Paused, pause};
 
 pub struct Psql {
@@ -48,6 +49,14 @@ impl Psql {
     /// Kills the client with SIGKILL.
     pub fn kill(mut self) {
         self.end();
+    }
+
+    /// The same, and waits for the end of its backend.
+    pub fn kill_and_wait(self, cluster: &Cluster) {
+        let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {}", self.backend);
+        self.kill();
+        let mut observer = cluster.client();
+        cluster.wait_for(PATIENCE, "the end of the backend", || value(&mut observer, &gone));
     }
 
     fn end(&mut self) {

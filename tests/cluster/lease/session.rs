@@ -1,100 +1,111 @@
 //! `bind_session`: a lease lasts as long as its session holds the advisory lock of its token.
 
-use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
-use postgres::Client;
+use idgen_testkit::lease::try_acquire;
+use idgen_testkit::script::play_each;
+use idgen_testkit::sql::{PATIENCE, value};
+use idgen_testkit::{Builder, Cluster};
 
 use crate::process::Psql;
-use crate::{boot_us, builder, release, states};
+use crate::{boot_us, builder, states};
 
-const BOUND: &str = "'b', '1 day', bind_session => true";
-
-/// The number of leases bound to sessions. 27763 is the class of their advisory locks.
-fn session_locks(client: &mut Client) -> i64 {
-    value(client, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763")
+/// Runs a script for each of its cases. `BIND` acquires a bound lease and returns its token. `COUNT` counts the leases that
+/// are bound to sessions: 27763 is the class of their advisory locks.
+fn play_bound<const N: usize>(builder: Builder, script: &str, names: [&str; N], cases: &[[&str; N]]) {
+    let cluster: Cluster = builder.start_with_extension();
+    let script = script
+        .replace("BIND", "SELECT token FROM lease_acquire('b', '1 day', bind_session => true)")
+        .replace("COUNT", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763");
+    play_each(&cluster, &script, names, cases);
 }
 
 #[test]
 fn rollback_of_the_acquire_releases_the_session_lock() {
-    let cluster = builder().conf("max_prepared_transactions", "1").start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    for (before, undo, after) in [
-        ("BEGIN", "ROLLBACK", ""),
-        ("BEGIN; SAVEPOINT s", "ROLLBACK TO s", "COMMIT"),
-        ("BEGIN; SAVEPOINT s; SAVEPOINT t", "RELEASE t; ROLLBACK TO s", "COMMIT"),
-        ("BEGIN; SAVEPOINT s", "RELEASE s; ROLLBACK", ""),
-    ] {
-        execute(&mut client, before);
-        acquire(&mut client, BOUND);
-        assert_eq!(session_locks(&mut other), 1);
-        execute(&mut client, undo);
-        assert_eq!(session_locks(&mut other), 0, "{undo}");
-        execute(&mut client, after);
-        assert!(states(&mut other, "b").is_empty(), "{undo}");
-    }
-    execute(&mut client, &format!("BEGIN; SELECT lease_acquire({BOUND})"));
-    expect_error(&mut client, "PREPARE TRANSACTION 'p'", "0A000");
-    // The server sends an error before it rolls the transaction back.
-    execute(&mut client, "SELECT 1");
-    assert_eq!(session_locks(&mut other), 0);
-    let text = format!("DO $$ BEGIN PERFORM lease_acquire({BOUND}); RAISE 'x'; END $$");
-    expect_error(&mut client, &text, "P0001");
-    execute(&mut client, "SELECT 1");
-    assert_eq!(session_locks(&mut other), 0);
-    assert!(try_acquire(&mut other, "'b', '0', '1 day'").is_some());
+    play_bound(
+        builder().conf("max_prepared_transactions", "1"),
+        "client: $before; BIND
+         other: COUNT -> 1
+         client: $undo -> $outcome
+         other: COUNT -> 0
+         client: COMMIT
+         other: SELECT count(*) FROM idgen.leases -> 0
+         client: DO $$ BEGIN PERFORM lease_acquire('b', '1 day', bind_session => true); RAISE 'x'; END $$ -> error P0001
+         other: COUNT -> 0
+         other: SELECT lease_release('b', token) FROM lease_try_acquire('b', '0', '1 day') -> t",
+        ["$before", "$undo", "$outcome"],
+        &[
+            ["BEGIN", "ROLLBACK", "nothing"],
+            ["BEGIN; SAVEPOINT s", "ROLLBACK TO s", "nothing"],
+            ["BEGIN; SAVEPOINT s; SAVEPOINT t", "RELEASE t; ROLLBACK TO s", "nothing"],
+            ["BEGIN; SAVEPOINT s", "RELEASE s; ROLLBACK", "nothing"],
+            ["BEGIN", "PREPARE TRANSACTION 'p'", "error 0A000"],
+        ],
+    );
 }
 
 #[test]
 fn commit_of_the_last_release_releases_the_session_lock() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    for (statements, is_kept) in [
-        ("$release", false),
-        ("BEGIN; $release; COMMIT", false),
-        ("BEGIN; $release; ROLLBACK", true),
-        ("BEGIN; SAVEPOINT s; $release; ROLLBACK TO s; COMMIT", true),
-        ("BEGIN; SAVEPOINT s; $release; RELEASE s; COMMIT", false),
-        ("$again; $release", true),
-        ("$again; BEGIN; $release; $release; COMMIT", false),
-        ("BEGIN; $again; ROLLBACK", true),
-    ] {
-        let token = acquire(&mut client, BOUND).token;
-        let statements = statements
-            .replace("$release", &format!("SELECT lease_release('b', {token})"))
-            .replace("$again", &format!("SELECT lease_acquire({BOUND}, token => {token})"));
-        execute(&mut client, &statements);
-        assert_eq!(session_locks(&mut other), i64::from(is_kept), "{statements}");
-        assert_eq!(try_acquire(&mut other, "'b'").is_none(), is_kept, "{statements}");
-        execute(&mut client, "DELETE FROM idgen.lease");
-        execute(&mut client, "DISCARD ALL");
-    }
+    play_bound(
+        builder(),
+        "client: BIND -> $token
+         client: $statements
+         other: COUNT -> $bound
+         other: SELECT count(*) FROM lease_try_acquire('b') -> $free
+         client: DELETE FROM idgen.lease
+         client: DISCARD ALL",
+        ["$statements", "$bound", "$free", "$release", "$again"],
+        &[
+            ["$release", "0", "1"],
+            ["BEGIN; $release; COMMIT", "0", "1"],
+            ["BEGIN; $release; ROLLBACK", "1", "0"],
+            ["BEGIN; SAVEPOINT s; $release; ROLLBACK TO s; COMMIT", "1", "0"],
+            ["BEGIN; SAVEPOINT s; $release; RELEASE s; COMMIT", "0", "1"],
+            ["$again; $release", "1", "0"],
+            ["$again; BEGIN; $release; $release; COMMIT", "0", "1"],
+            ["BEGIN; $again; ROLLBACK", "1", "0"],
+        ]
+        .map(|[statements, bound, free]| {
+            let again = "SELECT lease_acquire('b', '1 day', bind_session => true, token => $token)";
+            let release = "SELECT lease_release('b', $token)";
+            [statements, bound, free, release, again]
+        }),
+    );
     // The lock is held until the release is visible to others.
-    let token = acquire(&mut client, BOUND).token;
-    execute(&mut client, &format!("BEGIN; SELECT lease_release('b', {token})"));
-    assert_eq!(session_locks(&mut other), 1);
-    assert_eq!(states(&mut other, "b"), ["0 held"]);
-    execute(&mut client, "COMMIT");
-    assert_eq!(session_locks(&mut other), 0);
+    play_bound(
+        builder(),
+        "client: BIND -> $token
+         client: BEGIN; SELECT lease_release('b', $token)
+         other: COUNT -> 1
+         other: SELECT slot, state FROM idgen.leases -> 0|held
+         client: COMMIT
+         other: COUNT -> 0",
+        [],
+        &[[]],
+    );
 }
 
 #[test]
 fn each_bound_lease_has_its_own_session_lock() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut client);
-    cluster.execute("SELECT lease_define('b', 2)");
-    let tokens = ["'b'", "'b'", "'c'"].map(|name| acquire(&mut client, &format!("{name}, bind_session => true")).token);
-    assert_eq!(session_locks(&mut other), 3);
-    assert!(release(&mut other, "b", tokens[0]), "the token proves ownership in any session");
-    assert_eq!(states(&mut other, "b"), ["0 free", "1 held"]);
-    assert!(release(&mut client, "b", tokens[1]) && release(&mut client, "c", tokens[2]));
-    // The lock of a lease that another session released is kept until the session ends.
-    assert_eq!(session_locks(&mut other), 1);
-    assert!(try_acquire(&mut other, "'b'").is_some() && try_acquire(&mut other, "'b'").is_some());
-    drop(client);
-    let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}");
-    cluster.wait_for(PATIENCE, "the session to end", || value(&mut other, &gone));
-    assert_eq!(session_locks(&mut other), 0);
+    play_bound(
+        builder(),
+        "client: SELECT lease_define('b', 2)
+         client: BIND -> $one
+         client: BIND -> $two
+         client: SELECT token FROM lease_acquire('c', bind_session => true) -> $c
+         other: COUNT -> 3
+         -- The token proves ownership in any session.
+         other: SELECT lease_release('b', $one) -> t
+         other: SELECT slot, state FROM idgen.leases WHERE name = 'b' ORDER BY slot -> 0|free, 1|held
+         client: SELECT lease_release('b', $two), lease_release('c', $c) -> t|t
+         -- The lock of a lease that another session released is kept until the session ends.
+         other: COUNT -> 1
+         other: SELECT slot FROM lease_try_acquire('b') -> 0
+         other: SELECT slot FROM lease_try_acquire('b') -> 1
+         client leaves
+         until: SELECT count(*) FROM pg_stat_activity WHERE pid = $client_pid -> 0
+         other: COUNT -> 0",
+        [],
+        &[[]],
+    );
 }
 
 #[test]
@@ -120,17 +131,18 @@ fn bound_lease_of_a_paused_client_outlasts_its_ttl() {
 
 #[test]
 fn lease_cannot_be_bound_after_its_acquire() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let token = acquire(&mut client, "'b', '1 day'").token;
-    let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");
-    expect_error(&mut client, &again, "0A000");
-    assert_eq!(session_locks(&mut other), 0);
-    assert!(release(&mut client, "b", token), "the failed acquire does not count");
-
-    let token = acquire(&mut client, BOUND).token;
-    let again = format!("SELECT lease_acquire('b', token => {token}, bind_session => true)");
-    expect_error(&mut other, &again, "0A000");
-    execute(&mut client, &again);
-    assert!(!release(&mut other, "b", token) && release(&mut other, "b", token));
+    play_bound(
+        builder(),
+        "client: SELECT token FROM lease_acquire('b', '1 day') -> $token
+         client: SELECT lease_acquire('b', token => $token, bind_session => true) -> error 0A000
+         other: COUNT -> 0
+         -- The failed acquire does not count.
+         client: SELECT lease_release('b', $token) -> t
+         client: BIND -> $token
+         other: SELECT lease_acquire('b', token => $token, bind_session => true) -> error 0A000
+         client: SELECT lease_acquire('b', token => $token, bind_session => true)
+         other: SELECT lease_release('b', $token), lease_release('b', $token) -> f|t",
+        [],
+        &[[]],
+    );
 }

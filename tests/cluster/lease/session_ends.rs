@@ -10,19 +10,11 @@ use crate::{builder, counter, release, renew, states, wait_for_state};
 
 const BOUND: &str = "'b', '1 day', bind_session => true";
 
-fn wait_for_end(cluster: &Cluster, backend: i32) {
-    let mut client = cluster.client();
-    let sql = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {backend}");
-    cluster.wait_for(PATIENCE, "the session to end", || value(&mut client, &sql));
-}
-
 /// Acquires the lease in a client that is then killed. Returns the token.
 fn token_of_killed_client(cluster: &Cluster) -> i64 {
     let mut holder = Psql::start(cluster);
     let token = holder.ask(&format!("SELECT token FROM lease_acquire({BOUND})"));
-    let backend = holder.backend;
-    holder.kill();
-    wait_for_end(cluster, backend);
+    holder.kill_and_wait(cluster);
     token.parse().expect("a token")
 }
 
@@ -89,9 +81,7 @@ fn bound_lease_is_free_once_its_session_ends_inside_a_transaction() {
         holder.send("BEGIN");
         holder.ask(&last.replace("$token", &token));
         assert_eq!(states(&mut client, "b"), ["0 held"], "{last}");
-        let backend = holder.backend;
-        holder.kill();
-        wait_for_end(&cluster, backend);
+        holder.kill_and_wait(&cluster);
         let taken = try_acquire(&mut client, "'b', '0', '1 day'").expect(last);
         assert!(release(&mut client, "b", taken.token));
     }

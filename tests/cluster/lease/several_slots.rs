@@ -1,66 +1,51 @@
 //! Several slots in one transaction, and many names at once.
 
-use idgen_testkit::lease::{Grant, acquire, try_acquire};
+use idgen_testkit::lease::{Grant, acquire};
 use idgen_testkit::rounds;
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{column, value};
 
-use crate::{builder, release, states, wait_until_head, wait_until_queued};
+use crate::{builder, release, scenario};
 
 #[test]
 fn transaction_acquires_two_slots_of_a_name() {
     let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut other);
-    execute(&mut client, "SELECT lease_define('two', 2, '1 day')");
+    cluster.execute("SELECT lease_define('two', 2, '1 day')");
+    let both = "client: BEGIN
+         client: SELECT token FROM lease_acquire('two') -> $first
+         client: SELECT token FROM lease_acquire('two') -> $second > $first
+         client: SELECT count(DISTINCT slot) FROM idgen.lease WHERE token IN ($first, $second) -> 2
+         client: SELECT lease_try_acquire('two') -> nothing
+         ";
+    let rolled_back = "client: ROLLBACK
+         client: SELECT count(*) FROM idgen.leases WHERE state = 'held' -> 0";
+    let committed = "other waits for Lock: SELECT token FROM lease_acquire('two')
+         client: COMMIT
+         other waits for Extension
+         client: SELECT slot FROM idgen.lease WHERE token = $first -> $slot
+         client: SELECT lease_release('two', $first) -> t
+         other ends -> $third
+         client: SELECT slot = $slot FROM idgen.lease WHERE token = $third -> t
+         client: SELECT lease_release('two', $third), lease_release('two', $second) -> t|t
+         client: SELECT slot, state FROM idgen.leases ORDER BY slot -> 0|free, 1|free";
     // New slots first, then the released ones.
-    for _ in 0..2 {
-        for end in ["ROLLBACK", "COMMIT"] {
-            execute(&mut client, "BEGIN");
-            let both = [acquire(&mut client, "'two'"), acquire(&mut client, "'two'")];
-            assert_ne!(both[0].slot, both[1].slot);
-            assert!(both[1].token > both[0].token);
-            assert_eq!(try_acquire(&mut client, "'two'"), None, "both slots are taken");
-            if end == "ROLLBACK" {
-                execute(&mut client, end);
-                assert!(!states(&mut client, "two").iter().any(|state| state.contains("held")));
-                continue;
-            }
-            std::thread::scope(|scope| {
-                let waiter = scope.spawn(|| acquire(&mut other, "'two'"));
-                cluster.wait_for(PATIENCE, "the other to wait", || {
-                    let sql = format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {pid} AND NOT granted");
-                    value(&mut cluster.client(), &sql)
-                });
-                execute(&mut client, end);
-                wait_until_head(&cluster, pid);
-                assert!(release(&mut client, "two", both[0].token));
-                let third = waiter.join().unwrap();
-                assert_eq!(third.slot, both[0].slot);
-                assert!(release(&mut client, "two", third.token) && release(&mut client, "two", both[1].token));
-            });
-        }
+    for end in [rolled_back, committed, rolled_back, committed] {
+        play(&cluster, &format!("{both}{end}"));
     }
-    assert_eq!(states(&mut client, "two"), ["0 free", "1 free"]);
 }
 
 #[test]
 fn transaction_reacquires_a_slot_that_it_released() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut other);
-    execute(&mut client, "BEGIN");
-    let first = acquire(&mut client, "'n'");
-    assert!(release(&mut client, "n", first.token));
-    let second = acquire(&mut client, "'n'");
-    assert!(second.token > first.token);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| acquire(&mut other, "'n'"));
-        wait_until_queued(&cluster, pid);
-        execute(&mut client, "COMMIT");
-        expect_error(&mut client, &format!("SELECT lease_release('n', {})", first.token), "55000");
-        assert!(release(&mut client, "n", second.token));
-        waiter.join().unwrap();
-    });
+    scenario(
+        "client: BEGIN; SELECT token FROM lease_acquire('n') -> $first
+         client: SELECT lease_release('n', $first) -> t
+         client: SELECT token FROM lease_acquire('n') -> $second > $first
+         other waits for advisory: SELECT lease_acquire('n')
+         client: COMMIT
+         client: SELECT lease_release('n', $first) -> error 55000
+         client: SELECT lease_release('n', $second) -> t
+         other ends",
+    );
 }
 
 /// More names than condition variables, so that some share one.

@@ -1,265 +1,211 @@
 //! Transactions with a single snapshot: they take over only if their snapshot has the writes of the last holder.
 
-use idgen_testkit::lease::{acquire, take_if_free};
-use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
-use postgres::Client;
+use idgen_testkit::script::play_each;
 
-use crate::{boot_us, builder, wait_until_waiting_for_row};
+use crate::builder;
 
-const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
-
-/// Begins a transaction and takes its snapshot.
-fn begin(client: &mut Client, level: &str) {
-    execute(client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"));
+/// Runs a script at both levels. `$begin` begins a transaction and takes its snapshot, and `$end` lets the term of 'a' expire
+/// now, without a change of its row by the holder.
+fn at_each_level(script: &str) {
+    at_each_level_and(script, [], &[[]]);
 }
 
-/// Acquires in a transaction of its own at this isolation level.
-fn acquire_alone(client: &mut Client, level: &str, name: &str) -> i64 {
-    execute(client, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
-    let token = acquire(client, &format!("'{name}', ttl => '1 hour'")).token;
-    execute(client, "RESET default_transaction_isolation");
-    token
-}
-
-/// Makes a term expire now, without a change of its row by the holder.
-fn end(client: &mut Client, name: &str) {
-    let now_us = boot_us();
-    execute(client, &format!("UPDATE idgen.lease SET ends_us = {now_us} WHERE name = '{name}'"));
+/// The same for each case.
+fn at_each_level_and<const N: usize>(script: &str, names: [&str; N], cases: &[[&str; N]]) {
+    let cluster = builder().start_with_extension();
+    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined'), lease_define('two', 2)");
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let script = format!("{script}\n         cleaner: DELETE FROM idgen.lease")
+            .replace("$begin", &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"))
+            .replace("$end", "UPDATE idgen.lease SET ends_us = ends_us - ttl_us WHERE name = 'a'")
+            .replace("$level", level);
+        play_each(&cluster, &script, names, cases);
+    }
 }
 
 #[test]
 fn take_over_fails_in_a_block_and_succeeds_in_its_own_transaction() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
-    for level in LEVELS {
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        // The term begins before the snapshot and ends after it, in an unchanged row.
-        let token = acquire(&mut holder, "'a', ttl => '500 ms'").token;
-        begin(&mut next, level);
-        execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
-        expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
-        execute(&mut next, "ROLLBACK");
-        let taken = acquire_alone(&mut next, level, "a");
-        assert!(taken > token);
-        begin(&mut next, level);
-        execute(&mut next, &format!("SELECT lease_fence('a', {taken})"));
-        assert!(value::<i64>(&mut next, "SELECT count(*) FROM t") > 0);
-        execute(&mut next, "COMMIT");
-
-        // The row has changed since the snapshot: the holder released the lease.
-        let token = acquire(&mut holder, "'defined'").token;
-        begin(&mut next, level);
-        execute(&mut holder, &format!("SELECT lease_release('defined', {token})"));
-        expect_error(&mut next, "SELECT lease_acquire('defined')", "40001");
-        execute(&mut next, "ROLLBACK");
-        begin(&mut next, level);
-        acquire(&mut next, "'defined', ttl => '1 hour'");
-        execute(&mut next, "COMMIT");
-        execute(&mut holder, "DELETE FROM idgen.lease");
-    }
+    at_each_level(
+        "-- The term begins before the snapshot and ends after it, in an unchanged row.
+         holder: SELECT token FROM lease_acquire('a', ttl => '500 ms') -> $token
+         next: $begin
+         holder: BEGIN; SELECT lease_fence('a', $token); INSERT INTO t VALUES (1); COMMIT
+         next: SELECT lease_acquire('a') -> error 40001
+         next: ROLLBACK
+         next: SET default_transaction_isolation = '$level'
+         next: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $taken > $token
+         next: RESET default_transaction_isolation
+         next: $begin; SELECT lease_fence('a', $taken)
+         next: SELECT count(*) > 0 FROM t -> t
+         next: COMMIT
+         -- The row has changed since the snapshot: the holder released the lease.
+         holder: SELECT token FROM lease_acquire('defined') -> $token
+         next: $begin
+         holder: SELECT lease_release('defined', $token)
+         next: SELECT lease_acquire('defined') -> error 40001
+         next: ROLLBACK
+         next: $begin; SELECT lease_acquire('defined', ttl => '1 hour')
+         next: COMMIT",
+    );
 }
 
 /// The release of an undefined name deletes its row.
 #[test]
 fn take_over_fails_if_the_snapshot_shows_a_released_holder() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int)");
-    for level in LEVELS {
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        let token = acquire(&mut holder, "'a'").token;
-        begin(&mut next, level);
-        execute(&mut holder, &format!("BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); COMMIT"));
-        execute(&mut holder, &format!("SELECT lease_release('a', {token})"));
-        assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
-        expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
-        execute(&mut next, "ROLLBACK");
-        begin(&mut next, level);
-        acquire(&mut next, "'a'");
-        execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
-    }
+    at_each_level(
+        "holder: SELECT token FROM lease_acquire('a') -> $token
+         next: $begin
+         holder: BEGIN; SELECT lease_fence('a', $token); INSERT INTO t VALUES (1); COMMIT
+         holder: SELECT lease_release('a', $token)
+         holder: SELECT count(*) FROM idgen.lease -> 0
+         next: SELECT lease_acquire('a') -> error 40001
+         next: ROLLBACK
+         next: $begin; SELECT lease_acquire('a'); COMMIT",
+    );
 }
 
 /// The row was inserted and deleted after the snapshot: only dead row versions show it.
 #[test]
 fn take_over_fails_if_a_holder_came_and_left_after_the_snapshot_smoke() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int)");
+    let released = "SELECT lease_release('a', $token)";
+    let in_a_savepoint = "BEGIN; SAVEPOINT s; SELECT lease_release('a', $token); RELEASE s; COMMIT";
     let histories = [
-        "",
+        "SELECT 1",
         // New row versions, until the page is full.
-        "DO $$ BEGIN FOR n IN 1..300 LOOP PERFORM lease_renew('a', $1); COMMIT; END LOOP; END $$",
+        "DO $$ BEGIN FOR n IN 1..300 LOOP PERFORM lease_renew('a', $token); COMMIT; END LOOP; END $$",
         // Other row locks, and one in a subtransaction.
-        "BEGIN; SELECT lease_fence('a', $1); INSERT INTO t VALUES (1); COMMIT",
-        "BEGIN; SELECT lease_fence('a', $1); SAVEPOINT s; SELECT lease_renew('a', $1); RELEASE s; COMMIT",
-        "BEGIN; SAVEPOINT s; SELECT lease_renew('a', $1); ROLLBACK TO s; SELECT lease_renew('a', $1); COMMIT",
+        "BEGIN; SELECT lease_fence('a', $token); INSERT INTO t VALUES (1); COMMIT",
+        "BEGIN; SELECT lease_fence('a', $token); SAVEPOINT s; SELECT lease_renew('a', $token); RELEASE s; COMMIT",
+        "BEGIN; SAVEPOINT s; SELECT lease_renew('a', $token); ROLLBACK TO s; SELECT lease_renew('a', $token); COMMIT",
     ];
-    for level in LEVELS {
-        for history in histories {
-            for release in [
-                "SELECT lease_release('a', $1)",
-                "BEGIN; SAVEPOINT s; SELECT lease_release('a', $1); RELEASE s; COMMIT",
-            ] {
-                let [mut holder, mut next] = [cluster.client(), cluster.client()];
-                begin(&mut next, level);
-                let token = acquire(&mut holder, "'a', ttl => '1 hour'").token.to_string();
-                execute(&mut holder, &history.replace("$1", &token));
-                execute(&mut holder, &release.replace("$1", &token));
-                assert_eq!(value::<i64>(&mut holder, "SELECT count(*) FROM idgen.lease"), 0);
-                execute(&mut holder, "VACUUM idgen.lease");
-                expect_error(&mut next, "SELECT lease_acquire('a')", "40001");
-                execute(&mut next, "ROLLBACK");
-                // The dead row versions are older than the next snapshot.
-                begin(&mut next, level);
-                acquire(&mut next, "'a'");
-                execute(&mut next, "ROLLBACK");
-            }
-        }
-    }
+    at_each_level_and(
+        "next: $begin
+         holder: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         holder: $history
+         holder: $release
+         holder: SELECT count(*) FROM idgen.lease -> 0
+         holder: VACUUM idgen.lease
+         next: SELECT lease_acquire('a') -> error 40001
+         next: ROLLBACK
+         -- The dead row versions are older than the next snapshot.
+         next: $begin; SELECT lease_acquire('a')
+         next: ROLLBACK",
+        ["$history", "$release"],
+        &histories.map(|history| [[history, released], [history, in_a_savepoint]]).concat(),
+    );
 }
 
 /// Versions of other rows, of the own transaction, and of rolled-back transactions do not matter.
 #[test]
 fn name_without_another_holder_since_the_snapshot_is_granted() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('two', 2)");
-    for level in LEVELS {
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        let token = acquire(&mut holder, "'a'").token;
-        execute(&mut holder, &format!("SELECT lease_release('a', {token})"));
-        begin(&mut next, level);
-        execute(&mut holder, "BEGIN");
-        acquire(&mut holder, "'a'");
-        execute(&mut holder, "ROLLBACK");
-        for name in ["b", "aa", "A"] {
-            let token = acquire(&mut holder, &format!("'{name}'")).token;
-            execute(&mut holder, &format!("SELECT lease_release('{name}', {token})"));
-        }
-        // Another slot of the name, not the one acquired here.
-        acquire(&mut holder, "'two', ttl => '1 hour'");
-        acquire(&mut next, "'two', ttl => '1 hour'");
-        for _ in 0..2 {
-            execute(&mut next, "SAVEPOINT s");
-            let token = acquire(&mut next, "'a'").token;
-            execute(&mut next, &format!("SELECT lease_release('a', {token}); RELEASE s"));
-        }
-        acquire(&mut next, "'a'");
-        execute(&mut next, "COMMIT; DELETE FROM idgen.lease");
-    }
+    at_each_level(
+        "holder: SELECT lease_release('a', token) FROM lease_acquire('a')
+         next: $begin
+         holder: BEGIN; SELECT lease_acquire('a')
+         holder: ROLLBACK
+         holder: SELECT lease_release('b', token) FROM lease_acquire('b')
+         holder: SELECT lease_release('aa', token) FROM lease_acquire('aa')
+         holder: SELECT lease_release('A', token) FROM lease_acquire('A')
+         -- Another slot of the name, not the one acquired here.
+         holder: SELECT lease_acquire('two', ttl => '1 hour')
+         next: SELECT lease_acquire('two', ttl => '1 hour')
+         next: SAVEPOINT s; SELECT token FROM lease_acquire('a') -> $token
+         next: SELECT lease_release('a', $token); RELEASE s
+         next: SAVEPOINT s; SELECT token FROM lease_acquire('a') -> $token
+         next: SELECT lease_release('a', $token); RELEASE s
+         next: SELECT lease_acquire('a')
+         next: COMMIT",
+    );
 }
 
 /// The snapshot does not show the row, so no retry in the transaction can succeed.
 #[test]
 fn take_over_fails_if_the_snapshot_lacks_the_row_of_the_last_holder() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('defined')");
-    for level in LEVELS {
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        for (name, ending) in [("defined", "lease_release('defined', $token)"), ("a", "pg_sleep(0)")] {
-            begin(&mut next, level);
-            let token = acquire(&mut holder, &format!("'{name}', ttl => '1 hour'")).token;
-            execute(&mut holder, &format!("SELECT {}", ending.replace("$token", &token.to_string())));
-            end(&mut holder, name);
-            expect_error(&mut next, &format!("SELECT lease_acquire('{name}')"), "40001");
-            execute(&mut next, "ROLLBACK");
-            acquire_alone(&mut next, level, name);
-            execute(&mut next, "DELETE FROM idgen.lease");
-        }
-    }
+    at_each_level_and(
+        "next: $begin
+         holder: SELECT token FROM lease_acquire('$name', ttl => '1 hour') -> $token
+         holder: SELECT lease_release('defined', token) FROM idgen.lease WHERE name = 'defined'; $end
+         next: SELECT lease_acquire('$name') -> error 40001
+         next: ROLLBACK
+         next: SET default_transaction_isolation = '$level'
+         next: SELECT lease_acquire('$name', ttl => '1 hour')",
+        ["$name"],
+        &[["defined"], ["a"]],
+    );
 }
 
 /// Renewals after the snapshot have rewritten the row, but its token is the same.
 #[test]
 fn fence_with_an_older_snapshot_succeeds_after_renewals() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int)");
-    for level in LEVELS {
-        let [mut holder, mut worker, mut next] = [cluster.client(), cluster.client(), cluster.client()];
-        let token = acquire(&mut holder, "'a', ttl => '1 hour'").token;
-        begin(&mut worker, level);
-        for _ in 0..3 {
-            execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
-        }
-        execute(&mut worker, &format!("SELECT lease_fence('a', {token})"));
-        // The fence lets renewals pass and makes a take-over wait.
-        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
-        end(&mut holder, "a");
-        assert_eq!(take_if_free(&mut next, "a"), None, "{level}");
-        execute(&mut worker, "INSERT INTO t VALUES (1); COMMIT");
-        assert!(take_if_free(&mut next, "a").expect("the term has expired") > token, "{level}");
-        execute(&mut next, "DELETE FROM idgen.lease");
-    }
+    at_each_level(
+        "holder: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         worker: $begin
+         holder: SELECT lease_renew('a', $token)
+         holder: SELECT lease_renew('a', $token)
+         holder: SELECT lease_renew('a', $token)
+         worker: SELECT lease_fence('a', $token)
+         -- The fence lets renewals pass and makes a take-over wait.
+         holder: SELECT lease_renew('a', $token)
+         holder: $end
+         next: SELECT lease_try_acquire('a') -> nothing
+         worker: INSERT INTO t VALUES (1); COMMIT
+         next: SELECT token FROM lease_try_acquire('a') -> $taken > $token",
+    );
 }
 
 /// After a take-over the last holder's fence fails, even if its snapshot still shows it as the holder.
 #[test]
 fn fence_with_an_older_snapshot_fails_after_a_take_over() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int)");
-    for level in LEVELS {
-        let [mut holder, mut worker, mut next] = [cluster.client(), cluster.client(), cluster.client()];
-        let token = acquire(&mut holder, "'a', ttl => '1 hour'").token;
-        begin(&mut worker, level);
-        execute(&mut holder, &format!("SELECT lease_renew('a', {token})"));
-        end(&mut holder, "a");
-        let taken = take_if_free(&mut next, "a").expect("the term has expired");
-        expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
-        execute(&mut worker, "ROLLBACK");
-
-        // A fence with a token that is newer than the snapshot.
-        begin(&mut worker, level);
-        end(&mut holder, "a");
-        let newer = take_if_free(&mut next, "a").expect("the term has expired");
-        expect_error(&mut worker, &format!("SELECT lease_fence('a', {newer})"), "40001");
-        execute(&mut worker, "ROLLBACK");
-        begin(&mut worker, level);
-        execute(&mut worker, &format!("SELECT lease_fence('a', {newer}); COMMIT"));
-        assert!(newer > taken, "{newer} after {taken}");
-        execute(&mut next, "DELETE FROM idgen.lease");
-    }
+    at_each_level(
+        "holder: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         worker: $begin
+         holder: SELECT lease_renew('a', $token)
+         holder: $end
+         next: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $taken
+         worker: SELECT lease_fence('a', $token) -> error 55000
+         worker: ROLLBACK
+         -- A fence with a token that is newer than the snapshot.
+         worker: $begin
+         holder: $end
+         next: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $newer > $taken
+         worker: SELECT lease_fence('a', $newer) -> error 40001
+         worker: ROLLBACK
+         worker: $begin; SELECT lease_fence('a', $newer); COMMIT",
+    );
 }
 
 /// A released or revoked lease cannot be fenced, even if the snapshot still shows its holder.
 #[test]
 fn fence_reads_the_latest_row_not_the_snapshot_smoke() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (n int); SELECT lease_define('a')");
-    for level in LEVELS {
-        let [mut holder, mut worker] = [cluster.client(), cluster.client()];
-        for end in ["lease_release('a', $token)", "lease_revoke('a')"] {
-            let token = acquire(&mut holder, "'a', ttl => '1 hour'").token;
-            begin(&mut worker, level);
-            execute(&mut holder, &format!("SELECT {}", end.replace("$token", &token.to_string())));
-            expect_error(&mut worker, &format!("SELECT lease_fence('a', {token})"), "55000");
-            execute(&mut worker, "ROLLBACK");
-        }
-    }
+    at_each_level_and(
+        "holder: SELECT token FROM lease_acquire('defined', ttl => '1 hour') -> $token
+         worker: $begin
+         holder: SELECT $freeing
+         worker: SELECT lease_fence('defined', $token) -> error 55000
+         worker: ROLLBACK",
+        ["$freeing"],
+        &[["lease_release('defined', $token)"], ["lease_revoke('defined')"]],
+    );
 }
 
 /// A call that waits for the row of its term goes on with the newest version, as in READ COMMITTED.
 #[test]
 fn holder_is_served_after_a_wait_for_its_row_smoke() {
-    let cluster = builder().start_with_extension();
-    for level in LEVELS {
-        let [mut first, mut second] = [cluster.client(), cluster.client()];
-        execute(&mut second, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
-        let pid = backend_pid(&mut second);
-        let token = acquire(&mut first, "'a', ttl => '1 hour'").token;
-        for call in [
-            "lease_renew('a', $1)",
-            "lease_fence('a', $1)",
-            "lease_renew_many('{a}', '{$1}')",
-            "lease_release('a', $1)",
-        ] {
-            let call = call.replace("$1", &token.to_string());
-            // An exclusive lock on the row, and a new version.
-            execute(&mut first, "BEGIN; UPDATE idgen.lease SET ttl_us = ttl_us + 1, token = token WHERE name = 'a'");
-            execute(&mut first, "SELECT FROM idgen.lease WHERE name = 'a' FOR UPDATE");
-            std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| execute(&mut second, &format!("SELECT {call}")));
-                wait_until_waiting_for_row(&cluster, pid);
-                execute(&mut first, "COMMIT");
-                waiting.join().unwrap();
-            });
-        }
-    }
+    at_each_level_and(
+        "first: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         second: SET default_transaction_isolation = '$level'
+         -- An exclusive lock on the row, and a new version.
+         first: BEGIN; UPDATE idgen.lease SET ttl_us = ttl_us + 1, token = token WHERE name = 'a'
+         first: SELECT FROM idgen.lease WHERE name = 'a' FOR UPDATE
+         second waits for transactionid: SELECT $call
+         first: COMMIT
+         second ends",
+        ["$call"],
+        &[
+            ["lease_renew('a', $token)"],
+            ["lease_fence('a', $token)"],
+            ["lease_renew_many('{a}', '{$token}')"],
+            ["lease_release('a', $token)"],
+        ],
+    );
 }

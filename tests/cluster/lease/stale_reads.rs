@@ -3,6 +3,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
+use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 use idgen_testkit::wire::Session;
 use postgres::Client;
@@ -43,13 +44,13 @@ const IN_ONE_TRANSACTION: [&str; 11] = [
     "SELECT lease_in_plpgsql()",
     "SELECT lease_in_sql()",
     "DO $$ BEGIN CALL lease_work(); END $$",
-    "DO $$ DECLARE r record; BEGIN
-        FOR r IN SELECT token FROM lease_acquire('a', '1 hour') LOOP PERFORM lease_work_of(r.token); END LOOP;
+    "DO $$ DECLARE r record; BEGIN \
+        FOR r IN SELECT token FROM lease_acquire('a', '1 hour') LOOP PERFORM lease_work_of(r.token); END LOOP; \
      END $$",
-    "DO $$ DECLARE c refcursor; granted bigint; BEGIN
-        OPEN c FOR SELECT token FROM lease_acquire('a', '1 hour');
-        FETCH c INTO granted;
-        PERFORM lease_work_of(granted);
+    "DO $$ DECLARE c refcursor; granted bigint; BEGIN \
+        OPEN c FOR SELECT token FROM lease_acquire('a', '1 hour'); \
+        FETCH c INTO granted; \
+        PERFORM lease_work_of(granted); \
      END $$",
     "CALL lease_call_of((lease_acquire('a', '1 hour')).token)",
     "EXECUTE work ((lease_acquire('a', '1 hour')).token)",
@@ -77,29 +78,24 @@ fn write_and_release(holder: &mut Client, token: i64) {
 
 #[test]
 fn transaction_that_has_waited_with_one_snapshot_fails_smoke() {
-    let cluster = start();
-    let mut holder = cluster.client();
-    for level in LEVELS {
-        for sql in IN_ONE_TRANSACTION {
-            let token = hold(&mut holder);
-            let mut next = cluster.client();
-            execute(&mut next, "PREPARE work (bigint) AS SELECT lease_work_of($1)");
-            execute(&mut next, &format!("SET default_transaction_isolation = '{level}'"));
-            let pid = backend_pid(&mut next);
-            std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| next.batch_execute(sql).map_err(|error| error.code().cloned()));
-                wait_until_head(&cluster, pid);
-                write_and_release(&mut holder, token);
-                let failed = waiting.join().unwrap().expect_err(sql).expect("an error of the server");
-                assert_eq!(failed.code(), "40001", "{sql}");
-            });
-            // Nobody holds the lease: it works now, and sees all that the holder has written.
-            execute(&mut next, "ROLLBACK");
-            execute(&mut next, sql);
-            assert_eq!(value::<i32>(&mut next, "SELECT n FROM seen"), 41, "{sql}");
-            execute(&mut next, "DELETE FROM idgen.lease");
-        }
-    }
+    play_each(
+        &start(),
+        "holder: TRUNCATE t, seen; INSERT INTO t VALUES (0)
+         holder: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         next: PREPARE work (bigint) AS SELECT lease_work_of($1)
+         next: SET default_transaction_isolation = '$level'
+         next waits for Extension: $sql
+         holder: BEGIN; SELECT lease_fence('a', $token); UPDATE t SET n = 41; COMMIT
+         holder: SELECT lease_release('a', $token) -> t
+         next ends -> error 40001
+         -- Nobody holds the lease: it works now, and sees all that the holder has written.
+         next: ROLLBACK
+         next: $sql
+         next: SELECT n FROM seen -> 41
+         next: DELETE FROM idgen.lease",
+        ["$level", "$sql"],
+        &LEVELS.map(|level| IN_ONE_TRANSACTION.map(|sql| [level, sql])).concat(),
+    );
 }
 
 /// Whether it has waited or not.

@@ -1,41 +1,24 @@
 //! Without preload nothing wakes the head of the queue, so it polls, and there are no statistics.
 
 use idgen_testkit::lease::{acquire, try_acquire};
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
+use crate::fairness::assert_granted_in_queue_order;
 use crate::process::Psql;
-use crate::{builder, release, renew, wait_for_state, wait_until_head, wait_until_queued};
+use crate::{builder, release, wait_for_state, wait_until_head};
 
 #[test]
 fn leases_work_by_polling_without_preload() {
     let cluster = builder().preload(false).start_with_extension();
-    let (mut holder, mut observer) = (cluster.client(), cluster.client());
-    let first = acquire(&mut holder, "'u', '1 day'").token;
-    assert_eq!(try_acquire(&mut observer, "'u', '150 ms'"), None);
-    std::thread::scope(|scope| {
-        let waiters: Vec<_> = (0..4)
-            .map(|number| {
-                let mut client = cluster.client();
-                let pid = backend_pid(&mut client);
-                let waiter = scope.spawn(move || {
-                    let token = acquire(&mut client, "'u', '1 day'").token;
-                    renew(&mut client, "u", token);
-                    assert!(release(&mut client, "u", token));
-                    token
-                });
-                if number == 0 {
-                    wait_until_head(&cluster, pid)
-                } else {
-                    wait_until_queued(&cluster, pid)
-                }
-                waiter
-            })
-            .collect();
-        assert!(release(&mut holder, "u", first));
-        let tokens: Vec<i64> = waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect();
-        assert!(tokens.is_sorted() && tokens[0] > first, "{tokens:?}");
-    });
-    assert_eq!(value::<i64>(&mut observer, "SELECT count(*) FROM idgen.stat_lease"), 0);
+    play(
+        &cluster,
+        "holder: SELECT lease_acquire('u', '1 day')
+         observer: SELECT lease_try_acquire('u', '150 ms') -> nothing
+         observer: DELETE FROM idgen.lease",
+    );
+    assert_granted_in_queue_order(&cluster, 4);
+    assert_eq!(value::<i64>(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_lease"), 0);
 }
 
 #[test]

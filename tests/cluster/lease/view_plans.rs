@@ -1,10 +1,10 @@
 //! A query for one name of the views reads the rows of that name.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{backend_pid, column, execute, lease_rows_read, row, value};
-
-use crate::{builder, wait_until_queued};
+use idgen_testkit::sql::{column, execute, lease_rows_read};
 use postgres::Client;
+
+use crate::{builder, scenario};
 
 fn with_many_names() -> Cluster {
     let cluster = builder().conf("autovacuum", "off").start_with_extension();
@@ -40,30 +40,16 @@ fn view_of_one_name_reads_its_rows_by_index_smoke() {
 
 #[test]
 fn view_counts_the_sessions_in_the_queue_of_each_name() {
-    let cluster = builder().start_with_extension();
-    let (mut holder, mut observer) = (cluster.client(), cluster.client());
-    for name in ["a", "b", "idle"] {
-        execute(&mut holder, &format!("SELECT lease_acquire('{name}', '1 h')"));
-    }
-    let queues = "SELECT string_agg(name || queue, ' ' ORDER BY name) FROM idgen.leases";
-    assert_eq!(value::<String>(&mut observer, queues), "a0 b0 idle0");
-    std::thread::scope(|scope| {
-        let mut pids = Vec::new();
-        for name in ["a", "a", "b"] {
-            let mut client = cluster.client();
-            let pid = backend_pid(&mut client);
-            scope.spawn(move || {
-                let _canceled = client.simple_query(&format!("SELECT lease_acquire('{name}')"));
-            });
-            // The first of a name is at the head, the others wait behind it.
-            let locks = format!("SELECT count(*) = 1 FROM pg_locks WHERE pid = {pid} AND objsubid = 27761");
-            cluster.wait_for(idgen_testkit::sql::PATIENCE, "the session in the queue", || value(&mut observer, &locks));
-            pids.push(pid);
-        }
-        wait_until_queued(&cluster, pids[1]);
-        assert_eq!(value::<String>(&mut observer, queues), "a2 b1 idle0");
-        for pid in pids {
-            row(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
-        }
-    });
+    scenario(
+        "holder: SELECT lease_acquire(name, '1 h') FROM unnest('{a,b,idle}'::text[]) AS name
+         observer: SELECT name, queue FROM idgen.leases ORDER BY name -> a|0, b|0, idle|0
+         head waits for Extension: SELECT lease_acquire('a')
+         second waits for advisory: SELECT lease_acquire('a')
+         other waits for Extension: SELECT lease_acquire('b')
+         observer: SELECT name, queue FROM idgen.leases ORDER BY name -> a|2, b|1, idle|0
+         observer: SELECT count(pg_cancel_backend(pid)) FROM unnest(ARRAY[$head_pid, $second_pid, $other_pid]) AS pid -> 3
+         head ends -> error 57014
+         second ends -> error 57014
+         other ends -> error 57014",
+    );
 }

@@ -1,221 +1,157 @@
 //! Waits that end without a grant leave nothing behind, and the transaction can continue.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
-use idgen_testkit::{Cluster, pause};
-use postgres::Client;
-use std::time::{Duration, Instant};
+use idgen_testkit::script::play_each;
+use idgen_testkit::sql::{backend_pid, execute, expect_error, wait_for_event};
 
-use crate::{builder, locks_of, wait_for_state, wait_until_head, wait_until_queued, wait_until_waiting_for_row};
+use crate::{builder, scenario};
 
-/// The places where an acquire waits.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    /// At the head of the queue, for a term to end.
-    Head,
-    /// In the queue, behind others.
-    Queue,
-    /// For a transaction that has fenced an expired term.
-    Row,
-}
-
-const PLACES: [Place; 3] = [Place::Head, Place::Queue, Place::Row];
-
-const WAITS: [&str; 3] = [
-    "SELECT lease_acquire('w', '1 day')",
-    "SELECT lease_try_acquire('w', '1 hour', '1 day')",
-    "SELECT lease_acquire('w', '1 day', bind_session => true)",
+/// The places where an acquire waits: what the others hold, and the event of the wait.
+const PLACES: [[&str; 2]; 3] = [
+    // At the head of the queue, for a term to end.
+    ["holder: SELECT lease_acquire('w', '1 day')", "Extension"],
+    // Behind others. The first session keeps its turn until its transaction ends, because others cannot see its new slot.
+    ["holder: BEGIN; SELECT lease_acquire('w', '1 day')", "advisory"],
+    // For a transaction that has fenced an expired term.
+    [
+        "holder: SELECT token FROM lease_acquire('w', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_fence('w', $token)",
+        "transactionid",
+    ],
 ];
 
-/// Makes the sessions hold the lease so that the next one waits at this place.
-fn keep(cluster: &Cluster, place: Place, holder: &mut Client, first: &mut Client) {
-    match place {
-        Place::Head => {
-            acquire(holder, "'w', '1 day'");
-        }
-        // The first session keeps its turn until its transaction ends, because others cannot see its new slot.
-        Place::Queue => {
-            execute(first, "BEGIN");
-            acquire(first, "'w', '1 day'");
-        }
-        Place::Row => {
-            let token = acquire(holder, "'w', '100 ms'").token;
-            wait_for_state(cluster, "w", "0 expired");
-            execute(holder, &format!("BEGIN; SELECT lease_fence('w', {token})"));
-        }
-    }
-}
+/// The ways to wait, and how each ends in time: by lock_timeout, or by the timeout of the call, which overrides it.
+const WAITS: [[&str; 2]; 3] = [
+    ["SELECT lease_acquire('w', '1 day')", BY_LOCK_TIMEOUT],
+    ["SELECT lease_try_acquire('w', '1 hour', '1 day')", BY_ITS_OWN],
+    ["SELECT lease_acquire('w', '1 day', bind_session => true)", BY_LOCK_TIMEOUT],
+];
 
-fn wait_until_waiting_at(cluster: &Cluster, place: Place, pid: i32) {
-    match place {
-        Place::Head => wait_until_head(cluster, pid),
-        Place::Queue => wait_until_queued(cluster, pid),
-        Place::Row => wait_until_waiting_for_row(cluster, pid),
-    }
-}
+const BY_LOCK_TIMEOUT: &str = "client: BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = '50ms'
+         client: $wait -> error 55P03
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT";
 
-/// Calls `work` for each place and each way to wait.
-fn at_each_place(work: impl Fn(&Cluster, Place, &str, &mut Client, i32)) {
+const BY_ITS_OWN: &str = "client: BEGIN; SELECT lease_try_acquire('w', '50 ms', '1 day') -> nothing
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT
+         client: BEGIN; SET LOCAL lock_timeout = '50ms'
+         client: SELECT lease_try_acquire('w', '200 ms', '1 day') -> nothing
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT";
+
+/// Runs steps of the session `client` for each place and each way to wait. `$wait` is the call, and `$event` its wait event.
+fn at_each_place(steps: &str) {
     let cluster = builder().start_with_extension();
-    for place in PLACES {
-        for wait in WAITS {
-            let (mut holder, mut first, mut client) = (cluster.client(), cluster.client(), cluster.client());
-            let pid = backend_pid(&mut client);
-            keep(&cluster, place, &mut holder, &mut first);
-            let rows = "SELECT coalesce(string_agg(lease::text, ','), '') FROM idgen.lease";
-            let before: String = value(&mut cluster.client(), rows);
-            work(&cluster, place, wait, &mut client, pid);
-            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
-            assert_eq!(value::<String>(&mut cluster.client(), rows), before, "{place:?}, {wait}");
-            for keeper in [&mut holder, &mut first] {
-                execute(keeper, "COMMIT");
-            }
-            execute(&mut holder, "SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0");
-            // Nothing blocks the next acquire.
-            assert!(try_acquire(&mut holder, "'w'").is_some(), "{place:?}, {wait}");
-            execute(&mut holder, "DELETE FROM idgen.lease");
-        }
+    let script = format!(
+        "$keep
+         observer: SELECT coalesce(string_agg(lease::text, ','), 'none') FROM idgen.lease -> $rows
+         {steps}
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         observer: SELECT coalesce(string_agg(lease::text, ','), 'none') = '$rows' FROM idgen.lease -> t
+         holder: COMMIT
+         holder: SELECT lease_release(name, token) FROM idgen.leases WHERE depth > 0
+         -- Nothing blocks the next acquire.
+         holder: SELECT slot FROM lease_try_acquire('w') -> 0
+         holder: DELETE FROM idgen.lease"
+    );
+    for [keep, event] in PLACES {
+        let cases = WAITS.map(|[wait, in_time]| [keep, event, in_time, wait]);
+        play_each(&cluster, &script, ["$keep", "$event", "$in_time", "$wait"], &cases);
     }
 }
 
 #[test]
 fn cancelled_wait_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        execute(client, "BEGIN; SAVEPOINT s");
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| expect_error(client, wait, "57014"));
-            wait_until_waiting_at(cluster, place, pid);
-            execute(&mut cluster.client(), &format!("SELECT pg_cancel_backend({pid})"));
-            waiter.join().unwrap();
-        });
-        execute(client, "ROLLBACK TO s");
-        assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {wait}");
-        execute(client, "COMMIT");
-    });
+    at_each_place(
+        "client: BEGIN; SAVEPOINT s
+         client waits for $event: $wait
+         observer: SELECT pg_cancel_backend($client_pid) -> t
+         client ends -> error 57014
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT",
+    );
 }
 
 #[test]
 fn timed_out_wait_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        // PostgreSQL's timeouts and the call's own, which overrides lock_timeout.
-        let mut endings = vec![("SET LOCAL statement_timeout = '50ms'", wait.to_owned(), Some("57014"))];
-        if wait.contains("try") {
-            endings.push(("", wait.replace("1 hour", "50 ms"), None));
-            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.replace("1 hour", "200 ms"), None));
-        } else {
-            endings.push(("SET LOCAL lock_timeout = '50ms'", wait.to_owned(), Some("55P03")));
-        }
-        for (setting, wait, code) in endings {
-            execute(client, &format!("BEGIN; SAVEPOINT s; {setting}"));
-            match code {
-                Some(code) => {
-                    expect_error(client, &wait, code);
-                    execute(client, "ROLLBACK TO s");
-                }
-                None => assert_eq!(client.query(&wait, &[]).expect("an answer").len(), 0),
-            }
-            assert_eq!(locks_of(&mut cluster.client(), pid), 0, "{place:?}, {setting}, {wait}");
-            execute(client, "COMMIT");
-            assert_eq!(value::<String>(client, "SHOW lock_timeout"), "0");
-        }
-    });
+    at_each_place(
+        "client: BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '50ms'
+         client: $wait -> error 57014
+         client: ROLLBACK TO s
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         client: COMMIT
+         $in_time
+         client: SHOW lock_timeout -> 0",
+    );
 }
 
 #[test]
 fn terminated_waiter_leaves_nothing() {
-    at_each_place(|cluster, place, wait, client, pid| {
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| client.simple_query(wait).is_err());
-            wait_until_waiting_at(cluster, place, pid);
-            let end = format!("SELECT pg_terminate_backend({pid}, 60000)");
-            assert!(value::<bool>(&mut cluster.client(), &end));
-            assert!(waiter.join().unwrap());
-        });
-    });
+    at_each_place(
+        "client waits for $event: $wait
+         observer: SELECT pg_terminate_backend($client_pid, 60000) -> t
+         client ends -> error",
+    );
 }
 
 /// The wait ends just as its turn comes. A paused waiter makes this happen.
 #[test]
 fn turn_that_comes_as_the_wait_ends_is_used_or_returned() {
-    /// Long enough to find the waiter in the queue and pause it.
-    const LIMIT_MS: i32 = 4000;
-    let cluster = builder().start_with_extension();
-    let mut observer = cluster.client();
-    for (wait, is_cancelled) in [
-        ("lease_acquire('w', '1 day')".to_owned(), false),
-        (format!("lease_try_acquire('w', '{LIMIT_MS} ms', '1 day')"), false),
-        ("lease_acquire('w', '1 day')".to_owned(), true),
-        ("lease_try_acquire('w', '1 hour', '1 day')".to_owned(), true),
-    ] {
-        let (mut first, mut client) = (cluster.client(), cluster.client());
-        let pid = backend_pid(&mut client);
-        execute(&mut first, "BEGIN; SELECT lease_acquire('w', '1 day')");
-        let limit = if is_cancelled { 0 } else { LIMIT_MS };
-        execute(&mut client, &format!("BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = {limit}"));
-        let wait = &format!("SELECT slot, token FROM {wait}");
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(move || {
-                if is_cancelled {
-                    expect_error(&mut client, wait, "57014");
-                    execute(&mut client, "ROLLBACK TO s");
-                } else {
-                    assert_eq!(client.query(wait, &[]).expect("the lease is free").len(), 1, "{wait}");
-                }
-                client
-            });
-            wait_until_queued(&cluster, pid);
-            let paused = pause(pid);
-            if is_cancelled {
-                execute(&mut observer, &format!("SELECT pg_cancel_backend({pid})"));
-            } else {
-                let over = format!(
-                    "SELECT clock_timestamp() > waitstart + interval '{LIMIT_MS} ms' FROM pg_locks WHERE pid = {pid} AND NOT granted"
-                );
-                cluster.wait_for(PATIENCE, "the time to be over", || value(&mut observer, &over));
-            }
-            execute(&mut first, "ROLLBACK");
-            // The waiter has its turn but has not noticed yet.
-            let queued = format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted");
-            assert_eq!(value::<i64>(&mut observer, &queued), 0);
-            assert_eq!(locks_of(&mut observer, pid), 1);
-            paused.resume();
-            let mut client = waiter.join().unwrap();
-            // A session that creates a slot keeps its turn until others can see the slot.
-            assert_eq!(locks_of(&mut observer, pid), if is_cancelled { 0 } else { 1 }, "{wait}");
-            execute(&mut client, "COMMIT");
-            assert_eq!(locks_of(&mut observer, pid), 0, "{wait}");
-        });
-        execute(&mut observer, "DELETE FROM idgen.lease");
-    }
+    // Long enough to find the waiter in the queue and pause it.
+    let over = "until: SELECT clock_timestamp() > waitstart + interval '4 s' FROM pg_locks
+             WHERE pid = $client_pid AND NOT granted -> t";
+    let cancel = "observer: SELECT pg_cancel_backend($client_pid) -> t";
+    play_each(
+        &builder().start_with_extension(),
+        "first: BEGIN; SELECT lease_acquire('w', '1 day')
+         client: BEGIN; SAVEPOINT s; SET LOCAL lock_timeout = '$limit'
+         client waits for advisory: SELECT slot FROM $wait
+         client is paused
+         $end
+         first: ROLLBACK
+         -- The waiter has its turn but has not noticed yet.
+         observer: SELECT granted FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> t
+         client resumes
+         client ends -> $answer
+         client: $then
+         -- A session that creates a slot keeps its turn until others can see the slot.
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> $holds
+         client: COMMIT
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $client_pid -> 0
+         observer: DELETE FROM idgen.lease",
+        ["$wait", "$limit", "$end", "$answer", "$then", "$holds"],
+        &[
+            ["lease_acquire('w', '1 day')", "4s", over, "0", "SELECT 1", "1"],
+            ["lease_try_acquire('w', '4 s', '1 day')", "4s", over, "0", "SELECT 1", "1"],
+            ["lease_acquire('w', '1 day')", "0", cancel, "error 57014", "ROLLBACK TO s", "0"],
+            ["lease_try_acquire('w', '1 hour', '1 day')", "0", cancel, "error 57014", "ROLLBACK TO s", "0"],
+        ],
+    );
 }
 
 /// The wait for a row ends now and then by a timeout of its own, and begins again. PostgreSQL forgets a statement timeout
 /// that passes with it.
 #[test]
 fn statement_timeout_that_passes_with_a_turn_of_the_wait_ends_the_wait() {
-    let cluster = builder().start_with_extension();
-    let (mut holder, mut client, mut observer) = (cluster.client(), cluster.client(), cluster.client());
-    let pid = backend_pid(&mut client);
-    keep(&cluster, Place::Row, &mut holder, &mut client);
-    // A turn takes a second more than this.
-    execute(&mut client, "SET deadlock_timeout = '1s'; SET statement_timeout = '3s'");
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| expect_error(&mut client, "SELECT lease_acquire('w', '1 day')", "57014"));
-        wait_until_waiting_for_row(&cluster, pid);
-        let paused = pause(pid);
-        let over = format!(
-            "SELECT clock_timestamp() > query_start + interval '3010 ms' FROM pg_stat_activity WHERE pid = {pid}"
-        );
-        cluster.wait_for(PATIENCE, "both timeouts to pass", || value(&mut observer, &over));
-        paused.resume();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !waiter.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // A wait that goes on gets the lease, which fails the test.
-        execute(&mut holder, "COMMIT");
-        waiter.join().unwrap();
-    });
+    scenario(
+        "holder: SELECT token FROM lease_acquire('w', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_fence('w', $token)
+         -- A turn takes a second more than this.
+         client: SET deadlock_timeout = '1s'; SET statement_timeout = '3s'
+         client waits for transactionid: SELECT lease_acquire('w', '1 day')
+         client is paused
+         until: SELECT clock_timestamp() > query_start + interval '3010 ms' FROM pg_stat_activity
+             WHERE pid = $client_pid -> t
+         client resumes
+         until: SELECT state FROM pg_stat_activity WHERE pid = $client_pid -> idle
+         holder: COMMIT
+         client ends -> error 57014",
+    );
 }
 
 /// Another session has locked a table of the extension, as ALTER EXTENSION UPDATE does.
@@ -248,4 +184,46 @@ fn call_that_waits_for_a_table_obeys_its_timeout() {
             waiter.join().unwrap();
         });
     }
+}
+
+/// The clock that counts for a change of a term that has waited for its row is that after the wait.
+#[test]
+fn renewal_that_has_waited_moves_no_end_back() {
+    play_each(
+        &builder().start_with_extension(),
+        "holder: SELECT token FROM lease_acquire('t', '2 s') -> $token
+         holder: BEGIN; SELECT $end
+         late waits for Lock: SELECT $end
+         holder: SELECT pg_sleep(1)
+         holder: SELECT $end -> $told
+         holder: COMMIT
+         late ends
+         other: SELECT token FROM lease_acquire('t', '1 hour') -> $next > $token
+         -- The next holder begins once the term is over that the last one was told.
+         other: SELECT acquired_at >= timestamptz '$told' FROM idgen.lease -> t
+         other: DELETE FROM idgen.lease",
+        ["$end"],
+        &[
+            ["lease_renew('t', $token)"],
+            ["lease_renew('t', $token, '2 s')"],
+            ["expires_at FROM lease_renew_many(ARRAY['t'], ARRAY[$token])"],
+        ],
+    );
+}
+
+#[test]
+fn revocation_that_has_waited_begins_the_whole_lock_delay() {
+    scenario(
+        "operator: SELECT lease_define('t', lock_delay => '1 s')
+         holder: SELECT token FROM lease_acquire('t', '1 hour') -> $token
+         holder: BEGIN; SELECT lease_renew('t', $token)
+         operator waits for Lock: SELECT lease_revoke('t')
+         holder: SELECT pg_sleep(1)
+         holder: SELECT clock_timestamp() -> $waited
+         holder: COMMIT
+         operator ends
+         other: SELECT lease_acquire('t', '1 hour')
+         -- Not granted within the lock delay.
+         other: SELECT clock_timestamp() >= timestamptz '$waited' + interval '1 s' -> t",
+    );
 }

@@ -1,6 +1,7 @@
 //! Full tables: PostgreSQL's lock table, the registry of names, and a process's list of holds.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
+use idgen_testkit::script::{play, play_each};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
 use postgres::Client;
 
 use crate::{builder, locks, locks_of};
@@ -87,45 +88,48 @@ fn full_registry_shows_keys_and_recovers() {
 fn ended_holds_and_waits_leave_room_for_names() {
     let builder = builder().conf("idgen.max_lock_names", "4").conf("max_prepared_transactions", "1");
     let cluster = builder.start_with_extension();
-    let (mut holder, mut other) = (cluster.client(), cluster.client());
-    let all_named = |other: &mut Client, ending: &str| {
-        execute(other, "SELECT lock_acquire_many('{w,x,y,z}')");
-        assert_eq!(value::<i64>(other, "SELECT count(name) FROM idgen.locks"), 4, "after {ending}");
-        execute(other, "SELECT lock_release_many('{w,x,y,z}')");
+    let script = |steps: &str| {
+        format!(
+            "{steps}
+         other: SELECT lock_acquire_many('{{w,x,y,z}}')
+         other: SELECT count(name) FROM idgen.locks -> 4
+         other: SELECT lock_release_many('{{w,x,y,z}}') -> t"
+        )
     };
-    for ending in [
-        "ROLLBACK",
-        "SELECT pg_advisory_unlock_all(); COMMIT",
-        "SAVEPOINT s; SELECT lock_acquire_xact('c'); ROLLBACK TO s; COMMIT",
-        "PREPARE TRANSACTION 'p'",
-    ] {
-        execute(&mut holder, "BEGIN; SELECT lock_acquire_many_xact('{a,b}'), lock_acquire_xact('a')");
-        execute(&mut holder, ending);
-        if ending.starts_with("PREPARE") {
-            execute(&mut holder, "ROLLBACK PREPARED 'p'");
-        }
-        all_named(&mut other, ending);
-    }
-    execute(&mut holder, "SELECT lock_acquire_many('{a,b,c,d}')");
-    holder.batch_execute("DISCARD ALL").expect("outside of a transaction");
-    all_named(&mut other, "DISCARD ALL");
-    for end in ["pg_cancel_backend", "pg_terminate_backend"] {
-        execute(&mut holder, "SELECT lock_acquire_many('{a,b}')");
-        let mut waiter = cluster.client();
-        let pid = backend_pid(&mut waiter);
-        std::thread::scope(|scope| {
-            let waiting =
-                scope.spawn(move || waiter.execute("SELECT lock_acquire('c'), lock_acquire('a')", &[]).is_err());
-            wait_for_event(&cluster, pid, "Lock");
-            cluster.execute(&format!("SELECT {end}({pid})"));
-            assert!(waiting.join().expect("the waiter ends"));
-        });
-        execute(&mut holder, "SELECT lock_release_many('{a,b}')");
-        cluster.wait_for(PATIENCE, "the session to end", || {
-            value(&mut other, "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'")
-        });
-        all_named(&mut other, end);
-    }
+    play_each(
+        &cluster,
+        &script(
+            "holder: BEGIN; SELECT lock_acquire_many_xact('{a,b}'), lock_acquire_xact('a')
+         holder: $ending",
+        ),
+        ["$ending"],
+        &[
+            ["ROLLBACK"],
+            ["SELECT pg_advisory_unlock_all(); COMMIT"],
+            ["SAVEPOINT s; SELECT lock_acquire_xact('c'); ROLLBACK TO s; COMMIT"],
+            ["PREPARE TRANSACTION 'p'\n         holder: ROLLBACK PREPARED 'p'"],
+        ],
+    );
+    play(
+        &cluster,
+        &script(
+            "holder: SELECT lock_acquire_many('{a,b,c,d}')
+         holder: DISCARD ALL",
+        ),
+    );
+    play_each(
+        &cluster,
+        &script(
+            "holder: SELECT lock_acquire_many('{a,b}')
+         waiter waits for advisory: SELECT lock_acquire('c'), lock_acquire('a')
+         holder: SELECT $end($waiter_pid) -> t
+         waiter ends -> error
+         holder: SELECT lock_release_many('{a,b}') -> t
+         until: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 0",
+        ),
+        ["$end"],
+        &[["pg_cancel_backend"], ["pg_terminate_backend"]],
+    );
 }
 
 /// More locks than a process can list: the rest have a name but no depth.
@@ -156,7 +160,7 @@ fn session_that_ends_in_a_transaction_returns_its_list() {
         execute(&mut client, &format!("BEGIN; SELECT lock_acquire_xact('name {n}'); SAVEPOINT s"));
         drop(client);
         let gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}");
-        cluster.wait_for(idgen_testkit::sql::PATIENCE, "the session to end", || value(&mut observer, &gone));
+        cluster.wait_for(PATIENCE, "the session to end", || value(&mut observer, &gone));
     }
     let mut client = cluster.client();
     execute(&mut client, "SELECT lock_acquire('last')");

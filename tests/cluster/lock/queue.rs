@@ -2,7 +2,8 @@
 
 use std::process::Stdio;
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
+use idgen_testkit::script::play_each;
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value};
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
@@ -104,59 +105,31 @@ fn queue_skips_a_waiter_whose_client_was_killed() {
 fn deadlock_with_a_row_is_detected_and_leaves_nothing() {
     let cluster = builder().start_with_extension();
     cluster.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)");
-    for call in [
-        "SELECT lock_acquire('x')",
-        "SELECT lock_acquire_xact('x')",
-        "SELECT lock_try_acquire('x', '1 hour')",
-        "SELECT lock_try_acquire_xact('x', '1 hour')",
-        "SELECT lock_acquire_many('{a,b,c,x}')",
-        "SELECT lock_acquire_many_xact('{a,b,c,x}')",
-        "SELECT lock_try_acquire_many('{a,b,c,x}', '1 hour')",
-        "SELECT lock_try_acquire_many_xact('{a,b,c,x}', '1 hour')",
-    ] {
-        let (mut other, mut victim) = (cluster.client(), cluster.client());
-        let (other_pid, victim_pid) = (backend_pid(&mut other), backend_pid(&mut victim));
-        execute(&mut victim, "SET deadlock_timeout = '10ms'; BEGIN; UPDATE t SET n = n + 1; SAVEPOINT s");
-        execute(&mut other, "SET deadlock_timeout = '10min'; BEGIN; SELECT lock_acquire_xact('x')");
-        let left = std::thread::scope(|scope| {
-            let update = scope.spawn(|| execute(&mut other, "UPDATE t SET n = n + 1"));
-            wait_until_queued(&cluster, other_pid);
-            expect_error(&mut victim, call, "40P01");
-            execute(&mut victim, "ROLLBACK TO s");
-            let left = locks_of(&mut victim, victim_pid);
-            execute(&mut victim, "COMMIT");
-            update.join().unwrap();
-            left
-        });
-        assert_eq!(left, 0, "{call}");
-        execute(&mut other, "COMMIT");
-        assert_eq!(locks_of(&mut victim, other_pid), 0);
-    }
+    play_each(
+        &cluster,
+        "victim: SET deadlock_timeout = '10ms'; BEGIN; UPDATE t SET n = n + 1; SAVEPOINT s
+         other: SET deadlock_timeout = '10min'; BEGIN; SELECT lock_acquire_xact('x')
+         other waits for transactionid: UPDATE t SET n = n + 1
+         victim: SELECT $call -> error 40P01
+         victim: ROLLBACK TO s
+         victim: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $victim_pid -> 0
+         victim: COMMIT
+         other ends
+         other: COMMIT
+         victim: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $other_pid -> 0",
+        ["$call"],
+        &[
+            ["lock_acquire('x')"],
+            ["lock_acquire_xact('x')"],
+            ["lock_try_acquire('x', '1 hour')"],
+            ["lock_try_acquire_xact('x', '1 hour')"],
+            ["lock_acquire_many('{a,b,c,x}')"],
+            ["lock_acquire_many_xact('{a,b,c,x}')"],
+            ["lock_try_acquire_many('{a,b,c,x}', '1 hour')"],
+            ["lock_try_acquire_many_xact('{a,b,c,x}', '1 hour')"],
+        ],
+    );
     assert_eq!(value::<i32>(&mut cluster.client(), "SELECT n FROM t"), 16);
-}
-
-/// Nine sessions want the same locks, each in another order.
-#[test]
-fn lock_arrays_in_different_orders_do_not_deadlock() {
-    let cluster = builder().conf("deadlock_timeout", "10ms").start_with_extension();
-    std::thread::scope(|scope| {
-        for n in 0..9 {
-            let cluster = &cluster;
-            scope.spawn(move || {
-                let mut client = cluster.client();
-                let names = ["a", "b", "c", "d"];
-                let mut names: Vec<_> = (0..4).map(|i| names[(i + n) % 4]).collect();
-                if n % 2 == 1 {
-                    names.reverse();
-                }
-                let names = names.join(",");
-                for _ in 0..50 {
-                    execute(&mut client, &format!("SELECT lock_acquire_many('{{{names}}}')"));
-                    execute(&mut client, &format!("SELECT lock_release_many('{{{names}}}')"));
-                }
-            });
-        }
-    });
 }
 
 /// The timeout covers all names together: if the first wait uses it up, there is no second one.

@@ -1,5 +1,6 @@
 //! The scope of locks: sessions, transactions, subtransactions, prepared transactions and databases.
 
+use idgen_testkit::script::play_each;
 use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
 use postgres::Client;
 
@@ -22,28 +23,30 @@ fn shown(client: &mut Client, pid: i32) -> Vec<String> {
 #[test]
 fn pg_advisory_unlock_all_frees_named_locks() {
     let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut client);
-    for free in ["DISCARD ALL", "SELECT pg_advisory_unlock_all()"] {
-        execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}', true)");
-        assert!(!is_free(&mut other, "a") && !is_free(&mut other, "c"));
-        assert_eq!(shown(&mut other, pid), ["a exclusive session 2", "b shared session 1", "c shared session 1"]);
-        execute(&mut client, free);
-        assert!(is_free(&mut other, "a") && is_free(&mut other, "c"), "{free}");
-        assert!(shown(&mut other, pid).is_empty(), "{free}");
-        // Leftover entries of freed locks are dropped when the locks are taken again.
-        execute(&mut client, "SELECT lock_acquire('a')");
-        assert_eq!(shown(&mut other, pid), ["a exclusive session 1"]);
-        execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')");
-        assert_eq!(shown(&mut other, pid), ["a exclusive session 2"]);
-        assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
-        assert!(value::<bool>(&mut client, "SELECT lock_release('a')"));
-        assert!(!value::<bool>(&mut client, "SELECT lock_release('a')"));
-    }
-    execute(&mut client, "BEGIN; SELECT lock_acquire_xact('x'), lock_acquire('s'); SELECT pg_advisory_unlock_all()");
-    assert!(!is_free(&mut other, "x") && is_free(&mut other, "s"), "a transaction lock is not freed as a session lock");
-    execute(&mut client, "COMMIT");
-    assert!(is_free(&mut other, "x"));
+    let shown = "SELECT name, mode, scope, depth FROM idgen.locks WHERE granted AND pid = $client_pid ORDER BY name";
+    let script = "client: SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}', true)
+         other: SELECT lock_try_acquire('a'), lock_try_acquire('c') -> f|f
+         other: SHOWN -> a|exclusive|session|2, b|shared|session|1, c|shared|session|1
+         client: $free
+         other: SELECT lock_try_acquire('a'), lock_try_acquire('c'), lock_release('a'), lock_release('c') -> t|t|t|t
+         other: SHOWN -> nothing
+         -- Leftover entries of freed locks are dropped when the locks are taken again.
+         client: SELECT lock_acquire('a')
+         other: SHOWN -> a|exclusive|session|1
+         client: SELECT lock_acquire('a'), lock_acquire('a'), lock_release('a')
+         other: SHOWN -> a|exclusive|session|2
+         client: SELECT lock_release('a'), lock_release('a'), lock_release('a') -> t|t|f
+         client: BEGIN; SELECT lock_acquire_xact('x'), lock_acquire('s'); SELECT pg_advisory_unlock_all()
+         -- A transaction lock is not freed as a session lock.
+         other: SELECT lock_try_acquire('x'), lock_try_acquire('s'), lock_release('s') -> f|t|t
+         client: COMMIT
+         other: SELECT lock_try_acquire('x'), lock_release('x') -> t|t";
+    play_each(
+        &cluster,
+        &script.replace("SHOWN", shown),
+        ["$free"],
+        &[["DISCARD ALL"], ["SELECT pg_advisory_unlock_all()"]],
+    );
 }
 
 #[test]
@@ -146,20 +149,21 @@ fn subtransaction_releases_or_keeps_its_own_locks_smoke() {
 
 #[test]
 fn advisory_lock_on_the_same_key_is_another_lock() {
-    let cluster = builder().start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    execute(&mut client, "SELECT lock_acquire('a')");
-    let halves = "(lock_key('a') >> 32)::int, (lock_key('a') << 32 >> 32)::int";
-    for key in ["lock_key('a')", halves] {
-        assert!(value::<bool>(&mut other, &format!("SELECT pg_try_advisory_lock({key})")), "{key}");
-        assert!(!value::<bool>(&mut client, &format!("SELECT pg_advisory_unlock({key})")), "{key}");
-    }
-    assert!(!is_free(&mut other, "a"));
-    assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.locks"), 1, "plain advisory locks are not listed");
-    execute(&mut client, "SELECT lock_release('a')");
-    assert!(!value::<bool>(&mut other, "SELECT lock_release('a')"));
-    execute(&mut other, "SELECT pg_advisory_unlock_all()");
-    assert_eq!(locks(&mut other), 0);
+    play_each(
+        &builder().start_with_extension(),
+        "client: SELECT lock_acquire('a')
+         other: SELECT pg_try_advisory_lock($key) -> t
+         client: SELECT pg_advisory_unlock($key) -> f
+         other: SELECT lock_try_acquire('a') -> f
+         -- Plain advisory locks are not listed.
+         other: SELECT count(*) FROM idgen.locks -> 1
+         client: SELECT lock_release('a') -> t
+         other: SELECT lock_release('a') -> f
+         other: SELECT pg_advisory_unlock_all()
+         other: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 0",
+        ["$key"],
+        &[["lock_key('a')"], ["(lock_key('a') >> 32)::int, (lock_key('a') << 32 >> 32)::int"]],
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use idgen_testkit::ids::{assert_increasing, last};
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{
     PATIENCE, backend_pid, column, execute, expect_error, in_new_database, value, wait_for_event,
 };
@@ -60,63 +61,56 @@ fn inserts_do_not_wait_for_a_reader_that_blocks_the_lock() {
 /// for.
 #[test]
 fn bystander_that_locks_the_table_too_is_not_in_a_deadlock() {
-    let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY); INSERT INTO t VALUES (7)");
-    let [mut reader, mut bystander, mut adopter] = [(); 3].map(|()| cluster.client());
-    let pid = backend_pid(&mut adopter);
-    for reader in [&mut reader, &mut bystander] {
-        execute(reader, "SET deadlock_timeout = '1ms'; BEGIN; SELECT FROM t LIMIT 1");
-    }
-    thread::scope(|scope| {
-        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
-        wait_for_event(&cluster, pid, "Lock");
-        let bystander = scope.spawn(move || bystander.batch_execute("TRUNCATE t; COMMIT"));
-        for event in ["PgSleep", "Lock", "PgSleep"] {
-            wait_for_event(&cluster, pid, event);
-        }
-        execute(&mut reader, "COMMIT");
-        bystander.join().expect("no panic").expect("the bystander is not interrupted");
-        assert_eq!(adoption.join().expect("the adoption succeeds").len(), 2);
-    });
+    play(
+        &Cluster::builder().start_with_extension(),
+        "reader: CREATE TABLE t (id bigserial PRIMARY KEY); INSERT INTO t VALUES (7)
+         reader: SET deadlock_timeout = '1ms'; BEGIN; SELECT FROM t LIMIT 1
+         bystander: SET deadlock_timeout = '1ms'; BEGIN; SELECT FROM t LIMIT 1
+         adopter waits for Lock: SELECT count(*) FROM snowflake_adopt('t', dry_run => false)
+         bystander waits for Lock: TRUNCATE t; COMMIT
+         adopter waits for PgSleep
+         adopter waits for Lock
+         adopter waits for PgSleep
+         reader: COMMIT
+         bystander ends
+         adopter ends -> 2",
+    );
 }
 
 #[test]
 fn concurrent_calls_wait_in_turn_and_one_adopts() {
-    let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
-    let mut reader = cluster.client();
-    execute(&mut reader, "BEGIN; SELECT FROM t");
-    let mut adopted = thread::scope(|scope| {
-        let adoptions = [(); 3].map(|()| {
-            let mut adopter = cluster.client();
-            let pid = backend_pid(&mut adopter);
-            execute(&mut adopter, "SET deadlock_timeout = '1ms'");
-            (pid, scope.spawn(move || column::<String>(&mut adopter, ADOPT).len()))
-        });
-        for event in ["PgSleep", "Lock", "PgSleep"] {
-            adoptions.iter().for_each(|(pid, _)| wait_for_event(&cluster, *pid, event));
-        }
-        execute(&mut reader, "COMMIT");
-        adoptions.map(|(_, adoption)| adoption.join().expect("no call fails"))
-    });
-    adopted.sort_unstable();
-    assert_eq!(adopted, [0, 0, 2]);
+    play(
+        &Cluster::builder().conf("deadlock_timeout", "1ms").start_with_extension(),
+        "reader: CREATE TABLE t (id bigserial PRIMARY KEY)
+         reader: BEGIN; SELECT FROM t
+         one waits for PgSleep: SELECT count(*) FROM snowflake_adopt('t', dry_run => false)
+         two waits for PgSleep: SELECT count(*) FROM snowflake_adopt('t', dry_run => false)
+         three waits for PgSleep: SELECT count(*) FROM snowflake_adopt('t', dry_run => false)
+         one waits for Lock
+         two waits for Lock
+         three waits for Lock
+         one waits for PgSleep
+         two waits for PgSleep
+         three waits for PgSleep
+         reader: COMMIT
+         one ends -> $one
+         two ends -> $two
+         three ends -> $three
+         reader: SELECT greatest($one, $two, $three), $one + $two + $three -> 2|2",
+    );
 }
 
 /// It cannot even read the default of the column.
 #[test]
 fn table_that_is_locked_is_tried_again() {
-    let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
-    let [mut owner, mut adopter] = [(); 2].map(|()| cluster.client());
-    let pid = backend_pid(&mut adopter);
-    execute(&mut owner, "BEGIN; LOCK TABLE t");
-    thread::scope(|scope| {
-        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
-        wait_for_event(&cluster, pid, "PgSleep");
-        execute(&mut owner, "COMMIT");
-        assert_eq!(adoption.join().expect("the adoption succeeds").len(), 2);
-    });
+    play(
+        &Cluster::builder().start_with_extension(),
+        "owner: CREATE TABLE t (id bigserial PRIMARY KEY)
+         owner: BEGIN; LOCK TABLE t
+         adopter waits for PgSleep: SELECT count(*) FROM snowflake_adopt('t', dry_run => false)
+         owner: COMMIT
+         adopter ends -> 2",
+    );
 }
 
 /// PostgreSQL then shows its functions without a schema.
@@ -136,22 +130,15 @@ fn column_is_recognised_with_the_extension_in_pg_catalog() {
 /// The row commits after the call has read the greatest id, and before it has the lock.
 #[test]
 fn ids_begin_after_a_row_that_commits_while_the_lock_is_waited_for() {
-    let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("CREATE TABLE t (id bigserial PRIMARY KEY)");
-    let mut writer = cluster.client();
-    execute(&mut writer, "BEGIN");
-    let ahead = "INSERT INTO t VALUES (snowflake_make(now() + interval '1 hour', 1, 0)) RETURNING id";
-    let ahead: i64 = value(&mut writer, ahead);
-    let mut adopter = cluster.client();
-    let pid = backend_pid(&mut adopter);
-    let statements = thread::scope(|scope| {
-        let adoption = scope.spawn(move || column::<String>(&mut adopter, ADOPT));
-        wait_for_event(&cluster, pid, "Lock");
-        execute(&mut writer, "COMMIT");
-        adoption.join().expect("the adoption succeeds")
-    });
-    assert_eq!(statements[0], format!("SELECT public.snowflake_observe({ahead});"));
-    assert!(value::<i64>(&mut writer, "INSERT INTO t DEFAULT VALUES RETURNING id") > ahead);
+    play(
+        &Cluster::builder().start_with_extension(),
+        "writer: CREATE TABLE t (id bigserial PRIMARY KEY)
+         writer: BEGIN; INSERT INTO t VALUES (snowflake_make(now() + interval '1 hour', 1, 0)) RETURNING id -> $ahead
+         adopter waits for Lock: SELECT (array_agg(s))[1] FROM snowflake_adopt('t', dry_run => false) AS s
+         writer: COMMIT
+         adopter ends -> SELECT public.snowflake_observe($ahead);
+         writer: INSERT INTO t DEFAULT VALUES RETURNING id -> $next > $ahead",
+    );
 }
 
 #[test]

@@ -41,19 +41,6 @@ fn three_hundred_layouts_share_four_generators_without_repeats() {
     assert_eq!(shown, 4);
 }
 
-/// Layouts alternate faster than the clock ticks, so every generator is in the current tick.
-#[test]
-fn layouts_alternate_on_one_generator_within_a_tick() {
-    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
-    let mut client = cluster.client();
-    let sql = "SELECT snowflake_next(format('time:41 tag:10=%s sequence:12 epoch:2020-01-01', n % 300))
-               FROM generate_series(0, 2999) AS n";
-    let drawn = ids(&mut client, sql);
-    for tag in 0..300 {
-        assert_increasing(&drawn.iter().skip(tag).step_by(300).copied().collect::<Vec<_>>());
-    }
-}
-
 /// A generator ahead of the clock can be evicted too, and its layout continues where it was.
 #[test]
 fn new_layout_evicts_a_generator_that_is_ahead_of_the_clock() {

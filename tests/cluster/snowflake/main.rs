@@ -2,7 +2,6 @@
 
 mod adopt;
 mod call_sites;
-mod crash;
 mod generators;
 mod limits;
 mod modes;

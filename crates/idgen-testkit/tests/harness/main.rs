@@ -4,6 +4,7 @@ mod clock;
 mod crash;
 mod lifecycle;
 mod proxy;
+mod script;
 mod standby;
 
 use std::path::Path;

@@ -1,11 +1,11 @@
-//! Crashes: a term that a client knows survives under its token, and no token is issued again.
+//! Crashes and restarts: a term that a client knows survives under its token, and no token is issued again.
 
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{backend_pid, execute, value};
 use idgen_testkit::{Cluster, Stop, rounds};
 use postgres::Client;
 
-use super::{assert_free_between, builder};
+use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, wait_for_walwriter};
 use crate::boot_us;
 
 /// A call right before the crash, and what the row of the lease 'known' must show after it.
@@ -39,22 +39,11 @@ fn immediate(cluster: &Cluster) {
     cluster.stop(Stop::Immediate);
 }
 
-/// A server that flushes only what a commit waits for.
-fn with_lazy_flushes(synchronous_commit: &str) -> Cluster {
-    let cluster = builder().conf("wal_writer_delay", "10s").start_with_extension();
-    cluster.execute(&format!(
-        "CREATE TABLE ordinary (n int);
-         ALTER DATABASE postgres SET synchronous_commit = {synchronous_commit};
-         ALTER ROLE postgres SET synchronous_commit = {synchronous_commit}"
-    ));
-    cluster
-}
-
 /// Crashes after each of the calls. Returns the number of lost inserts.
-fn crash_after_each(cluster: &Cluster, calls: &[(&str, &str)]) -> usize {
+fn crash_after_each(cluster: &Cluster) -> usize {
     let mut highest = 0;
     let mut lost = 0;
-    for (n, (call, expected)) in calls.iter().enumerate() {
+    for (n, (call, expected)) in CALLS.iter().enumerate() {
         let kill: fn(&Cluster) = if n % 2 == 0 { immediate } else { Cluster::kill9_postmaster };
         let (token, is_lost) = call_and_crash(cluster, call, kill);
         assert!(token > highest, "{call}: token {token} after {highest}");
@@ -75,18 +64,18 @@ fn crash_after_each(cluster: &Cluster, calls: &[(&str, &str)]) -> usize {
 
 #[test]
 fn term_survives_a_crash_with_synchronous_commit_off() {
-    let cluster = with_lazy_flushes("off");
+    // A server that flushes only what a commit waits for.
+    let cluster = builder().conf("wal_writer_delay", "10s").start_with_extension();
+    cluster.execute(
+        "CREATE TABLE ordinary (n int);
+         ALTER DATABASE postgres SET synchronous_commit = off;
+         ALTER ROLE postgres SET synchronous_commit = off",
+    );
     let mut lost = 0;
     for _ in 0..rounds(1, 20) {
-        lost += crash_after_each(&cluster, &CALLS);
+        lost += crash_after_each(&cluster);
     }
     assert!(lost > 0, "no insert was lost, so the crashes prove nothing");
-}
-
-#[test]
-fn term_survives_a_crash_with_synchronous_commit_on() {
-    let cluster = with_lazy_flushes("on");
-    assert_eq!(crash_after_each(&cluster, &[CALLS[0], CALLS[3]]), 0);
 }
 
 fn last_value(client: &mut Client) -> i64 {
@@ -142,4 +131,50 @@ fn crash_of_another_backend_frees_bound_leases() {
     assert_eq!(term(&mut client, "unbound"), unbound);
     assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
     assert!(unbound.ends_us > boot_us(), "the check is too late to prove anything");
+}
+
+/// A client may not notice the end of its bound session, so the term begins again with the server. An unbound term follows
+/// the clock, which has not stopped.
+fn assert_terms_after_restart(stop: fn(&Cluster)) {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    for name in ["bound", "bound long"] {
+        acquire(&mut client, &format!("'{name}', ttl => '2 s', bind_session => true"));
+    }
+    // By their rows one ended long ago and lives only by its session, and the other lasts longer.
+    cluster.execute(&format!(
+        "UPDATE idgen.lease SET ends_us = {} WHERE name = 'bound';
+         UPDATE idgen.lease SET ttl_us = {SECOND_US}, ends_us = {} WHERE name = 'bound long'",
+        boot_us() - HOUR_US,
+        boot_us() + HOUR_US
+    ));
+    acquire(&mut client, "'unbound', ttl => '1 hour'");
+    acquire(&mut client, "'ends', ttl => '1 s'");
+    let (unbound, ends) = (term(&mut client, "unbound"), term(&mut client, "ends"));
+    assert_held(&mut cluster.client(), "bound");
+    drop(client);
+
+    stop(&cluster);
+    let before_us = boot_us();
+    cluster.start_again();
+    let mut client = cluster.client();
+    wait_for_walwriter(&cluster);
+    let begun_us = boot_us();
+    assert_eq!(term(&mut client, "unbound"), unbound);
+    assert_held(&mut client, "unbound");
+    assert_held(&mut client, "bound long");
+    let ttl_us = 2 * SECOND_US;
+    assert_free_between(&cluster, "bound", before_us + ttl_us, begun_us + ttl_us + TICK_US);
+    assert_free_between(&cluster, "ends", ends.ends_us, ends.ends_us);
+    assert!(unbound.ends_us > boot_us(), "the check is too late to prove anything");
+}
+
+#[test]
+fn bound_terms_begin_again_after_a_fast_restart() {
+    assert_terms_after_restart(|cluster| cluster.stop(Stop::Fast));
+}
+
+#[test]
+fn bound_terms_begin_again_after_a_crash_smoke() {
+    assert_terms_after_restart(Cluster::kill9_postmaster);
 }

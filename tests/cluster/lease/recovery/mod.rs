@@ -5,7 +5,6 @@
 mod another_clock;
 mod crash;
 mod failover;
-mod restart;
 mod wall_clock;
 
 use idgen_testkit::lease::{take_if_free, term};

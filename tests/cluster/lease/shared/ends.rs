@@ -1,12 +1,12 @@
 //! The ends of shared terms: by their time, with their session, over crashes.
 
 use idgen_testkit::lease::{acquire, take_if_free};
-use idgen_testkit::sql::{backend_pid, column, execute, row};
+use idgen_testkit::sql::{backend_pid, execute, row};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
-use super::{NAMES, read, start, write};
-use crate::{boot_us, builder, release, renew, states, wait_until_head};
+use super::{NAMES, for_each_name, read, start, write};
+use crate::{boot_us, release, renew, scenario, states};
 
 #[test]
 fn writer_gets_in_at_the_end_of_the_last_reader() {
@@ -29,41 +29,34 @@ fn writer_gets_in_at_the_end_of_the_last_reader() {
 /// Of two readers, the one that is bound goes with its session.
 #[test]
 fn bound_reader_ends_with_its_session() {
-    let cluster = start();
-    for name in NAMES {
-        let [mut bound, mut other, mut writer] = [(); 3].map(|()| cluster.client());
-        let pid = backend_pid(&mut writer);
-        acquire(&mut bound, &format!("'{name}', '100 ms', shared => true, bind_session => true"));
-        let unbound = read(&mut other, name).token;
-        std::thread::scope(|scope| {
-            let writing = scope.spawn(|| write(&mut writer, name));
-            wait_until_head(&cluster, pid);
-            release(&mut other, name, unbound);
-            // Past its ttl, the bound one still holds.
-            let sql = format!("SELECT state || ' ' || bound FROM idgen.leases WHERE name = '{name}'");
-            assert_eq!(column::<String>(&mut other, &sql), ["held true"]);
-            wait_until_head(&cluster, pid);
-            drop(bound);
-            writing.join().unwrap();
-        });
-    }
+    for_each_name(
+        "bound: SELECT lease_acquire('NAME', '100 ms', shared => true, bind_session => true)
+         other: READ -> $unbound
+         writer waits for Extension: WRITE
+         other: SELECT lease_release('NAME', $unbound) -> t
+         -- Past its ttl, the bound one still holds.
+         until: SELECT now() > acquired_at + interval '100 ms' FROM idgen.leases WHERE name = 'NAME' -> t
+         other: SELECT state, bound FROM idgen.leases WHERE name = 'NAME' -> held|t
+         writer waits for Extension
+         bound leaves
+         writer ends",
+    );
 }
 
 /// A revoked or expired reader counts until the lock delay is over.
 #[test]
 fn writer_waits_for_the_lock_delay_of_a_reader() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('a', lock_delay => '1 day')");
-    let [mut reader, mut other] = [cluster.client(), cluster.client()];
-    let grant = read(&mut reader, "a");
-    execute(&mut other, &format!("SELECT lease_revoke('a', {})", grant.slot));
-    assert_eq!(states(&mut other, "a"), [format!("{} resting", grant.slot)]);
-    assert_eq!(take_if_free(&mut other, "a"), None);
-    // Readers do not exclude each other.
-    let token = read(&mut other, "a").token;
-    release(&mut other, "a", token);
-    execute(&mut other, "SELECT lease_define('a')");
-    assert!(take_if_free(&mut other, "a").is_some());
+    scenario(
+        "other: SELECT lease_define('a', lock_delay => '1 day')
+         reader: SELECT slot FROM lease_acquire('a', '1 day', shared => true) -> $slot > 65535
+         other: SELECT lease_revoke('a', $slot)
+         other: SELECT slot, state FROM idgen.leases -> $slot|resting
+         other: SELECT lease_try_acquire('a') -> nothing
+         -- Readers do not exclude each other.
+         other: SELECT lease_release('a', token) FROM lease_acquire('a', '1 day', shared => true) -> t
+         other: SELECT lease_define('a')
+         other: SELECT slot FROM lease_try_acquire('a') -> 0",
+    );
 }
 
 /// Acquires shared terms, and crashes the server. Returns tokens: unbound and bound.

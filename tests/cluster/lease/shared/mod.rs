@@ -6,12 +6,13 @@ mod snapshots;
 mod storm;
 mod transactions;
 
+use idgen_testkit::Cluster;
 use idgen_testkit::lease::{Grant, acquire, take_if_free, try_acquire};
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
-use idgen_testkit::{Cluster, pause};
+use idgen_testkit::script::{filled_in, play};
+use idgen_testkit::sql::{column, execute, expect_error, value};
 use postgres::Client;
 
-use crate::{boot_us, builder, release, renew, states, wait_until_head, wait_until_queued};
+use crate::{boot_us, builder, release, renew, scenario, states};
 
 const FIRST_SHARED: i32 = 65_536;
 
@@ -38,10 +39,6 @@ fn expire(client: &mut Client, token: i64) {
     execute(client, &format!("UPDATE idgen.lease SET ends_us = {now_us} WHERE token = {token}"));
 }
 
-fn fence(client: &mut Client, name: &str, token: i64) {
-    execute(client, &format!("BEGIN; SELECT lease_fence('{name}', {token})"));
-}
-
 /// A server, with one lease that is defined and one that is not.
 fn start() -> Cluster {
     let cluster = builder().start_with_extension();
@@ -50,6 +47,26 @@ fn start() -> Cluster {
 }
 
 const NAMES: [&str; 2] = ["defined", "undefined"];
+
+/// Runs a script for each name. `READ` and `WRITE` acquire a term of a day and return its token, and `NAME` stands for the
+/// name.
+fn for_each_name(script: &str) {
+    for_each_name_and(script, [], &[[]]);
+}
+
+/// The same for each case.
+fn for_each_name_and<const N: usize>(script: &str, names: [&str; N], cases: &[[&str; N]]) {
+    let cluster = start();
+    cluster.execute("CREATE TABLE t (n int)");
+    for (name, case) in NAMES.into_iter().flat_map(|name| cases.iter().map(move |case| (name, case))) {
+        let script = filled_in(script, names, case)
+            .replace("READ", "SELECT token FROM lease_acquire('NAME', '1 day', shared => true) WHERE slot >= 65536")
+            .replace("WRITE", "SELECT token FROM lease_acquire('NAME', '1 day')")
+            .replace("NAME", name);
+        play(&cluster, &script);
+        cluster.execute("DELETE FROM idgen.lease");
+    }
+}
 
 #[test]
 fn many_readers_hold_at_once_and_no_writer_beside_them_smoke() {
@@ -77,30 +94,20 @@ fn many_readers_hold_at_once_and_no_writer_beside_them_smoke() {
 
 #[test]
 fn waiting_writer_goes_before_later_readers() {
-    let cluster = start();
-    for name in NAMES {
-        let [mut reader, mut later, mut writer, mut other] = [(); 4].map(|()| cluster.client());
-        let (later_pid, writer_pid) = (backend_pid(&mut later), backend_pid(&mut writer));
-        let first = read(&mut reader, name).token;
-        std::thread::scope(|scope| {
-            let writing = scope.spawn(|| write(&mut writer, name));
-            wait_until_head(&cluster, writer_pid);
-            let reading = scope.spawn(|| read(&mut later, name).token);
-            wait_until_queued(&cluster, later_pid);
-            // Neither does one that does not wait overtake, and the term is still shared.
-            assert_eq!(read_if_free(&mut other, name), None);
-            assert_eq!(states(&mut other, name).len(), 1);
-            renew(&mut reader, name, first);
-            release(&mut reader, name, first);
-            let written = writing.join().unwrap();
-            wait_until_head(&cluster, later_pid);
-            assert_eq!(states(&mut other, name), ["0 held"]);
-            release(&mut other, name, written);
-            let read = reading.join().unwrap();
-            assert!(first < written && written < read, "{first} {written} {read}");
-            release(&mut other, name, read);
-        });
-    }
+    for_each_name(
+        "reader: READ -> $first
+         writer waits for Extension: WRITE
+         later waits for advisory: READ
+         -- Neither does one that does not wait overtake, and the term is still shared.
+         other: SELECT lease_try_acquire('NAME', ttl => '1 day', shared => true) -> nothing
+         other: SELECT count(*) FROM idgen.leases WHERE name = 'NAME' -> 1
+         reader: SELECT lease_renew('NAME', $first) IS NOT NULL, lease_release('NAME', $first) -> t|t
+         writer ends -> $written > $first
+         later waits for Extension
+         other: SELECT slot, state FROM idgen.leases WHERE name = 'NAME' -> 0|held
+         other: SELECT lease_release('NAME', $written) -> t
+         later ends -> $read > $written",
+    );
 }
 
 /// What the holder of one token does changes no other term.
@@ -140,57 +147,45 @@ fn each_reader_holds_a_term_of_its_own() {
 /// Readers must end first: then there are as many slots as defined.
 #[test]
 fn several_slots_are_granted_once_all_readers_have_ended() {
-    let cluster = builder().start_with_extension();
-    let [mut reader, mut other, mut third] = [(); 3].map(|()| cluster.client());
-    let grants = [read(&mut reader, "a"), read(&mut reader, "a")];
-    execute(&mut other, "SELECT lease_define('a', 2)");
-    for grant in grants {
-        assert_eq!(take_if_free(&mut other, "a"), None);
-        expect_error(&mut other, "SELECT lease_acquire('a', shared => true)", "22023");
-        renew(&mut reader, "a", grant.token);
-        assert!(release(&mut reader, "a", grant.token));
-    }
-    assert!(take_if_free(&mut other, "a").is_some() && take_if_free(&mut reader, "a").is_some());
-    assert_eq!(states(&mut other, "a"), ["0 held", "1 held"]);
-    // A call that can only fail does not wait behind others.
-    let mut waiter = cluster.client();
-    let pid = backend_pid(&mut waiter);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| expect_error(&mut waiter, "SELECT lease_acquire('a')", "57014"));
-        wait_until_head(&cluster, pid);
-        execute(&mut third, "SET lock_timeout = '10 s'");
-        expect_error(&mut third, "SELECT lease_acquire('a', shared => true)", "22023");
-        cluster.execute(&format!("SELECT pg_cancel_backend({pid})"));
-        waiting.join().expect("the wait was canceled");
-    });
-    // And back: all slots must be free.
-    execute(&mut other, "SELECT lease_define('a', force => true)");
-    let tokens: Vec<i64> = column(&mut other, "SELECT token FROM idgen.leases WHERE name = 'a'");
-    for token in tokens {
-        assert_eq!(read_if_free(&mut third, "a"), None);
-        release(&mut other, "a", token);
-    }
-    assert!(read_if_free(&mut third, "a").is_some());
+    scenario(
+        "reader: SELECT token FROM lease_acquire('a', '1 day', shared => true) -> $one
+         reader: SELECT token FROM lease_acquire('a', '1 day', shared => true) -> $two
+         other: SELECT lease_define('a', 2)
+         other: SELECT lease_try_acquire('a') -> nothing
+         other: SELECT lease_acquire('a', shared => true) -> error 22023
+         reader: SELECT lease_renew('a', $one) IS NOT NULL, lease_release('a', $one) -> t|t
+         other: SELECT lease_try_acquire('a') -> nothing
+         other: SELECT lease_acquire('a', shared => true) -> error 22023
+         reader: SELECT lease_renew('a', $two) IS NOT NULL, lease_release('a', $two) -> t|t
+         other: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $one
+         reader: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $two > $one
+         other: SELECT slot, state FROM idgen.leases ORDER BY slot -> 0|held, 1|held
+         -- A call that can only fail does not wait behind others.
+         waiter waits for Extension: SELECT lease_acquire('a')
+         third: SET lock_timeout = '10 s'
+         third: SELECT lease_acquire('a', shared => true) -> error 22023
+         third: SELECT pg_cancel_backend($waiter_pid)
+         waiter ends -> error 57014
+         -- And back: all slots must be free.
+         other: SELECT lease_define('a', force => true)
+         third: SELECT lease_try_acquire('a', shared => true) -> nothing
+         other: SELECT lease_release('a', $one) -> t
+         third: SELECT lease_try_acquire('a', shared => true) -> nothing
+         other: SELECT lease_release('a', $two) -> t
+         third: SELECT slot >= 65536 FROM lease_try_acquire('a', shared => true) -> t",
+    );
 }
 
 #[test]
 fn paused_reader_that_has_expired_lets_a_writer_in_and_cannot_fence() {
-    let cluster = start();
-    for name in NAMES {
-        let [mut reader, mut writer] = [cluster.client(), cluster.client()];
-        let pid = backend_pid(&mut reader);
-        let token = acquire(&mut reader, &format!("'{name}', '200 ms', shared => true")).token;
-        let paused = pause(pid);
-        let written = write(&mut writer, name);
-        std::thread::scope(|scope| {
-            let late = scope.spawn(|| {
-                expect_error(&mut reader, &format!("BEGIN; SELECT lease_fence('{name}', {token})"), "55000");
-                execute(&mut reader, "ROLLBACK");
-                expect_error(&mut reader, &format!("SELECT lease_renew('{name}', {token})"), "55000");
-            });
-            paused.resume();
-            late.join().unwrap();
-        });
-        release(&mut writer, name, written);
-    }
+    for_each_name(
+        "reader: SELECT token FROM lease_acquire('NAME', '200 ms', shared => true) -> $token
+         reader is paused
+         writer: WRITE -> $written > $token
+         reader resumes
+         reader: BEGIN; SELECT lease_fence('NAME', $token) -> error 55000
+         reader: ROLLBACK
+         reader: SELECT lease_renew('NAME', $token) -> error 55000
+         writer: SELECT lease_release('NAME', $written) -> t",
+    );
 }

@@ -1,89 +1,68 @@
 //! Transactions with a single snapshot: a term of one mode begins only if the snapshot has the writes under the other.
 
-use idgen_testkit::sql::{execute, expect_error};
-use postgres::Client;
+use super::for_each_name_and;
 
-use super::{NAMES, expire, fence, read, start, write};
-use crate::release;
-
-const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
-
-fn begin(client: &mut Client, level: &str) {
-    execute(client, &format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM t"));
-}
+const LEVELS: [[&str; 1]; 2] = [["repeatable read"], ["serializable"]];
 
 /// Each case: what happens before the snapshot and what after it, and if a term of the other mode may begin then.
-fn check(is_reader: bool, holder_reads: bool) {
-    let cluster = start();
-    cluster.execute("CREATE TABLE t (n int)");
-    let call = |name: &str| format!("SELECT lease_acquire('{name}', '1 day', shared => {is_reader})");
-    for (level, name) in LEVELS.into_iter().flat_map(|level| NAMES.map(|name| (level, name))) {
-        let [mut holder, mut next] = [cluster.client(), cluster.client()];
-        let hold = |client: &mut Client| if holder_reads { read(client, name).token } else { write(client, name) };
-        let write_fenced = |client: &mut Client, token| {
-            fence(client, name, token);
-            execute(client, "INSERT INTO t VALUES (1); COMMIT");
-        };
-        // The holder came and went since the snapshot.
-        begin(&mut next, level);
-        let token = hold(&mut holder);
-        write_fenced(&mut holder, token);
-        release(&mut holder, name, token);
-        expect_error(&mut next, &call(name), "40001");
-        execute(&mut next, "ROLLBACK");
-        // The holder was there already, and released since.
-        let token = hold(&mut holder);
-        begin(&mut next, level);
-        write_fenced(&mut holder, token);
-        release(&mut holder, name, token);
-        expect_error(&mut next, &call(name), "40001");
-        execute(&mut next, "ROLLBACK");
-        // The holder expired before the snapshot in which its last write is missing, and did not release.
-        let token = hold(&mut holder);
-        expire(&mut holder, token);
-        begin(&mut next, level);
-        write_fenced(&mut holder, token);
-        expect_error(&mut next, &call(name), "40001");
-        execute(&mut next, "ROLLBACK");
-        // Nothing has happened since the snapshot.
-        release(&mut holder, name, token);
-        begin(&mut next, level);
-        execute(&mut next, &call(name));
-        execute(&mut next, "ROLLBACK");
-        // A transaction of its own has no older snapshot.
-        let token = hold(&mut holder);
-        expire(&mut holder, token);
-        execute(&mut next, &format!("SET default_transaction_isolation = '{}'", level.to_lowercase()));
-        execute(&mut next, &call(name));
-        execute(&mut next, "RESET default_transaction_isolation; DELETE FROM idgen.lease");
-    }
+fn check(next: &str, hold: &str) {
+    let script = "-- The holder came and went since the snapshot.
+         next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         holder: HOLD -> $token
+         holder: BEGIN; SELECT lease_fence('NAME', $token); INSERT INTO t VALUES (1); COMMIT
+         holder: SELECT lease_release('NAME', $token) -> t
+         next: NEXT -> error 40001
+         next: ROLLBACK
+         -- The holder was there already, and released since.
+         holder: HOLD -> $token
+         next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         holder: BEGIN; SELECT lease_fence('NAME', $token); INSERT INTO t VALUES (1); COMMIT
+         holder: SELECT lease_release('NAME', $token) -> t
+         next: NEXT -> error 40001
+         next: ROLLBACK
+         -- The holder expired before the snapshot in which its last write is missing, and did not release.
+         holder: HOLD -> $token
+         holder: UPDATE idgen.lease SET ends_us = ends_us - ttl_us WHERE token = $token
+         next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         holder: BEGIN; SELECT lease_fence('NAME', $token); INSERT INTO t VALUES (1); COMMIT
+         next: NEXT -> error 40001
+         next: ROLLBACK
+         -- Nothing has happened since the snapshot.
+         holder: SELECT lease_release('NAME', $token) -> t
+         next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         next: NEXT
+         next: ROLLBACK
+         -- A transaction of its own has no older snapshot.
+         holder: HOLD -> $token
+         holder: UPDATE idgen.lease SET ends_us = ends_us - ttl_us WHERE token = $token
+         next: SET default_transaction_isolation = '$level'
+         next: NEXT";
+    for_each_name_and(&script.replace("NEXT", next).replace("HOLD", hold), ["$level"], &LEVELS);
 }
 
 #[test]
 fn reader_needs_a_snapshot_with_the_last_writes_smoke() {
-    check(true, false);
+    check("READ", "WRITE");
 }
 
 #[test]
 fn writer_needs_a_snapshot_with_what_readers_wrote_smoke() {
-    check(false, true);
+    check("WRITE", "READ");
 }
 
 #[test]
 fn reader_needs_no_snapshot_with_what_readers_wrote() {
-    let cluster = start();
-    cluster.execute("CREATE TABLE t (n int)");
-    for (level, name) in LEVELS.into_iter().flat_map(|level| NAMES.map(|name| (level, name))) {
-        let [mut one, mut two] = [cluster.client(), cluster.client()];
-        begin(&mut two, level);
-        let token = read(&mut one, name).token;
-        read(&mut two, name);
-        release(&mut one, name, token);
-        execute(&mut two, "COMMIT");
-        begin(&mut two, level);
-        let newer = read(&mut one, name).token;
-        // As for an exclusive term.
-        expect_error(&mut two, &format!("SELECT lease_fence('{name}', {newer})"), "40001");
-        execute(&mut two, "ROLLBACK; DELETE FROM idgen.lease");
-    }
+    for_each_name_and(
+        "two: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         one: READ -> $token
+         two: READ
+         one: SELECT lease_release('NAME', $token)
+         two: COMMIT
+         two: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
+         one: READ -> $newer
+         -- As for an exclusive term.
+         two: SELECT lease_fence('NAME', $newer) -> error 40001",
+        ["$level"],
+        &LEVELS,
+    );
 }

@@ -202,6 +202,9 @@ fn settled_ids_need_a_primary_preload_and_read_committed() {
         assert!(hint(&error).contains("READ COMMITTED"), "{error:?}");
         execute(&mut client, "ROLLBACK");
     }
+    // All statements of a function share the snapshot of the statement that calls it, without a transaction block.
+    execute(&mut client, "SET default_transaction_isolation = 'repeatable read'");
+    expect_error(&mut client, "DO $$ BEGIN PERFORM snowflake_settled(); END $$", "25001");
     let standby = cluster.standby();
     let error = expect_error(&mut standby.client(), "SELECT snowflake_settled()", "25006");
     assert_eq!(error.message(), "cannot tell which ids are settled during recovery");
@@ -231,13 +234,4 @@ fn draw_after_a_failed_one_holds_settled_ids_back() {
     let later: i64 = value(&mut other, &next);
     let held: i64 = value(&mut other, &settled);
     assert!(held < first && first < later, "{held} is settled, {first} is open");
-}
-
-/// All statements of a function share the snapshot of the statement that calls it, without a transaction block.
-#[test]
-fn settled_ids_need_read_committed_in_a_function_too() {
-    let cluster = Cluster::builder().start_with_extension();
-    let mut client = cluster.client();
-    execute(&mut client, "SET default_transaction_isolation = 'repeatable read'");
-    expect_error(&mut client, "DO $$ BEGIN PERFORM snowflake_settled(); END $$", "25001");
 }
