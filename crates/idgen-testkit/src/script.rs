@@ -33,7 +33,7 @@ use crate::sql::{PATIENCE, backend_pid, value};
 type Answer = Result<String, (String, String)>;
 
 enum Session {
-    Idle(Client),
+    Idle(Box<Client>),
     Waiting(JoinHandle<(Client, Answer)>),
 }
 
@@ -98,7 +98,7 @@ impl Script<'_> {
             let sql = self.filled_in(sql);
             let mut client = self.idle(name, step);
             let answer = run(&mut client, &sql);
-            self.sessions.insert(name.to_owned(), Session::Idle(client));
+            self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
             self.check(step, answer, outcome);
         } else if let Some(wait) = action.strip_prefix(" waits for ") {
             assert!(outcome.is_none(), "{step}: a wait has no outcome before it ends");
@@ -115,7 +115,7 @@ impl Script<'_> {
                 panic!("{step}: it does not wait")
             };
             let (client, answer) = waiting.join().expect("the session's thread does not panic");
-            self.sessions.insert(name.to_owned(), Session::Idle(client));
+            self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
             self.check(step, answer, outcome);
         } else if action == " is paused" {
             let pid = self.variables[&format!("{name}_pid")].parse().expect("a process id");
@@ -131,7 +131,7 @@ impl Script<'_> {
     /// A session that runs nothing, which is connected if it is new.
     fn idle(&mut self, name: &str, step: &str) -> Client {
         match self.sessions.remove(name) {
-            Some(Session::Idle(client)) => client,
+            Some(Session::Idle(client)) => *client,
             Some(Session::Waiting(_)) => panic!("{step}: the session still waits"),
             None => {
                 let mut client = self.cluster.client();
