@@ -1,5 +1,5 @@
 //! What capabilities report: errors that several of them raise, and rows of the view `idgen.checks`. Each capability has its
-//! own errors in its `errors.rs`, and a function that returns its own rows, which `admin` collects.
+//! own errors beside what raises them, and a function that returns its own rows, which `admin` collects.
 
 use crate::pg::ereport::{Report, errors};
 use crate::pg::{function, recovery};

@@ -1,5 +1,5 @@
 //! The time of ids: read from the clocks, and bounded by the mark in the high-water file and by the lease end. With the
-//! view `idgen.stat_clock` and the checks of the clock.
+//! view `idgen.stat_clock`, whose times are 0 or NULL without preload, and the checks of the clock.
 //!
 //! The clock imports no other room. Callers set the lease end ([`restrict_times`]) and register a function to call when ids reach
 //! it ([`on_lease_end_reached`]).

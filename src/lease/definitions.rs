@@ -3,7 +3,7 @@
 
 use super::store::{LEASE, LEASE_DEFINITION, micros};
 use crate::pg::datum::Text;
-use crate::pg::function::TriggerRow;
+use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::spi::{Query, optional, text, user, value};
 use idgen_core::lease::LeaseDefinition;
@@ -46,8 +46,8 @@ fn look_up(name: &str) -> KnownDefinition {
 #[pg_extern(sql = false)]
 fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { LEASE_DEFINITION.trigger(fcinfo, "idgen.lease_definition_changed") };
-    trigger.relid().into_iter().for_each(invalidation::announce);
+    let (table, _) = unsafe { function::trigger_of_table(fcinfo, "idgen.lease_definition_changed", &LEASE_DEFINITION) };
+    invalidation::announce(table);
     TriggerRow::from(None)
 }
 

@@ -169,7 +169,7 @@ errors! {
     }
 }
 
-/// For the two errors above.
+/// For [`moves_first_slot`] and [`excludes_holders`].
 pub fn hint_to_keep_or_force(name: &str) -> String {
     format!(
         "To keep the settings that you do not name, use SELECT lease_alter({}, ...); to insist, add force => true.",

@@ -268,9 +268,9 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> Granted {
     let granted = terms::deepen(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let is_shared = granted.slot >= FIRST_SHARED;
-    match is_shared {
-        true if !shared => errors::term_is_shared(name).raise(),
-        false if shared => errors::term_is_exclusive(name).raise(),
+    match (is_shared, shared) {
+        (true, false) => errors::term_is_shared(name).raise(),
+        (false, true) => errors::term_is_exclusive(name).raise(),
         _ => {}
     }
     let session_key = renewed_binding(name, token, granted.session_key);

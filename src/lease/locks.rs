@@ -257,7 +257,8 @@ impl Precedence {
 /// When sessions were first seen to have ended.
 pub static ENDED: Locked<EndedSessions> = Locked::new(c"idgen ended sessions", 60, |_| EndedSessions::new());
 
-/// Held by the session that a term is bound to. The key is random.
+/// Held by the session that a term is bound to: the term lasts while the lock is held. The key is a random number in the
+/// slot's row: all users can read `pg_locks`, and the token is secret.
 const SESSION: LockKind = LockKind::new(b"ls");
 
 /// The columns `session` and `session_key` for a term that is bound to this session.

@@ -1,4 +1,4 @@
-//! Effects of the running transaction on leases: what its end has to do, or to take back. And the terms that are bound to
+//! Effects of the running transaction on leases: what its end has to do, or to take back; and the terms that are bound to
 //! this session, which holds the lock of each until the term ends.
 
 use super::store::LEASE;

@@ -224,8 +224,8 @@ impl Limit {
     }
 }
 
+// Both messages are PostgreSQL's own.
 errors! {
-    /// The message is PostgreSQL's own, as is that of the next.
     fn timed_out() {
         ERRCODE_LOCK_NOT_AVAILABLE: "canceling statement due to lock timeout";
     }

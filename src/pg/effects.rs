@@ -1,5 +1,5 @@
-//! Effects of the running transaction, in lists that follow savepoints. What the client's message has done outside of its
-//! transaction, to be undone if the message itself ends in an error. And NOTIFY.
+//! Effects of the running transaction, in lists that follow savepoints; what the client's message has done outside of its
+//! transaction, to be undone if the message itself ends in an error; and NOTIFY.
 //!
 //! A cancel or a timeout can strike after a function has returned, in a check for interrupts of the executor or of the
 //! commit. Then the client has no result of it. A later ROLLBACK, or an exception that PL/pgSQL catches, is no such end.

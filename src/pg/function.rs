@@ -2,6 +2,8 @@
 //! return one value per call; triggers; and calls that PostgreSQL's parser has copied for `(f(x)).*`.
 
 use super::datum::{self, text_arg};
+use super::ereport::errors;
+use super::spi::ExtensionTable;
 use pgrx::AllocatedByRust;
 use pgrx::PgMemoryContexts;
 use pgrx::PgTrigger;
@@ -152,13 +154,38 @@ unsafe impl BoxRet for TriggerRow {
     }
 }
 
-/// The trigger of the running call; `None` if the call is not a trigger's.
+/// The trigger of the running call; `None` if the call is not a trigger's, for which pgrx's own support raises an internal
+/// error.
 ///
 /// # Safety
 /// `fcinfo` is that of the running call.
 pub unsafe fn trigger_of<'a>(fcinfo: pg_sys::FunctionCallInfo) -> Option<PgTrigger<'a>> {
     // SAFETY: by the above. pgrx tests first that a trigger made the call.
     unsafe { PgTrigger::from_fcinfo(&*fcinfo) }.ok()
+}
+
+/// The trigger of the running call of this function, which only triggers of this table may call, with the table's OID.
+/// Raises 39P01 otherwise.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+pub unsafe fn trigger_of_table<'a>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    function: &str,
+    table: &ExtensionTable,
+) -> (pg_sys::Oid, PgTrigger<'a>) {
+    // SAFETY: by the above.
+    unsafe { trigger_of(fcinfo) }
+        .map(|trigger| (trigger.relid().unwrap_or(pg_sys::InvalidOid), trigger))
+        .filter(|(relation, _)| table.find() == Some(*relation))
+        .unwrap_or_else(|| not_its_trigger(function, &table.full_name()).raise())
+}
+
+errors! {
+    fn not_its_trigger(function: &str, table: &str) {
+        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "{function}() must be called by the trigger of {table}";
+        hint: "Do not call it, and do not create a trigger with it.";
+    }
 }
 
 /// The arguments in a trigger's definition, in the encoding of the database.

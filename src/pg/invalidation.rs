@@ -1,5 +1,5 @@
-//! What a process remembers: PostgreSQL's cache invalidations, by which it hears that a table of the extension, or a role,
-//! has changed, and a cache by text.
+//! Caches of this process, among them one by text, and PostgreSQL's cache invalidations, by which it hears that a table of
+//! the extension, or a role, has changed.
 //!
 //! A change of a row sends none by itself: a trigger of the table calls [`announce`] with each change. PostgreSQL delivers
 //! it when the change commits, also by COMMIT PREPARED and on standbys, and to the process itself when it is rolled back.

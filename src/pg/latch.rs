@@ -1,5 +1,5 @@
 //! Sleeping: on the latch of this process, until another process or a signal handler sets it, and on condition variables,
-//! until another process signals. And the names that `pg_stat_activity.wait_event` shows of sleeps.
+//! until another process signals; and the names that `pg_stat_activity.wait_event` shows of sleeps.
 //!
 //! Each sleep first checks for interrupts, so that no loop around it runs on after a cancel, a timeout or a stop, however
 //! short the sleeps are.

@@ -1,5 +1,5 @@
-//! Recovery and replication: whether this server replays WAL, when it began to write, what the control file says, and
-//! waiting for synchronous standbys without a commit. And the data directory, which is the working directory of every
+//! Recovery and replication: whether this server replays WAL, when it began to write, what the control file says, waiting
+//! for synchronous standbys without a commit; and the data directory, which is the working directory of every
 //! process of a server.
 
 use super::latch::{self, WaitEvent};

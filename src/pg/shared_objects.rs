@@ -195,7 +195,8 @@ pub fn databases_in_use() -> Vec<u32> {
 /// pg_shseclabel, which pgrx does not name.
 const CATALOG: pg_sys::Oid = pg_sys::Oid::from_u32(3592);
 
-/// A database with an OID that no database has.
+/// A database with an OID that no database has. Its labels outlive every database, no dump contains them, and a replica needs
+/// no code to follow them.
 const OBJECT: pg_sys::ObjectAddress =
     pg_sys::ObjectAddress { classId: pg_sys::DatabaseRelationId, objectId: pg_sys::InvalidOid, objectSubId: 0 };
 

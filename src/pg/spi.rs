@@ -6,7 +6,6 @@
 
 use super::datum::{self, Text};
 use super::ereport::{self, errors};
-use super::function::trigger_of;
 use super::xact::{self, Durability};
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -125,17 +124,6 @@ impl ExtensionTable {
     /// without the table.
     pub fn lets_read(&self) -> bool {
         self.try_lock(pg_sys::AccessShareLock).is_some() || self.find().is_none()
-    }
-
-    /// The trigger of the running call of this function, which only triggers of this table may call. Raises 39P01 otherwise.
-    ///
-    /// # Safety
-    /// `fcinfo` is that of the running call.
-    pub unsafe fn trigger<'a>(&self, fcinfo: pg_sys::FunctionCallInfo, function: &str) -> PgTrigger<'a> {
-        // SAFETY: by the above.
-        unsafe { trigger_of(fcinfo) }
-            .filter(|trigger| trigger.relid().is_ok_and(|table| self.find() == Some(table)))
-            .unwrap_or_else(|| not_its_trigger(function, &self.full_name()).raise())
     }
 
     /// With its schema.
@@ -436,11 +424,6 @@ errors! {
         ERRCODE_UNDEFINED_TABLE: "table \"{table}\" of extension idgen does not exist";
         hint: "The extension was dropped, or is of an older version: run CREATE EXTENSION idgen or ALTER EXTENSION \
             idgen UPDATE.";
-    }
-
-    fn not_its_trigger(function: &str, table: &str) {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "{function}() must be called by the trigger of {table}";
-        hint: "Do not call it, and do not create a trigger with it.";
     }
 
     fn unreadable(error: &pgrx::spi::SpiError) {

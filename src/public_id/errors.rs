@@ -62,7 +62,6 @@ errors! {
         hint: "Define another prefix with public_id_define().";
     }
 
-    /// A number that has no text, or that is no masked number.
     fn not_an_id(number: i64, error: &PublicIdError) {
         ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE: "\"{number}\" is not an id";
         detail: "{error}";
@@ -75,6 +74,7 @@ errors! {
     }
 }
 
+/// A number that has no text, or that is no masked number.
 pub fn number(error: PublicIdError, prefix: &str, number: i64) -> Report {
     match error {
         PublicIdError::NoShortKey => no_short_key(prefix, &error),

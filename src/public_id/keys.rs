@@ -8,7 +8,7 @@
 use super::errors;
 use crate::args;
 use crate::args::{GrantedColumns, GrantedTable};
-use crate::pg::function::TriggerRow;
+use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::session;
 use crate::pg::spi::{self, ExtensionTable, Query, optional, text, unexpected, user, value};
@@ -183,8 +183,8 @@ pub fn set_owner(prefix: &str, owner: pg_sys::Oid) {
 #[pg_extern(sql = false)]
 fn public_key_row(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { PUBLIC_KEY.trigger(fcinfo, "idgen.public_key_row") };
-    trigger.relid().into_iter().for_each(invalidation::announce);
+    let (table, _) = unsafe { function::trigger_of_table(fcinfo, "idgen.public_key_row", &PUBLIC_KEY) };
+    invalidation::announce(table);
     TriggerRow::from(None)
 }
 

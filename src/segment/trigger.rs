@@ -9,7 +9,7 @@ use super::state::{SEGMENTS, ring_state};
 use super::{define, errors, store, workers};
 use crate::pg::datum::Text;
 use crate::pg::effects::SubxactList;
-use crate::pg::function::{TriggerRow, Tuple};
+use crate::pg::function::{self, TriggerRow, Tuple};
 use crate::pg::{invalidation, session, spi, xact};
 use crate::shmem;
 use idgen_core::segment::{DROPPED, TagKey};
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[pg_extern(sql = false)]
 fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
-    let trigger = unsafe { store::SEGMENT.trigger(fcinfo, "idgen.segment_row") };
+    let (table, trigger) = unsafe { function::trigger_of_table(fcinfo, "idgen.segment_row", &store::SEGMENT) };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
     let (operation, is_allocation) = (trigger.op()?, store::IS_ALLOCATION.load(Relaxed));
@@ -35,7 +35,7 @@ fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn s
         _ => false,
     };
     if !is_silent {
-        invalidation::announce(trigger.relid()?);
+        invalidation::announce(table);
     }
     let row = match (operation, old, new) {
         (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),

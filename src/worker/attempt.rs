@@ -1,5 +1,5 @@
-//! One attempt of the keeper: it connects to the coordinator, renews or acquires, and confirms. And giving worker ids
-//! back.
+//! One attempt of the keeper: it connects to the coordinator, renews or acquires, and confirms. It also gives former
+//! worker ids back.
 //!
 //! A grant is used only after the coordinator has confirmed it. Before that, only the coordinator itself may have it,
 //! and a standby that is promoted may not.

@@ -1,6 +1,6 @@
 //! The coordinator's history: detects that another server or database has granted from these rows. The row of
-//! `idgen.worker_history` has the history. A security label, which outlives the extension and the database, has that
-//! this server has granted worker ids.
+//! `idgen.worker_history` has the history. A security label, which outlives the extension and the database, records
+//! that this server has granted worker ids.
 
 use super::errors;
 use super::store::finite_us;

@@ -1,4 +1,4 @@
-//! The rectangles of worker ids, in `idgen.worker_number`, and what their functions check first. Column `number` is the
+//! The rectangles of worker ids, in `idgen.worker_number`, and checks that the functions of worker ids share. Column `number` is the
 //! worker id.
 
 use super::errors;
