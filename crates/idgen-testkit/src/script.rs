@@ -189,6 +189,7 @@ impl Script<'_> {
             return;
         };
         let (stored, least) = stored.split_once(" > ").map_or((stored, None), |(stored, least)| (stored, Some(least)));
+        assert!(stored.chars().all(|c| c.is_alphanumeric() || c == '_'), "{step}: ${stored} is no variable");
         if let Some(least) = least {
             let number = |text: &str| text.parse::<i64>().unwrap_or_else(|_| panic!("{step}: {text} is no number"));
             let least = self.filled_in(least);

@@ -146,7 +146,8 @@ fn correction_waits_for_a_release_and_fails_under_a_holder() {
          holder: SELECT not_after FROM idgen.workers -> $released
          definer waits for transactionid: SELECT worker_correct('a', 10, '2020-01-01')
          holder: COMMIT
-         definer ends -> $released",
+         definer ends -> $corrected
+         definer: SELECT '$corrected' = '$released' -> t",
     );
 }
 

@@ -42,6 +42,7 @@ fn copied_database_continues_after_the_values_of_its_origin_smoke() {
         snowflakes.extend(ids(&mut cluster.client_in("shop"), "SELECT snowflake_next_many(100)"));
     }
     assert_increasing(&snowflakes);
+    assert_eq!(draw(&mut cluster.client_in("shop"), 2), [31, 32], "the origin goes on where it was");
 }
 
 #[test]

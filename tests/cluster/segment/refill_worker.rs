@@ -59,7 +59,7 @@ const ONE: &str = ", step => 1, max_step => 1";
 
 #[test]
 fn synchronous_wait_does_not_delay_a_stop() {
-    let (cluster, [mut client, _observer]) = Cluster::builder().start_with_clients();
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     create(&mut client, "t", ONE);
     cluster.reload_with("synchronous_standby_names", "absent");
     thread::scope(|scope| {

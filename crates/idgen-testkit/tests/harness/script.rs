@@ -73,6 +73,7 @@ fn script_with_another_outcome_fails() {
         ("a waits for Lock", "a waits for Lock: it does not wait"),
         ("a ends", "a ends: it does not wait"),
         ("a runs: SELECT 7", "is no step"),
+        ("a: SELECT 7 -> $n|8", "is no variable"),
         ("a: SELECT 7\na resumes", "a resumes: it is not paused"),
     ] {
         let failed = catch_unwind(AssertUnwindSafe(|| play(&cluster, script))).expect_err(script);

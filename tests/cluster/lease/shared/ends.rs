@@ -50,7 +50,7 @@ fn writer_waits_for_the_lock_delay_of_a_reader() {
         "other: SELECT lease_define('a', lock_delay => '1 day')
          reader: SELECT slot FROM lease_acquire('a', '1 day', shared => true) -> $slot > 65535
          other: SELECT lease_revoke('a', $slot)
-         other: SELECT slot, state FROM idgen.leases -> $slot|resting
+         other: SELECT slot = $slot, state FROM idgen.leases -> t|resting
          other: SELECT lease_try_acquire('a') -> nothing
          -- Readers do not exclude each other.
          other: SELECT lease_release('a', token) FROM lease_acquire('a', '1 day', shared => true) -> t

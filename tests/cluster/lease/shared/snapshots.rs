@@ -55,7 +55,7 @@ fn reader_needs_no_snapshot_with_what_readers_wrote() {
     for_each_name_and(
         "two: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
          one: READ -> $token
-         two: READ
+         two: READ -> $mine > $token
          one: SELECT lease_release('NAME', $token)
          two: COMMIT
          two: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
