@@ -117,6 +117,7 @@ struct Order(u32);
 impl Order {
     fn rise(order: u32) -> Self {
         let before = HELD.load(Relaxed);
+        // In a callback at the commit this is a PANIC. A restart is better than a wait for an LWLock, which nothing cancels.
         assert!(before < order, "lock {order} acquired under lock {before}");
         HELD.store(order, Relaxed);
         Self(before)
