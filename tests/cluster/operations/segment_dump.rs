@@ -9,7 +9,8 @@ use postgres::Client;
 
 /// A database of the role keeper, with a table that draws from the segment t, and a lease definition.
 pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
-    let cluster = Cluster::builder().start_with_extension();
+    // Each database that draws has a worker, until it has been idle for a while.
+    let cluster = Cluster::builder().conf("max_worker_processes", "32").start_with_extension();
     cluster.execute("CREATE ROLE keeper LOGIN; CREATE ROLE maker; CREATE ROLE drawer LOGIN");
     let mut dba = in_new_database(&cluster, "shop");
     execute(
