@@ -76,14 +76,13 @@ impl Mark {
     }
 
     pub fn lease_end_ms(&self) -> i64 {
-        // Acquire: as in `early_ceiling_ms`.
-        self.lease_end_ms.load(Ordering::Acquire)
+        // Relaxed: a draw of a tenancy that has ended fails, whatever lease end it has read, see `crate::tenancy`.
+        self.lease_end_ms.load(Ordering::Relaxed)
     }
 
     #[inline]
     pub fn early_ceiling_ms(&self) -> i64 {
-        // Acquire: a backend that sees the end of a lease also sees that the tenancies under the previous worker id
-        // have ended, see `GeneratorTable::restart_at`. And the file holds the mark, as above.
+        // Acquire: as in `mark_ms`, because a due time can be past the mark before.
         self.early_ceiling_ms.load(Ordering::Acquire)
     }
 
@@ -117,7 +116,7 @@ impl Mark {
     /// Publishes the lease end. For the holder of the generators' lock: without it, a concurrent change of the other
     /// half of the minimum could be lost, and ids could pass the end of the lease.
     pub fn set_lease_end(&self, lease_end_ms: i64) {
-        self.lease_end_ms.store(lease_end_ms, Ordering::Release);
+        self.lease_end_ms.store(lease_end_ms, Ordering::Relaxed);
         self.publish_early_ceiling();
     }
 

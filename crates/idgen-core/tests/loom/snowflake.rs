@@ -176,8 +176,8 @@ fn issue_against_a_moving_mark() {
         mark.publish(Target { mark_ms: NOW_MS + 1, due_ms: NOW_MS });
         let both = Arc::new((mark.clone(), file_ms.clone()));
         let mover = spawn(&both, |(mark, file_ms)| {
-            file_ms.store(NOW_MS + 2, Ordering::Relaxed);
-            mark.publish(Target { mark_ms: NOW_MS + 2, due_ms: NOW_MS + 1 });
+            file_ms.store(NOW_MS + 3, Ordering::Relaxed);
+            mark.publish(Target { mark_ms: NOW_MS + 3, due_ms: NOW_MS + 2 });
         });
         let (space, layout) = layout(LAYOUT);
         for ceiling in [Mark::early_ceiling_ms, Mark::mark_ms] {
@@ -189,7 +189,7 @@ fn issue_against_a_moving_mark() {
             }
         }
         mover.join().unwrap();
-        assert_eq!(mark.mark_ms(), NOW_MS + 2);
+        assert_eq!(mark.mark_ms(), NOW_MS + 3);
     });
 }
 
