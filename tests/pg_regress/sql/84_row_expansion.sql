@@ -50,8 +50,14 @@ CREATE FUNCTION pg_temp.inlined(tag text) RETURNS bigint LANGUAGE sql AS 'SELECT
 SELECT pg_temp.inlined('expanded') < pg_temp.inlined('expanded') AS rises;
 SELECT (segment_reserve('expanded', 1)).first_id, (segment_reserve('expanded', 2)).stride;
 -- the support function is for the planner
-\set VERBOSITY terse
-SELECT idgen.refuse_row_expansion(NULL);
-\set VERBOSITY default
+DO $$
+BEGIN
+    PERFORM idgen.refuse_row_expansion(NULL);
+    RAISE NOTICE 'called';
+EXCEPTION
+    -- By version: there is no such function, or the argument cannot be made.
+    WHEN undefined_function OR feature_not_supported THEN RAISE NOTICE 'refused';
+END
+$$;
 SELECT segment_drop('expanded'), lease_drop('expanded');
 DROP VIEW blocks_view;
