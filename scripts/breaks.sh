@@ -12,14 +12,26 @@ tests() {
   (cd "$copy" && CARGO_TARGET_DIR=$copy/target cargo test -q --workspace "$@") >"$copy/log" 2>&1
 }
 
+copy_core() {
+  rm -rf "$copy"/crates/*
+  cp -a "$root"/crates/{idgen-core,idgen-sim} "$copy/crates"
+}
+
+# Otherwise each break would seem to be found.
+copy_core
+if ! tests; then
+  cat "$copy/log" >&2
+  echo "breaks.sh: the tests fail without a break" >&2
+  exit 1
+fi
+
 count=0
 missed=0
 
 # The promise and how it is broken, the file, what is there once, and what replaces it.
 broken() {
   local name=$1 file=$copy/crates/idgen-core/src/$2 old=$3 new=$4
-  rm -rf "$copy"/crates/*
-  cp -a "$root"/crates/{idgen-core,idgen-sim} "$copy/crates"
+  copy_core
   if [ "$(OLD=$old perl -0ne 'print scalar(() = /\Q$ENV{OLD}\E/g)' "$file")" != 1 ]; then
     echo "breaks.sh: '$old' is not once in $2" >&2
     exit 1
