@@ -3,8 +3,8 @@
 //! ```text
 //! a: BEGIN; SELECT f()                runs statements, which must succeed
 //! a: SELECT f() -> 7|x, 8|y           they return these rows: `nothing` is no row, `null` NULL, `''` an empty text
-//! a: SELECT f() -> $token             stores the answer, for which `$token` then stands
-//! a: SELECT f() -> $next > $token     the same, and the answer is a greater number
+//! a: SELECT f() -> $token             stores the answer, for which `$token`, a new name, then stands
+//! a: SELECT f() -> $next > $token     the same, also for a known name, and the answer is a greater number
 //! a: SELECT f() -> error 55000 text   they fail with this SQLSTATE, and the text is in the message, DETAIL or HINT
 //! a: SELECT f() -> error              they fail, or lose the connection
 //! b waits for advisory: SELECT f()    blocks in this wait event, or in one of this type
@@ -195,7 +195,8 @@ impl Script<'_> {
             let least = self.filled_in(least);
             assert!(number(&answer) > number(&least), "{step}: {answer} after {least}");
         }
-        self.variables.insert(stored.to_owned(), answer);
+        let before = self.variables.insert(stored.to_owned(), answer);
+        assert!(before.is_none() || least.is_some(), "{step}: ${stored} has a value, and the step compares nothing");
     }
 
     /// The text with the values of its variables.

@@ -138,7 +138,7 @@ fn lease_cannot_be_bound_after_its_acquire() {
          other: COUNT -> 0
          -- The failed acquire does not count.
          client: SELECT lease_release('b', $token) -> t
-         client: BIND -> $token
+         client: BIND -> $token > $token
          other: SELECT lease_acquire('b', token => $token, bind_session => true) -> error 0A000
          client: SELECT lease_acquire('b', token => $token, bind_session => true)
          other: SELECT lease_release('b', $token), lease_release('b', $token) -> f|t",

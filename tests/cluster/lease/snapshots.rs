@@ -39,7 +39,7 @@ fn take_over_fails_in_a_block_and_succeeds_in_its_own_transaction() {
          next: SELECT count(*) > 0 FROM t -> t
          next: COMMIT
          -- The row has changed since the snapshot: the holder released the lease.
-         holder: SELECT token FROM lease_acquire('defined') -> $token
+         holder: SELECT token FROM lease_acquire('defined') -> $token > $token
          next: $begin
          holder: SELECT lease_release('defined', $token)
          next: SELECT lease_acquire('defined') -> error 40001
@@ -111,7 +111,7 @@ fn name_without_another_holder_since_the_snapshot_is_granted() {
          next: SELECT lease_acquire('two', ttl => '1 hour')
          next: SAVEPOINT s; SELECT token FROM lease_acquire('a') -> $token
          next: SELECT lease_release('a', $token); RELEASE s
-         next: SAVEPOINT s; SELECT token FROM lease_acquire('a') -> $token
+         next: SAVEPOINT s; SELECT token FROM lease_acquire('a') -> $token > $token
          next: SELECT lease_release('a', $token); RELEASE s
          next: SELECT lease_acquire('a')
          next: COMMIT",

@@ -128,7 +128,7 @@ fn worker_id_bound_to_a_session_stays_bound_over_a_move() {
          holder: SELECT token FROM lease_acquire('other', bind_session => true) -> $other
          mover: SELECT slot, state FROM idgen.leases WHERE name = 'b' -> 10|held
          holder: SELECT lease_release('other', $other) -> t
-         holder: SELECT token FROM lease_acquire('other', bind_session => true) -> $other
+         holder: SELECT token FROM lease_acquire('other', bind_session => true) -> $other > $other
          mover: SELECT slot, state FROM idgen.leases WHERE name = 'b' -> 10|held
          holder: SELECT lease_release('other', $other) -> t
          holder: $renew_in_b

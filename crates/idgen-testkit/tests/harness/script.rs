@@ -74,6 +74,7 @@ fn script_with_another_outcome_fails() {
         ("a ends", "a ends: it does not wait"),
         ("a runs: SELECT 7", "is no step"),
         ("a: SELECT 7 -> $n|8", "is no variable"),
+        ("a: SELECT 7 -> $n\na: SELECT 8 -> $n", "has a value"),
         ("a: SELECT 7\na resumes", "a resumes: it is not paused"),
     ] {
         let failed = catch_unwind(AssertUnwindSafe(|| play(&cluster, script))).expect_err(script);

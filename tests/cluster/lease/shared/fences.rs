@@ -15,13 +15,13 @@ const ENDS: [[&str; 1]; 3] = [
 #[test]
 fn writer_waits_for_all_fences_of_readers_smoke() {
     for_each_name_and(
-        "one: READ -> $first
-         two: READ -> $token
-         one: BEGIN; SELECT lease_fence('NAME', $first)
-         two: BEGIN; SELECT lease_fence('NAME', $token)
+        "one: READ -> $token
+         two: READ -> $second
+         one: BEGIN; SELECT lease_fence('NAME', $token)
+         two: BEGIN; SELECT lease_fence('NAME', $second)
          other: $end
-         other: SELECT $token -> $second
-         other: SELECT $first -> $token
+         other: SELECT $token -> $first
+         other: SELECT $second -> $token > $first
          other: $end
          writer waits for transactionid: WRITE
          one: COMMIT

@@ -157,7 +157,7 @@ fn several_slots_are_granted_once_all_readers_have_ended() {
          other: SELECT lease_try_acquire('a') -> nothing
          other: SELECT lease_acquire('a', shared => true) -> error 22023
          reader: SELECT lease_renew('a', $two) IS NOT NULL, lease_release('a', $two) -> t|t
-         other: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $one
+         other: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $one > $two
          reader: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $two > $one
          other: SELECT slot, state FROM idgen.leases ORDER BY slot -> 0|held, 1|held
          -- A call that can only fail does not wait behind others.

@@ -14,14 +14,14 @@ fn check(next: &str, hold: &str) {
          next: NEXT -> error 40001
          next: ROLLBACK
          -- The holder was there already, and released since.
-         holder: HOLD -> $token
+         holder: HOLD -> $token > $token
          next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
          holder: BEGIN; SELECT lease_fence('NAME', $token); INSERT INTO t VALUES (1); COMMIT
          holder: SELECT lease_release('NAME', $token) -> t
          next: NEXT -> error 40001
          next: ROLLBACK
          -- The holder expired before the snapshot in which its last write is missing, and did not release.
-         holder: HOLD -> $token
+         holder: HOLD -> $token > $token
          holder: UPDATE idgen.lease SET ends_us = ends_us - ttl_us WHERE token = $token
          next: BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM t
          holder: BEGIN; SELECT lease_fence('NAME', $token); INSERT INTO t VALUES (1); COMMIT
@@ -33,7 +33,7 @@ fn check(next: &str, hold: &str) {
          next: NEXT
          next: ROLLBACK
          -- A transaction of its own has no older snapshot.
-         holder: HOLD -> $token
+         holder: HOLD -> $token > $token
          holder: UPDATE idgen.lease SET ends_us = ends_us - ttl_us WHERE token = $token
          next: SET default_transaction_isolation = '$level'
          next: NEXT";

@@ -96,14 +96,16 @@ fn reader_that_is_refused_keeps_no_lock() {
 /// Locks and rows go with their terms.
 #[test]
 fn released_shared_terms_leave_no_row_and_no_lock() {
-    let once = "reader: READ -> $token
+    let begin = "reader: SELECT 0 -> $token
+         ";
+    let once = "reader: READ -> $token > $token
          reader: BEGIN; SELECT lease_fence('NAME', $token); COMMIT
          reader: SELECT lease_release('NAME', $token) -> t
          -- In the transaction of the fence, too.
-         reader: READ -> $token
+         reader: READ -> $token > $token
          reader: BEGIN; SELECT lease_fence('NAME', $token); SELECT lease_release('NAME', $token); COMMIT
          ";
     let end = "other: SELECT count(*) FROM idgen.lease WHERE slot > 0 -> 0
          other: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $reader_pid -> 0";
-    for_each_name(&(once.repeat(20) + end));
+    for_each_name(&(begin.to_owned() + &once.repeat(20) + end));
 }
