@@ -39,6 +39,7 @@ SELECT pg_temp.refusal(format('SELECT lease_fence(''importer'', %s)', :l_t));
 SELECT token AS t1 FROM lease_acquire('importer', '1 h', 'app-1', '{"host": "a", "n": 1.10}') \gset
 SELECT token AS t2 FROM lease_try_acquire('other') \gset
 SELECT :l_t < :t1 AND :t1 < :t2 AS rise;
+SELECT lease_release('other', :t2);
 SELECT * FROM shown WHERE name = 'importer';
 
 -- acquired again with its token: needs as many releases
