@@ -12,7 +12,7 @@ use idgen_sim::history::holders::{Answer, Op};
 use idgen_sim::history::linear::{self, LEASE};
 use idgen_sim::history::{Ns, Outcome, Verdict, order};
 use idgen_testkit::recorder::{Draws, Recorder};
-use idgen_testkit::sql::execute;
+use idgen_testkit::sql::{PATIENCE, execute};
 use idgen_testkit::{Cluster, rounds};
 use postgres::{Client, Error};
 
@@ -78,9 +78,7 @@ fn unfenced(client: &mut Client, appends: &Appends, storm: &Storm<'_>, control: 
         // The client is paused for longer than its term lasts: until another holder has written. That one has another
         // number, so it does not wait here too.
         let written = appends.len();
-        while storm.goes_on() && appends.len() == written {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        storm.cluster.wait_for(PATIENCE, "another holder", || !storm.goes_on() || appends.len() > written);
     }
     appends.call(0, append, || client.batch_execute(&insert(&append)));
     client.batch_execute(&of_token(control.release))
