@@ -363,7 +363,9 @@ fn lease_guard(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
     if !pending::has_fenced(&name, accepts_shared) {
         // SAFETY: the trigger's table is open during the call.
         let table = unsafe { CStr::from_ptr((*(*call.tg_relation).rd_rel).relname.data.as_ptr()) };
-        errors::not_fenced(&name, &datum::name(table), pending::has_fenced(&name, true)).raise();
+        let is_shared = pending::has_fenced(&name, true);
+        let refusal = if is_shared { errors::fenced_by_shared_term } else { errors::not_fenced };
+        refusal(&name, &datum::name(table)).raise();
     }
     let is_update = call.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_UPDATE;
     // Null for a statement.

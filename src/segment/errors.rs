@@ -70,14 +70,8 @@ errors! {
         detail: "{error}";
     }
 
-    fn no_refill_worker() {
-        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "could not start the refill worker";
-        detail: "{}", no_worker_text().0;
-        hint: "{}", no_worker_text().1;
-    }
-
-    fn no_supply_worker() {
-        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "could not start the supply worker";
+    fn no_worker(worker: &str) {
+        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "could not start the {worker} worker";
         detail: "{}", no_worker_text().0;
         hint: "{}", no_worker_text().1;
     }

@@ -67,7 +67,7 @@ fn summon_by(duty: Duty, call: fn(&mut Refillers<'static>, Duty, i64) -> Call) -
             let worker = if duty.is_attached { SUPPLY } else { REFILL };
             if !worker.start_for_database(duty.database) {
                 SEGMENTS.exclusive(|segments| segments.refillers.give_up(duty));
-                return Err(if duty.is_attached { errors::no_supply_worker() } else { errors::no_refill_worker() });
+                return Err(errors::no_worker(if duty.is_attached { "supply" } else { "refill" }));
             }
         }
         Call::Wait => {}
