@@ -272,7 +272,7 @@ fn mark() -> Check {
     Check::ok(NAME, message)
 }
 
-/// What is wrong with the file, before the first draw has read and written it.
+/// The reason why the file cannot be used; `None` if there is none, or once a draw has read and written the file.
 fn unusable() -> Option<file::FileError> {
     STATE.get().filter(|state| !state.is_ready.load(Acquire) && !recovery::is_in_progress())?;
     file::read(recovery::system_identifier()).err().or_else(|| file::access_error().map(file::FileError::Io))

@@ -109,7 +109,8 @@ fn find(from: i64, until: i64) -> Vec<Abandoned> {
 /// The number of columns of `TERM`.
 const TERM_COLUMNS: usize = 9;
 
-/// This clock, the latest end by it of an abandoned term, and the longest ttl of one by another clock.
+/// The name of this clock; the latest end of an abandoned term by this clock; and the longest ttl of an abandoned term by
+/// another clock.
 fn limits<'a>() -> [DatumWithOid<'a>; 3] {
     let abandoned_us = system_clock::boot_us().saturating_sub(ABANDONED_AFTER_US);
     let began_us = recovery::began_to_write_us().unwrap_or(i64::MAX);

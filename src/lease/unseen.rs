@@ -102,7 +102,8 @@ static PROCESS: Query = Query::of_statistics(
      AND transactionid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.xid",
 );
 
-/// This slot, or the number of a shared term, if another session has acquired it and not committed; and its process.
+/// A term that another session has acquired and not committed, in this slot or shared: its slot, and the process of the
+/// session.
 pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
     let grant = find(name, |granted| granted == slot || granted >= FIRST_SHARED)?;
     // SAFETY: the id of a transaction that was running.

@@ -4,10 +4,10 @@
 //! the trigger of `idgen.segment` sends one for the table with each change. PostgreSQL delivers it when the change
 //! commits, also by COMMIT PREPARED. The first draw of the next statement then reads the row again.
 //!
-//! Two kinds of tags have no ring of values that all sessions share. This process counts the values of a tag that the
-//! running transaction created, which no other session sees, and raises `max_id` of the row once, just before the
-//! commit. Rolling back to a savepoint does not return values: a client may have seen them. And it joins the turns of a
-//! tag in one line: see `idgen_core::segment::turns`.
+//! A tag that the running transaction created has no ring, because no other session sees it: this process counts its
+//! values, and raises `max_id` of the row once, just before the commit. Rolling back to a savepoint does not return
+//! values: a client may have seen them. The values of a tag in one line are not drawn from a ring either: this process joins
+//! turns, see `idgen_core::segment::turns`.
 
 use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, ring};
 use super::{errors, store, workers};
