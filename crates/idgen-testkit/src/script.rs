@@ -114,6 +114,7 @@ impl Script<'_> {
             let Some(Session::Waiting(waiting)) = self.sessions.remove(name) else {
                 panic!("{step}: it does not wait")
             };
+            self.cluster.wait_for(PATIENCE, step, || waiting.is_finished());
             let (client, answer) = waiting.join().expect("the session's thread does not panic");
             self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
             self.check(step, answer, outcome);
