@@ -15,7 +15,7 @@ use crate::clock::FakeClock;
 use crate::connect::PORT;
 use crate::life::Life;
 use crate::postmaster::{Postmaster, Stop, wait_for_death};
-use crate::procfs::{Process, children, poll};
+use crate::procfs::{Process, children, is_attached, poll};
 use crate::settings::Settings;
 use crate::signal::pause_if_running;
 
@@ -176,6 +176,8 @@ impl Cluster {
         let postmaster = self.state().postmaster.take().expect("the server is running");
         let orphans = wait_for_death(postmaster.kill9(), PATIENCE);
         assert!(orphans.is_empty(), "processes {orphans:?} outlive their postmaster\n{}", self.log_tail());
+        // A killed startup process may have begun a restore_command, which shares its memory until it is another program.
+        self.wait_for(PATIENCE, "the release of the shared memory", || !self.is_memory_attached());
     }
 
     pub fn kill9_and_restart(&self) {
@@ -273,6 +275,14 @@ impl Cluster {
 
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// True while a process is attached to the shared memory of the last start. A new start refuses as long as one is.
+    fn is_memory_attached(&self) -> bool {
+        let lock_file = std::fs::read_to_string(self.data_dir().join("postmaster.pid")).unwrap_or_default();
+        // Its seventh line has the key and the id of the segment.
+        let id = lock_file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));
+        id.is_some_and(is_attached)
     }
 
     /// Removes the shared memory that a killed server leaves behind, of which the system has only so much. A start on the

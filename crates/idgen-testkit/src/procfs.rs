@@ -64,6 +64,16 @@ impl Process {
     }
 }
 
+/// True while a process is attached to this segment of System V shared memory.
+pub(crate) fn is_attached(segment: &str) -> bool {
+    let segments = std::fs::read_to_string("/proc/sysvipc/shm").expect("Linux lists the segments");
+    segments.lines().skip(1).any(|line| {
+        // "key shmid perms size cpid lpid nattch ..."
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1] == segment && fields[6] != "0"
+    })
+}
+
 /// True if a paused process was in the system call by which PostgreSQL waits for latches and sockets.
 pub(crate) fn waits_for_events(pid: Pid) -> bool {
     #[cfg(target_arch = "x86_64")]

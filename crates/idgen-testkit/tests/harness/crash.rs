@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idgen_testkit::sql::backend_pid;
-use idgen_testkit::{Example, pause};
+use idgen_testkit::{Cluster, Example, pause};
 
 use crate::{builder, is_process, number, recoveries, text};
 
@@ -128,12 +129,41 @@ fn paused_postmaster_does_not_outlive_its_cluster() {
     assert!(!dir.exists());
 }
 
+/// The shell of a `restore_command` is no child of the postmaster, and shares the memory of the startup process until it
+/// is a program of its own. A start before that moment is refused. Here the test itself is attached.
+#[test]
+fn killed_postmaster_is_waited_for_until_its_memory_is_released() {
+    let cluster = builder().start();
+    let segment = segment_of(&cluster);
+    let sql = "SELECT pid FROM pg_stat_activity";
+    let processes: Vec<i32> = cluster.client().query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    // SAFETY: the segment exists, the system chooses a free address, and nothing reads or writes there.
+    let attached = unsafe { nix::libc::shmat(segment, std::ptr::null(), nix::libc::SHM_RDONLY) };
+    assert_ne!(attached.addr(), usize::MAX, "shmat: {}", std::io::Error::last_os_error());
+    let is_released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cluster.kill9_postmaster();
+            assert!(is_released.load(Ordering::SeqCst), "the test is still attached");
+        });
+        let are_reaped = || !processes.iter().any(|&pid| is_process(pid));
+        cluster.wait_for(Duration::from_secs(30), "the death of all processes", are_reaped);
+        is_released.store(true, Ordering::SeqCst);
+        // SAFETY: `shmat` returned this address, and no reference into the segment exists.
+        assert_eq!(unsafe { nix::libc::shmdt(attached) }, 0);
+    });
+}
+
+/// The shared memory of the server: in the seventh line of its lock file, after the key.
+fn segment_of(cluster: &Cluster) -> i32 {
+    let lock_file = std::fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
+    lock_file.lines().nth(6).unwrap().split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
 #[test]
 fn killed_server_leaves_no_shared_memory_behind() {
     let cluster = builder().start();
-    // The last but one line of the lock file has the key and the id of the shared memory segment.
-    let lock = std::fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
-    let id = lock.lines().nth(6).unwrap().split_ascii_whitespace().nth(1).unwrap().to_owned();
+    let id = segment_of(&cluster).to_string();
     let segments = || std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let exists = || segments().lines().any(|line| line.split_ascii_whitespace().nth(1) == Some(&id));
 
