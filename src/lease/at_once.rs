@@ -2,21 +2,21 @@
 //! They read no other rows, and need no subtransaction. [`super::attempt`] decides all other cases.
 
 use super::attempt::{AcquireRequest, Outcome, begun};
-use super::locks::{self, Queue};
+use super::begin::{HeldTerm, NewHolder, begin, has_raised_tokens, insert_text, update_text};
+use super::locks::Queue;
 use super::stats::COUNTERS;
-use super::store::{self, GRANTED, Granted, LEASE, NewHolder, clock, granted, with_tokens};
+use super::store::{self, LEASE};
 use super::{definitions, errors, sweep};
-use crate::pg::spi::{self, Query};
+use crate::pg::spi::Query;
 use crate::pg::{session, system_clock, xact};
 use idgen_core::lease::{FIRST_SHARED, LeaseDefinition};
-use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its
 /// owner, which the statement replaces. And it would raise the tokens of the process before it knows that it grants one.
 pub fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
-    if request.preference.is_some() || request.shares_snapshot || !store::has_raised_tokens() {
+    if request.preference.is_some() || request.shares_snapshot || !has_raised_tokens() {
         return None;
     }
     let AtOnce { granted, lock_delay_us, is_visible } = xact::releasing_locks_on_none(|| {
@@ -37,7 +37,7 @@ pub fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcom
 
 /// A grant by one statement.
 struct AtOnce {
-    granted: Granted,
+    granted: HeldTerm,
     lock_delay_us: i64,
     /// Other acquirers see the grant before it is committed: by the lock on its row, or by that of a shared grant. Otherwise
     /// this one must stay at the head of the queue until its transaction ends, as in `Attempt::insert`.
@@ -78,87 +78,47 @@ fn grant_at_once(
     if is_defined { take().or_else(insert) } else { insert().or_else(take) }
 }
 
-/// The arguments of all three: name, owner, role, data, ttl, end, clock, session, key of the session. One has another.
-fn begin(query: &Query, name: &str, holder: NewHolder, ttl_us: i64, more: Option<DatumWithOid>) -> Option<Granted> {
-    // SAFETY: a jsonb of the running call.
-    let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
-    let session = holder.bind_session.then(locks::new_binding).unzip();
-    let mut args = vec![
-        name.into(),
-        holder.owner.into(),
-        spi::user().into(),
-        data,
-        ttl_us.into(),
-        system_clock::boot_us().saturating_add(ttl_us).into(),
-        clock().into(),
-        session.0.into(),
-        session.1.into(),
-    ];
-    args.extend(more);
-    with_tokens(|| query.write_latest(&args, granted).pop())
-}
-
-const NEXT_TOKEN: &str = "pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass)";
-
 static TAKE: Query = Query::new(&LEASE, || {
     // CASE locks the row only if all other conditions hold. The planner could test conditions in another order.
-    format!(
-        "UPDATE idgen.lease SET token = {NEXT_TOKEN}, depth = 1, owner = $2, role = $3::pg_catalog.regrole, data = $4, \
-             acquired_at = pg_catalog.clock_timestamp(), ttl_us = $5, ends_us = $6, clock = $7, revoked = false, \
-             session = $8, session_key = $9 \
-         WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0 \
-           AND CASE WHEN name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0 \
-                     AND clock OPERATOR(pg_catalog.=) $7 AND session IS NULL \
-                     AND (ends_us OPERATOR(pg_catalog.<=) $10 OR (depth OPERATOR(pg_catalog.=) 0 AND NOT revoked)) \
-                     AND NOT EXISTS (SELECT FROM idgen.lease AS other \
-                                     WHERE other.name OPERATOR(pg_catalog.=) $1 AND other.slot OPERATOR(pg_catalog.>) 0) \
-               THEN idgen.lease_lock_row(ctid, depth OPERATOR(pg_catalog.>) 0 OR revoked) ELSE false END \
-         RETURNING {GRANTED}"
+    update_text(
+        "slot OPERATOR(pg_catalog.=) 0 \
+         AND CASE WHEN name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0 \
+                   AND clock OPERATOR(pg_catalog.=) $7 AND session IS NULL \
+                   AND (ends_us OPERATOR(pg_catalog.<=) $10 OR (depth OPERATOR(pg_catalog.=) 0 AND NOT revoked)) \
+                   AND NOT EXISTS (SELECT FROM idgen.lease AS other \
+                                   WHERE other.name OPERATOR(pg_catalog.=) $1 AND other.slot OPERATOR(pg_catalog.>) 0) \
+             THEN idgen.lease_lock_row(ctid, depth OPERATOR(pg_catalog.>) 0 OR revoked) ELSE false END",
     )
 });
 
 /// Begins a term in slot 0, if that is free or its term is over, and tells whether its last holder had not released it.
 /// `None` also for a term of another clock or of a session, and beside other rows, such as those of shared terms.
-fn take(name: &str, holder: NewHolder, ttl_us: i64, lock_delay_us: i64) -> Option<(Granted, bool)> {
+fn take(name: &str, holder: NewHolder, ttl_us: i64, lock_delay_us: i64) -> Option<(HeldTerm, bool)> {
     TAKES.store(true, Relaxed);
     let _taking = Taking;
     // A term that ended by then, or was revoked by then, is past its lock delay.
     let ended_by_us = system_clock::boot_us().saturating_sub(lock_delay_us);
-    let granted = begin(&TAKE, name, holder, ttl_us, Some(ended_by_us.into()))?;
+    let granted = begin(&TAKE, name, holder, ttl_us, ended_by_us.into())?;
     Some((granted, IS_TAKE_OVER.load(Relaxed)))
 }
 
-/// Inserts the row of a slot or a shared term, unless it exists.
-fn insert_text(slot: &str, condition: &str) -> String {
-    format!(
-        "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
-             session, session_key) \
-         SELECT $1, {slot}, next.token, 1, $2, $3::pg_catalog.regrole, $4, pg_catalog.clock_timestamp(), $5, $6, $7, false, \
-             $8, $9 \
-         FROM (SELECT {NEXT_TOKEN} AS token WHERE NOT EXISTS ( \
-                   SELECT FROM idgen.lease AS other WHERE other.name OPERATOR(pg_catalog.=) $1 {condition}) \
-               OFFSET 0) AS next \
-         ON CONFLICT (name, slot) DO NOTHING RETURNING {GRANTED}"
-    )
-}
-
-static INSERT_FIRST: Query = Query::new(&LEASE, || insert_text("0", ""));
+static INSERT_FIRST: Query = Query::new(&LEASE, || insert_text("true"));
 
 /// Inserts slot 0 with a term, if the lease has no row at all.
-fn insert_first(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
-    begin(&INSERT_FIRST, name, holder, ttl_us, None)
+fn insert_first(name: &str, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
+    begin(&INSERT_FIRST, name, holder, ttl_us, 0.into())
 }
 
 static INSERT_SHARED: Query =
-    Query::new(&LEASE, || insert_text("$10", &format!("AND other.slot OPERATOR(pg_catalog.<) {FIRST_SHARED}")));
+    Query::new(&LEASE, || insert_text(&format!("other.slot OPERATOR(pg_catalog.<) {FIRST_SHARED}")));
 
 /// Inserts a shared term, if no slot has a row: its holder, or the last one, may still write.
 ///
 /// Transactions that begin shared terms at the same time do not see each other's rows. So each term has a random number;
 /// one that is taken is drawn again. All users can read it in `idgen.leases`, so it must not tell the token.
-pub fn insert_shared(name: &str, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
+pub fn insert_shared(name: &str, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
     let number = FIRST_SHARED + (session::random_i64() as u32 % (i32::MAX - FIRST_SHARED) as u32) as i32;
-    begin(&INSERT_SHARED, name, holder, ttl_us, Some(number.into()))
+    begin(&INSERT_SHARED, name, holder, ttl_us, number.into())
 }
 
 /// True while [`take`] runs: [`lease_lock_row`] trusts the version that it gets.

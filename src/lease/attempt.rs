@@ -1,10 +1,11 @@
 //! One attempt to grant a lease, by the head of its queue: one of a few slots that the caller takes for free, or by all
 //! rows of the lease.
 
+use super::begin::{self, HeldTerm, NewHolder};
 use super::definitions::{self, Defined};
 use super::locks::{self, Queue};
 use super::stats::{self, COUNTERS};
-use super::store::{self, Granted, LEASE, LeaseState, NewHolder, TERM, clock, term};
+use super::store::{self, LEASE, LeaseState, TERM, clock, term};
 use super::unseen::{self, Rows};
 use super::{at_once, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
@@ -48,7 +49,7 @@ pub trait SlotPreference {
 /// The outcome of an attempt.
 pub enum Outcome {
     /// The term begins when the transaction commits.
-    Granted(Granted),
+    Granted(HeldTerm),
     /// No slot is free and the request does not wait, or its limit has passed.
     Refused,
     /// Rows have changed: attempt again.
@@ -193,7 +194,7 @@ impl Attempt<'_> {
             let changed = |rows| unseen::have_changed_since_snapshot(request.name, rows);
             ends.is_empty() && !changed(Rows::OfSlot(slot)) && !changed(Rows::Shared)
         });
-        let insert = || store::insert(request.name, slot, request.holder, self.ttl_us);
+        let insert = || begin::insert(request.name, slot, request.holder, self.ttl_us);
         let granted = if ends.is_empty() {
             insert()
         } else {
@@ -215,7 +216,7 @@ impl Attempt<'_> {
 
     /// Begins a term in a slot that has a row. `None` if the row is locked, or the slot is no longer free. The caller
     /// then rolls back the ends of other terms.
-    pub fn take(&self, slot: i32) -> Option<Granted> {
+    pub fn take(&self, slot: i32) -> Option<HeldTerm> {
         let (request, ends) = (self.request, self.to_end_before(slot));
         self.end_terms(&ends)?;
         let term = store::lock(request.name, slot).filter(|term| self.is_free(term))?;
@@ -224,7 +225,7 @@ impl Attempt<'_> {
         let was_shared = || unseen::have_changed_since_snapshot(request.name, Rows::Shared);
         refuse_older_snapshot(request, || ends.is_empty() && !is_take_over && is_unchanged() && !was_shared());
         stats::notify_expired(request.name, slot);
-        let granted = store::take(request.name, slot, request.holder, self.ttl_us)?;
+        let granted = begin::take(request.name, slot, request.holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
         Some(granted)
     }
@@ -259,7 +260,7 @@ impl Attempt<'_> {
 }
 
 /// Records what the end of the transaction has to do for a new term.
-pub fn begun(request: &AcquireRequest, granted: Granted, lock_delay_us: i64) -> Outcome {
+pub fn begun(request: &AcquireRequest, granted: HeldTerm, lock_delay_us: i64) -> Outcome {
     pending::require_durability();
     pending::locked(granted.token);
     pending::wake_at_end(request.name);

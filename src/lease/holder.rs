@@ -3,9 +3,9 @@
 //! other functions queues.
 
 use super::attempt::{AcquireRequest, Outcome, attempt, refuse_older_snapshot, refuse_to_share_slots};
+use super::begin::{HeldTerm, NewHolder};
 use super::locks::{self, Precedence, Queue, with_tables};
 use super::stats::{self, COUNTERS};
-use super::store::{Granted, NewHolder};
 use super::terms::{self, Renewed};
 use super::{definitions, errors, pending};
 use crate::args;
@@ -106,7 +106,7 @@ unsafe fn acquire_by_args(
         }
     }
     let expires_at = granted.expires_at();
-    let Granted { slot, token, owner, acquired_at, depth, .. } = granted;
+    let HeldTerm { slot, token, owner, acquired_at, depth, .. } = granted;
     Some([
         Text::from(name).into_datum(),
         slot.into_datum(),
@@ -119,7 +119,7 @@ unsafe fn acquire_by_args(
 }
 
 /// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
-pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<Granted> {
+pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
     // A call that can only fail does not wait in the queue.
     if request.shared
         && let Some(definition) = with_tables(limit, || definitions::of(request.name))?.definition
@@ -142,7 +142,7 @@ pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<Granted> {
 }
 
 /// Attempts a grant whenever a slot may have become free. `None` if the request is refused or the limit has passed.
-fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<Granted> {
+fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<HeldTerm> {
     let mut precedence = None;
     let granted = loop {
         let broadcasts = queue.broadcasts();
@@ -265,7 +265,7 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 }
 
 /// Acquires the term of a token once more.
-pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> Granted {
+pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> HeldTerm {
     let granted = terms::deepen(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let is_shared = granted.slot >= FIRST_SHARED;
     match (is_shared, shared) {
@@ -278,16 +278,16 @@ pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, s
         errors::bound_too_late(name).raise();
     }
     pending::require_durability();
-    Granted { session_key, ..granted }
+    HeldTerm { session_key, ..granted }
 }
 
 /// Extends the term of a token to its ttl from now on, or to the ttl given.
-pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Granted {
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> HeldTerm {
     let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let session_key = renewed_binding(name, token, renewed.session_key);
     pending::require_durability();
     COUNTERS.add(1, |counters| &counters.renewals);
-    Granted { session_key, ..renewed }
+    HeldTerm { session_key, ..renewed }
 }
 
 /// Records that a term was extended. If the session that it was bound to has ended, the holder lives on without it: the

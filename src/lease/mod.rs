@@ -10,6 +10,7 @@ use crate::shmem;
 
 mod at_once;
 mod attempt;
+mod begin;
 mod define;
 mod definitions;
 mod errors;
@@ -23,12 +24,13 @@ mod terms;
 mod unseen;
 
 pub use attempt::{AcquireRequest, Candidates, SlotPreference, Unused};
+pub use begin::{HeldTerm, NewHolder, next_token};
 pub use define::{at_definition, define, lock_definition, lock_slots, rename, require_definer};
 pub use definitions::{Defined, Holder, defined, idle_holders};
 pub use holder::{acquire, checked_ttl_us, raise_stale, release, renew};
 pub use locks::Queue;
 pub use stats::checks;
-pub use store::{Granted, LEASE, LEASE_DEFINITION, LeaseState, NewHolder, lock_slot_waiting, next_token};
+pub use store::{LEASE, LEASE_DEFINITION, LeaseState, lock_slot_waiting};
 pub use terms::slot_of;
 
 /// While the postmaster preloads libraries.

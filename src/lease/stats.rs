@@ -4,7 +4,8 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, Granted, LEASE, TERM, clock, term};
+use super::begin::HeldTerm;
+use super::store::{self, LEASE, TERM, clock, term};
 use super::sweep::Deleted;
 use super::{definitions, locks};
 use crate::args;
@@ -226,7 +227,7 @@ const CHANNEL: &CStr = c"idgen_lease";
 const OWNER_CHARACTERS: usize = 1000;
 
 /// A term has begun.
-pub fn notify_granted(name: &str, granted: &Granted) {
+pub fn notify_granted(name: &str, granted: &HeldTerm) {
     if is_watched(name) {
         send(name, granted.slot, "granted", granted.owner.as_deref());
     }

@@ -1,19 +1,14 @@
-//! The tables `idgen.lease` and `idgen.lease_definition`, and the sequence `idgen.lease_token`. This file reads the slots of
-//! a lease, locks them and grants one.
+//! The tables `idgen.lease` and `idgen.lease_definition`: reading the slots of a lease, locking them, and ending their terms.
 
 use super::{errors, locks};
-use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::datum::Text;
-use crate::pg::spi::{self, ExtensionTable, Query, optional, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, value};
 use crate::pg::{recovery, system_clock};
 use crate::place;
 use crate::settings;
 use idgen_core::lease::{FIRST_SHARED, LeaseDefinition, Now, Session, Term};
-use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Slots and their terms. Queries on the other tables of leases use the rights of its owner, too.
 pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
@@ -44,44 +39,12 @@ pub struct LeaseState {
     pub terms: Vec<Term>,
 }
 
-/// What the holder of a new term says of itself.
-#[derive(Clone, Copy)]
-pub struct NewHolder<'a> {
-    pub owner: Option<&'a str>,
-    /// A jsonb.
-    pub data: Option<pg_sys::Datum>,
-    /// The term ends with the session.
-    pub bind_session: bool,
-}
-
-/// A term that the caller has acquired, deepened or renewed.
-pub struct Granted {
-    pub slot: i32,
-    pub token: i64,
-    pub owner: Option<String>,
-    pub acquired_at: TimestampWithTimeZone,
-    /// By the clock of leases.
-    pub ends_us: i64,
-    pub depth: i32,
-    /// `None` unless the term is bound to a session.
-    pub session_key: Option<i64>,
-}
-
-impl Granted {
-    /// The end of the term by the wall clock. `None` for a term that is bound to a session.
-    pub fn expires_at(&self) -> Option<TimestampWithTimeZone> {
-        if self.session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(self.ends_us) }
-    }
-}
-
 pub const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
                     lease.clock OPERATOR(pg_catalog.=) $2, lease.session, lease.session_key";
 
 /// An interval too long for a bigint of microseconds never ends.
 const MICROS: &str =
     "LEAST(pg_catalog.extract('epoch', {}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint";
-
-pub const GRANTED: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key";
 
 pub fn micros(column: &str) -> String {
     MICROS.replace("{}", column)
@@ -199,114 +162,6 @@ pub fn lock(name: &str, slot: i32) -> Option<Term> {
 /// The same, after waiting for transactions that have locked the row.
 pub fn lock_slot_waiting(name: &str, slot: i32) {
     LOCK_WAITING.write_losable(&[name.into(), clock().into(), slot.into()], |_| ());
-}
-
-static TAKE: Query = Query::new(&LEASE, || {
-    format!(
-        "UPDATE idgen.lease SET token = pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), depth = 1, owner = $3, \
-         role = $4::pg_catalog.regrole, data = $5, acquired_at = pg_catalog.clock_timestamp(), ttl_us = $6, ends_us = $7, \
-         clock = $8, revoked = false, session = $9, session_key = $10 \
-         WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 RETURNING {GRANTED}"
-    )
-});
-static INSERT: Query = Query::new(&LEASE, || {
-    format!(
-        "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
-         session, session_key) VALUES ($1, $2, pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass), 1, $3, \
-         $4::pg_catalog.regrole, $5, pg_catalog.clock_timestamp(), $6, $7, $8, false, $9, $10) \
-         ON CONFLICT (name, slot) DO NOTHING RETURNING {GRANTED}"
-    )
-});
-
-/// Begins a term in a slot. `None` if its row is gone.
-pub fn take(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
-    with_tokens(|| grant(&TAKE, name, slot, holder, ttl_us))
-}
-
-/// Inserts a slot's row with a term. `None` if another transaction has inserted it.
-pub fn insert(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
-    with_tokens(|| grant(&INSERT, name, slot, holder, ttl_us))
-}
-
-fn grant(query: &Query, name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<Granted> {
-    // SAFETY: a jsonb of the running call.
-    let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
-    let ends_us = system_clock::boot_us().saturating_add(ttl_us);
-    let session = holder.bind_session.then(locks::new_binding).unzip();
-    let args = [
-        name.into(),
-        slot.into(),
-        holder.owner.into(),
-        spi::user().into(),
-        data,
-        ttl_us.into(),
-        ends_us.into(),
-        clock().into(),
-        session.0.into(),
-        session.1.into(),
-    ];
-    query.write_latest(&args, granted).pop()
-}
-
-pub fn granted(row: &SpiHeapTupleData) -> Granted {
-    Granted {
-        slot: value(row, 1),
-        token: value(row, 2),
-        owner: optional::<Text>(row, 3).map(String::from),
-        acquired_at: value(row, 4),
-        ends_us: value(row, 5),
-        depth: value(row, 6),
-        session_key: optional(row, 7),
-    }
-}
-
-static RAISE_TOKENS: Query = LEASE.query(
-    "SELECT pg_catalog.setval('idgen.lease_token'::pg_catalog.regclass, GREATEST(last_value, \
-     (pg_catalog.extract('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint)) \
-     FROM idgen.lease_token",
-);
-
-/// Runs work that draws fencing tokens from the sequence.
-///
-/// A sequence survives a crash. After a failover to a standby that lags behind, or in a restored database, it can be
-/// behind. So each process first raises it to the microseconds since 1970. No server draws a million tokens a second,
-/// so wherever clocks move forward, that is past every token drawn before.
-///
-/// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
-/// set the sequence back below tokens that other processes have drawn since.
-pub fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
-    if !has_raised_tokens() {
-        with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
-        HAS_RAISED_TOKENS.store(true, Relaxed);
-    }
-    with_token_lock(Mode::Shared, work)
-}
-
-static HAS_RAISED_TOKENS: AtomicBool = AtomicBool::new(false);
-
-/// True if this process has raised the sequence. The transaction that raises it keeps a lock on it until its end.
-pub fn has_raised_tokens() -> bool {
-    HAS_RAISED_TOKENS.load(Relaxed)
-}
-
-/// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0.
-const TOKENS: LockKind = LockKind::new(b"lt");
-
-/// An error releases the lock, which belongs to the transaction.
-fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
-    let lock = AdvisoryLock::new(TOKENS, 0, mode);
-    lock.acquire(Scope::Transaction);
-    let result = work();
-    lock.release(Scope::Transaction);
-    result
-}
-
-static NEXT_TOKEN: Query = LEASE.query("SELECT pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass)");
-
-/// A token that no term gets. All later tokens are greater.
-pub fn next_token() -> i64 {
-    let next = || NEXT_TOKEN.write_losable(&[], |row| value(row, 1)).pop();
-    with_tokens(next).expect("a sequence has a next value")
 }
 
 static END: Query = LEASE.query(

@@ -1,6 +1,7 @@
 //! The rows of terms, found by their token. The holder's role must be one that the caller may act as.
 
-use super::store::{GRANTED, Granted, LEASE, clock, granted};
+use super::begin::{HELD, HeldTerm, held};
+use super::store::{LEASE, clock};
 use crate::pg::spi::{Query, optional, text, user, value};
 use crate::pg::system_clock;
 use idgen_core::lease::FIRST_SHARED;
@@ -15,21 +16,21 @@ static LOCK: Query =
 static RENEW: Query = Query::new(&LEASE, || {
     format!(
         "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
-         ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {HELD_TERM} RETURNING {GRANTED}"
+         ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {HELD_TERM} RETURNING {HELD}"
     )
 });
 
 /// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term. The clock is read when the row
 /// is locked: a renewal that has waited for another one would move the end back.
-pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
     LOCK.write_losable(&[name.into(), token.into(), user().into()], |_| ()).pop()?;
     extend(&RENEW, name, token, ttl_us)
 }
 
-fn extend(query: &Query, name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+fn extend(query: &Query, name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
     let (now_us, clock) = (system_clock::boot_us(), clock());
     let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    query.write_latest(&args, granted).pop()
+    query.write_latest(&args, held).pop()
 }
 
 static LOCK_MANY: Query = LEASE.query(
@@ -90,12 +91,12 @@ static DEEPEN: Query = Query::new(&LEASE, || {
         "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.+) 1, ttl_us = COALESCE($4, ttl_us), clock = $6, \
          ends_us = GREATEST($5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us), \
                             CASE WHEN clock OPERATOR(pg_catalog.=) $6 THEN ends_us END) \
-         WHERE {HELD_TERM} RETURNING {GRANTED}"
+         WHERE {HELD_TERM} RETURNING {HELD}"
     )
 });
 
 /// Acquires a term once more. `None` if the token has no term.
-pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<Granted> {
+pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
     extend(&DEEPEN, name, token, ttl_us)
 }
 

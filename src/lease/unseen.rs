@@ -90,7 +90,7 @@ unsafe fn writers(header: &pg_sys::HeapTupleHeaderData) -> [Option<pg_sys::Trans
 /// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
 /// deadlocks.
 pub fn wait_for_grants(name: &str) {
-    while let Some(Grant { xid, .. }) = find(name, |_| true) {
+    while let Some(Uncommitted { xid, .. }) = find(name, |_| true) {
         xact::wait_for_end_of(xid);
     }
 }
@@ -112,14 +112,14 @@ pub fn slot_and_process(name: &str, slot: i32) -> Option<(i32, i32)> {
     Some((grant.slot, process))
 }
 
-struct Grant {
+struct Uncommitted {
     slot: i32,
     xid: pg_sys::TransactionId,
 }
 
 /// A running transaction of another session that has written a version with a token that was never committed, in such a
 /// slot. Renewals and releases keep the token.
-fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Grant> {
+fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
     let committed: Vec<i64> = LeaseState::read(name).terms.into_iter().map(|term| term.token).collect();
     let table = LEASE.lock(pg_sys::AccessShareLock);
     // SAFETY: the table is locked, and is a heap with a primary key that begins with the name. `key` outlives the scan, and
@@ -144,7 +144,7 @@ fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Grant> {
             }
             let column = |number| pg_sys::SPI_getbinval(tuple, columns, number, &mut false);
             let (slot, token) = (i32::from_datum(column(slot), false)?, i64::from_datum(column(token), false)?);
-            (is_wanted(slot) && !committed.contains(&token)).then_some(Grant { slot, xid })
+            (is_wanted(slot) && !committed.contains(&token)).then_some(Uncommitted { slot, xid })
         });
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(table, pg_sys::NoLock as i32);

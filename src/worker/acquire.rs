@@ -6,7 +6,7 @@ use super::history::{self, HistoryBounds};
 use super::store::{HeldWorkerId, WORKER_NUMBER, finite_us, require_own_transaction, used_until_us};
 use crate::args;
 use crate::lease;
-use crate::lease::{AcquireRequest, Candidates, Granted, LEASE, NewHolder, SlotPreference, Unused};
+use crate::lease::{AcquireRequest, Candidates, HeldTerm, LEASE, NewHolder, SlotPreference, Unused};
 use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::{self, Composite, Text, form_row};
 use crate::pg::spi::{Query, value};
@@ -96,7 +96,7 @@ fn acquire_slot(
     request: &Request,
     lease_ttl_us: Option<i64>,
     history: HistoryBounds,
-) -> (Granted, PoolBounds) {
+) -> (HeldTerm, PoolBounds) {
     let latest_us = history.of_pool(pool_ttl_us(pool)).latest_start_us();
     let is_usable = |id: &i32| used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
     let owner = request.owner;
