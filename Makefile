@@ -65,6 +65,9 @@ guide-deps: deps ## install the tools of the guides too: exporters, frameworks, 
 bench-deps: deps ## install the peers of the bench too: Redis, etcd
 	@scripts/setup.sh bench-deps
 
+soak-deps: rust ## install cargo-mutants, which changes the core in many places
+	@scripts/setup.sh soak-deps
+
 dist-deps: rust ## install pgxn and pgxn_meta, which install and check the PGXN archive
 	@scripts/setup.sh dist-deps
 
@@ -175,13 +178,15 @@ bench: bench-deps install ## measure the speed; BENCH=ids, segments, locks, leas
 chart: rust ## draw the charts and write the tables of docs/performance.md from the report of `make bench`
 	@$(CARGO) run -q -p idgen-bench --bin chart -- target/bench/report.json docs
 
-soak: test-guides ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones
+soak: test-guides soak-deps ## the guides, and long runs of the core and cluster tests; ROUNDS=n for longer ones, SEED=n for other mutants
 	@echo "==> soak, $(ROUNDS) round(s): core"
 	@PROPTEST_CASES=$$(($(ROUNDS) * 100000)) $(CARGO) test -p idgen-core --release
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-sim --release
 	@$(LOOM) test -p idgen-core --test loom --release
 	@echo "==> soak: breaks of the core, each of which its tests must notice"
 	@scripts/breaks.sh
+	@echo "==> soak: a sample of mutants of the core, of which its tests must notice nine of ten"
+	@scripts/mutants.sh $(SEED)
 	@echo "==> soak, $(ROUNDS) round(s): real clusters"
 	@IDGEN_SOAK_ROUNDS=$(ROUNDS) $(CARGO) test -p idgen-testkit -p idgen-cluster-tests --release
 

@@ -38,6 +38,7 @@ pgrx=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 mdbook=0.5.4
 cargo_deny=0.20.2
 cargo_cyclonedx=0.5.9
+cargo_mutants=27.1.0
 generate_rpm=0.21.1
 pgxn_meta=0.7.0 # it validates META.json
 rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -145,7 +146,7 @@ install_mdbook() {
     install_program mdbook "$mdbook" --no-default-features --features search
 }
 
-# Without optimization, which would take most of the minutes: both only read Cargo.lock and the manifests.
+# Without optimization, which would take most of the minutes: they read small files, or wait for other programs.
 unoptimized=(--debug --config profile.dev.debug=false)
 install_cargo_deny() {
   [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $cargo_deny" ] ||
@@ -154,6 +155,10 @@ install_cargo_deny() {
 install_cargo_cyclonedx() {
   [ "$(cargo cyclonedx --version 2>/dev/null)" = "cargo-cyclonedx-cyclonedx $cargo_cyclonedx" ] ||
     install_program cargo-cyclonedx "$cargo_cyclonedx" "${unoptimized[@]}"
+}
+install_cargo_mutants() {
+  [ "$(cargo mutants --version 2>/dev/null)" = "cargo-mutants $cargo_mutants" ] ||
+    install_program cargo-mutants "$cargo_mutants" "${unoptimized[@]}"
 }
 install_pgxn_meta() {
   [[ $(pgxn_meta --version 2>/dev/null) == "pgxn_meta $pgxn_meta"* ]] ||
@@ -203,6 +208,11 @@ dev-deps) install_missing "${test_packages[@]}" ;;
 guide-deps)
   install_missing "${guide_packages[@]}"
   provide_guide_packages
+  ;;
+soak-deps)
+  install_missing build-essential
+  check_rust
+  install_cargo_mutants
   ;;
 bench-deps) install_missing "${bench_packages[@]}" ;;
 dist-deps)
