@@ -2,7 +2,7 @@
 //! calls of its own.
 
 use crate::pg::latch::WaitEvent;
-use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Resolver, Timeout};
+use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Timeout};
 use crate::pg::session;
 use idgen_core::coordinator::CoordinatorId;
 use parking_lot::Mutex;
@@ -72,19 +72,12 @@ pub fn notice(known: &mut Option<CString>, now: CString) {
 }
 
 impl Coordinator {
-    /// Connects to the first address that answers. Starts at the address with the index `first`, modulo their count, so
-    /// that a caller can pass over a silent one. `application` is the name of the session there.
-    pub fn connect(
-        conninfo: &CStr,
-        application: &CStr,
-        resolver: &mut Resolver,
-        first: usize,
-        timeout: Timeout,
-    ) -> Result<Self, Error> {
+    /// As [`Connection::open`]. `application` is the name of the session there.
+    pub fn connect(conninfo: &CStr, application: &CStr, first: usize, timeout: Timeout) -> Result<Self, Error> {
         if conninfo.is_empty() {
             return Err(Error::new("idgen.coordinator is not set"));
         }
-        let opened = Connection::open(conninfo, application, resolver, first, timeout);
+        let opened = Connection::open(conninfo, application, first, timeout);
         let mut connection = opened.map_err(|error| match error.message.as_str() {
             INVALID_CONNECTION_STRING => Error::new(format!("idgen.coordinator: {INVALID_CONNECTION_STRING}")),
             _ => error,

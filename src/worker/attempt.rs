@@ -51,9 +51,8 @@ impl Keeper {
         match kept {
             Some(coordinator) => Ok(coordinator),
             None => {
-                let (resolver, began) = (&mut self.resolver, Instant::now());
-                let opened =
-                    Coordinator::connect(&pool.coordinator, APPLICATION, resolver, self.first_address, timeout)?;
+                let began = Instant::now();
+                let opened = Coordinator::connect(&pool.coordinator, APPLICATION, self.first_address, timeout)?;
                 self.connected_in = began.elapsed();
                 Ok(opened)
             }
@@ -279,8 +278,7 @@ impl Keeper {
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timeout { duration: left.min(LONGEST / 2), event: &COORDINATOR_WAIT, is_interrupted };
-            let (conninfo, first) = (&pool.coordinator, self.first_address);
-            let connected = Coordinator::connect(conninfo, APPLICATION, &mut self.resolver, first, timeout);
+            let connected = Coordinator::connect(&pool.coordinator, APPLICATION, self.first_address, timeout);
             outcome = connected.and_then(|mut coordinator| match lease.coordinator == coordinator.identity {
                 true => coordinator.release(&pool.name, lease, last_us),
                 false => Err(Error::new("another coordinator has granted it")),

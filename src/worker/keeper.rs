@@ -15,7 +15,7 @@ use crate::coordinator;
 use crate::coordinator::Coordinator;
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
-use crate::pg::libpq::{Error, Resolver};
+use crate::pg::libpq::Error;
 use crate::pg::{recovery, session, system_clock, xact};
 use crate::place;
 use crate::settings;
@@ -70,8 +70,7 @@ pub struct Keeper {
     pub coordinator: Option<Coordinator>,
     /// How long the last connection took; zero before the first one.
     pub connected_in: Duration,
-    pub resolver: Resolver,
-    /// The index of the address to try first.
+    /// Counts failed tries, each of which the next one begins at another host and address.
     pub first_address: usize,
     /// Attempts that have failed in a row.
     pub failures: u32,
@@ -103,7 +102,6 @@ impl Keeper {
             abandoned,
             coordinator: None,
             connected_in: Duration::ZERO,
-            resolver: Resolver::default(),
             first_address: 0,
             failures: 0,
             pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },

@@ -1,7 +1,7 @@
 //! The supply worker's connection to the coordinator: its calls of the coordinator's functions, and how they fail.
 
 use crate::coordinator::{COORDINATOR_WAIT, Coordinator, parse};
-use crate::pg::libpq::{Error, Resolver, Timeout};
+use crate::pg::libpq::{Error, Timeout};
 use crate::pg::session;
 use crate::settings;
 use idgen_core::coordinator::retry_pause;
@@ -29,8 +29,7 @@ const LOADED: Duration = Duration::from_mins(1);
 pub struct Contact {
     conninfo: CString,
     coordinator: Option<Coordinator>,
-    resolver: Resolver,
-    /// The index of the address to try first.
+    /// Counts failed tries, each of which the next one begins at another host and address.
     first_address: usize,
     answered_at: Option<Instant>,
     granted_at: Option<Instant>,
@@ -49,7 +48,6 @@ impl Contact {
         Self {
             conninfo: settings::coordinator(),
             coordinator: None,
-            resolver: Resolver::default(),
             first_address: 0,
             answered_at: None,
             granted_at: None,
@@ -64,7 +62,6 @@ impl Contact {
     pub fn follow_settings(&mut self) {
         let conninfo = settings::coordinator();
         if conninfo != self.conninfo {
-            // The resolver stays: it lives as long as the process.
             (self.conninfo, self.coordinator) = (conninfo, None);
             (self.first_address, self.failures, self.retry_at) = (0, 0, Instant::now());
         }
@@ -118,8 +115,7 @@ impl Contact {
 
     fn connect(&mut self) -> Result<&mut Coordinator, Error> {
         self.coordinator = None;
-        let Self { conninfo, resolver, first_address, .. } = self;
-        let coordinator = Coordinator::connect(conninfo, APPLICATION, resolver, *first_address, TIMEOUT)?;
+        let coordinator = Coordinator::connect(&self.conninfo, APPLICATION, self.first_address, TIMEOUT)?;
         Ok(self.coordinator.insert(coordinator))
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use idgen_testkit::sql::{PATIENCE, value};
 use idgen_testkit::{Builder, Cluster, Proxy, Stop};
 
-use super::{Worker, coordinator, draw};
+use super::{Worker, coordinator};
 use crate::{builder, pooled};
 
 /// A server that resolves names through `resolver.c`.
@@ -16,7 +16,6 @@ fn resolving(builder: Builder) -> Cluster {
     let server = builder.start_with_extension();
     server.stop(Stop::Fast);
     server.set_env("LD_PRELOAD", compile(&server));
-    server.set_env("IDGEN_RESOLVER_LOG", lookups_file(&server));
     server.start_again();
     server
 }
@@ -31,19 +30,6 @@ fn compile(server: &Cluster) -> std::path::PathBuf {
         .expect("the test needs a C compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
-}
-
-fn lookups_file(server: &Cluster) -> std::path::PathBuf {
-    server.data_dir().with_file_name("lookups")
-}
-
-/// The number of lookups of hangs.test.
-fn lookups(server: &Cluster) -> usize {
-    std::fs::read(lookups_file(server)).unwrap_or_default().len()
-}
-
-fn threads(pid: i32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists").count()
 }
 
 fn tcp(hosts: &str, ports: &str) -> String {
@@ -63,46 +49,6 @@ fn proxy_and_silent_listener(coordinator: &Cluster) -> (Proxy, TcpListener) {
     let port = proxy.port().parse().expect("a port");
     let silence = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), port)).expect("all of 127/8 is local");
     (proxy, silence)
-}
-
-#[test]
-fn server_stops_during_a_hanging_lookup_of_its_coordinator() {
-    let server = resolving(pooled(&tcp("hangs.test", "5432")));
-    server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
-    // Panics if the server does not stop.
-    server.stop(Stop::Fast);
-    assert_eq!(lookups(&server), 1);
-}
-
-#[test]
-fn reload_ends_the_wait_for_a_lookup() {
-    let coordinator = coordinator(builder(), 4, "3 s");
-    let server = resolving(pooled(&tcp("hangs.test", "5432")));
-    server.wait_for(PATIENCE, "the lookup", || lookups(&server) > 0);
-    server.reload_with("idgen.coordinator", &coordinator.conninfo());
-    let leased = Worker::wait_for_state(&server, "leased");
-    assert_eq!(leased.failures, 0, "an abandoned attempt is not a failure");
-}
-
-#[test]
-fn second_host_is_used_while_the_lookup_of_the_first_hangs_smoke() {
-    let coordinator = coordinator(builder(), 4, "3 s");
-    let proxy = Proxy::on_tcp(&coordinator);
-    let hosts = tcp(&format!("hangs.test,{}", proxy.host()), &format!("5432,{}", proxy.port()));
-    let server = resolving(pooled(&hosts));
-    let leased = Worker::wait_for_state(&server, "leased");
-    draw(&mut server.client());
-    let renewed = Worker::wait_until(&server, "renewals", |worker| worker.renewals > leased.renewals + 3);
-    assert_eq!(renewed.changes, 1, "the lease never ended");
-    assert_eq!(lookups(&server), 1, "a hanging lookup is not repeated");
-}
-
-#[test]
-fn hanging_lookup_costs_one_thread_over_many_attempts() {
-    let server = resolving(pooled(&tcp("hangs.test", "5432")).conf("idgen.worker_id", "5"));
-    let worker = Worker::wait_until(&server, "two failures", |worker| worker.failures >= 2);
-    wait_for_error(&server, "the lookup of host name \"hangs.test\" has not ended within");
-    assert_eq!((threads(worker.keeper.expect("the keeper runs")), lookups(&server)), (2, 1));
 }
 
 #[test]
