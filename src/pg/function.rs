@@ -12,6 +12,7 @@ use pgrx::datum::Datum;
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::impl_sql_translatable;
 use pgrx::prelude::*;
+use std::any::TypeId;
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 
@@ -26,7 +27,7 @@ pub struct CallSite {
 impl CallSite {
     /// # Safety
     /// `fcinfo` is that of the running call, and its argument `text_arg` is a text. The function uses `fn_extra` only
-    /// through `with`, always with the same type.
+    /// through `with`.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo, text_arg: Option<usize>) -> Self {
         Self { fcinfo, text_arg }
     }
@@ -34,17 +35,17 @@ impl CallSite {
     /// Calls `work` with the cached value. If the text is a constant in the query, as in a DEFAULT, `find` runs at the first
     /// call only.
     #[inline]
-    pub fn with<T: Copy, R>(self, find: impl FnOnce(&Self) -> T, work: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with<T: Copy + 'static, R>(self, find: impl FnOnce(&Self) -> T, work: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: `flinfo` belongs to the running call. `fn_extra` is null or was set below, in memory that lives as
         // long as `flinfo`. There is no other reference into it.
-        match unsafe { (*(*self.fcinfo).flinfo).fn_extra.cast::<T>().as_mut() } {
+        match unsafe { Kept::of((*(*self.fcinfo).flinfo).fn_extra) } {
             Some(kept) => work(kept),
             None => self.find(find, work),
         }
     }
 
     #[cold]
-    fn find<T: Copy, R>(self, find: impl FnOnce(&Self) -> T, work: impl FnOnce(&mut T) -> R) -> R {
+    fn find<T: Copy + 'static, R>(self, find: impl FnOnce(&Self) -> T, work: impl FnOnce(&mut T) -> R) -> R {
         let mut found = find(&self);
         if !self.text_is_fixed() {
             return work(&mut found);
@@ -52,10 +53,9 @@ impl CallSite {
         // SAFETY: see `with`. The value is plain data, which needs no drop.
         let kept = unsafe {
             let flinfo = (*self.fcinfo).flinfo;
-            let kept = PgMemoryContexts::For((*flinfo).fn_mcxt).palloc_struct::<T>();
-            kept.write(found);
+            let kept = Kept::new((*flinfo).fn_mcxt, found);
             (*flinfo).fn_extra = kept.cast();
-            &mut *kept
+            &mut (*kept).value
         };
         work(kept)
     }
@@ -90,19 +90,53 @@ impl CallSite {
     }
 }
 
+/// A value in memory that PostgreSQL keeps as a pointer without a type. It begins with the type.
+#[repr(C)]
+struct Kept<T> {
+    kind: TypeId,
+    value: T,
+}
+
+impl<T: 'static> Kept<T> {
+    /// # Safety
+    /// The context exists.
+    unsafe fn new(context: pg_sys::MemoryContext, value: T) -> *mut Self {
+        // PostgreSQL frees its memory, and calls no destructor.
+        const { assert!(!std::mem::needs_drop::<T>()) };
+        // SAFETY: the context exists, and the memory is new.
+        unsafe {
+            let kept = PgMemoryContexts::For(context).palloc_struct::<Self>();
+            kept.write(Self { kind: TypeId::of::<T>(), value });
+            kept
+        }
+    }
+
+    /// `None` for null.
+    ///
+    /// # Safety
+    /// Null or a pointer to a value that is kept, of any type, with no other reference to it.
+    #[inline]
+    unsafe fn of<'a>(kept: *mut c_void) -> Option<&'a mut T> {
+        // SAFETY: every kept value begins with its type, by which the pointer is one to a value of this type.
+        unsafe {
+            let kind = kept.cast::<TypeId>().as_ref()?;
+            assert!(*kind == TypeId::of::<T>(), "another function has kept this value");
+            Some(&mut (*kept.cast::<Self>()).value)
+        }
+    }
+}
+
 /// The next row of a set, in PostgreSQL's value-per-call mode; `None` ends the set. PostgreSQL's helper functions that only
 /// read `fn_extra` are not called: pgrx's guard would cost more than the row.
 ///
 /// # Safety
 /// `fcinfo` is that of a running call of a set-returning function that uses `fn_extra` for nothing else.
 #[inline]
-pub unsafe fn next_row<T, R>(
+pub unsafe fn next_row<T: 'static, R>(
     fcinfo: pg_sys::FunctionCallInfo,
     begin: impl FnOnce() -> T,
     next: impl FnOnce(&mut T) -> Option<R>,
 ) -> Option<R> {
-    // PostgreSQL frees its memory, and calls no destructor.
-    const { assert!(!std::mem::needs_drop::<T>()) };
     // SAFETY: `fn_extra` is null or the context that `init_MultiFuncCall` stored. PostgreSQL sets it back to null when the
     // set ends or is abandoned. `user_fctx` is set right after the context is created.
     unsafe {
@@ -110,13 +144,11 @@ pub unsafe fn next_row<T, R>(
         if (*flinfo).fn_extra.is_null() {
             let begun = begin();
             let context = pg_sys::init_MultiFuncCall(fcinfo);
-            let kept = PgMemoryContexts::For((*context).multi_call_memory_ctx).palloc_struct::<T>();
-            kept.write(begun);
-            (*context).user_fctx = kept.cast();
+            (*context).user_fctx = Kept::new((*context).multi_call_memory_ctx, begun).cast();
         }
         let context = (*flinfo).fn_extra.cast::<pg_sys::FuncCallContext>();
         let result = (*fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
-        let row = next(&mut *(*context).user_fctx.cast::<T>());
+        let row = Kept::of((*context).user_fctx).and_then(next);
         if row.is_some() {
             (*result).isDone = pg_sys::ExprDoneCond::ExprMultipleResult;
         } else {
