@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
@@ -238,7 +239,11 @@ public class WorkerIds implements AutoCloseable {
 
     public static void main(String[] args) throws Exception {
         try (WorkerIds ids = new WorkerIds(args[0], args[1], args[2], Double.parseDouble(args[3]))) {
-            for (long i = Long.parseLong(args[4]); i > 0; i--) System.out.println(ids.next());
+            for (long i = Long.parseLong(args[4]); i > 0; i--) {
+                System.out.println(ids.next());
+                // A full device raises no exception.
+                if (System.out.checkError()) throw new IOException("the ids cannot be written");
+            }
         }
     }
 }
