@@ -68,6 +68,8 @@ broken 'S4: the label does not show that the file is old' clock/start.rs \
   'is_replayed || self.label_ms > Some(found.record.latest_label_ms);' 'is_replayed;'
 broken 'S4: the label of the old primary was its last' clock/start.rs \
   'self.label_ms.map(|ms| MarkLabel::reach_ms(ms, self.drift_ms, self.window_ms))' 'self.label_ms'
+broken 'S4: a label that is replaced is the limit' clock/label.rs \
+  'if self.count == label.number {' 'if self.count > 0 {'
 broken 'S5: ticks go on after the end of the layout' snowflake/mod.rs \
   'if first_tick > self.time.max() {' 'if first_tick == u64::MAX {'
 broken 'G1: a report lowers what the server has received' segment/fleet.rs \

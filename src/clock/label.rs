@@ -8,64 +8,42 @@
 //! of `idgen.status()` reports that.
 
 use super::mark;
-use super::state::{LabelState, STATE, State};
+use super::state::{FILE, LabelState, STATE, State};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::{recovery, session, shared_objects, system_clock, xact};
 use crate::settings;
-use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::label::{MarkLabel, NextLabel, PATIENCE, RETRY};
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long the mark waits for the worker, which takes some milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The worker gives up a lock sooner, so that it can log the reason.
 const LOCK_TIMEOUT: &CStr = c"4s";
 /// The wait of the mark for the worker.
 static LABEL_WAIT: WaitEvent = WaitEvent::new(c"IdgenLabel");
-/// The pause after a failure before the worker is requested again.
-const RETRY: Duration = Duration::from_secs(1);
 
 const PROVIDER: &CStr = c"idgen";
 
 const WORKER: Worker = Worker { name: "idgen label", function: "idgen_label", connects: true };
 
 impl LabelState {
-    /// True if the mark may move to this time. Certain for the holder of the file's lock only.
-    pub fn reaches(&self, mark_ms: i64) -> bool {
-        // Acquire: a process that reads a label reads one that WAL has.
-        self.until_ms.load(Acquire) >= mark_ms
-    }
-
     /// Requests a worker that writes a label past this time, unless one is pending. `allow` runs before it starts. Not under
     /// an LWLock: starting a process takes one.
     pub fn request(&self, mark_ms: i64, allow: impl FnOnce()) {
-        let (requested_us, now_us) = (self.requested_us.load(Acquire), system_clock::boot_us());
-        let pause = if requested_us < 0 { RETRY } else { PATIENCE };
-        let is_early = requested_us != 0 && now_us - requested_us.abs() < pause.as_micros() as i64;
-        if is_early || self.requested_us.compare_exchange(requested_us, now_us, AcqRel, Relaxed).is_err() {
+        if !self.worker.request(system_clock::boot_us()) {
             self.wanted_ms.fetch_max(mark_ms, Release);
             return;
         }
+        // Not the maximum: what was wanted earlier may be given up. Other sessions ask again when they wake.
         self.wanted_ms.store(mark_ms, Release);
         allow();
         if !WORKER.start_for_database(session::database()) {
-            self.fail();
+            self.worker.fail(system_clock::boot_us());
         }
-    }
-
-    fn is_pending(&self) -> bool {
-        let requested_us = self.requested_us.load(Acquire);
-        requested_us > 0 && system_clock::boot_us() - requested_us < PATIENCE.as_micros() as i64
-    }
-
-    fn fail(&self) {
-        self.requested_us.store(-system_clock::boot_us(), Release);
-        self.is_failing.store(true, Release);
     }
 }
 
@@ -74,7 +52,7 @@ static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 /// True if the mark may pass the label, because no worker can write one.
 pub fn is_given_up(clock: &State) -> bool {
-    clock.label.is_failing.load(Acquire) && !clock.label.is_pending()
+    clock.label.worker.is_given_up(system_clock::boot_us(), false)
 }
 
 /// Waits until a label lets the mark move to this time, or no worker can write one: true if the mark may pass the label.
@@ -82,7 +60,7 @@ pub fn is_given_up(clock: &State) -> bool {
 pub fn wait_for(clock: &State, mark_ms: i64, allow: impl Fn()) -> bool {
     let state = &clock.label;
     let began = Instant::now();
-    while !state.reaches(mark_ms) {
+    while !state.reach.reaches(mark_ms) {
         // In each turn, also in one that does not sleep: the caller asks again.
         check_for_interrupts!();
         IS_WAITING.store(true, Relaxed);
@@ -90,17 +68,16 @@ pub fn wait_for(clock: &State, mark_ms: i64, allow: impl Fn()) -> bool {
         clock.moved.prepare_to_sleep();
         state.request(mark_ms, || ());
         if began.elapsed() >= PATIENCE {
-            state.is_failing.store(true, Release);
+            state.worker.time_out();
         }
-        let is_late = !state.reaches(mark_ms);
+        let is_late = !state.reach.reaches(mark_ms);
         // The failure may be an old one: the worker that was requested now gets a moment.
-        let is_given_up = !state.is_pending() || began.elapsed() >= RETRY;
-        let is_failing = state.is_failing.load(Acquire) && is_given_up;
-        if is_late && !is_failing {
+        let is_given_up = state.worker.is_given_up(system_clock::boot_us(), began.elapsed() >= RETRY);
+        if is_late && !is_given_up {
             clock.moved.sleep(RETRY, &LABEL_WAIT);
         }
         ConditionVariable::cancel_sleep();
-        if is_late && is_failing {
+        if is_late && is_given_up {
             return true;
         }
     }
@@ -123,13 +100,8 @@ pub fn at_xact_event() {
 pub fn keep_ahead(clock: &State) {
     IS_WAITING.store(false, Relaxed);
     request_if_due(clock);
-    let (state, mark_ms) = (&clock.label, clock.mark.mark_ms());
-    if !state.reaches(mark_ms) && !state.is_passed.swap(true, AcqRel) {
+    if clock.label.reach.follow(clock.mark.mark_ms()) {
         log!("could not write the high-water mark to WAL: a standby that is promoted now may issue ids again");
-    }
-    // The worker may have written the label between the two lines above, and found nothing to take back.
-    if state.reaches(mark_ms) {
-        state.is_passed.store(false, Release);
     }
 }
 
@@ -138,7 +110,7 @@ fn request_if_due(clock: &State) {
     let state = &clock.label;
     // The same as what the worker goes by: otherwise its label could be due again as soon as it is written.
     let needed_ms = mark::known_mark_ms(clock).max(state.wanted_ms.load(Acquire));
-    let (until_ms, allowed_ms) = (state.until_ms.load(Acquire), state.allowed_ms.load(Acquire));
+    let (until_ms, allowed_ms) = (state.reach.until_ms(), state.allowed_ms.load(Acquire));
     if MarkLabel::is_due(until_ms, needed_ms, allowed_ms, settings::max_drift_ms(), settings::clock_window_ms()) {
         state.request(needed_ms, || ());
     }
@@ -151,7 +123,7 @@ pub fn read() -> Option<MarkLabel> {
 
 /// Writes the label, which is valid once the transaction has committed. It may be before that of an earlier start: the mark
 /// that was read then covers the difference.
-fn write(clock: &State) -> mark::NextLabel {
+fn write(clock: &State) -> NextLabel {
     // Otherwise two workers would update one row, in another order than they have chosen its time.
     shared_objects::lock_catalog();
     let next = mark::choose_label(clock);
@@ -183,22 +155,20 @@ pub extern "C-unwind" fn idgen_label(argument: pg_sys::Datum) {
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
     bgworker::connect(bgworker::database_argument(argument), true);
     let label = BackgroundWorker::transaction(AssertUnwindSafe(|| write(clock)));
-    mark::label_is_committed(clock, &label);
-    let state = &clock.label;
-    state.is_failing.store(false, Release);
-    state.requested_us.store(0, Release);
+    let is_known_again = FILE.exclusive(|written| written.labels.commit(&clock.label.reach, &label));
+    clock.label.worker.succeed();
     IS_DONE.store(true, Relaxed);
     clock.moved.broadcast();
     // While this process wrote the label, the mark may have passed it, or the ids that wanted it may have been given up.
     request_if_due(clock);
-    if state.reaches(clock.mark.mark_ms()) && state.is_passed.swap(false, AcqRel) {
+    if is_known_again {
         log!("wrote the high-water mark to WAL again: standbys know it");
     }
 }
 
 fn before_exit(_code: i32) {
     if let Some(clock) = STATE.get().filter(|_| !IS_DONE.load(Relaxed)) {
-        clock.label.fail();
+        clock.label.worker.fail(system_clock::boot_us());
         clock.moved.broadcast();
     }
 }

@@ -11,12 +11,12 @@ use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::{datum, recovery, spi, system_clock};
 use crate::settings;
 use idgen_core::clock::Target;
-use idgen_core::clock::label::MarkLabel;
+use idgen_core::clock::label::{MarkLabel, NextLabel};
 use idgen_core::clock::record::Record;
 use idgen_core::clock::start::{Commits, Evidence};
 use pgrx::prelude::*;
 use std::io;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// Reads the file, unless a process has since the server started. Raises what is wrong with the file; the next call tries
@@ -71,7 +71,7 @@ pub fn reserve(state: &State, time_ms: i64, limit_ms: i64) {
         // Before the lock: this may wait for another process. Tested again under it, because a label can be lowered.
         let may_pass = wait_for_label(state, target.mark_ms);
         let outcome =
-            under_file_lock(state, is_needed, |written| match may_pass || state.label.reaches(target.mark_ms) {
+            under_file_lock(state, is_needed, |written| match may_pass || state.label.reach.reaches(target.mark_ms) {
                 true => write_and_publish(state, written, target),
                 false => Ok(()),
             });
@@ -89,8 +89,8 @@ pub fn move_if_due(state: &State, limit_ms: i64) {
     }
     let target = Target::past(limit_ms, settings::clock_window_ms());
     // idgen.status() shows a failure of the file now; it is an error when ids reach the mark.
-    let may_move = |state: &State| state.label.reaches(target.mark_ms) || label::is_given_up(state);
-    if !state.label.reaches(target.mark_ms) {
+    let may_move = |state: &State| state.label.reach.reaches(target.mark_ms) || label::is_given_up(state);
+    if !state.label.reach.reaches(target.mark_ms) {
         state.label.request(target.mark_ms, || {
             FILE.try_exclusive(|written| drop(allow_label(state, written, target.mark_ms)));
             state.moved.broadcast();
@@ -127,7 +127,7 @@ fn is_label_allowed(state: &State, mark_ms: i64) -> bool {
 /// and the caller gets the error of one.
 fn allow_label(state: &State, written: &mut Written, mark_ms: i64) -> Result<(), FileError> {
     if !is_label_allowed(state, mark_ms) {
-        written.latest_label_ms = written.latest_label_ms.max(reach_ms(mark_ms));
+        written.labels.latest_ms = written.labels.latest_ms.max(reach_ms(mark_ms));
         write(state, written, known_mark_ms(state))?;
     }
     Ok(())
@@ -181,7 +181,7 @@ fn begin_at_floor(
     let floor_ms = evidence.floor_ms(found.as_ref());
     let is_promised = found.as_ref().is_none_or(|found| found.record.mark_ms >= floor_ms && !found.record.in_recovery)
         && !evidence.is_replayed;
-    written.latest_label_ms = evidence.label_ms.unwrap_or(i64::MIN);
+    written.labels.latest_ms = evidence.label_ms.unwrap_or(i64::MIN);
     GENERATORS.exclusive(|table| {
         table.raise_floor(floor_ms);
         if is_promised && found.is_some() {
@@ -216,37 +216,14 @@ fn note_recovery(written: &mut Written) -> Result<(), FileError> {
     }
 }
 
-/// A label that is about to be written.
-pub struct NextLabel {
-    pub until_ms: i64,
-    /// It takes back a later one.
-    pub is_lower: bool,
-    number: u64,
-}
-
-/// Chooses the time of the next label. One that goes back, because ids were not issued after all, limits the mark from here
-/// on.
+/// Chooses the time of the next label.
 pub fn choose_label(state: &State) -> NextLabel {
     FILE.exclusive(|written| {
         let (wanted_ms, allowed_ms) = (state.label.wanted_ms.load(Acquire), state.label.allowed_ms.load(Acquire));
         let (drift_ms, window_ms) = (settings::max_drift_ms(), settings::clock_window_ms());
         let until_ms = MarkLabel::next_ms(known_mark_ms(state), wanted_ms, allowed_ms, drift_ms, window_ms);
-        let is_lower = until_ms < written.latest_label_ms;
-        written.latest_label_ms = written.latest_label_ms.max(until_ms);
-        state.label.until_ms.fetch_min(until_ms, AcqRel);
-        written.labels += 1;
-        NextLabel { until_ms, is_lower, number: written.labels }
+        written.labels.begin(&state.label.reach, until_ms)
     })
-}
-
-/// After the commit of this label, unless another worker has chosen the next one: that one says how far the mark may go.
-pub fn label_is_committed(state: &State, label: &NextLabel) {
-    FILE.exclusive(|written| {
-        if written.labels == label.number {
-            written.latest_label_ms = label.until_ms;
-            state.label.until_ms.store(label.until_ms, Release);
-        }
-    });
 }
 
 /// How far a label for this mark reaches.
@@ -263,7 +240,7 @@ pub fn raise_to(floor_ms: i64) {
         let may_pass = wait_for_label(state, target_above(state, floor_ms).mark_ms);
         let raise = |written: &mut Written| {
             let target = target_above(state, floor_ms);
-            if may_pass || state.label.reaches(target.mark_ms) {
+            if may_pass || state.label.reach.reaches(target.mark_ms) {
                 raise(state, written, floor_ms, target)?;
                 is_raised = true;
             }
@@ -304,7 +281,7 @@ fn write(state: &State, written: &mut Written, mark_ms: i64) -> io::Result<()> {
         mark_ms,
         system_identifier: recovery::system_identifier(),
         in_recovery: false,
-        latest_label_ms: written.latest_label_ms.max(reach_ms(mark_ms)),
+        latest_label_ms: written.labels.latest_ms.max(reach_ms(mark_ms)),
         layout: settings::canonical_layout(),
     };
     let began = Instant::now();

@@ -178,7 +178,7 @@ fn write_error() -> Option<(&'static str, io::Error)> {
 
 /// True if a standby does not know how far ids may go.
 fn is_label_passed() -> bool {
-    STATE.get().is_some_and(|state| state.label.is_passed.load(Acquire))
+    STATE.get().is_some_and(|state| state.label.reach.is_passed())
 }
 
 /// True if `idgen.layout` has changed since the file was written by an earlier start.

@@ -8,6 +8,7 @@ use crate::pg::latch::ConditionVariable;
 use crate::pg::system_clock;
 use crate::settings;
 use crate::shmem::{Locked, Part};
+use idgen_core::clock::label::{LabelReach, LabelWorker, Labels};
 use idgen_core::clock::{ClockStep, ClockSteps, Mark, Reading, US_PER_MS};
 use idgen_core::generator::{FLOORS, Floor, Generator, GeneratorTable};
 use idgen_core::snowflake::Bounds;
@@ -58,12 +59,10 @@ impl State {
             steps: ClockSteps::new(read()),
             mark: Mark::unknown(),
             label: LabelState {
-                until_ms: AtomicI64::new(i64::MIN),
+                reach: LabelReach::new(),
                 allowed_ms: AtomicI64::new(i64::MIN),
                 wanted_ms: AtomicI64::new(i64::MIN),
-                requested_us: AtomicI64::new(0),
-                is_failing: AtomicBool::new(false),
-                is_passed: AtomicBool::new(false),
+                worker: LabelWorker::new(),
             },
             is_begun: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
@@ -99,20 +98,12 @@ impl State {
 
 /// The part of the clock's state that is about the label.
 pub struct LabelState {
-    /// The time of the label that was committed since the server started. Holder of the file's lock, under which the
-    /// mark moves: so it can be lowered, to a time that the mark has not reached.
-    pub(super) until_ms: AtomicI64,
+    pub(super) reach: LabelReach,
     /// The latest label that the newest record of the file allows. Holder of the file's lock.
     pub(super) allowed_ms: AtomicI64,
     /// The time that the next label must reach, for ids that wait for it.
     pub(super) wanted_ms: AtomicI64,
-    /// When the worker was requested, on CLOCK_BOOTTIME in microseconds; negative once that request has failed; 0 if none
-    /// is pending.
-    pub(super) requested_us: AtomicI64,
-    /// The last worker did not write the label, and none has since.
-    pub(super) is_failing: AtomicBool,
-    /// The mark has passed the label, and the log says so.
-    pub(super) is_passed: AtomicBool,
+    pub(super) worker: LabelWorker,
 }
 
 /// The newest record that this server has written. Behind the lock of the file.
@@ -123,10 +114,7 @@ pub struct Written {
     /// The data directory was synced with the file in it since the server started. A server that starts does not know: an
     /// earlier one may have failed right before that.
     pub is_name_durable: bool,
-    /// No label in the catalog, and none that a worker is writing, is later.
-    pub latest_label_ms: i64,
-    /// Counts the labels, so that a worker sees whether its own is still the newest.
-    pub labels: u64,
+    pub labels: Labels,
 }
 
 /// Both clocks.

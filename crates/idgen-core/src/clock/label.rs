@@ -2,9 +2,14 @@
 //!
 //! The label is in WAL before any id at a time that an earlier label does not cover. So a server that has replayed an
 //! id has replayed a label past it, whatever the clocks showed.
+//!
+//! The mark moves under the lock of the high-water file, and no further than the label reaches. If no worker can write a
+//! label, the mark passes it.
 
 use super::Target;
+use crate::sync::{AtomicBool, AtomicI64, Ordering};
 use std::fmt;
+use std::time::Duration;
 
 /// The first word of the text. Another version would give the rest another meaning.
 const VERSION: &str = "1";
@@ -59,5 +64,140 @@ pub fn moved_ms(mark_ms: i64, drift_ms: i64, window_ms: i64) -> i64 {
 impl fmt::Display for MarkLabel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{VERSION} timeline {} until {}", self.timeline, self.until_ms)
+    }
+}
+
+/// How far the label in WAL lets the mark move.
+pub struct LabelReach {
+    /// The time of the label that was committed since the server started. [`Labels`] changes it under the lock under which
+    /// the mark moves: so it can be lowered, to a time that the mark has not reached.
+    until_ms: AtomicI64,
+    /// The latest mark that has passed a label. A word of its own, so that no process takes back what another one notes.
+    passed_ms: AtomicI64,
+}
+
+impl LabelReach {
+    /// There is no label yet.
+    #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
+    pub fn new() -> Self {
+        Self { until_ms: AtomicI64::new(i64::MIN), passed_ms: AtomicI64::new(i64::MIN) }
+    }
+
+    /// Relaxed: the file's lock orders it for a process that moves the mark.
+    pub fn until_ms(&self) -> i64 {
+        self.until_ms.load(Ordering::Relaxed)
+    }
+
+    /// True if the mark may move to this time. Certain for the holder of the file's lock only.
+    pub fn reaches(&self, mark_ms: i64) -> bool {
+        self.until_ms() >= mark_ms
+    }
+
+    /// Call after the mark has moved to this time. True if it has passed the label, and none had before.
+    pub fn follow(&self, mark_ms: i64) -> bool {
+        let until_ms = self.until_ms();
+        until_ms < mark_ms && self.passed_ms.fetch_max(mark_ms, Ordering::Relaxed) <= until_ms
+    }
+
+    /// The mark has passed the label: replicas do not know how far ids go.
+    pub fn is_passed(&self) -> bool {
+        !self.reaches(self.passed_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// The labels that workers write. Behind the lock of the file.
+#[derive(Default)]
+pub struct Labels {
+    /// No label in the catalog, and none that a worker is writing, is later.
+    pub latest_ms: i64,
+    /// Counts them, so that a worker sees whether its own is still the newest.
+    count: u64,
+}
+
+/// A label that a worker is about to write.
+pub struct NextLabel {
+    pub until_ms: i64,
+    /// It takes back a later one.
+    pub is_lower: bool,
+    number: u64,
+}
+
+impl Labels {
+    /// Notes the time of the next label. One that goes back, because ids were not issued after all, limits the mark from
+    /// here on.
+    pub fn begin(&mut self, reach: &LabelReach, until_ms: i64) -> NextLabel {
+        let is_lower = until_ms < self.latest_ms;
+        self.latest_ms = self.latest_ms.max(until_ms);
+        reach.until_ms.fetch_min(until_ms, Ordering::Relaxed);
+        self.count += 1;
+        NextLabel { until_ms, is_lower, number: self.count }
+    }
+
+    /// The label is in WAL. If another worker has begun the next one, that one says how far the mark may go. True if the
+    /// mark had passed the label before, and has not passed this one.
+    pub fn commit(&mut self, reach: &LabelReach, label: &NextLabel) -> bool {
+        let was_passed = reach.is_passed();
+        if self.count == label.number {
+            self.latest_ms = label.until_ms;
+            reach.until_ms.store(label.until_ms, Ordering::Relaxed);
+        }
+        was_passed && !reach.is_passed()
+    }
+}
+
+/// How long the mark waits for the worker, which takes some milliseconds.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause after a failure before the worker is requested again.
+pub const RETRY: Duration = Duration::from_secs(1);
+
+/// The worker that writes the label: whether one is pending, and whether the last one has failed. Times are those of
+/// CLOCK_BOOTTIME, in microseconds.
+pub struct LabelWorker {
+    /// When the worker was requested; negative once that request has failed; 0 if none is pending.
+    requested_us: AtomicI64,
+    /// The last worker did not write the label, and none has since.
+    is_failing: AtomicBool,
+}
+
+impl LabelWorker {
+    #[allow(clippy::new_without_default, reason = "it is made in place, in shared memory")]
+    pub fn new() -> Self {
+        Self { requested_us: AtomicI64::new(0), is_failing: AtomicBool::new(false) }
+    }
+
+    /// True if the caller has to start a worker: none is pending, and none has failed just now.
+    pub fn request(&self, now_us: i64) -> bool {
+        let requested_us = self.requested_us.load(Ordering::Relaxed);
+        let pause = if requested_us < 0 { RETRY } else { PATIENCE };
+        let is_early = requested_us != 0 && now_us - requested_us.abs() < pause.as_micros() as i64;
+        // Of several callers, one starts it.
+        !is_early
+            && self.requested_us.compare_exchange(requested_us, now_us, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// True if the mark may pass the label, because the last worker has failed and none is pending, or the caller has
+    /// waited for that one long enough.
+    pub fn is_given_up(&self, now_us: i64, has_waited: bool) -> bool {
+        // Acquire, and before the failure is read: of a worker that has succeeded after a failure, a process sees either the
+        // request or that there is no failure any more.
+        let requested_us = self.requested_us.load(Ordering::Acquire);
+        let is_pending = requested_us > 0 && now_us - requested_us < PATIENCE.as_micros() as i64;
+        (has_waited || !is_pending) && self.is_failing.load(Ordering::Relaxed)
+    }
+
+    pub fn succeed(&self) {
+        self.is_failing.store(false, Ordering::Relaxed);
+        // Release, and last: see `is_given_up`.
+        self.requested_us.store(0, Ordering::Release);
+    }
+
+    pub fn fail(&self, now_us: i64) {
+        self.requested_us.store(-now_us, Ordering::Relaxed);
+        self.time_out();
+    }
+
+    /// A caller has waited for the worker in vain. It is pending still.
+    pub fn time_out(&self) {
+        self.is_failing.store(true, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,7 @@
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
+mod label;
 mod segment;
 mod snowflake;
 
