@@ -11,11 +11,11 @@ use crate::pg::session::database;
 use crate::pg::{system_clock, xact};
 use crate::settings;
 use crate::shmem::{Locked, Part};
-use idgen_core::lock::registry::{self, Lookup, NameEntry};
+use idgen_core::lock::registry::{self, LockUses, Lookup, NameEntry, NameTag};
 use idgen_core::lock::{MAX_NAME_BYTES, NameHash};
 use pgrx::prelude::*;
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 
 /// The lock of a name. The view `idgen.locks` selects this kind by its number, 26980.
 pub fn lock(key: i64, mode: Mode) -> AdvisoryLock {
@@ -96,7 +96,7 @@ impl Backend {
     /// For the process of the entry.
     fn end_wait(&self) {
         if self.waiting.swap(0, Relaxed) != 0 {
-            end_use(self.waiting_key.load(Relaxed));
+            uses(database(), self.waiting_key.load(Relaxed)).end();
         }
     }
 
@@ -123,8 +123,8 @@ impl Hold {
         // Release: the other fields were written before.
         self.depth(scope).store(depth, Release);
         match (was_held, self.is_held()) {
-            (false, true) => begin_use(self.key()),
-            (true, false) => end_use(self.key()),
+            (false, true) => uses(database(), self.key()).begin(),
+            (true, false) => uses(database(), self.key()).end(),
             _ => {}
         }
     }
@@ -248,7 +248,7 @@ impl LockWait {
             let scope = if scope == Scope::Transaction { TRANSACTION } else { 0 };
             backend.waiting_key.store(key, Relaxed);
             backend.waiting.store(1 | mode | scope, Release);
-            begin_use(key);
+            uses(database(), key).begin();
         }
         Self(backend)
     }
@@ -262,27 +262,13 @@ impl Drop for LockWait {
     }
 }
 
-/// How many holds and waits there are, by database and key. Keys share a counter, so a count of 0 is certain, and another one is
-/// not. A search of all processes would cost more with each session.
-pub static USES: Part<&'static [AtomicU32]> =
-    Part::new(c"idgen lock uses", |block| block.array(4 * settings::max_lock_names().max(256), AtomicU32::default));
+/// The uses of locks, by database and key. A search of all processes would cost more with each session.
+pub static USES: Part<&'static [LockUses]> =
+    Part::new(c"idgen lock uses", |block| block.array(4 * settings::max_lock_names().max(256), LockUses::default));
 
-fn uses(database: u32, key: i64) -> &'static AtomicU32 {
+fn uses(database: u32, key: i64) -> &'static LockUses {
     let uses = USES.require();
     &uses[registry::home(uses.len(), database, key)]
-}
-
-fn begin_use(key: i64) {
-    uses(database(), key).fetch_add(1, Relaxed);
-}
-
-fn end_use(key: i64) {
-    uses(database(), key).fetch_sub(1, Relaxed);
-}
-
-/// False only if no process of the database holds the lock or waits for it.
-fn may_be_in_use(database: u32, key: i64) -> bool {
-    uses(database, key).load(Relaxed) > 0
 }
 
 fn before_exit(_code: i32) {
@@ -304,55 +290,34 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
 }
 
 /// Which name each entry has. Read without a lock.
-pub static NAMES: Part<&'static [NameSlot]> =
-    Part::new(c"idgen lock names", |block| block.array(settings::max_lock_names(), NameSlot::default));
+pub static NAMES: Part<&'static [NameTag]> =
+    Part::new(c"idgen lock names", |block| block.array(settings::max_lock_names(), NameTag::default));
 
-/// The texts of the names. The exclusive lock is also for changing an entry of [`NAMES`].
+/// The names with their texts. The exclusive lock is also for changing an entry of [`NAMES`].
 pub static NAME_TEXTS: Locked<&'static mut [NameText]> =
     Locked::new(c"idgen lock name texts", 50, |block| block.array(settings::max_lock_names(), NameText::new));
 
-#[derive(Default)]
-pub struct NameSlot {
-    /// 0 if the entry is free.
-    database: AtomicU32,
-    key: AtomicI64,
-    check: AtomicU64,
-}
-
 #[derive(Clone, Copy)]
 pub struct NameText {
-    length: usize,
+    /// `None` if the entry is free.
+    entry: Option<NameEntry>,
+    length: u8,
     bytes: [u8; MAX_NAME_BYTES],
-}
-
-impl NameSlot {
-    fn entry(&self) -> Option<NameEntry> {
-        // Acquire: key and check were written before.
-        let database = self.database.load(Acquire);
-        let hash = NameHash { key: self.key.load(Relaxed), check: self.check.load(Relaxed) };
-        (database != 0).then_some(NameEntry { database, hash })
-    }
-
-    fn set(&self, entry: NameEntry) {
-        self.database.store(0, Release);
-        self.key.store(entry.hash.key, Relaxed);
-        self.check.store(entry.hash.check, Relaxed);
-        self.database.store(entry.database, Release);
-    }
 }
 
 impl NameText {
     fn new() -> Self {
-        Self { length: 0, bytes: [0; MAX_NAME_BYTES] }
+        Self { entry: None, length: 0, bytes: [0; MAX_NAME_BYTES] }
     }
 
-    fn set(&mut self, name: &str) {
-        self.length = name.len().min(MAX_NAME_BYTES);
-        self.bytes[..self.length].copy_from_slice(&name.as_bytes()[..self.length]);
+    fn set(&mut self, entry: NameEntry, name: &str) {
+        let length = name.len().min(MAX_NAME_BYTES);
+        (self.entry, self.length) = (Some(entry), length as u8);
+        self.bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes[..self.length]).into_owned()
+        String::from_utf8_lossy(&self.bytes[..usize::from(self.length)]).into_owned()
     }
 }
 
@@ -365,23 +330,23 @@ pub fn register(hash: NameHash, name: &dyn Fn() -> String) {
     };
     let entry = NameEntry { database: database(), hash };
     let mut candidates = registry::candidates(names.len(), entry.database, hash.key);
-    if !candidates.any(|index| names[index].entry() == Some(entry)) {
+    if !candidates.any(|index| names[index].is(&entry)) {
         register_new(names, entry, name);
     }
 }
 
 #[cold]
-fn register_new(names: &[NameSlot], entry: NameEntry, name: &dyn Fn() -> String) {
+fn register_new(names: &[NameTag], entry: NameEntry, name: &dyn Fn() -> String) {
     // Allocated before the lock is acquired.
     let name = name();
     let mut other = NameText::new();
     let collides = NAME_TEXTS.exclusive(|texts| {
-        let at = |index: usize| names[index].entry();
-        let is_in_use = |entry: &NameEntry| may_be_in_use(entry.database, entry.hash.key);
-        match registry::look_up(names.len(), entry, at, is_in_use) {
+        let at = |index: usize| texts[index].entry;
+        let vacate = |index: usize, entry: &NameEntry| names[index].vacate(entry, uses(entry.database, entry.hash.key));
+        match registry::look_up(names.len(), entry, at, vacate) {
             Lookup::Take(index) => {
-                texts[index].set(&name);
-                names[index].set(entry);
+                texts[index].set(entry, &name);
+                names[index].set(&entry);
                 false
             }
             Lookup::Collides(index) => {
@@ -402,11 +367,8 @@ pub fn registered() -> Option<impl Iterator<Item = (i64, String)>> {
     // Allocated before the lock is acquired.
     let mut found = Vec::with_capacity(names.len());
     NAME_TEXTS.shared(|texts| {
-        for (slot, text) in names.iter().zip(texts.iter()) {
-            if let Some(entry) = slot.entry().filter(|entry| entry.database == database()) {
-                found.push((entry.hash.key, *text));
-            }
-        }
+        let is_here = |text: &&NameText| text.entry.is_some_and(|entry| entry.database == database());
+        found.extend(texts.iter().filter(is_here).copied());
     });
-    Some(found.into_iter().map(|(key, text)| (key, text.text())))
+    Some(found.into_iter().filter_map(|text| Some((text.entry?.hash.key, text.text()))))
 }

@@ -25,9 +25,9 @@ pub mod worker;
 /// The atomics of the shared state: the real ones, or loom's to explore interleavings.
 mod sync {
     #[cfg(loom)]
-    pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+    pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
     #[cfg(not(loom))]
-    pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+    pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn entry(key: i64, check: u64) -> NameEntry {
 }
 
 fn put(table: &mut [Option<NameEntry>], wanted: NameEntry, in_use: impl Fn(&NameEntry) -> bool) -> Lookup {
-    let found = look_up(table.len(), wanted, |index| table[index], in_use);
+    let found = look_up(table.len(), wanted, |index| table[index], |_, entry| !in_use(entry));
     if let Lookup::Take(index) = found {
         table[index] = Some(wanted);
     }

@@ -5,6 +5,7 @@ use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
 mod label;
+mod lock;
 mod segment;
 mod snowflake;
 
