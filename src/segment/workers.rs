@@ -182,15 +182,12 @@ pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
     Some(duty)
 }
 
-/// Ends the worker's registration, unless there is demand that it can serve. A session acquires the lock after storing
-/// demand. So either the demand is seen here, or the session sees that the worker is gone.
+/// Ends the worker's registration, unless there is demand that it can serve. If its last refill has failed, this is none
+/// of rings with an error.
 pub fn end(duty: Duty, failing: bool) -> bool {
     SEGMENTS.exclusive(|segments| {
-        let ends = failing || with_demand(segments, duty).next().is_none();
-        if ends {
-            segments.refillers.end(duty, latch::address());
-        }
-        ends
+        let has_demand = with_demand(segments, duty).any(|(index, _)| !failing || segments.errors[index].is_clear());
+        segments.refillers.end(duty, latch::address(), has_demand)
     })
 }
 

@@ -84,9 +84,13 @@ impl Refillers<'_> {
         self.remove(|refiller| refiller.duty == duty && matches!(refiller.phase, Phase::Starting { .. }));
     }
 
-    /// A worker ends.
-    pub fn end(&mut self, duty: Duty, latch: usize) {
-        self.remove(|refiller| *refiller == Refiller { duty, phase: Phase::Running { latch } });
+    /// A worker ends, unless there is demand that it can serve. A session calls after it has stored demand, under the same
+    /// lock. So either the demand is seen here, or the session finds that the worker is gone.
+    pub fn end(&mut self, duty: Duty, latch: usize, has_demand: bool) -> bool {
+        if !has_demand {
+            self.remove(|refiller| *refiller == Refiller { duty, phase: Phase::Running { latch } });
+        }
+        !has_demand
     }
 
     /// A worker exits that has not ended before.
@@ -141,9 +145,11 @@ mod tests {
         assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
         assert!(!all.begin(OWN, 71), "a duty has one worker");
         all.give_up(OWN);
-        all.end(OWN, 71);
+        all.end(OWN, 71, false);
         assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
-        all.end(OWN, 70);
+        assert!(!all.end(OWN, 70, true));
+        assert_eq!(all.call(OWN, 60 * SECOND), Call::Wake { latch: 70 });
+        assert!(all.end(OWN, 70, false));
         assert_eq!(all.call(OWN, 60 * SECOND), Call::Start);
     }
 
@@ -159,7 +165,7 @@ mod tests {
         assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
         assert_eq!(all.call(ATTACHED, 0), Call::Wake { latch: 71 });
         assert_eq!(all.latch_of(ATTACHED), Some(71));
-        all.end(ATTACHED, 71);
+        all.end(ATTACHED, 71, false);
         assert_eq!(all.call(OWN, 0), Call::Wake { latch: 70 });
         assert_eq!(all.call(ATTACHED, 0), Call::Start);
         all.give_up(OWN);
@@ -191,7 +197,7 @@ mod tests {
         all.fail(OWN, 70, 0);
         assert_eq!(all.call(OWN, SECOND), Call::Start);
         assert!(all.begin(OWN, 71));
-        all.end(OWN, 71);
+        all.end(OWN, 71, false);
         all.fail(OWN, 71, SECOND);
         assert_eq!(all.call(OWN, SECOND), Call::Start);
     }

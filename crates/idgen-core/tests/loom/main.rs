@@ -6,6 +6,7 @@ use loom::thread::{self, JoinHandle};
 
 mod label;
 mod lock;
+mod refillers;
 mod segment;
 mod snowflake;
 
