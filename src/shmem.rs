@@ -12,6 +12,7 @@
 //! When a backend crashes, PostgreSQL ends all others and initialises shared memory again, as at a start.
 
 use crate::error;
+use crate::pg::session::Replaced;
 use crate::pg::{datum, system_clock};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
@@ -111,23 +112,13 @@ pub struct Locked<T> {
 /// The highest order of the locks that this process holds.
 static HELD: AtomicU32 = AtomicU32::new(0);
 
-/// Sets [`HELD`] back, also if the work under the lock panics. PostgreSQL then releases the lock itself.
-struct Order(u32);
-
-impl Order {
-    fn rise(order: u32) -> Self {
-        let before = HELD.load(Relaxed);
-        // In a callback at the commit this is a PANIC. A restart is better than a wait for an LWLock, which nothing cancels.
-        assert!(before < order, "lock {order} acquired under lock {before}");
-        HELD.store(order, Relaxed);
-        Self(before)
-    }
-}
-
-impl Drop for Order {
-    fn drop(&mut self) {
-        HELD.store(self.0, Relaxed);
-    }
+/// Sets [`HELD`] for the work under a lock, also if that panics. PostgreSQL then releases the lock itself.
+fn rise_to(order: u32) -> Replaced<u32> {
+    let before = HELD.load(Relaxed);
+    // In a callback at the commit this is a PANIC. A restart is better than a wait for an LWLock, which nothing cancels.
+    assert!(before < order, "lock {order} acquired under lock {before}");
+    // SAFETY: a variable of this process.
+    unsafe { Replaced::new(HELD.as_ptr(), order) }
 }
 
 impl<T: Send + Sync> Locked<T> {
@@ -151,7 +142,7 @@ impl<T: Send + Sync> Locked<T> {
     /// As [`Locked::exclusive`]; `None` if another process holds the lock.
     pub fn try_exclusive<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (value, lock) = self.placed();
-        let _order = Order::rise(self.order);
+        let _order = rise_to(self.order);
         // SAFETY: a lock of our own tranche.
         if !unsafe { pg_sys::LWLockConditionalAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE) } {
             return None;
@@ -175,7 +166,7 @@ impl<T: Send + Sync> Locked<T> {
 
     fn holding<R>(&self, mode: pg_sys::LWLockMode::Type, work: impl FnOnce(*mut T) -> R) -> R {
         let (value, lock) = self.placed();
-        let _order = Order::rise(self.order);
+        let _order = rise_to(self.order);
         // SAFETY: a lock of our own tranche, which this process does not hold: orders rise.
         unsafe { pg_sys::LWLockAcquire(lock, mode) };
         let result = work(value);

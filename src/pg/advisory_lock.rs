@@ -7,6 +7,7 @@
 //! check is part of the wait.
 
 use super::ereport::{self, errors};
+use super::session::Replaced;
 use super::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -109,7 +110,9 @@ impl AdvisoryLock {
     /// suppressed.
     #[inline]
     pub fn release(&self, scope: Scope) -> bool {
-        let _quiet = Quiet::new();
+        let levels = [&raw mut pg_sys::client_min_messages, log_min_messages()];
+        // SAFETY: variables of this process, which PostgreSQL reads for each message.
+        let _quiet = levels.map(|level| unsafe { Replaced::new(level, PgLogLevel::ERROR as i32) });
         // SAFETY: as in `lock_acquire`.
         xact::owning_locks(|| unsafe { pg_sys::LockRelease(&self.tag, self.mode.lockmode(), scope == Scope::Session) })
     }
@@ -129,36 +132,6 @@ impl AdvisoryLock {
     pub fn hand_to_transaction(&self) {
         self.acquire(Scope::Transaction);
         self.release(Scope::Session);
-    }
-}
-
-/// While this lives, neither the client nor the log gets a warning.
-struct Quiet {
-    client: i32,
-    log: i32,
-}
-
-impl Quiet {
-    #[inline]
-    fn new() -> Self {
-        // SAFETY: variables of this process, which PostgreSQL reads for each message.
-        unsafe {
-            let before = Self { client: pg_sys::client_min_messages, log: *log_min_messages() };
-            pg_sys::client_min_messages = PgLogLevel::ERROR as i32;
-            *log_min_messages() = PgLogLevel::ERROR as i32;
-            before
-        }
-    }
-}
-
-impl Drop for Quiet {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: as in `new`.
-        unsafe {
-            pg_sys::client_min_messages = self.client;
-            *log_min_messages() = self.log;
-        }
     }
 }
 
@@ -306,9 +279,7 @@ pub fn limited_or<R>(limit: Duration, work: impl FnOnce() -> R, refuse: impl FnO
 
 fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
     // SAFETY: a variable of this process. PostgreSQL reads it once for each wait.
-    let before = unsafe { pg_sys::LockTimeout };
-    // SAFETY: as above.
-    unsafe { pg_sys::LockTimeout = ms.unwrap_or(before) };
+    let _timeout = ms.map(|ms| unsafe { Replaced::new(&raw mut pg_sys::LockTimeout, ms) });
     let had_statement_timer = is_statement_timer_running();
     let work = || {
         let result = work();
@@ -322,8 +293,6 @@ fn limited<R>(ms: Option<i32>, work: impl FnOnce() -> R) -> R {
             }
             cause.rethrow()
         })
-        // SAFETY: as above; also when the wait ends by an error.
-        .finally(move || unsafe { pg_sys::LockTimeout = before })
         .execute()
 }
 

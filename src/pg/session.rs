@@ -1,4 +1,4 @@
-//! Facts about this process, its session and its server.
+//! Facts about this process, its session and its server; and variables of this process that work replaces for a while.
 
 use super::datum;
 use super::ereport::errors;
@@ -70,6 +70,30 @@ pub fn reload_configuration() {
 pub fn is_reload_pending() -> bool {
     // SAFETY: a flag of this process.
     unsafe { pg_sys::ConfigReloadPending != 0 }
+}
+
+/// A variable of this process that has another value while this lives. Restored when this is dropped, also after an error.
+pub struct Replaced<T: Copy> {
+    variable: *mut T,
+    before: T,
+}
+
+impl<T: Copy> Replaced<T> {
+    /// # Safety
+    /// A variable that lives as long as the process, and a value that it may have.
+    #[inline]
+    pub unsafe fn new(variable: *mut T, value: T) -> Self {
+        // SAFETY: by the above. The process has one thread.
+        Self { variable, before: unsafe { variable.replace(value) } }
+    }
+}
+
+impl<T: Copy> Drop for Replaced<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as in `new`.
+        unsafe { *self.variable = self.before };
+    }
 }
 
 /// Random bits that cannot be guessed.

@@ -6,6 +6,7 @@
 
 use super::datum::{self, Text};
 use super::ereport::{self, errors};
+use super::session::Replaced;
 use super::xact::{self, Durability};
 use pgrx::PgRelation;
 use pgrx::datum::DatumWithOid;
@@ -262,7 +263,7 @@ impl Query {
     }
 
     fn change<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R, effect: Effect) -> Vec<R> {
-        let _level = (!xact::is_read_committed()).then(ReadCommitted::begin);
+        let _level = (!xact::is_read_committed()).then(as_read_committed);
         // SAFETY: SPI copies the snapshot.
         self.run(args, read, effect, || unsafe { pg_sys::GetLatestSnapshot() })
     }
@@ -289,7 +290,7 @@ impl Query {
         let read_only = effect == Effect::None;
         let run = || {
             let plan = self.plan(&args);
-            let _by_index = ByIndex::new();
+            let _by_index = by_index();
             // SAFETY: connected to SPI; both arrays have as many elements as the plan has parameters. The rows are read
             // before SPI frees them.
             unsafe {
@@ -344,59 +345,22 @@ impl Query {
     }
 }
 
-/// While this lives, the planner prefers plain index scans. A plan is made when the table has a page or two, and kept while
-/// updates and deletions bloat it: a sequential scan would cost more with each change. Bitmap scans do not mark dead index
-/// entries. A disabled sequential scan that has no alternative inflates the cost and would trigger JIT.
-struct ByIndex {
-    seqscan: bool,
-    bitmapscan: bool,
-    jit: bool,
+/// While the result lives, the planner prefers plain index scans. A plan is made when the table has a page or two, and kept
+/// while updates and deletions bloat it: a sequential scan would cost more with each change. Bitmap scans do not mark dead
+/// index entries. A disabled sequential scan that has no alternative inflates the cost and would trigger JIT.
+fn by_index() -> [Replaced<bool>; 3] {
+    let variables = [&raw mut pg_sys::enable_seqscan, &raw mut pg_sys::enable_bitmapscan, &raw mut pg_sys::jit_enabled];
+    // SAFETY: variables of this process, which the planner reads.
+    variables.map(|variable| unsafe { Replaced::new(variable, false) })
 }
 
-impl ByIndex {
-    fn new() -> Self {
-        // SAFETY: variables of this process, which the planner reads.
-        unsafe {
-            Self {
-                seqscan: (&raw mut pg_sys::enable_seqscan).replace(false),
-                bitmapscan: (&raw mut pg_sys::enable_bitmapscan).replace(false),
-                jit: (&raw mut pg_sys::jit_enabled).replace(false),
-            }
-        }
-    }
-}
-
-impl Drop for ByIndex {
-    fn drop(&mut self) {
-        // SAFETY: as in `new`.
-        unsafe {
-            pg_sys::enable_seqscan = self.seqscan;
-            pg_sys::enable_bitmapscan = self.bitmapscan;
-            pg_sys::jit_enabled = self.jit;
-        }
-    }
-}
-
-/// While this lives, the executor works as in READ COMMITTED. Restores the isolation level, also after an error.
-struct ReadCommitted {
-    level: i32,
-}
-
-impl ReadCommitted {
-    fn begin() -> Self {
-        // SAFETY: in a transaction, whose first snapshot is taken by its own isolation level. The executor reads the variable
-        // of this process when it finds a changed row.
-        unsafe {
-            pg_sys::GetTransactionSnapshot();
-            Self { level: (&raw mut pg_sys::XactIsoLevel).replace(pg_sys::XACT_READ_COMMITTED as i32) }
-        }
-    }
-}
-
-impl Drop for ReadCommitted {
-    fn drop(&mut self) {
-        // SAFETY: as in `begin`.
-        unsafe { pg_sys::XactIsoLevel = self.level };
+/// While the result lives, the executor works as in READ COMMITTED.
+fn as_read_committed() -> Replaced<i32> {
+    // SAFETY: in a transaction, whose first snapshot is taken by its own isolation level. The executor reads the variable
+    // of this process when it finds a changed row.
+    unsafe {
+        pg_sys::GetTransactionSnapshot();
+        Replaced::new(&raw mut pg_sys::XactIsoLevel, pg_sys::XACT_READ_COMMITTED as i32)
     }
 }
 

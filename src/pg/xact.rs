@@ -2,6 +2,7 @@
 //! locked a row. That wait is in the lock manager, which detects deadlocks.
 
 use super::ereport;
+use super::session::Replaced;
 use parking_lot::Mutex;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -126,34 +127,11 @@ pub fn rolled_back<R>(read: impl FnOnce() -> R) -> R {
     result.expect("the read has returned")
 }
 
-/// The owners of what is acquired: of the running query, and of the (sub)transaction. Restored when this is dropped, also
-/// after an error.
-struct Owners {
-    query: pg_sys::ResourceOwner,
-    transaction: pg_sys::ResourceOwner,
-}
-
-impl Owners {
-    /// Makes one owner both, and keeps what they were.
-    fn replace(owner: pg_sys::ResourceOwner) -> Self {
-        // SAFETY: variables of this process, in a transaction.
-        unsafe {
-            Self {
-                query: (&raw mut pg_sys::CurrentResourceOwner).replace(owner),
-                transaction: (&raw mut pg_sys::CurTransactionResourceOwner).replace(owner),
-            }
-        }
-    }
-}
-
-impl Drop for Owners {
-    fn drop(&mut self) {
-        // SAFETY: as in `replace`; both outlive the call.
-        unsafe {
-            pg_sys::CurrentResourceOwner = self.query;
-            pg_sys::CurTransactionResourceOwner = self.transaction;
-        }
-    }
+/// Makes one owner that of what is acquired: of the running query, and of the (sub)transaction.
+fn replace_owners(owner: pg_sys::ResourceOwner) -> [Replaced<pg_sys::ResourceOwner>; 2] {
+    let owners = [&raw mut pg_sys::CurrentResourceOwner, &raw mut pg_sys::CurTransactionResourceOwner];
+    // SAFETY: variables of this process, in a transaction; the owners outlive the call.
+    owners.map(|variable| unsafe { Replaced::new(variable, owner) })
 }
 
 /// Works so that the (sub)transaction owns the locks that the work takes, as it owns the rows that the work changes.
@@ -163,7 +141,7 @@ impl Drop for Owners {
 #[inline]
 pub fn owning_locks<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: reads a variable of this process.
-    let _owners = Owners::replace(unsafe { pg_sys::CurTransactionResourceOwner });
+    let _owners = replace_owners(unsafe { pg_sys::CurTransactionResourceOwner });
     work()
 }
 
@@ -175,7 +153,7 @@ pub fn releasing_locks_on_none<R>(work: impl FnOnce() -> Option<R>) -> Option<R>
     // those of the owner that is current: locks that were taken before this are not released by the work.
     unsafe {
         let own = pg_sys::ResourceOwnerCreate(pg_sys::CurTransactionResourceOwner, c"idgen".as_ptr());
-        let owners = Owners::replace(own);
+        let owners = replace_owners(own);
         let result = work();
         drop(owners);
         use pg_sys::ResourceReleasePhase::*;

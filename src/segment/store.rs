@@ -3,7 +3,7 @@
 use crate::args;
 use crate::args::{GrantedColumns, GrantedTable};
 use crate::pg::datum::Text;
-use crate::pg::session::database;
+use crate::pg::session::{Replaced, database};
 use crate::pg::spi::{ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
@@ -12,7 +12,7 @@ use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
 use pgrx::spi::{SpiClient, SpiHeapTupleData};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 /// One row for each tag.
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
@@ -350,14 +350,8 @@ pub struct Received<'a> {
 
 /// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.
 fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
-    struct End;
-    impl Drop for End {
-        fn drop(&mut self) {
-            IS_ALLOCATION.store(false, Relaxed);
-        }
-    }
-    IS_ALLOCATION.store(true, Relaxed);
-    let _end = End;
+    // SAFETY: a variable of this process.
+    let _allocation = unsafe { Replaced::new(IS_ALLOCATION.as_ptr(), true) };
     write()
 }
 
