@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::error::{Check, Severity, listed};
 use crate::lease;
-use crate::pg::datum::{self, Text};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::ereport::for_message;
 use crate::pg::spi::{self, ExtensionTable};
 use crate::place;
@@ -84,29 +84,17 @@ fn entry(check: Check) -> Value {
 
 /// The rows of the view `idgen.checks`.
 #[pg_extern(sql = false)]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_checks() -> TableIterator<
-    'static,
-    (
-        name!(check, &'static str),
-        name!(ok, bool),
-        name!(severity, Option<&'static str>),
-        name!(since, Option<TimestampWithTimeZone>),
-        name!(affects, Option<Text<'static>>),
-        name!(message, Text<'static>),
-        name!(action, Option<Text<'static>>),
-    ),
-> {
-    TableIterator::new(checks().into_iter().map(|check| {
-        (
-            check.name,
-            check.severity.is_none(),
-            check.severity.map(Severity::name),
-            check.since_ms.and_then(datum::from_ms),
-            check.affects.map(Text::from),
-            Text::from(check.message),
-            check.action.map(Text::from),
-        )
+fn stat_get_checks() -> SetOfIterator<'static, Composite<7>> {
+    SetOfIterator::new(checks().into_iter().map(|check| {
+        Composite([
+            check.name.into_datum(),
+            check.severity.is_none().into_datum(),
+            check.severity.map(Severity::name).into_datum(),
+            check.since_ms.and_then(datum::from_ms).into_datum(),
+            check.affects.map(Text::from).into_datum(),
+            Text::from(check.message).into_datum(),
+            check.action.map(Text::from).into_datum(),
+        ])
     }))
 }
 

@@ -42,7 +42,7 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
 
 /// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
 #[pg_extern(sql = false)]
-fn worker_renew(_fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+fn worker_renew(_fcinfo: pg_sys::FunctionCallInfo) -> Composite<0> {
     of_an_earlier_version("worker_renew(text, bigint, interval)").raise()
 }
 

@@ -10,7 +10,7 @@ use super::terms::{self, Renewed};
 use super::{definitions, errors, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
-use crate::pg::datum::{self, Composite, Text, decoded, form_row, form_rows, text_arg};
+use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::{system_clock, xact};
 use crate::place;
@@ -29,22 +29,20 @@ use std::time::{Duration, Instant};
 /// 42501 for the token of another role, 0A000 if a term cannot be bound later, and 40001 if the transaction's snapshot is
 /// too old.
 #[pg_extern(sql = false)]
-fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared; the columns are the OUT parameters.
-    unsafe {
-        let row = acquire_by_args(fcinfo, 1, c"lease_acquire()", Limit::by_lock_timeout());
-        form_row(fcinfo, row.expect("without an answer it is an error"))
-    }
+fn lease_acquire(fcinfo: pg_sys::FunctionCallInfo) -> Composite<7> {
+    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
+    let row = unsafe { acquire_by_args(fcinfo, 1, c"lease_acquire()", Limit::by_lock_timeout()) };
+    row.expect("without an answer it is an error")
 }
 
 /// Acquires a lease if a slot becomes free within the timeout; otherwise returns no row. Raises what `lease_acquire`
 /// raises, but no 55P03.
 #[pg_extern(sql = false)]
-fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+fn lease_try_acquire(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite<7>> {
     // SAFETY: as above.
     unsafe {
         let timeout = args::timeout(pg_getarg::<Interval>(fcinfo, 1));
-        form_rows(fcinfo, acquire_by_args(fcinfo, 2, c"lease_try_acquire()", Limit::answer(timeout)))
+        SetOfIterator::new(acquire_by_args(fcinfo, 2, c"lease_try_acquire()", Limit::answer(timeout)))
     }
 }
 
@@ -58,7 +56,7 @@ unsafe fn acquire_by_args(
     first: usize,
     function: &CStr,
     limit: Limit,
-) -> Option<[Option<pg_sys::Datum>; 7]> {
+) -> Option<Composite<7>> {
     // SAFETY: by the above.
     let (name, ttl, owner, data, token, bind_session, shared) = unsafe {
         (
@@ -107,7 +105,7 @@ unsafe fn acquire_by_args(
     }
     let expires_at = granted.expires_at();
     let HeldTerm { slot, token, owner, acquired_at, depth, .. } = granted;
-    Some([
+    Some(Composite([
         Text::from(name).into_datum(),
         slot.into_datum(),
         token.into_datum(),
@@ -115,7 +113,7 @@ unsafe fn acquire_by_args(
         acquired_at.into_datum(),
         expires_at.into_datum(),
         depth.into_datum(),
-    ])
+    ]))
 }
 
 /// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
@@ -200,8 +198,7 @@ fn lease_renew_many(
     names: Option<Array<Text>>,
     tokens: Option<Array<i64>>,
     ttl: Option<Interval>,
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> SetOfIterator<'static, Composite> {
+) -> SetOfIterator<'static, Composite<3>> {
     let names = args::required(names, "names");
     let tokens = args::required(tokens, "tokens");
     if names.len() != tokens.len() {
@@ -220,11 +217,10 @@ fn lease_renew_many(
         let session_key = renewed_binding(&name, token, session_key);
         COUNTERS.add(1, |counters| &counters.renewals);
         let expires_at = if session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(ends_us) };
-        [Text::from(name).into_datum(), token.into_datum(), expires_at.into_datum()]
+        Composite([Text::from(name).into_datum(), token.into_datum(), expires_at.into_datum()])
     };
     let rows: Vec<_> = renewed.into_iter().map(row).collect();
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, rows) }
+    SetOfIterator::new(rows)
 }
 
 /// Releases a term once. True if the slot is free now, false if the term was acquired more often than released. Raises

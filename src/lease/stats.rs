@@ -10,7 +10,7 @@ use super::sweep::Deleted;
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
-use crate::pg::datum::{self, Composite, Text, form_row, form_rows};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::effects::notify;
 use crate::pg::spi::{Query, text, value};
 use crate::pg::system_clock;
@@ -44,15 +44,23 @@ pub struct Counters {
 
 /// The counters: one row, or none unless the library was preloaded.
 #[pg_extern(sql = false)]
-fn stat_get_lease(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+fn stat_get_lease() -> SetOfIterator<'static, Composite<8>> {
     let row = COUNTERS.get().map(|counters| {
         let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
         let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
         let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
-        [of(grants), of(take_overs), of(renewals), of(releases), of(fences), of(refused), of(probes), wait_time]
+        Composite([
+            of(grants),
+            of(take_overs),
+            of(renewals),
+            of(releases),
+            of(fences),
+            of(refused),
+            of(probes),
+            wait_time,
+        ])
     });
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, row) }
+    SetOfIterator::new(row)
 }
 
 /// Sets the counters to zero.
@@ -89,8 +97,7 @@ fn lease_get_state(
     session: Option<i64>,
     session_key: Option<i64>,
     lock_delay: Option<Interval>,
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> Composite {
+) -> Composite<4> {
     let name = args::name(name.as_deref(), "name");
     let stored = StoredTerm {
         depth: args::required(depth, "depth"),
@@ -104,14 +111,12 @@ fn lease_get_state(
     let term = stored.term();
     let now = store::now_for(std::slice::from_ref(&term));
     let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
-    let columns = [
+    Composite([
         state(&term, lock_delay_us, now).into_datum(),
         ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
         (term.session == Session::Lives).into_datum(),
         NameHash::of(name).key.into_datum(),
-    ];
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, columns) }
+    ])
 }
 
 /// The columns of a row of `idgen.lease` that its state depends on.

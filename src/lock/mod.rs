@@ -7,7 +7,7 @@
 
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
-use crate::pg::datum::{self, Composite, Text, form_rows};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::function::{self, CallSite, TriggerRow, Tuple};
 use crate::shmem;
 use acquire::Named;
@@ -216,19 +216,19 @@ fn find(column: &CStr, row: &Tuple) -> Option<(NonZeroUsize, bool)> {
 
 /// The registered names of this database's locks. Without preload no rows, with a warning.
 #[pg_extern(sql = false)]
-fn lock_get_names(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+fn lock_get_names() -> SetOfIterator<'static, Composite<2>> {
     let names = holds::registered();
     if names.is_none() {
         errors::names_unknown().warn();
     }
-    let rows = names.into_iter().flatten().map(|(key, name)| [key.into_datum(), Text::from(name).into_datum()]);
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, rows) }
+    let rows =
+        names.into_iter().flatten().map(|(key, name)| Composite([key.into_datum(), Text::from(name).into_datum()]));
+    SetOfIterator::new(rows)
 }
 
 /// What the processes of this database hold and wait for. A wait has a scope, but no depth.
 #[pg_extern(sql = false)]
-fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+fn lock_get_holds() -> SetOfIterator<'static, Composite<7>> {
     let mut rows = Vec::new();
     for backend in BACKENDS.get().into_iter().flat_map(|backends| backends.iter()) {
         let Some(pid) = backend.pid_here() else {
@@ -239,16 +239,15 @@ fn lock_get_holds(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Co
             let [pid, key, shared] = row(hold.key(), hold.mode());
             let depth = |scope| (hold.depth(scope).load(Relaxed) as i32).into_datum();
             let since = datum::from_ms(hold.since_ms()).into_datum();
-            rows.push([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]);
+            rows.push(Composite([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]));
         }
         if let Some((key, mode, scope)) = backend.wait() {
             let [pid, key, shared] = row(key, mode);
             let scope = if scope == Scope::Transaction { "transaction" } else { "session" };
-            rows.push([pid, key, shared, None, None, None, scope.into_datum()]);
+            rows.push(Composite([pid, key, shared, None, None, None, scope.into_datum()]));
         }
     }
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, rows) }
+    SetOfIterator::new(rows)
 }
 
 /// While the postmaster preloads libraries.

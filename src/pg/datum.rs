@@ -3,10 +3,12 @@
 //! A text is converted from the encoding of the database to UTF-8 on entry: an argument, or a row of a query. It is
 //! converted back on exit: a result, or an argument of a query. Everything in between is UTF-8.
 
+use pgrx::PgMemoryContexts;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Array, Datum, DatumWithOid, Interval, UnboxDatum, Uuid as Bytes};
 use pgrx::fcinfo::pg_getarg;
 use pgrx::impl_sql_translatable;
+use pgrx::pgrx_sql_entity_graph::metadata::*;
 use pgrx::prelude::*;
 use pgrx::varlena::varlena_to_byte_slice;
 use std::borrow::Cow;
@@ -259,66 +261,51 @@ pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Opti
     unsafe { pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
 }
 
-/// A row of the running call's result type: its OUT parameters.
-pub struct Composite(pg_sys::Datum);
+/// A row that a function returns, or a set of: its OUT parameters, in their order and of their types.
+pub struct Composite<const N: usize>(pub [Option<pg_sys::Datum>; N]);
 
-impl_sql_translatable!(Composite, "record");
+// SAFETY: the type of functions with OUT parameters. The declarations are in the files of `sql/`.
+unsafe impl<const N: usize> SqlTranslatable for Composite<N> {
+    const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(Composite);
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::literal("record"));
+    const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Ok(ReturnsRef::One(SqlMappingRef::literal("record")));
+}
 
-// SAFETY: a function that returns a record must return a composite datum in the memory context of the call. `form` makes
-// one.
-unsafe impl BoxRet for Composite {
+// SAFETY: a function that returns a record must return a composite datum in the memory context of the call.
+unsafe impl<const N: usize> BoxRet for Composite<N> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        // SAFETY: as above.
-        unsafe { fcinfo.return_raw_datum(self.0) }
+        let mut values = self.0.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+        let mut nulls = self.0.map(|column| column.is_none());
+        // SAFETY: the running call of a function that is declared with these columns; an older declaration has fewer.
+        unsafe {
+            let row_type = row_type(fcinfo.as_mut_ptr());
+            assert!((*row_type).natts as usize <= N, "more columns than {N}");
+            let row = pg_sys::heap_form_tuple(row_type, values.as_mut_ptr(), nulls.as_mut_ptr());
+            fcinfo.return_raw_datum(pg_sys::HeapTupleHeaderGetDatum((*row).t_data))
+        }
     }
-}
-
-/// Forms the row that the running call returns.
-///
-/// # Safety
-/// `fcinfo` is that of the running call. The function has OUT parameters of the types of `columns`, in this order.
-pub unsafe fn form_row<const N: usize>(
-    fcinfo: pg_sys::FunctionCallInfo,
-    columns: [Option<pg_sys::Datum>; N],
-) -> Composite {
-    // SAFETY: by the above.
-    unsafe { form(row_type(fcinfo), columns) }
-}
-
-/// Forms the rows of the set that the running call returns.
-///
-/// # Safety
-/// As for [`form_row`], in the first call of the set.
-pub unsafe fn form_rows<const N: usize>(
-    fcinfo: pg_sys::FunctionCallInfo,
-    rows: impl IntoIterator<Item = [Option<pg_sys::Datum>; N]> + 'static,
-) -> SetOfIterator<'static, Composite> {
-    // SAFETY: by the above. pgrx runs the first call in the memory context of the whole set, where the type stays.
-    let row_type = unsafe { row_type(fcinfo) };
-    // SAFETY: by the above.
-    SetOfIterator::new(rows.into_iter().map(move |columns| unsafe { form(row_type, columns) }))
 }
 
 /// # Safety
 /// `fcinfo` is that of the running call of a function with OUT parameters.
 unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
-    let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
-    // SAFETY: by the above; stores the type in a local.
+    // SAFETY: by the above; stores the type in a local. For a set, pgrx keeps its context in `fn_extra`, where the type
+    // stays for later rows.
     unsafe {
-        pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);
-        pg_sys::BlessTupleDesc(row_type)
-    }
-}
-
-/// # Safety
-/// The columns are those of the type.
-unsafe fn form<const N: usize>(row_type: pg_sys::TupleDesc, columns: [Option<pg_sys::Datum>; N]) -> Composite {
-    let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
-    let mut nulls = columns.map(|column| column.is_none());
-    // SAFETY: by the above. Both arrays have one element for each column.
-    unsafe {
-        let row = pg_sys::heap_form_tuple(row_type, values.as_mut_ptr(), nulls.as_mut_ptr());
-        Composite(pg_sys::HeapTupleHeaderGetDatum((*row).t_data))
+        let find = || {
+            let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
+            pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);
+            pg_sys::BlessTupleDesc(row_type)
+        };
+        if !(*(*fcinfo).flinfo).fn_retset {
+            return find();
+        }
+        let set = &mut *(*(*fcinfo).flinfo).fn_extra.cast::<pg_sys::FuncCallContext>();
+        if set.tuple_desc.is_null() {
+            set.tuple_desc = PgMemoryContexts::For(set.multi_call_memory_ctx).switch_to(|_| find());
+        }
+        set.tuple_desc
     }
 }
 

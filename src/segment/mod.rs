@@ -4,7 +4,7 @@
 use crate::args;
 use crate::coordinator;
 use crate::pg::advisory_lock::limited_or;
-use crate::pg::datum::{Composite, form_row};
+use crate::pg::datum::Composite;
 use crate::pg::function::{self, CallSite};
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::spi::ExtensionTable;
@@ -62,7 +62,7 @@ fn segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 /// A run of consecutive values. Raises 22004 for NULL, 22023 unless the count is 1 to 1000000000; else as
 /// `segment_next`.
 #[pg_extern(sql = false)]
-fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite<3> {
     // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
     let (site, count) = unsafe { (CallSite::new(fcinfo, Some(0)), pgrx::fcinfo::pg_getarg::<i64>(fcinfo, 1)) };
     let count = args::required(count, "count");
@@ -71,8 +71,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         errors::count_out_of_range(count, counts).raise();
     }
     let run = site.with(attach::of_call, |attached| block(attached, &site, count as u64));
-    // SAFETY: three columns, all bigint, as declared.
-    unsafe { form_row(fcinfo, [run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()]) }
+    Composite([run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()])
 }
 
 /// A set that is being returned.

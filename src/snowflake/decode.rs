@@ -7,7 +7,7 @@
 
 use super::errors;
 use super::layouts;
-use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::datum::{self, Composite, Text};
 use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;
 use pgrx::prelude::*;
@@ -15,27 +15,25 @@ use pgrx::prelude::*;
 /// The parts of an id; NULL for a field that the layout lacks. Raises 22003 if the id is not of the layout, and 22008 if its
 /// time is out of range for a timestamp.
 #[pg_extern(sql = false)]
-fn snowflake_parts(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    parts(id, &layouts::default(), fcinfo)
+fn snowflake_parts(id: i64) -> Composite<5> {
+    parts(id, &layouts::default())
 }
 
 #[pg_extern(sql = false)]
-fn snowflake_parts_in(id: i64, layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    parts(id, &layouts::parsed(&layout), fcinfo)
+fn snowflake_parts_in(id: i64, layout: Text) -> Composite<5> {
+    parts(id, &layouts::parsed(&layout))
 }
 
-fn parts(id: i64, layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+fn parts(id: i64, layout: &Layout) -> Composite<5> {
     let (parts, time) = unpacked(id, layout);
     let int = |field: Option<u32>| field.map(|value| value as i32).into_datum();
-    let datums = [
+    Composite([
         time.into_datum(),
         int(parts.datacenter),
         int(parts.worker),
         int(parts.tag),
         (parts.sequence as i64).into_datum(),
-    ];
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, datums) }
+    ])
 }
 
 /// The start of the id's tick. Raises what `snowflake_parts` raises.
@@ -113,17 +111,17 @@ fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, 
 
 /// The properties of a layout: canonical spec, size in bits, unit of time, epoch, capacity and end.
 #[pg_extern(sql = false)]
-fn snowflake_layout(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    describe(&layouts::default(), fcinfo)
+fn snowflake_layout() -> Composite<7> {
+    describe(&layouts::default())
 }
 
 #[pg_extern(sql = false)]
-fn snowflake_layout_in(layout: Text, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    describe(&layouts::parsed(&layout), fcinfo)
+fn snowflake_layout_in(layout: Text) -> Composite<7> {
+    describe(&layouts::parsed(&layout))
 }
 
-fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    let datums = [
+fn describe(layout: &Layout) -> Composite<7> {
+    Composite([
         layout.to_string().into_datum(),
         (layout.bits() as i32).into_datum(),
         datum::interval_of_us(i64::from(layout.unit_ms()) * 1000).into_datum(),
@@ -131,9 +129,7 @@ fn describe(layout: &Layout, fcinfo: pg_sys::FunctionCallInfo) -> Composite {
         (layout.workers() as i64).into_datum(),
         (layout.ids_per_second() as i64).into_datum(),
         datum::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
-    ];
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, datums) }
+    ])
 }
 
 /// An id as text. Raises 22023 for an unknown format, 22003 for a negative id.

@@ -6,6 +6,7 @@ use super::settled::{EARLIEST_DRAWS, prepared_draws};
 use super::{errors, layouts};
 use crate::clock::GENERATORS;
 use crate::error::{Check, listed};
+use crate::pg::datum::Composite;
 use crate::pg::spi::{Query, value};
 use crate::pg::{datum, recovery, session, system_clock};
 use idgen_core::generator::GeneratorTenant;
@@ -17,42 +18,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One row of `idgen.stat_snowflake` for each id space that has a generator.
 #[pg_extern(sql = false)]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_snowflake() -> TableIterator<
-    'static,
-    (
-        name!(layout, String),
-        name!(datacenter, i32),
-        name!(worker, i32),
-        name!(last_id, Option<i64>),
-        name!(last_time, Option<TimestampWithTimeZone>),
-        name!(issued, i64),
-        name!(batches, i64),
-        name!(borrowed, i64),
-        name!(waits, i64),
-        name!(wait_us, i64),
-        name!(ends_at, TimestampWithTimeZone),
-    ),
-> {
+fn stat_get_snowflake() -> SetOfIterator<'static, Composite<11>> {
     flush();
     let rows = tenants().into_iter().map(|(index, tenant, last)| {
         let counters = &COUNTERS.require()[index];
-        let count = |counter: &AtomicU64| counter.load(Relaxed) as i64;
-        (
-            tenant.layout.to_string(),
-            tenant.node.datacenter as i32,
-            tenant.node.worker as i32,
-            last.map(|slot| tenant.space.id(slot)),
-            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))),
+        let count = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        Composite([
+            tenant.layout.to_string().into_datum(),
+            (tenant.node.datacenter as i32).into_datum(),
+            (tenant.node.worker as i32).into_datum(),
+            last.map(|slot| tenant.space.id(slot)).into_datum(),
+            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))).into_datum(),
             count(&counters.issued),
             count(&counters.batches),
             count(&counters.borrowed),
             count(&counters.waits),
             count(&counters.wait_us),
-            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()),
-        )
+            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()).into_datum(),
+        ])
     });
-    TableIterator::new(rows)
+    SetOfIterator::new(rows)
 }
 
 /// Every tenant, with the index of its generator and the last slot that it issued. Empty without preload.

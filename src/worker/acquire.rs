@@ -8,7 +8,7 @@ use crate::args;
 use crate::lease;
 use crate::lease::{AcquireRequest, Candidates, HeldTerm, LEASE, NewHolder, SlotPreference, Unused};
 use crate::pg::advisory_lock::Limit;
-use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::spi::{Query, value};
 use crate::pg::{system_clock, xact};
 use idgen_core::worker::{PoolBounds, Rectangle};
@@ -38,7 +38,7 @@ fn worker_acquire(
     reached: Option<TimestampWithTimeZone>,
     prefer: Option<i32>,
     fcinfo: pg_sys::FunctionCallInfo,
-) -> Composite {
+) -> Composite<5> {
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
     let pool = args::name(pool.as_deref(), "pool");
@@ -54,15 +54,13 @@ fn worker_acquire(
         .unwrap_or_else(|not_before_us| errors::begins_too_far(pool, granted.slot, not_before_us, &bounds).raise());
     holder.begin(rectangle, request.owner);
     announce_wait(&holder, rectangle, reached_us);
-    let columns = [
+    Composite([
         granted.slot.into_datum(),
         granted.token.into_datum(),
         datum::from_us_or_infinity(rectangle.not_before_us).into_datum(),
         datum::from_us_or_infinity(rectangle.not_after_us).into_datum(),
         granted.expires_at().into_datum(),
-    ];
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, columns) }
+    ])
 }
 
 /// The ttl of the lease, `None` to bind it to the session; and how far the caller is ahead of this clock, if it does

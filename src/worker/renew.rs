@@ -10,7 +10,7 @@ use super::{errors, history};
 use crate::args;
 use crate::lease;
 use crate::lease::LEASE;
-use crate::pg::datum::{self, Composite, Text, form_row};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{self, Query, optional, value};
 use crate::pg::{recovery, xact};
@@ -32,7 +32,7 @@ fn worker_renew_compared(
     last_not_after: Option<TimestampWithTimeZone>,
     reached: Option<TimestampWithTimeZone>,
     fcinfo: pg_sys::FunctionCallInfo,
-) -> Composite {
+) -> Composite<2> {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     let last_us = datum::to_us(args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
@@ -61,8 +61,7 @@ fn worker_renew_compared(
         }
     };
     let not_after = datum::from_us_or_infinity(rectangle.not_after_us);
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_row(fcinfo, [not_after.into_datum(), renewed.expires_at().into_datum()]) }
+    Composite([not_after.into_datum(), renewed.expires_at().into_datum()])
 }
 
 /// Another pool may have got the worker ids that a new definition leaves out.

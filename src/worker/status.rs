@@ -5,7 +5,7 @@ use super::state::{SERVER_LEASE, STATE, ServerLease};
 use super::store::{WORKER_NUMBER, full_pools, outside_of_ranges, pool_that_grants};
 use crate::error::{Check, listed};
 use crate::lease::{LEASE, LEASE_DEFINITION};
-use crate::pg::datum::{self, Composite, Text, form_rows, from_us_or_infinity};
+use crate::pg::datum::{self, Composite, Text, from_us_or_infinity};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock};
 use crate::settings;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 // "lease_views": the view idgen.workers reads idgen.leases.
 /// One row if the library is preloaded, else none.
 #[pg_extern(sql = false)]
-fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, Composite> {
+fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
     let row = STATE.get().map(|worker| {
         let lease = SERVER_LEASE.shared(|lease| *lease);
         let current = node::CURRENT.require();
@@ -28,7 +28,7 @@ fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, C
         // Without a pool the keeper sleeps.
         let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
         let count = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
-        [
+        Composite([
             if current.is_setting() { "setting" } else { "pool" }.into_datum(),
             status(&lease).name().into_datum(),
             node.map(|node| node.worker as i32).into_datum(),
@@ -43,10 +43,9 @@ fn stat_get_worker(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, C
             lease.failing_since_ms.and_then(datum::from_ms).into_datum(),
             lease.last_error.text().map(Text::from).into_datum(),
             count(&worker.changes),
-        ]
+        ])
     });
-    // SAFETY: the call's own fcinfo; the types are those of the OUT parameters.
-    unsafe { form_rows(fcinfo, row) }
+    SetOfIterator::new(row)
 }
 
 /// The state of this server's worker id.

@@ -9,7 +9,7 @@
 use super::errors;
 use crate::args;
 use crate::error;
-use crate::pg::datum::{Composite, Text, form_row, text_arg};
+use crate::pg::datum::{Composite, Text};
 use crate::pg::latch::WaitEvent;
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
 use crate::pg::{recovery, session, xact};
@@ -20,7 +20,6 @@ use crate::segment::store::{self, Link, TagRow};
 use idgen_core::coordinator::Place;
 use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
-use pgrx::fcinfo::pg_getarg;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::sync::OnceLock;
@@ -32,53 +31,43 @@ use std::sync::OnceLock;
 /// a server, 2200H past the upper bound, 55000 if the segment is attached itself or was created in this transaction,
 /// 55P03 if another transaction keeps the row locked for a second, 25006 on a standby.
 #[pg_extern(sql = false)]
-fn segment_request(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    // SAFETY: PostgreSQL passes the call's own fcinfo, with the arguments declared.
-    let (tag, server, name, received, count) = unsafe {
-        (
-            text_arg(fcinfo, 0),
-            pg_getarg::<i64>(fcinfo, 1),
-            text_arg(fcinfo, 2),
-            pg_getarg::<i64>(fcinfo, 3),
-            pg_getarg::<i64>(fcinfo, 4),
-        )
-    };
-    let tag = args::required(tag, "tag");
+fn segment_request(
+    tag: Option<Text>,
+    server: Option<i64>,
+    name: Option<Text>,
+    received: Option<i64>,
+    count: Option<i64>,
+) -> Composite<6> {
+    let tag = args::required(tag.as_deref(), "tag");
     let server = args::required(server, "server");
-    let name = args::required(name, "name");
+    let name = args::required(name.as_deref(), "name");
     let received = args::required(received, "received");
     let count = args::required(count, "count");
     let counts = 0..=MAX_STEP;
     if !counts.contains(&count) {
         segment_errors::count_out_of_range(count, counts).raise();
     }
-    let row = lock_shared(&tag);
-    let mut shared = reported(&tag, &row, server, received);
+    let row = lock_shared(tag);
+    let mut shared = reported(tag, &row, server, received);
     let (range, waits_for) = match shared.standing(history()) {
-        Standing::Waits { unreported } => (None, Some(names(&tag, unreported))),
+        Standing::Waits { unreported } => (None, Some(names(tag, unreported))),
         Standing::Grants if count == 0 => (None, None),
         Standing::Grants => match shared.grant(count as u64, history()) {
             Reply::Granted(range) => (Some(range), None),
-            _ => segment_errors::exhausted(&tag, row.definition.upper_bound).raise(),
+            _ => segment_errors::exhausted(tag, row.definition.upper_bound).raise(),
         },
     };
-    write_report(&tag, &name, shared.report_of(server).expect("it has reported"));
-    write_tag(&tag, row.key.creation, &shared);
+    write_report(tag, name, shared.report_of(server).expect("it has reported"));
+    write_tag(tag, row.key.creation, &shared);
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
-    // SAFETY: the columns are the OUT parameters.
-    unsafe {
-        form_row(
-            fcinfo,
-            [
-                first.into_datum(),
-                count.into_datum(),
-                row.definition.stride.into_datum(),
-                row.definition.residue.into_datum(),
-                Text::from(source(&row)).into_datum(),
-                waits_for.map(Text::from).into_datum(),
-            ],
-        )
-    }
+    Composite([
+        first.into_datum(),
+        count.into_datum(),
+        row.definition.stride.into_datum(),
+        row.definition.residue.into_datum(),
+        Text::from(source(&row)).into_datum(),
+        waits_for.map(Text::from).into_datum(),
+    ])
 }
 
 /// Called by a server that is detached. Its last report counts. Does nothing if the server is not known. Also forgets a
