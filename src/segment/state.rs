@@ -8,7 +8,7 @@ use idgen_core::segment::chains::{self, Chains};
 use idgen_core::segment::refillers::Refillers;
 use idgen_core::segment::rests::Rests;
 use idgen_core::segment::turns::Turns;
-use idgen_core::segment::{Ring, RingHandle, RingTable, TagKey};
+use idgen_core::segment::{Remaining, Ring, RingHandle, RingTable, RingTenant, TagKey};
 use idgen_core::tenancy::Attachment;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -125,6 +125,41 @@ pub struct SharedRing {
     pub ring: &'static Ring,
     pub handle: RingHandle,
     pub index: usize,
+}
+
+/// A ring at one moment.
+#[derive(Clone, Copy)]
+pub struct RingSnapshot {
+    pub index: usize,
+    pub tenant: RingTenant,
+    pub remaining: Remaining,
+    pub has_room: bool,
+    pub position: u64,
+    /// Values that sessions have asked for, and those that the next turn has to ask for.
+    pub demand: u64,
+    pub turn_due: u64,
+    pub error: LastError,
+}
+
+/// The rings that `is_wanted` selects under the segments lock, by their index and tenant.
+pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -> Vec<RingSnapshot> {
+    // Allocated before the lock is acquired.
+    let mut found = Vec::with_capacity(ring_states().len());
+    SEGMENTS.exclusive(|segments| {
+        let tenants = segments.table.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, (*tenant)?)));
+        let wanted = tenants.filter(|(index, tenant)| is_wanted(segments, *index, tenant));
+        found.extend(wanted.map(|(index, tenant)| RingSnapshot {
+            index,
+            tenant,
+            remaining: ring(index).remaining(tenant.handle),
+            has_room: ring(index).has_room(),
+            position: ring(index).position(),
+            demand: ring_state(index).demand.load(Relaxed),
+            turn_due: segments.turns[index].due(),
+            error: segments.errors[index],
+        }));
+    });
+    found
 }
 
 /// Finds the ring of a row of this version, or begins its tenancy in one.

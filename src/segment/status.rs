@@ -3,111 +3,69 @@
 
 use super::fleet::servers::{self, SEGMENT_SERVER};
 use super::state::{
-    CoordinatorState, LastError, RING_STATES, RINGS, RingState, SEGMENTS, ring, ring_state, ring_states,
+    CoordinatorState, LastError, RING_STATES, RINGS, RingSnapshot, RingState, SEGMENTS, ring, ring_state, rings,
 };
 use super::store::{self, NearBound, SEGMENT};
 use super::{errors, refill};
 use crate::error::{Check, listed};
-use crate::pg::datum::Text;
+use crate::pg::datum::{Composite, Text};
 use crate::pg::session::{self, database};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::system_clock;
 use crate::shmem;
 use idgen_core::layout::time_text;
-use idgen_core::segment::{Remaining, RingTenant, TagKey, ValueRun};
+use idgen_core::segment::{Remaining, TagKey, ValueRun};
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A ring at one moment.
-struct RingSnapshot {
-    index: usize,
-    tenant: RingTenant,
-    remaining: Remaining,
-    position: u64,
-    error: LastError,
-}
-
 /// One row for each segment of this database that has a ring and that the caller may draw from. Members of
 /// pg_read_all_stats see all of them. No rows without preload.
 #[pg_extern(sql = false)]
-#[allow(clippy::type_complexity, reason = "the columns of a view")]
-fn stat_get_segment() -> TableIterator<
-    'static,
-    (
-        name!(creation, i64),
-        name!(first_id, Option<i64>),
-        name!(last_id, Option<i64>),
-        name!(next_first_id, Option<i64>),
-        name!(next_last_id, Option<i64>),
-        name!(remaining, i64),
-        name!(issued, i64),
-        name!(refills, i64),
-        name!(refill_us, i64),
-        name!(waits, i64),
-        name!(wait_us, i64),
-        name!(last_error, Option<Text<'static>>),
-    ),
-> {
-    let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {
-        let visible = store::visible_creations();
-        let rings = rings().into_iter().filter(move |ring| visible.contains(&ring.tenant.key.creation));
-        rings.map(|ring| {
-            let state = ring_state(ring.index);
-            let of = |counter: fn(&RingState) -> &AtomicU64| counter(state).load(Relaxed) as i64;
-            let Remaining { current, next, count } = ring.remaining;
-            (
-                ring.tenant.key.creation,
-                current.map(|run| run.first),
-                current.as_ref().map(ValueRun::last),
-                next.map(|run| run.first),
-                next.as_ref().map(ValueRun::last),
-                count as i64,
-                ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64,
-                of(|s| &s.refills),
-                of(|s| &s.refill_us),
-                of(|s| &s.waits),
-                of(|s| &s.wait_us),
-                ring.error.text().map(Text::from),
-            )
-        })
-    });
-    TableIterator::new(rows.collect::<Vec<_>>())
+fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
+    SetOfIterator::new(visible_rings().into_iter().map(|ring| {
+        let state = ring_state(ring.index);
+        let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let Remaining { current, next, count } = ring.remaining;
+        Composite([
+            ring.tenant.key.creation.into_datum(),
+            current.map(|run| run.first).into_datum(),
+            current.as_ref().map(ValueRun::last).into_datum(),
+            next.map(|run| run.first).into_datum(),
+            next.as_ref().map(ValueRun::last).into_datum(),
+            (count as i64).into_datum(),
+            (ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64).into_datum(),
+            of(&state.refills),
+            of(&state.refill_us),
+            of(&state.waits),
+            of(&state.wait_us),
+            ring.error.text().map(Text::from).into_datum(),
+        ])
+    }))
 }
 
-/// One row for each attached segment of this database that has a ring and that the caller may draw from: the state of the
-/// coordinator, and the rate of draws in values per second. Members of pg_read_all_stats see all of them. No rows without
-/// preload.
+/// One row for each attached segment of [`visible_rings`]: the state of the coordinator, and the rate of draws in values per
+/// second.
 #[pg_extern(sql = false)]
-fn stat_get_segment_supply()
--> TableIterator<'static, (name!(creation, i64), name!(coordinator, Text<'static>), name!(rate, f64))> {
-    let rows = shmem::is_preloaded().then_some(()).into_iter().flat_map(|()| {
-        let visible = store::visible_creations();
-        let is_shown = move |ring: &RingSnapshot| {
-            visible.contains(&ring.tenant.key.creation) && ring_state(ring.index).is_attached.load(Relaxed)
-        };
-        rings().into_iter().filter(is_shown).map(|ring| {
-            let state = ring_state(ring.index);
-            let rate = f64::from_bits(state.rate.load(Relaxed));
-            (ring.tenant.key.creation, Text::from(state.coordinator().name().to_owned()), rate)
-        })
-    });
-    TableIterator::new(rows.collect::<Vec<_>>())
+fn stat_get_segment_supply() -> SetOfIterator<'static, Composite<3>> {
+    let states = visible_rings().into_iter().map(|ring| (ring.tenant.key.creation, ring_state(ring.index)));
+    let attached = states.filter(|(_, state)| state.is_attached.load(Relaxed));
+    SetOfIterator::new(attached.map(|(creation, state)| {
+        let rate = f64::from_bits(state.rate.load(Relaxed));
+        Composite([creation.into_datum(), state.coordinator().name().into_datum(), rate.into_datum()])
+    }))
 }
 
-fn rings() -> Vec<RingSnapshot> {
-    // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(ring_states().len());
-    SEGMENTS.exclusive(|segments| {
-        for (index, tenant) in segments.table.tenants.iter().enumerate() {
-            if let Some(tenant) = tenant.filter(|tenant| tenant.key.database == database()) {
-                let ring = ring(index);
-                let (remaining, position) = (ring.remaining(tenant.handle), ring.position());
-                found.push(RingSnapshot { index, tenant, remaining, position, error: segments.errors[index] });
-            }
-        }
-    });
-    found
+/// The rings of segments of this database that the caller may draw from; all for members of pg_read_all_stats. None without
+/// preload.
+fn visible_rings() -> Vec<RingSnapshot> {
+    if !shmem::is_preloaded() {
+        return Vec::new();
+    }
+    let visible = store::visible_creations();
+    let mut rings = rings(|_, _, tenant| tenant.key.database == database());
+    rings.retain(|ring| visible.contains(&ring.tenant.key.creation));
+    rings
 }
 
 /// Sets the counters to zero, in all databases.
@@ -148,29 +106,25 @@ const RECENT_MS: i64 = 300_000;
 
 /// How many rings are in use, and those that get no values.
 fn starving() -> (usize, Vec<Starving>) {
-    // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(ring_states().len());
+    let is_failing = |state: &RingState, error: &LastError| {
+        let is_refused = matches!(state.coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing);
+        !error.is_clear() || state.is_attached.load(Relaxed) && is_refused
+    };
+    let dry_since_ms = |state: &RingState| Some(state.dry_since_ms.load(Relaxed)).filter(|since_ms| *since_ms > 0);
     let mut count = 0;
-    SEGMENTS.exclusive(|segments| {
-        let tenants = segments.table.tenants.iter().enumerate();
-        for (index, tenant) in tenants.filter_map(|(index, tenant)| Some((index, (*tenant)?))) {
-            count += 1;
-            let state = ring_state(index);
-            let is_refused = matches!(state.coordinator(), CoordinatorState::Refusing | CoordinatorState::Failing);
-            let dry_since_ms = Some(state.dry_since_ms.load(Relaxed)).filter(|since_ms| *since_ms > 0);
-            let is_starving = !segments.errors[index].is_clear() || state.is_attached.load(Relaxed) && is_refused;
-            if is_starving || dry_since_ms.is_some() {
-                found.push((index, tenant, segments.errors[index], is_starving, dry_since_ms));
-            }
-        }
+    let found = rings(|segments, index, _| {
+        count += 1;
+        let state = ring_state(index);
+        is_failing(state, &segments.errors[index]) || dry_since_ms(state).is_some()
     });
     let now_ms = system_clock::wall_ms();
-    let starving = found.into_iter().filter_map(|(index, tenant, error, is_starving, dry_since_ms)| {
+    let starving = found.into_iter().filter_map(|RingSnapshot { index, tenant, remaining, error, .. }| {
         let state = ring_state(index);
-        let remaining = ring(index).remaining(tenant.handle).count;
+        let dry_since_ms = dry_since_ms(state);
+        let remaining = remaining.count;
         let is_dry = remaining == 0 && dry_since_ms.is_some_and(|since_ms| now_ms - since_ms >= DRY_MS);
         let is_attached = state.is_attached.load(Relaxed);
-        (is_starving || is_dry).then(|| Starving {
+        (is_failing(state, &error) || is_dry).then(|| Starving {
             key: tenant.key,
             remaining,
             is_attached,

@@ -111,17 +111,13 @@ pub fn wanted(duty: Duty) -> Vec<(usize, RingTenant)> {
 
 /// The rings of a duty with demand. For the holder of the segments lock.
 fn with_demand(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
-    rings_of(segments, duty).filter(|(index, _)| ring_state(*index).demand.load(Relaxed) > 0)
+    let tenants = segments.table.tenants.iter().enumerate().filter_map(|(index, tenant)| Some((index, (*tenant)?)));
+    tenants.filter(move |(index, tenant)| serves(duty, *index, tenant) && ring_state(*index).demand.load(Relaxed) > 0)
 }
 
-/// The rings of a duty. For the holder of the segments lock.
-pub fn rings_of(segments: &Segments, duty: Duty) -> impl Iterator<Item = (usize, RingTenant)> + '_ {
-    let states = ring_states();
-    let of_duty = move |(index, tenant): (usize, &Option<RingTenant>)| {
-        let tenant = tenant.filter(|tenant| tenant.key.database == duty.database)?;
-        (states[index].is_attached.load(Relaxed) == duty.is_attached).then_some((index, tenant))
-    };
-    segments.table.tenants.iter().enumerate().filter_map(of_duty)
+/// True for a ring of the duty.
+pub fn serves(duty: Duty, index: usize, tenant: &RingTenant) -> bool {
+    tenant.key.database == duty.database && ring_state(index).is_attached.load(Relaxed) == duty.is_attached
 }
 
 /// How long a worker may wait for a lock on the table.

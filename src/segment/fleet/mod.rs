@@ -9,7 +9,7 @@
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::state::{CoordinatorState, SEGMENTS, ring_state};
+use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, ring_state, rings};
 use super::{refill, store, workers};
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
@@ -23,7 +23,7 @@ use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use stock::{Need, REPORT_EVERY, RingStock, Stock};
+use stock::{Need, REPORT_EVERY, Stock};
 
 mod contact;
 pub mod errors;
@@ -77,7 +77,7 @@ struct Due {
     need: Need,
     at: Instant,
     /// The ring of the tag, unless it has none.
-    ring: Option<RingStock>,
+    ring: Option<RingSnapshot>,
 }
 
 impl SupplyWorker {
@@ -102,7 +102,7 @@ impl SupplyWorker {
                 session::reload_configuration();
                 self.contact.follow_settings();
             }
-            let rings = stock::rings(self.duty);
+            let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
             if !self.has_current_rows() || !rings.iter().all(|ring| self.is_attached(ring)) {
                 if !self.read_rows(&rings) {
                     latch::wait(Some(RETRY), &MAIN_WAIT);
@@ -127,7 +127,7 @@ impl SupplyWorker {
         self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes()
     }
 
-    fn is_attached(&self, ring: &RingStock) -> bool {
+    fn is_attached(&self, ring: &RingSnapshot) -> bool {
         self.stocks.get(&ring.tenant.key.creation).is_some_and(Stock::is_attached)
     }
 
@@ -136,14 +136,14 @@ impl SupplyWorker {
     }
 
     /// Reads the attached tags, and ends the rings of others: their sessions attach again. False if that failed.
-    fn read_rows(&mut self, rings: &[RingStock]) -> bool {
+    fn read_rows(&mut self, rings: &[RingSnapshot]) -> bool {
         // Before the rows are read: a later change is not missed.
         let link_changes = workers::link_changes();
         let read = || store::SEGMENT.find().map_or_else(Vec::new, |_| store::attached());
         let rows = match workers::in_transaction(read) {
             Ok(rows) => rows,
             Err(reason) => {
-                let is_new = |ring: &RingStock| workers::keep_error(ring.index, ring.tenant, 0, &reason);
+                let is_new = |ring: &RingSnapshot| workers::keep_error(ring.index, ring.tenant, 0, &reason);
                 // Each ring has its error before the first one is logged.
                 if rings.iter().filter(|ring| is_new(ring)).count() > 0 {
                     log!("could not read the attached segments: {reason}");
@@ -166,7 +166,7 @@ impl SupplyWorker {
 
     /// Measures the rates of draws. While the coordinator fails, each ring has the reason, for sessions that begin to
     /// wait.
-    fn observe(&mut self, rings: &[RingStock]) {
+    fn observe(&mut self, rings: &[RingSnapshot]) {
         for ring in rings {
             if let Some(stock) = self.stocks.get_mut(&ring.tenant.key.creation) {
                 stock.observe(ring);
@@ -180,8 +180,9 @@ impl SupplyWorker {
     }
 
     /// All requests, each with the time when it is due.
-    fn needs(&self, rings: &[RingStock]) -> Vec<Due> {
-        let by_creation: HashMap<i64, &RingStock> = rings.iter().map(|ring| (ring.tenant.key.creation, ring)).collect();
+    fn needs(&self, rings: &[RingSnapshot]) -> Vec<Due> {
+        let by_creation: HashMap<i64, &RingSnapshot> =
+            rings.iter().map(|ring| (ring.tenant.key.creation, ring)).collect();
         let due = |(&creation, stock): (&i64, &Stock)| {
             let ring = by_creation.get(&creation).copied();
             let (at, need) = stock.next(ring);
@@ -191,7 +192,7 @@ impl SupplyWorker {
     }
 
     /// The request to make now: first for waiting sessions, in turn with others that are late.
-    fn next(&self, rings: &[RingStock]) -> Option<Due> {
+    fn next(&self, rings: &[RingSnapshot]) -> Option<Due> {
         let now = Instant::now();
         let due: Vec<Due> = self.needs(rings).into_iter().filter(|due| due.at <= now).collect();
         let is_late = |due: &&Due| due.need != Need::Demand && due.at + LATE <= now;
@@ -201,7 +202,7 @@ impl SupplyWorker {
         late.or_else(|| due.iter().min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
     }
 
-    fn sleep(&mut self, rings: &[RingStock]) {
+    fn sleep(&mut self, rings: &[RingSnapshot]) {
         let now = Instant::now();
         let next = self.needs(rings).into_iter().map(|due| due.at.saturating_duration_since(now)).min();
         let longest = if rings.is_empty() { REPORT_EVERY } else { OBSERVE_EVERY };
@@ -223,7 +224,7 @@ impl SupplyWorker {
     }
 
     /// Fetches values for a ring, and wakes the sessions that wait for them.
-    fn serve_ring(&mut self, due: Due, ring: &RingStock) {
+    fn serve_ring(&mut self, due: Due, ring: &RingSnapshot) {
         let Some(demand) = workers::take_demand(ring.index, ring.tenant.handle) else { return };
         let outcome = workers::while_running(ring.index, demand, || self.fetch(due.creation, ring));
         // One that has failed: its calls join another one.
@@ -254,7 +255,7 @@ impl SupplyWorker {
         }
         match failure {
             Failure::Exhausted(reason) => {
-                if let Some(RingStock { index, tenant, .. }) = due.ring {
+                if let Some(RingSnapshot { index, tenant, .. }) = due.ring {
                     refill::exhaust(index, tenant.key, tenant.version);
                 }
                 // The sessions that wait find out, and so the demand ends.
@@ -280,7 +281,7 @@ impl SupplyWorker {
     }
 }
 
-fn clear_error(ring: &RingStock) {
+fn clear_error(ring: &RingSnapshot) {
     SEGMENTS.exclusive(|segments| {
         if segments.table.has_tenancy(ring.index, ring.tenant.handle) {
             segments.errors[ring.index].clear();

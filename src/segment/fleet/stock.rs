@@ -9,14 +9,13 @@ use super::contact::{AllottedRange, Caller, Failure, Origin};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::segment::refill::{self, NewRange};
-use crate::segment::state::{SEGMENTS, ring, ring_state, ring_states};
+use crate::segment::state::{RingSnapshot, SEGMENTS, ring_state};
 use crate::segment::store::{self, AttachedTag, Link, LockedRow, Received};
 use crate::segment::workers;
 use idgen_core::coordinator::retry_pause;
-use idgen_core::segment::refillers::Duty;
+use idgen_core::segment::RingHandle;
 use idgen_core::segment::supply::Supply;
 use idgen_core::segment::tag::{MAX_STEP, TagDefinition};
-use idgen_core::segment::{RingHandle, RingTenant};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -26,41 +25,6 @@ pub const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// From one request for a stock that runs low to the next. Waiting sessions are served at once.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-
-/// A ring at one moment.
-#[derive(Clone, Copy)]
-pub struct RingStock {
-    pub index: usize,
-    pub tenant: RingTenant,
-    /// How many values are left.
-    left: u64,
-    position: u64,
-    /// Values that sessions have asked for, and those that the next turn has to ask for.
-    demand: u64,
-    turn_due: u64,
-    has_room: bool,
-}
-
-/// The rings that a supply worker serves.
-pub fn rings(duty: Duty) -> Vec<RingStock> {
-    // Allocated before the lock is acquired.
-    let mut found = Vec::with_capacity(ring_states().len());
-    SEGMENTS.exclusive(|segments| {
-        found.extend(workers::rings_of(segments, duty).map(|(index, tenant)| {
-            let ring = ring(index);
-            RingStock {
-                index,
-                tenant,
-                left: ring.remaining(tenant.handle).count,
-                position: ring.position(),
-                demand: ring_state(index).demand.load(Relaxed),
-                turn_due: segments.turns[index].due(),
-                has_room: ring.has_room(),
-            }
-        }));
-    });
-    found
-}
 
 /// What a request is for, the most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,12 +76,12 @@ impl Stock {
     }
 
     /// Measures the rate of draws.
-    pub fn observe(&mut self, ring: &RingStock) {
+    pub fn observe(&mut self, ring: &RingSnapshot) {
         let (handle, now_us) = (ring.tenant.handle, system_clock::boot_us());
         let reserve = self.reserve();
         let (known, mut supply) = self.supply.take().unwrap_or_else(|| (handle, Supply::new(ring.position, now_us)));
         match known == handle {
-            true => supply.sample(ring.position, now_us, reserve, ring.left == 0),
+            true => supply.sample(ring.position, now_us, reserve, ring.remaining.count == 0),
             // What the ring held was discarded, not drawn.
             false => supply.restart(ring.position, now_us),
         }
@@ -132,13 +96,13 @@ impl Stock {
     }
 
     /// How many values to ask for; 0 for none.
-    fn wanted(&self, ring: &RingStock) -> u64 {
+    fn wanted(&self, ring: &RingSnapshot) -> u64 {
         let (reserve, limits) = (self.reserve(), self.limits());
-        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.left, reserve, ring.demand, limits))
+        self.supply.as_ref().map_or(0, |(_, supply)| supply.wanted(ring.remaining.count, reserve, ring.demand, limits))
     }
 
     /// When the next request is due, and which one.
-    pub fn next(&self, ring: Option<&RingStock>) -> (Instant, Need) {
+    pub fn next(&self, ring: Option<&RingSnapshot>) -> (Instant, Need) {
         if self.row.link.received.is_some() {
             return (self.retry_at, Need::Leave);
         }
@@ -149,7 +113,7 @@ impl Stock {
             }
             let ask_at = self.asked_at.map_or(self.retry_at, |asked_at| self.retry_at.max(asked_at + ASK_EVERY));
             self.low_water()
-                .filter(|low_water| ring.has_room && ring.left < *low_water)
+                .filter(|low_water| ring.has_room && ring.remaining.count < *low_water)
                 .map(|_| (ask_at, Need::LowWater))
         });
         values.filter(|(at, _)| *at <= report.0 || *at <= Instant::now()).unwrap_or(report)
@@ -226,7 +190,7 @@ impl SupplyWorker {
     }
 
     /// Fetches values for a ring.
-    pub fn fetch(&mut self, creation: i64, ring: &RingStock) -> Result<(), Failure> {
+    pub fn fetch(&mut self, creation: i64, ring: &RingSnapshot) -> Result<(), Failure> {
         let began = Instant::now();
         let (definition, link) = row_of(creation)?;
         let server = link.server.ok_or(Failure::Gone)?;
@@ -260,7 +224,7 @@ impl SupplyWorker {
 }
 
 /// Begins a turn, if calls have joined it. Returns its number, and how many values they want.
-fn begin_turn(ring: &RingStock) -> Option<(u64, u64)> {
+fn begin_turn(ring: &RingSnapshot) -> Option<(u64, u64)> {
     SEGMENTS.exclusive(|segments| {
         let is_same = segments.table.has_tenancy(ring.index, ring.tenant.handle);
         is_same.then(|| segments.turns[ring.index].begin()).flatten()
