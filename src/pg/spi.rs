@@ -40,8 +40,7 @@ impl ExtensionTable {
     }
 
     pub fn refuse_during_recovery(&self) {
-        let (extension, table) = (ereport::EXTENSION.to_string_lossy(), self.name.to_string_lossy());
-        let command = CString::new(format!("a write to {extension}.{table}"));
+        let command = CString::new(format!("a write to {}", self.full_name()));
         xact::refuse_during_recovery(&command.expect("made of C strings"));
     }
 
@@ -155,7 +154,7 @@ pub fn user_name() -> String {
 }
 
 /// Runs with the rights of the table's owner, as PostgreSQL's referential integrity does, with the table locked in this mode.
-pub fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
+fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -> R {
     xact::owning_locks(|| {
         let table = table.lock(mode);
         // SAFETY: the table is there, because it is locked.

@@ -7,7 +7,7 @@
 
 use super::fleet::servers;
 use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_state};
-use super::store::{self, LockedRow};
+use super::store::{self, NotLocked, StoredTag};
 use super::workers::{self, in_transaction, keep_error, wanted, was_cancelled, while_running};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::xact::{self, Durability};
@@ -149,10 +149,10 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         return Taken::NoRoom;
     }
     xact::require_durability(Durability::Failover);
-    let (tag, version, definition, link) = match store::lock(tenant.key.creation) {
-        LockedRow::Found { tag, version, definition, link } => (tag, version, definition, link),
-        LockedRow::Busy => return Taken::Busy,
-        LockedRow::Gone => return Taken::Gone,
+    let StoredTag { tag, version, definition, link, .. } = match store::lock(tenant.key.creation) {
+        Ok(row) => row,
+        Err(NotLocked::Busy) => return Taken::Busy,
+        Err(NotLocked::Gone) => return Taken::Gone,
     };
     // The trigger of idgen.segment has announced a change that another trigger prevented.
     if version < tenant.version {

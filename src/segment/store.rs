@@ -4,13 +4,13 @@ use crate::args;
 use crate::args::{GrantedColumns, GrantedTable};
 use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
-use crate::pg::spi::{ExtensionTable, Query, as_owner_of, optional, text, unexpected, user, value};
+use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
 use crate::pg::xact;
 use idgen_core::segment::TagKey;
 use idgen_core::segment::tag::TagDefinition;
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
-use pgrx::spi::{SpiClient, SpiHeapTupleData};
+use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
@@ -92,25 +92,29 @@ impl Link {
     }
 }
 
-/// The result of an attempt to lock a row.
-pub enum LockedRow {
-    Found {
-        tag: String,
-        version: i64,
-        definition: TagDefinition,
-        link: Link,
-    },
+/// The row of a tag, for the workers.
+#[derive(Clone, Debug)]
+pub struct StoredTag {
+    pub key: TagKey,
+    pub tag: String,
+    pub version: i64,
+    pub definition: TagDefinition,
+    pub link: Link,
+}
+
+/// Why a row was not locked.
+pub enum NotLocked {
     /// Another transaction has locked it.
     Busy,
     Gone,
 }
 
-/// The columns that [`tag_row`] reads.
+/// The columns that [`tag_row`] and [`stored`] read.
 fn columns() -> String {
     let [target_us, reserve_us] = ["target_duration", "reserve"].map(micros);
     format!(
         "creation, version, max_id, stride, residue, upper_bound, created_in, changed_in, step, min_step, max_step, \
-         {target_us}, server, {reserve_us}, source, history, received"
+         {target_us}, server, {reserve_us}, source, history, received, tag"
     )
 }
 
@@ -127,29 +131,14 @@ pub fn has_servers() -> bool {
     SEGMENT.has_column(c"servers")
 }
 
-/// A query on the row of a tag, with the column `servers` and without it.
-struct ByTag {
-    now: Query,
-    without_servers: Query,
-}
+/// Without the column `servers`, and with it.
+static FIND: [Query; 2] =
+    [Query::new(&SEGMENT, || by_tag("drawers", "")), Query::new(&SEGMENT, || by_tag("servers", ""))];
 
-static FIND: ByTag = ByTag {
-    now: Query::new(&SEGMENT, || by_tag("servers", "")),
-    without_servers: Query::new(&SEGMENT, || by_tag("drawers", "")),
-};
-
-static LOCK: ByTag = ByTag {
-    now: Query::new(&SEGMENT, || by_tag("servers", FOR_CHANGES)),
-    without_servers: Query::new(&SEGMENT, || by_tag("drawers", FOR_CHANGES)),
-};
+static LOCK: [Query; 2] =
+    [Query::new(&SEGMENT, || by_tag("drawers", FOR_CHANGES)), Query::new(&SEGMENT, || by_tag("servers", FOR_CHANGES))];
 
 const FOR_CHANGES: &str = "FOR NO KEY UPDATE";
-
-impl ByTag {
-    fn query(&self) -> &Query {
-        if has_servers() { &self.now } else { &self.without_servers }
-    }
-}
 
 fn by_tag(servers: &str, locking: &str) -> String {
     format!(
@@ -164,14 +153,14 @@ fn by_tag(servers: &str, locking: &str) -> String {
 /// The row of a tag as it is now. The transaction's snapshot may still show a tag that was dropped, whose values must
 /// not be drawn.
 pub fn find(tag: &str) -> Option<TagRow> {
-    FIND.query().read_latest(&[tag.into(), user().into()], tag_row).pop()
+    FIND[usize::from(has_servers())].read_latest(&[tag.into(), user().into()], tag_row).pop()
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
 /// has changed it.
 pub fn find_and_lock(tag: &str) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    LOCK.query().write_losable(&[tag.into(), user().into()], tag_row).pop()
+    LOCK[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {
@@ -181,9 +170,9 @@ fn tag_row(row: &SpiHeapTupleData) -> TagRow {
         version: value(row, 2),
         created_here: is_here(value(row, 7)),
         changed_here: is_here(value(row, 8)),
-        may_draw: value(row, 18),
-        may_serve: value(row, 19),
-        may_alter: value(row, 20),
+        may_draw: value(row, 19),
+        may_serve: value(row, 20),
+        may_alter: value(row, 21),
         definition: definition(row),
         link: link(row),
     }
@@ -194,21 +183,32 @@ fn link(row: &SpiHeapTupleData) -> Link {
     Link { server: optional(row, 13), reserve_us: optional(row, 14), source, history, received: optional(row, 17) }
 }
 
+fn stored(row: &SpiHeapTupleData) -> StoredTag {
+    StoredTag {
+        key: TagKey { database: database(), creation: value(row, 1) },
+        tag: text(row, 18),
+        version: value(row, 2),
+        definition: definition(row),
+        link: link(row),
+    }
+}
+
+static LOCK_UNLESS_BUSY: Query = Query::new(&SEGMENT, || {
+    format!(
+        "SELECT {} FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1 {FOR_CHANGES} SKIP LOCKED",
+        columns()
+    )
+});
+
+static EXISTS: Query = SEGMENT.query("SELECT FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1");
+
 /// Locks a row for a refill, if no other transaction has locked it.
-pub fn lock(creation: i64) -> LockedRow {
-    let by_creation = "FROM idgen.segment WHERE creation OPERATOR(pg_catalog.=) $1";
-    let lock = format!("SELECT {}, tag {by_creation} FOR NO KEY UPDATE SKIP LOCKED", columns());
-    let any = format!("SELECT tag {by_creation}");
-    let lock_or_find = |client: &mut SpiClient| {
-        let found = client.update(&lock, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
-        if let Some(row) = found.into_iter().next() {
-            let (tag, version) = (text(&row, 18), value(&row, 2));
-            return LockedRow::Found { tag, version, definition: definition(&row), link: link(&row) };
-        }
-        let found = client.update(&any, Some(1), &[creation.into()]).unwrap_or_else(unexpected);
-        if found.is_empty() { LockedRow::Gone } else { LockedRow::Busy }
-    };
-    as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(lock_or_find))
+pub fn lock(creation: i64) -> Result<StoredTag, NotLocked> {
+    let locked = LOCK_UNLESS_BUSY.write_losable(&[creation.into()], stored).pop();
+    locked.ok_or_else(|| {
+        let exists = !EXISTS.read_latest(&[creation.into()], |_| ()).is_empty();
+        if exists { NotLocked::Busy } else { NotLocked::Gone }
+    })
 }
 
 static VISIBLE: Query = Query::new(&SEGMENT, || format!("SELECT creation FROM idgen.segment WHERE {}", is_visible()));
@@ -269,13 +269,14 @@ pub fn near_bounds() -> Vec<NearBound> {
     NEAR_BOUNDS.read_latest(&[user().into()], read)
 }
 
+static RAISE: Query = SEGMENT.query(
+    "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step) \
+     WHERE creation OPERATOR(pg_catalog.=) $1",
+);
+
 /// Raises `max_id` of a row, by a refill or for draws from an uncommitted tag. The trigger announces no change then.
 pub fn raise_max_id(creation: i64, max_id: i64, step: Option<i64>) {
-    let query = "UPDATE idgen.segment SET max_id = GREATEST(max_id, $2), step = COALESCE($3, step) \
-                 WHERE creation OPERATOR(pg_catalog.=) $1";
-    let args = [creation.into(), max_id.into(), step.into()];
-    let write = |client: &mut SpiClient| client.update(query, None, &args).unwrap_or_else(unexpected).len();
-    as_allocation(|| as_owner_of(&SEGMENT, pg_sys::RowExclusiveLock, || Spi::connect_mut(write)));
+    as_allocation(|| SEGMENT.write(&RAISE, &[creation.into(), max_id.into(), step.into()]));
 }
 
 static SHARE: Query = SEGMENT.query(
@@ -287,31 +288,13 @@ pub fn share(creation: i64, max_id: i64, history: Option<&str>) {
     as_allocation(|| SEGMENT.write(&SHARE, &[creation.into(), max_id.into(), history.into()]));
 }
 
-/// A tag that is attached, or whose coordinator has to hear that it is not any more.
-#[derive(Clone, Debug)]
-pub struct AttachedTag {
-    pub key: TagKey,
-    pub tag: String,
-    pub definition: TagDefinition,
-    pub link: Link,
-}
-
 static ATTACHED: Query = Query::new(&SEGMENT, || {
-    format!(
-        "SELECT {}, tag FROM idgen.segment WHERE reserve IS NOT NULL OR received IS NOT NULL ORDER BY tag",
-        columns()
-    )
+    format!("SELECT {} FROM idgen.segment WHERE reserve IS NOT NULL OR received IS NOT NULL ORDER BY tag", columns())
 });
 
-/// The attached tags of this database, and those that were detached.
-pub fn attached() -> Vec<AttachedTag> {
-    let read = |row: &SpiHeapTupleData| AttachedTag {
-        key: TagKey { database: database(), creation: value(row, 1) },
-        tag: text(row, 18),
-        definition: definition(row),
-        link: link(row),
-    };
-    ATTACHED.read_latest(&[], read)
+/// The attached tags of this database, and those whose coordinator has to hear that they are not any more.
+pub fn attached() -> Vec<StoredTag> {
+    ATTACHED.read_latest(&[], stored)
 }
 
 static LEFT: Query = SEGMENT.query(

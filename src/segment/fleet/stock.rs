@@ -10,7 +10,7 @@ use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::segment::refill::{self, NewRange};
 use crate::segment::state::{RingSnapshot, SEGMENTS, ring_state};
-use crate::segment::store::{self, AttachedTag, Link, LockedRow, Received};
+use crate::segment::store::{self, Link, NotLocked, Received, StoredTag};
 use crate::segment::workers;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::RingHandle;
@@ -40,7 +40,7 @@ pub enum Need {
 
 /// An attached tag, as the supply worker follows it.
 pub struct Stock {
-    pub row: AttachedTag,
+    pub row: StoredTag,
     /// The rate of draws, and the tenancy of the ring in which it was measured last.
     supply: Option<(RingHandle, Supply)>,
     asked_at: Option<Instant>,
@@ -53,13 +53,13 @@ pub struct Stock {
 }
 
 impl Stock {
-    pub fn new(row: AttachedTag) -> Self {
+    pub fn new(row: StoredTag) -> Self {
         let now = Instant::now();
         Self { row, supply: None, asked_at: None, report_at: now, retry_at: now, failures: 0, refused: None }
     }
 
     /// The same with the row as it is now.
-    pub fn with_row(self, row: AttachedTag) -> Self {
+    pub fn with_row(self, row: StoredTag) -> Self {
         Self { row, ..self }
     }
 
@@ -236,10 +236,10 @@ fn begin_turn(ring: &RingSnapshot) -> Option<(u64, u64)> {
 fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
     let lock = || store::SEGMENT.find().map(|_| store::lock(creation));
     match workers::in_transaction(lock).map_err(Failure::Tag)? {
-        Some(LockedRow::Found { definition, link, .. }) if link.is_attached() && link.received.is_none() => {
+        Some(Ok(StoredTag { definition, link, .. })) if link.is_attached() && link.received.is_none() => {
             Ok((definition, link))
         }
-        Some(LockedRow::Busy) => Err(Failure::Tag(refill::BUSY.to_owned())),
+        Some(Err(NotLocked::Busy)) => Err(Failure::Tag(refill::BUSY.to_owned())),
         _ => Err(Failure::Gone),
     }
 }
