@@ -5,7 +5,7 @@ use crate::pg::datum::{c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
 use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
-use pgrx::datum::Interval;
+use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::pg_sys;
 use std::time::Duration;
 
@@ -109,123 +109,88 @@ pub fn owns_or_has(role: &str, grantees: &str) -> String {
     )
 }
 
-/// The names in the queries of a [`GrantedTable`].
-pub trait GrantedColumns {
-    /// With its schema.
-    const TABLE: &str;
-    /// The column that names what is owned. It may have several rows.
-    const KEY: &str;
-    /// The order in which all writers lock rows.
-    const LOCK_ORDER: &str = Self::KEY;
-    const GRANTEES: &str;
-}
-
-/// A table of rows that roles own and grant, and the queries that change the roles.
+/// A table of rows that roles own and grant, and the statements that change the roles. They are rare: no plan is kept.
 pub struct GrantedTable {
-    table: &'static ExtensionTable,
-    add_grantee: Query,
-    remove_grantee: Query,
-    lock_owned: Query,
-    lock_owned_and_granted: Query,
-    reassign: Query,
-    delete_owned: Query,
-    remove_grantees: Query,
-}
-
-impl GrantedTable {
-    pub const fn new<C: GrantedColumns>(table: &'static ExtensionTable) -> Self {
-        Self {
-            table,
-            add_grantee: Query::new(table, set_grantee::<C, true>),
-            remove_grantee: Query::new(table, set_grantee::<C, false>),
-            lock_owned: Query::new(table, || lock_keys_with::<C>(IS_OWNED.to_owned())),
-            lock_owned_and_granted: Query::new(table, || {
-                lock_keys_with::<C>(format!("({IS_OWNED} OR {})", is_granted::<C>()))
-            }),
-            reassign: Query::new(table, || {
-                let is_listed = is_listed::<C>();
-                format!("UPDATE {} SET owner = $3::pg_catalog.regrole WHERE {is_listed} AND {IS_OWNED}", C::TABLE)
-            }),
-            delete_owned: Query::new(table, || {
-                format!("DELETE FROM {} WHERE {} AND {IS_OWNED}", C::TABLE, is_listed::<C>())
-            }),
-            remove_grantees: Query::new(table, remove_grantees::<C>),
-        }
-    }
-
-    /// Grants a role what the owner may grant, or revokes it; 0 is PUBLIC.
-    pub fn set_grantee(&self, key: &str, role: pg_sys::Oid, is_granted: bool) {
-        let query = if is_granted { &self.add_grantee } else { &self.remove_grantee };
-        // As a bigint: pgrx passes the OID 0 as NULL.
-        self.table.write(query, &[key.into(), i64::from(role.to_u32()).into()]);
-    }
-
-    /// Makes another role the owner of all rows of these roles. False if there are none.
-    pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
-        let keys = lock(&self.lock_owned, owners);
-        let is_any = !keys.is_empty();
-        self.table.write(&self.reassign, &[owners.to_vec().into(), keys.into(), heir.into()]);
-        is_any
-    }
-
-    /// Deletes all rows of these roles, and revokes what was granted to them. False if there are none.
-    pub fn drop_owned(&self, owners: &[pg_sys::Oid]) -> bool {
-        let keys = lock(&self.lock_owned_and_granted, owners);
-        for query in [&self.delete_owned, &self.remove_grantees] {
-            self.table.write(query, &[owners.to_vec().into(), keys.clone().into()]);
-        }
-        !keys.is_empty()
-    }
-}
-
-/// Locks all rows of the keys that the query finds, after waiting for transactions that change them. One that adds a row
-/// to a key has locked the rows before it. So the statements that follow see all rows of these keys.
-fn lock(query: &Query, roles: &[pg_sys::Oid]) -> Vec<String> {
-    let mut keys = query.write_latest(&[roles.to_vec().into()], |row| text(row, 1));
-    keys.dedup();
-    keys
-}
-
-fn lock_keys_with<C: GrantedColumns>(condition: String) -> String {
-    let (table, key, order) = (C::TABLE, C::KEY, C::LOCK_ORDER);
-    format!(
-        "SELECT {key} FROM {table} WHERE {key} OPERATOR(pg_catalog.=) ANY (ARRAY( \
-             SELECT {key} FROM {table} WHERE {condition})) ORDER BY {order} FOR NO KEY UPDATE"
-    )
-}
-
-fn is_listed<C: GrantedColumns>() -> String {
-    format!("{} OPERATOR(pg_catalog.=) ANY ($2)", C::KEY)
-}
-
-fn is_granted<C: GrantedColumns>() -> String {
-    format!("{}::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1", C::GRANTEES)
+    pub table: &'static ExtensionTable,
+    /// The column that names what is owned. It may have several rows.
+    pub key: &'static str,
+    /// The order in which all writers lock rows.
+    pub lock_order: &'static str,
+    pub grantees: &'static str,
 }
 
 /// True if an owner is among the roles of the first parameter.
 const IS_OWNED: &str = "owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)";
 
-fn set_grantee<C: GrantedColumns, const ADDS: bool>() -> String {
-    let (table, key, grantees) = (C::TABLE, C::KEY, C::GRANTEES);
-    let (change, changes) = if ADDS {
-        ("array_append", "OPERATOR(pg_catalog.<>) ALL")
-    } else {
-        ("array_remove", "OPERATOR(pg_catalog.=) ANY")
-    };
-    format!(
-        "UPDATE {table} SET {grantees} = pg_catalog.{change}({grantees}, $2::pg_catalog.oid::pg_catalog.regrole) \
-         WHERE {key} OPERATOR(pg_catalog.=) $1 AND $2::pg_catalog.oid {changes} ({grantees}::pg_catalog.oid[])"
-    )
-}
+impl GrantedTable {
+    /// Grants a role what the owner may grant, or revokes it; 0 is PUBLIC.
+    pub fn set_grantee(&self, key: &str, role: pg_sys::Oid, is_granted: bool) {
+        let Self { key: column, grantees, .. } = self;
+        let (change, changes) = match is_granted {
+            true => ("array_append", "OPERATOR(pg_catalog.<>) ALL"),
+            false => ("array_remove", "OPERATOR(pg_catalog.=) ANY"),
+        };
+        let change = format!(
+            "SET {grantees} = pg_catalog.{change}({grantees}, $2::pg_catalog.oid::pg_catalog.regrole) \
+             WHERE {column} OPERATOR(pg_catalog.=) $1 AND $2::pg_catalog.oid {changes} ({grantees}::pg_catalog.oid[])"
+        );
+        // As a bigint: pgrx passes the OID 0 as NULL.
+        self.write(
+            format!("UPDATE {} {change}", self.table.full_name()),
+            &[key.into(), i64::from(role.to_u32()).into()],
+        );
+    }
 
-fn remove_grantees<C: GrantedColumns>() -> String {
-    let (table, grantees) = (C::TABLE, C::GRANTEES);
-    format!(
-        "UPDATE {table} SET {grantees} = ARRAY( \
-             SELECT granted.role FROM pg_catalog.unnest({grantees}) WITH ORDINALITY AS granted (role, place) \
-             WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ($1) ORDER BY granted.place) \
-         WHERE {} AND {}",
-        is_listed::<C>(),
-        is_granted::<C>()
-    )
+    /// Makes another role the owner of all rows of these roles. False if there are none.
+    pub fn reassign(&self, owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
+        let keys = self.lock(IS_OWNED, owners);
+        let is_any = !keys.is_empty();
+        let update = format!("UPDATE {} SET owner = $3::pg_catalog.regrole", self.table.full_name());
+        self.write(
+            format!("{update} WHERE {} AND {IS_OWNED}", self.is_listed()),
+            &[owners.to_vec().into(), keys.into(), heir.into()],
+        );
+        is_any
+    }
+
+    /// Deletes all rows of these roles, and revokes what was granted to them. False if there are none.
+    pub fn drop_owned(&self, owners: &[pg_sys::Oid]) -> bool {
+        let Self { grantees, .. } = self;
+        let (table, is_listed) = (self.table.full_name(), self.is_listed());
+        let is_granted = format!("{grantees}::pg_catalog.oid[] OPERATOR(pg_catalog.&&) $1");
+        let keys = self.lock(&format!("({IS_OWNED} OR {is_granted})"), owners);
+        let delete = format!("DELETE FROM {table} WHERE {is_listed} AND {IS_OWNED}");
+        let revoke = format!(
+            "UPDATE {table} SET {grantees} = ARRAY( \
+                 SELECT granted.role FROM pg_catalog.unnest({grantees}) WITH ORDINALITY AS granted (role, place) \
+                 WHERE granted.role::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL ($1) ORDER BY granted.place) \
+             WHERE {is_listed} AND {is_granted}"
+        );
+        for sql in [delete, revoke] {
+            self.write(sql, &[owners.to_vec().into(), keys.clone().into()]);
+        }
+        !keys.is_empty()
+    }
+
+    /// Locks all rows of the keys of which a row meets the condition, after waiting for transactions that change them. One
+    /// that adds a row to a key has locked the rows before it. So the statements that follow see all rows of these keys.
+    fn lock(&self, condition: &str, roles: &[pg_sys::Oid]) -> Vec<String> {
+        let Self { key, lock_order, .. } = self;
+        let table = self.table.full_name();
+        let lock = format!(
+            "SELECT {key} FROM {table} WHERE {key} OPERATOR(pg_catalog.=) ANY (ARRAY( \
+                 SELECT {key} FROM {table} WHERE {condition})) ORDER BY {lock_order} FOR NO KEY UPDATE"
+        );
+        let mut keys = Query::once(self.table, lock).write_latest(&[roles.to_vec().into()], |row| text(row, 1));
+        keys.dedup();
+        keys
+    }
+
+    fn write(&self, sql: String, args: &[DatumWithOid]) {
+        self.table.write(&Query::once(self.table, sql), args);
+    }
+
+    fn is_listed(&self) -> String {
+        format!("{} OPERATOR(pg_catalog.=) ANY ($2)", self.key)
+    }
 }

@@ -227,12 +227,19 @@ enum Sql {
     Fixed(&'static str),
     /// Composed at the first use.
     Composed(fn() -> String),
+    /// Of a query whose plan is not kept.
+    Once(String),
 }
 
 impl Query {
     /// As [`ExtensionTable::query`], composed of parts that queries share.
     pub const fn new(table: &'static ExtensionTable, sql: fn() -> String) -> Self {
         Self { rights: Rights::OwnerOf(table), sql: Sql::Composed(sql), plan: AtomicPtr::new(null_mut()) }
+    }
+
+    /// A query that is rare: its plan is not kept.
+    pub fn once(table: &'static ExtensionTable, sql: String) -> Self {
+        Self { rights: Rights::OwnerOf(table), sql: Sql::Once(sql), plan: AtomicPtr::new(null_mut()) }
     }
 
     /// A query on the statistics of the server, which runs as the bootstrap superuser: what the caller may read does not
@@ -324,23 +331,25 @@ impl Query {
         if !kept.is_null() {
             return kept;
         }
-        let sql = match self.sql {
-            Sql::Fixed(sql) => CString::new(sql),
+        let sql = match &self.sql {
+            Sql::Fixed(sql) => CString::new(*sql),
             Sql::Composed(compose) => CString::new(compose()),
+            Sql::Once(sql) => CString::new(sql.as_str()),
         };
         let sql = sql.expect("a query of ours has no NUL");
         let mut types: Vec<_> = args.iter().map(DatumWithOid::oid).collect();
         // SAFETY: connected to SPI; as many types as are said.
-        let plan = unsafe {
+        unsafe {
             let plan = pg_sys::SPI_prepare(sql.as_ptr(), types.len() as i32, types.as_mut_ptr());
             if plan.is_null() {
                 unexpected::<()>(Spi::check_status(pg_sys::SPI_result).expect_err("there is no plan"));
             }
-            pg_sys::SPI_keepplan(plan);
+            if !matches!(self.sql, Sql::Once(_)) {
+                pg_sys::SPI_keepplan(plan);
+                self.plan.store(plan, Relaxed);
+            }
             plan
-        };
-        self.plan.store(plan, Relaxed);
-        plan
+        }
     }
 }
 

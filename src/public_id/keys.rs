@@ -6,8 +6,7 @@
 //! all rows grant it: otherwise a new row would take the prefix over.
 
 use super::errors;
-use crate::args;
-use crate::args::{GrantedColumns, GrantedTable};
+use crate::args::{self, GrantedTable};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::session;
@@ -20,16 +19,8 @@ use pgrx::spi::{SpiError, SpiHeapTupleData};
 pub static PUBLIC_KEY: ExtensionTable = ExtensionTable::new(c"public_key");
 
 /// The grantees may make and decode texts.
-pub static OWNERS: GrantedTable = GrantedTable::new::<Columns>(&PUBLIC_KEY);
-
-struct Columns;
-
-impl GrantedColumns for Columns {
-    const TABLE: &str = "idgen.public_key";
-    const KEY: &str = "prefix";
-    const LOCK_ORDER: &str = "prefix, version";
-    const GRANTEES: &str = "users";
-}
+pub static OWNERS: GrantedTable =
+    GrantedTable { table: &PUBLIC_KEY, key: "prefix", lock_order: "prefix, version", grantees: "users" };
 
 /// Valid until something changes.
 struct KnownPrefix {

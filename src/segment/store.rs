@@ -1,7 +1,6 @@
 //! The table `idgen.segment`: every query on its rows.
 
-use crate::args;
-use crate::args::{GrantedColumns, GrantedTable};
+use crate::args::{self, GrantedTable};
 use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
@@ -18,26 +17,10 @@ use std::sync::atomic::AtomicBool;
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
 
 /// The grantees may draw.
-pub static DRAWERS: GrantedTable = GrantedTable::new::<Drawers>(&SEGMENT);
+pub static DRAWERS: GrantedTable = GrantedTable { table: &SEGMENT, key: "tag", lock_order: "tag", grantees: "drawers" };
 
 /// At a coordinator: the grantees may request and report for attached servers.
-pub static SERVERS: GrantedTable = GrantedTable::new::<Servers>(&SEGMENT);
-
-struct Drawers;
-
-impl GrantedColumns for Drawers {
-    const TABLE: &str = "idgen.segment";
-    const KEY: &str = "tag";
-    const GRANTEES: &str = "drawers";
-}
-
-struct Servers;
-
-impl GrantedColumns for Servers {
-    const TABLE: &str = Drawers::TABLE;
-    const KEY: &str = Drawers::KEY;
-    const GRANTEES: &str = "servers";
-}
+pub static SERVERS: GrantedTable = GrantedTable { grantees: "servers", ..DRAWERS };
 
 /// The row of a tag, and what the current user may do with it.
 #[derive(Clone, Debug)]
