@@ -1,7 +1,7 @@
 //! `idgen.checks`, `idgen.status()` and `idgen.reset_stats()`, which cover all capabilities.
 
 use crate::clock;
-use crate::error::{Check, Severity, listed};
+use crate::error::{Check, listed};
 use crate::lease;
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::ereport::for_message;
@@ -74,7 +74,7 @@ fn entry(check: Check) -> Value {
     json!({
         "check": name,
         "ok": severity.is_none(),
-        "severity": severity.map(Severity::name),
+        "severity": severity,
         "since": since_ms.map(time_text),
         "affects": affects.map(for_message),
         "message": for_message(message),
@@ -89,7 +89,7 @@ fn stat_get_checks() -> SetOfIterator<'static, Composite<7>> {
         Composite([
             check.name.into_datum(),
             check.severity.is_none().into_datum(),
-            check.severity.map(Severity::name).into_datum(),
+            check.severity.into_datum(),
             check.since_ms.and_then(datum::from_ms).into_datum(),
             check.affects.map(Text::from).into_datum(),
             Text::from(check.message).into_datum(),

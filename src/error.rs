@@ -78,28 +78,11 @@ pub fn wal_lost_hint(file: &str) -> String {
     )
 }
 
-/// What a check that fails means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// Draws, acquisitions or settled reads fail, or a promise may be broken.
-    Error,
-    /// They still succeed. They wait, are ahead of the clock, or will fail unless somebody acts.
-    Warning,
-}
-
-impl Severity {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
-    }
-}
-
 pub struct Check {
     pub name: &'static str,
-    /// `None` if the check succeeds.
-    pub severity: Option<Severity>,
+    /// `None` if the check succeeds. "error" if draws, acquisitions or settled reads fail, or a promise may be broken.
+    /// "warning" if they still succeed: they wait, are ahead of the clock, or will fail unless somebody acts.
+    pub severity: Option<&'static str>,
     pub message: String,
     /// When it began to fail, in milliseconds since 1970; `None` if that is not known.
     pub since_ms: Option<i64>,
@@ -115,11 +98,11 @@ impl Check {
     }
 
     pub fn error(name: &'static str, message: impl Into<String>, action: impl Into<String>) -> Self {
-        Self { severity: Some(Severity::Error), action: Some(action.into()), ..Self::ok(name, message) }
+        Self { severity: Some("error"), action: Some(action.into()), ..Self::ok(name, message) }
     }
 
     pub fn warning(name: &'static str, message: impl Into<String>, action: impl Into<String>) -> Self {
-        Self { severity: Some(Severity::Warning), ..Self::error(name, message, action) }
+        Self { severity: Some("warning"), ..Self::error(name, message, action) }
     }
 
     /// For a state in which calls raise this error.

@@ -16,6 +16,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PATH: &str = "idgen_place";
+/// Identifies the data directory: nothing replaces the file while that exists.
+const FINGERPRINT: &str = "PG_VERSION";
 const CONTROL_FILE: &str = "global/pg_control";
 /// Written with the loss of WAL. The operator removes the file, and so the copies that a standby or a backup has.
 const WAL_LOST: &str = "idgen_wal_lost";
@@ -103,7 +105,7 @@ pub fn current() -> Place {
 /// The error names the file.
 pub fn read() -> Result<Place, (&'static str, io::Error)> {
     let named = |path| move |error| (path, error);
-    let directory = recovery::fingerprint().map_err(named(recovery::FINGERPRINT))?;
+    let directory = recovery::identity_of(FINGERPRINT).map_err(named(FINGERPRINT))?;
     let control_file = recovery::identity_of(CONTROL_FILE).map_err(named(CONTROL_FILE))?;
     let text = fs::read_to_string(PATH).map_err(named(PATH))?;
     Ok(Place::new(&directory, &control_file, &Life::parse(&text).number))

@@ -163,14 +163,6 @@ fn flushed_by_standbys() -> pg_sys::XLogRecPtr {
     }
 }
 
-/// A file that nothing replaces while the directory exists.
-pub const FINGERPRINT: &str = "PG_VERSION";
-
-/// Identifies the data directory.
-pub fn fingerprint() -> io::Result<String> {
-    identity_of(FINGERPRINT)
-}
-
 /// Inode and birth time of a file. A copy has others. On a file system without birth times only the inode remains.
 pub fn identity_of(path: &str) -> io::Result<String> {
     let metadata = std::fs::metadata(path)?;

@@ -11,7 +11,7 @@ use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::AssertUnwindSafe;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 /// Does to the rows of this database what a command does to objects of these roles.
 #[derive(Clone, Copy)]
@@ -25,14 +25,8 @@ pub struct OwnedRows {
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
 
-/// Called with the OID of a database.
-#[derive(Clone, Copy)]
-struct DatabaseFollower {
-    before_drop: fn(u32),
-    after_drop: fn(u32),
-}
-
-static DATABASE_FOLLOWERS: Mutex<Vec<DatabaseFollower>> = Mutex::new(Vec::new());
+/// Called with the OID of a database that is dropped: before the command, and after it.
+static DATABASE_FOLLOWER: OnceLock<[fn(u32); 2]> = OnceLock::new();
 
 /// The hook that another library installed before.
 static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
@@ -63,7 +57,7 @@ pub fn follow_owners_of(rows: OwnedRows) {
 /// the second one is called, no session of the database is left, and none begins.
 pub fn follow_dropped_databases(before_drop: fn(u32), after_drop: fn(u32)) {
     install();
-    DATABASE_FOLLOWERS.lock().push(DatabaseFollower { before_drop, after_drop });
+    let _ = DATABASE_FOLLOWER.set([before_drop, after_drop]);
 }
 
 fn install() {
@@ -94,14 +88,14 @@ unsafe extern "C-unwind" fn process_utility(
         let tag = (*command).type_;
         let database = if tag == pg_sys::NodeTag::T_DropdbStmt { database_of(command) } else { pg_sys::InvalidOid };
         if database != pg_sys::InvalidOid {
-            prepare_drop(database);
+            follow_drop(database, 0);
         }
         run(statement, query, is_read_only_tree, context, params, environment, receiver, completion);
         if matches!(tag, pg_sys::NodeTag::T_ReassignOwnedStmt | pg_sys::NodeTag::T_DropOwnedStmt) {
             follow(command);
         }
         if database != pg_sys::InvalidOid {
-            follow_drop(database);
+            follow_drop(database, 1);
         }
     }
 }
@@ -114,16 +108,12 @@ unsafe extern "C-unwind" fn database_of(command: *mut pg_sys::Node) -> pg_sys::O
     unsafe { pg_sys::get_database_oid((*command.cast::<pg_sys::DropdbStmt>()).dbname, true) }
 }
 
+/// `moment` is 0 before the command, and 1 after it.
 #[pg_guard]
-unsafe extern "C-unwind" fn prepare_drop(database: pg_sys::Oid) {
-    let followers = DATABASE_FOLLOWERS.lock().clone();
-    followers.into_iter().for_each(|follower| (follower.before_drop)(database.to_u32()));
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid) {
-    let followers = DATABASE_FOLLOWERS.lock().clone();
-    followers.into_iter().for_each(|follower| (follower.after_drop)(database.to_u32()));
+unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid, moment: usize) {
+    if let Some(follower) = DATABASE_FOLLOWER.get() {
+        follower[moment](database.to_u32());
+    }
 }
 
 /// # Safety

@@ -158,11 +158,6 @@ fn attach(row: RingRow) -> SharedRing {
     SharedRing { ring: ring(index), handle, index }
 }
 
-/// Makes every `AttachedSegment` invalid.
-fn forget() {
-    CHANGES.forget();
-}
-
 struct Uncommitted {
     creation: i64,
     /// That of the row, with `max_id` as drawn here.
@@ -199,7 +194,7 @@ fn at_xact_event(event: pg_sys::XactEvent::Type) {
         pg_sys::XactEvent::XACT_EVENT_ABORT => {
             let tags = std::mem::take(&mut *TAGS.lock());
             if !tags.is_empty() {
-                forget();
+                CHANGES.forget();
             }
         }
         _ => {}
@@ -221,7 +216,7 @@ fn settle() {
             drawn.for_each(|tag| store::raise_max_id(tag.creation, tag.allocation.max_id, None));
         });
     }
-    forget();
+    CHANGES.forget();
 }
 
 /// The ring that this process waits for, and its part of a turn.

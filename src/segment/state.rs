@@ -242,12 +242,7 @@ pub enum CoordinatorState {
 
 impl CoordinatorState {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Answering => "answering",
-            Self::Refusing => "refusing",
-            Self::Failing => "failing",
-        }
+        ["unknown", "answering", "refusing", "failing"][self as usize]
     }
 }
 
@@ -257,9 +252,8 @@ impl RingState {
     }
 
     pub fn coordinator(&self) -> CoordinatorState {
-        use CoordinatorState::{Answering, Failing, Refusing, Unknown};
-        let stored = self.coordinator.load(Relaxed);
-        [Answering, Refusing, Failing].into_iter().find(|state| *state as u8 == stored).unwrap_or(Unknown)
+        use CoordinatorState::*;
+        [Unknown, Answering, Refusing, Failing][usize::from(self.coordinator.load(Relaxed))]
     }
 
     fn new() -> Self {
