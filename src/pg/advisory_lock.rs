@@ -139,10 +139,10 @@ impl AdvisoryLock {
 #[inline]
 fn log_min_messages() -> *mut i32 {
     let first = (&raw mut pg_sys::log_min_messages).cast::<i32>();
-    #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+    #[cfg(not(feature = "pg19"))]
     return first;
     // SAFETY: an array with an element for each type.
-    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+    #[cfg(feature = "pg19")]
     unsafe {
         first.add(pg_sys::MyBackendType as usize)
     }

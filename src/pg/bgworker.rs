@@ -11,19 +11,13 @@ use std::time::Duration;
 
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGTERM. Declared here, because pgrx's wrapper of it is no C function.
-    fn die(
-        signal: c_int,
-        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))] sender: *const Sender,
-    );
+    fn die(signal: c_int, #[cfg(feature = "pg19")] sender: *const Sender);
     /// PostgreSQL's handler of SIGHUP, likewise.
-    fn SignalHandlerForConfigReload(
-        signal: c_int,
-        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))] sender: *const Sender,
-    );
+    fn SignalHandlerForConfigReload(signal: c_int, #[cfg(feature = "pg19")] sender: *const Sender);
 }
 
 /// From PostgreSQL 19 on, a signal handler has a second argument: the process that sent the signal.
-#[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+#[cfg(feature = "pg19")]
 pub type Sender = pg_sys::pg_signal_info;
 pub type SignalHandler = pg_sys::pqsigfunc;
 
