@@ -79,6 +79,12 @@ pub struct ConditionVariable {
 // SAFETY: PostgreSQL makes the type for shared memory; only its own functions touch it, and they lock it.
 unsafe impl Sync for ConditionVariable {}
 
+impl Default for ConditionVariable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ConditionVariable {
     pub fn new() -> Self {
         let mut variable = pg_sys::ConditionVariable::default();

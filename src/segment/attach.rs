@@ -9,7 +9,7 @@
 //! values: a client may have seen them. The values of a tag in one line are not drawn from a ring either: this process joins
 //! turns, see `idgen_core::segment::turns`.
 
-use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, ring};
+use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy, ring};
 use super::{errors, store, workers};
 use crate::args;
 use crate::error;
@@ -225,20 +225,18 @@ static JOINED: Mutex<Option<(usize, Ticket)>> = Mutex::new(None);
 /// Draws from the turn that this process has joined, if that is over: so many values if `is_block`, otherwise at least one.
 pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, is_block: bool) -> Result<Draw, Ended> {
     let mut joined = JOINED.lock();
-    SEGMENTS.exclusive(|segments| {
-        if !segments.table.has_tenancy(index, handle) {
-            return Err(Ended);
-        }
-        let Some((_, ticket)) = *joined else { return Ok(Draw::Dry) };
+    let draw = in_tenancy(index, handle, |segments| {
+        let Some((_, ticket)) = *joined else { return Draw::Dry };
         let claim = segments.turns[index].claim(ticket, is_block);
         if claim != Claim::Waits {
             *joined = None;
         }
-        Ok(match claim {
+        match claim {
             Claim::Drawn { run, makes_room } => Draw::Drawn { run, request: makes_room },
             Claim::Waits | Claim::Nothing => Draw::Dry,
-        })
-    })
+        }
+    });
+    draw.ok_or(Ended)
 }
 
 /// Joins the next turn, unless this process has joined one. True if it has done so now.
@@ -254,9 +252,7 @@ pub fn join(SharedRing { handle, index, .. }: SharedRing, want: u64) -> bool {
     if joined.is_some() {
         return false;
     }
-    *joined = SEGMENTS.exclusive(|segments| {
-        segments.table.has_tenancy(index, handle).then(|| (index, segments.turns[index].join(want)))
-    });
+    *joined = in_tenancy(index, handle, |segments| (index, segments.turns[index].join(want)));
     joined.is_some()
 }
 

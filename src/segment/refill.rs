@@ -6,7 +6,7 @@
 //! commits before the values are in the ring.
 
 use super::fleet::servers;
-use super::state::{RingRow, SEGMENTS, attach_ring, ring, ring_state};
+use super::state::{RingRow, SEGMENTS, attach_ring, in_tenancy, ring, ring_state};
 use super::store::{self, NotLocked, StoredTag};
 use super::workers::{self, in_transaction, keep_error, wanted, was_cancelled, while_running};
 use crate::pg::latch::{self, WaitEvent};
@@ -223,9 +223,5 @@ pub fn exhaust(index: usize, key: TagKey, version: i64) {
 
 /// Ends the ring of a tag that is gone. Sessions that draw from it look the tag up again.
 pub fn evict(index: usize, tenant: RingTenant) {
-    SEGMENTS.exclusive(|segments| {
-        if segments.table.has_tenancy(index, tenant.handle) {
-            segments.table.evict(index);
-        }
-    });
+    in_tenancy(index, tenant.handle, |segments| segments.table.evict(index));
 }

@@ -19,7 +19,7 @@ pub static RINGS: Part<&'static [Ring]> =
 
 /// One for each ring.
 pub static RING_STATES: Part<&'static [RingState]> =
-    Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), RingState::new));
+    Part::new(c"idgen segment slots", |block| block.array(settings::max_segments(), RingState::default));
 
 /// The tag of each ring, and the workers that serve them.
 pub static SEGMENTS: Locked<Segments> = Locked::new(c"idgen segments", 40, |block| {
@@ -67,7 +67,7 @@ pub struct LastError {
     text: FixedText<200>,
     /// When it got none first and last, in milliseconds since 1970.
     since_ms: i64,
-    last_ms: i64,
+    pub last_ms: i64,
 }
 
 impl LastError {
@@ -93,10 +93,6 @@ impl LastError {
 
     pub fn since_ms(&self) -> Option<i64> {
         (!self.is_clear()).then_some(self.since_ms)
-    }
-
-    pub fn last_ms(&self) -> i64 {
-        self.last_ms
     }
 }
 
@@ -181,6 +177,11 @@ pub fn attach_ring(row: RingRow) -> Attachment<RingHandle> {
     })
 }
 
+/// Works under the segments lock, unless the ring has become another tag's.
+pub fn in_tenancy<R>(index: usize, handle: RingHandle, work: impl FnOnce(&mut Segments) -> R) -> Option<R> {
+    SEGMENTS.exclusive(|segments| segments.table.has_tenancy(index, handle).then(|| work(segments)))
+}
+
 /// Ends the rings of a database that is dropped: a database made from a template can have its OID and the creation numbers
 /// of its rows.
 pub fn end_rings_of(database: u32) {
@@ -201,6 +202,7 @@ pub fn ring_state(index: usize) -> &'static RingState {
 
 /// The demand for a ring, and its counters. In cache lines of its own, as the ring.
 #[repr(align(128))]
+#[derive(Default)]
 pub struct RingState {
     /// How many values are wanted beyond those in the ring; 0 if no refill is wanted. The worker that serves the ring
     /// resets it.
@@ -254,23 +256,6 @@ impl RingState {
     pub fn coordinator(&self) -> CoordinatorState {
         use CoordinatorState::*;
         [Unknown, Answering, Refusing, Failing][usize::from(self.coordinator.load(Relaxed))]
-    }
-
-    fn new() -> Self {
-        Self {
-            demand: AtomicU64::new(0),
-            is_attached: AtomicBool::new(false),
-            rate: AtomicU64::new(0),
-            coordinator: AtomicU8::new(CoordinatorState::Unknown as u8),
-            exhausted: AtomicBool::new(false),
-            dry_since_ms: AtomicI64::new(0),
-            refills: AtomicU64::new(0),
-            refill_us: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
-            wait_us: AtomicU64::new(0),
-            reset_at: AtomicU64::new(0),
-            refilled: ConditionVariable::new(),
-        }
     }
 
     fn begin(&self, position: u64) {

@@ -131,7 +131,7 @@ fn starving() -> (usize, Vec<Starving>) {
             rate: f64::from_bits(state.rate.load(Relaxed)),
             reason: error.text().unwrap_or_else(|| errors::silence(is_attached).to_owned()),
             since_ms: error.since_ms().or(dry_since_ms).unwrap_or(now_ms),
-            last_ms: error.since_ms().map_or(now_ms, |_| error.last_ms()),
+            last_ms: error.since_ms().map_or(now_ms, |_| error.last_ms),
         })
     });
     (count, starving.collect())

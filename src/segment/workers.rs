@@ -3,7 +3,7 @@
 //! coordinator. A session starts them on demand.
 
 use super::errors;
-use super::state::{SEGMENTS, Segments, ring_state, ring_states};
+use super::state::{SEGMENTS, Segments, in_tenancy, ring_state, ring_states};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::ereport::{self, Report};
 use crate::pg::{latch, session, system_clock, xact};
@@ -96,9 +96,7 @@ pub fn link_changes() -> u64 {
 /// Takes the demand for a ring. `None` if the ring has become another tag's: then the demand is for that tag.
 pub fn take_demand(index: usize, handle: RingHandle) -> Option<u64> {
     // A tenancy begins under this lock, without demand.
-    SEGMENTS.exclusive(|segments| {
-        segments.table.has_tenancy(index, handle).then(|| ring_state(index).demand.swap(0, Relaxed))
-    })
+    in_tenancy(index, handle, |_| ring_state(index).demand.swap(0, Relaxed))
 }
 
 /// The rings of a duty with demand.
@@ -126,26 +124,18 @@ const LOCK_TIMEOUT: &CStr = c"500ms";
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGINT. Declared here, because pgrx's wrapper of it is no C function.
     #[link_name = "StatementCancelHandler"]
-    fn cancel_statement(
-        signal: c_int,
-        #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
-        sender: *const bgworker::Sender,
-    );
+    fn cancel_statement(signal: c_int, #[cfg(feature = "pg19")] sender: *const bgworker::Sender);
 }
 
-unsafe extern "C-unwind" fn on_cancel(
-    signal: c_int,
-    #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
-    sender: *const bgworker::Sender,
-) {
+unsafe extern "C-unwind" fn on_cancel(signal: c_int, #[cfg(feature = "pg19")] sender: *const bgworker::Sender) {
     CANCELLED.store(true, Relaxed);
     // Otherwise the next check for interrupts would raise an error that ends the process.
     if IN_TRANSACTION.load(Relaxed) {
         // SAFETY: in a signal handler, as PostgreSQL calls it.
         unsafe {
-            #[cfg(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18"))]
+            #[cfg(not(feature = "pg19"))]
             cancel_statement(signal);
-            #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17", feature = "pg18")))]
+            #[cfg(feature = "pg19")]
             cancel_statement(signal, sender);
         }
     }
@@ -232,23 +222,20 @@ pub fn restore_demand() {
 /// Keeps the error for waiters and the view, and restores the demand. True for the first error in a row. Does nothing if
 /// the ring has become another tag's.
 pub fn keep_error(index: usize, tenant: RingTenant, demand: u64, reason: &str) -> bool {
-    SEGMENTS.exclusive(|segments| {
-        if !segments.table.has_tenancy(index, tenant.handle) {
-            return false;
-        }
+    let is_new = in_tenancy(index, tenant.handle, |segments| {
         let error = &mut segments.errors[index];
         let is_new = error.is_clear();
         error.set(reason);
         ring_state(index).demand.fetch_max(demand, Relaxed);
         is_new
-    })
+    });
+    is_new.unwrap_or_default()
 }
 
 /// Keeps why the worker ends, unless the ring has a reason that this process has found in a refill.
 fn keep_end(index: usize, tenant: RingTenant, reason: &str) {
-    SEGMENTS.exclusive(|segments| {
-        let is_unknown = segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed);
-        if is_unknown && segments.table.has_tenancy(index, tenant.handle) {
+    in_tenancy(index, tenant.handle, |segments| {
+        if segments.errors[index].is_clear() || !HAS_SERVED.load(Relaxed) {
             segments.errors[index].set(reason);
         }
     });

@@ -9,7 +9,7 @@
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, ring_state, rings};
+use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, in_tenancy, ring_state, rings};
 use super::{refill, store, workers};
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
@@ -198,7 +198,7 @@ impl SupplyWorker {
         let is_late = |due: &&Due| due.need != Need::Demand && due.at + LATE <= now;
         let late = due.iter().filter(|_| self.has_served_demand).filter(is_late).min_by_key(|due| due.at);
         // Among tags that sessions wait for, the one that was asked for longest ago.
-        let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(Stock::asked_at);
+        let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(|stock| stock.asked_at);
         late.or_else(|| due.iter().min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
     }
 
@@ -241,7 +241,7 @@ impl SupplyWorker {
                 let is_cleared = stock.succeed(due.need);
                 if let Some(ring) = due.ring.filter(|_| is_cleared) {
                     ring_state(ring.index).set_coordinator(CoordinatorState::Answering);
-                    clear_error(&ring);
+                    in_tenancy(ring.index, ring.tenant.handle, |segments| segments.errors[ring.index].clear());
                 }
                 return;
             }
@@ -279,14 +279,6 @@ impl SupplyWorker {
             log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
         }
     }
-}
-
-fn clear_error(ring: &RingSnapshot) {
-    SEGMENTS.exclusive(|segments| {
-        if segments.table.has_tenancy(ring.index, ring.tenant.handle) {
-            segments.errors[ring.index].clear();
-        }
-    });
 }
 
 /// Before DROP DATABASE, which fails while a process is connected: ends the database's supply worker, if the caller may

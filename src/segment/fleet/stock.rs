@@ -9,7 +9,7 @@ use super::contact::{AllottedRange, Caller, Failure, Origin};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::segment::refill::{self, NewRange};
-use crate::segment::state::{RingSnapshot, SEGMENTS, ring_state};
+use crate::segment::state::{RingSnapshot, in_tenancy, ring_state};
 use crate::segment::store::{self, Link, NotLocked, Received, StoredTag};
 use crate::segment::workers;
 use idgen_core::coordinator::retry_pause;
@@ -43,7 +43,8 @@ pub struct Stock {
     pub row: StoredTag,
     /// The rate of draws, and the tenancy of the ring in which it was measured last.
     supply: Option<(RingHandle, Supply)>,
-    asked_at: Option<Instant>,
+    /// When values were asked for last.
+    pub asked_at: Option<Instant>,
     report_at: Instant,
     retry_at: Instant,
     /// Requests that have failed in a row.
@@ -119,16 +120,6 @@ impl Stock {
         values.filter(|(at, _)| *at <= report.0 || *at <= Instant::now()).unwrap_or(report)
     }
 
-    /// When values were asked for last.
-    pub fn asked_at(&self) -> Option<Instant> {
-        self.asked_at
-    }
-
-    /// A request for values begins.
-    fn ask(&mut self) {
-        self.asked_at = Some(Instant::now());
-    }
-
     /// The coordinator has answered. True if no earlier failure of the tag is left.
     pub fn succeed(&mut self, need: Need) -> bool {
         let pause = match need {
@@ -197,7 +188,8 @@ impl SupplyWorker {
         let Self { contact, name, stocks, .. } = self;
         let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
         (stock.row.definition, stock.row.link) = (definition, link);
-        let turn = begin_turn(ring);
+        // A turn, if calls have joined it: its number, and how many values they want.
+        let turn = in_tenancy(ring.index, ring.tenant.handle, |segments| segments.turns[ring.index].begin()).flatten();
         let count = turn.map_or_else(|| stock.wanted(ring), |(_, wanted)| wanted.min(MAX_STEP as u64));
         if turn.is_some() || count == 0 {
             // A turn brings nothing to the ring, and sessions may have asked since it was read.
@@ -206,7 +198,7 @@ impl SupplyWorker {
         if count == 0 {
             return Ok(());
         }
-        stock.ask();
+        stock.asked_at = Some(Instant::now());
         let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
         let granted = contact.take_values(&caller, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
@@ -221,14 +213,6 @@ impl SupplyWorker {
         refill::install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
-}
-
-/// Begins a turn, if calls have joined it. Returns its number, and how many values they want.
-fn begin_turn(ring: &RingSnapshot) -> Option<(u64, u64)> {
-    SEGMENTS.exclusive(|segments| {
-        let is_same = segments.table.has_tenancy(ring.index, ring.tenant.handle);
-        is_same.then(|| segments.turns[ring.index].begin()).flatten()
-    })
 }
 
 /// The row of a tag as it is now. Nothing is asked for while another transaction holds its lock: the values could not
