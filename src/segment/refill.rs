@@ -89,14 +89,12 @@ fn serve(index: usize, tenant: RingTenant, demand: u64) -> bool {
 }
 
 fn refill(index: usize, tenant: RingTenant, demand: u64) -> Result<(), String> {
-    match in_transaction(|| take(index, tenant, demand))? {
+    match in_transaction(|| take(index, tenant, demand))?? {
         Taken::Range(NewRange { range, .. }) if was_cancelled() => return Err(skipped(&range)),
         Taken::Range(grant) => install(tenant.key, grant),
         Taken::Exhausted { version } => exhaust(index, tenant.key, version),
         Taken::NoRoom => {}
-        Taken::Refused(reason) => return Err(reason),
         Taken::Gone => evict(index, tenant),
-        Taken::Busy => return Err(BUSY.to_owned()),
     }
     Ok(())
 }
@@ -119,10 +117,6 @@ enum Taken {
     },
     /// The ring holds two ranges, with values skipped between them.
     NoRoom,
-    /// Another transaction has locked the row.
-    Busy,
-    /// Servers that are attached to the tag may have received these values.
-    Refused(String),
     /// There is no such row or table, or the row is older than the ring, or its values come from a coordinator.
     Gone,
 }
@@ -139,33 +133,30 @@ pub struct NewRange {
     pub began: Instant,
 }
 
-/// Takes values from the row, in the running transaction.
-fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
+/// Takes values from the row, in the running transaction. The error says why it may not.
+fn take(index: usize, tenant: RingTenant, demand: u64) -> Result<Taken, String> {
     let began = Instant::now();
     if store::SEGMENT.find().is_none() {
-        return Taken::Gone;
+        return Ok(Taken::Gone);
     }
     if !ring(index).has_room() {
-        return Taken::NoRoom;
+        return Ok(Taken::NoRoom);
     }
     xact::require_durability(Durability::Failover);
     let StoredTag { tag, version, definition, link, .. } = match store::lock(tenant.key.creation) {
         Ok(row) => row,
-        Err(NotLocked::Busy) => return Taken::Busy,
-        Err(NotLocked::Gone) => return Taken::Gone,
+        Err(NotLocked::Busy) => return Err(BUSY.to_owned()),
+        Err(NotLocked::Gone) => return Ok(Taken::Gone),
     };
     // The trigger of idgen.segment has announced a change that another trigger prevented.
     if version < tenant.version {
-        return Taken::Gone;
+        return Ok(Taken::Gone);
     }
     // Whatever the ring says: other servers draw from the values above `max_id`. Sessions attach again, by this row.
     if link.is_attached() {
-        return Taken::Gone;
+        return Ok(Taken::Gone);
     }
-    let allocation = match servers::own_allocation(&tag, tenant.key.creation, &definition, &link) {
-        Ok(allocation) => allocation,
-        Err(reason) => return Taken::Refused(reason),
-    };
+    let allocation = servers::own_allocation(&tag, tenant.key.creation, &definition, &link)?;
     let step = match tenant.refilled_us {
         Some(refilled_us) if version == tenant.version => {
             let lifetime = Duration::from_micros((system_clock::boot_us() - refilled_us).max(0) as u64);
@@ -176,11 +167,11 @@ fn take(index: usize, tenant: RingTenant, demand: u64) -> Taken {
         _ => definition.step,
     };
     let Some(range) = allocation.next(demand.max(step as u64)) else {
-        return Taken::Exhausted { version };
+        return Ok(Taken::Exhausted { version });
     };
     store::raise_max_id(tenant.key.creation, range.last(), Some(step));
     let low_water = Some(settings::segment_low_water(range.count));
-    Taken::Range(NewRange { range, version, is_attached: false, low_water, turn: None, began })
+    Ok(Taken::Range(NewRange { range, version, is_attached: false, low_water, turn: None, began }))
 }
 
 /// Installs values in the ring of their row. If the row has changed since, the values are skipped: the change applies
