@@ -234,11 +234,8 @@ impl FromDatum for Text<'_> {
 // SAFETY: the datum is a text in memory of the call.
 unsafe impl BoxRet for Text<'_> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        match self.into_datum() {
-            // SAFETY: as above.
-            Some(text) => unsafe { fcinfo.return_raw_datum(text) },
-            None => fcinfo.return_null(),
-        }
+        // SAFETY: as above.
+        unsafe { fcinfo.return_optional_datum(self.into_datum()) }
     }
 }
 

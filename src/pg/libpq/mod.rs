@@ -97,7 +97,7 @@ impl Connection {
             return Err(raw.error());
         }
         let mut outcome: Result<_, Error> = Ok(Vec::new());
-        while let Some(result) = raw.next_result(deadline, timeout)? {
+        while let Some(result) = raw.next_result(deadline)? {
             // An error at commit comes after the row.
             outcome = outcome.and_then(|row| Ok(result.row()?.unwrap_or(row)));
         }

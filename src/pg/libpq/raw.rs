@@ -49,12 +49,12 @@ impl RawConnection {
     }
 
     /// Waits for the next result; `None` after the last one.
-    pub fn next_result(&self, deadline: Deadline, timeout: Timeout) -> Result<Option<QueryResult>, Error> {
+    pub fn next_result(&self, deadline: Deadline) -> Result<Option<QueryResult>, Error> {
         // SAFETY: an open connection, here and below.
         while unsafe { PQisBusy(self.as_ptr()) } != 0 {
             // SAFETY: as above.
             if !deadline.wait(unsafe { PQsocket(self.as_ptr()) }, pg_sys::WL_SOCKET_READABLE)? {
-                return Err(self.timed_out(timeout));
+                return Err(self.timed_out(deadline.timeout));
             }
             // SAFETY: as above.
             if unsafe { PQconsumeInput(self.as_ptr()) } == 0 {
@@ -182,7 +182,7 @@ pub struct Timeout {
 
 impl Timeout {
     pub fn deadline(self) -> Deadline {
-        Deadline { at: Instant::now() + self.duration, event: self.event, is_interrupted: self.is_interrupted }
+        Deadline { at: Instant::now() + self.duration, timeout: self }
     }
 
     pub fn with_duration(self, duration: Duration) -> Self {
@@ -194,22 +194,21 @@ impl Timeout {
 #[derive(Clone, Copy)]
 pub struct Deadline {
     at: Instant,
-    event: &'static WaitEvent,
-    is_interrupted: fn() -> bool,
+    timeout: Timeout,
 }
 
 impl Deadline {
     /// Waits for a socket. False after the deadline.
     pub fn wait(self, socket: c_int, event: u32) -> Result<bool, Error> {
         loop {
-            if (self.is_interrupted)() {
+            if (self.timeout.is_interrupted)() {
                 return Err(Error::new("interrupted"));
             }
             let left = self.at.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.event);
+            let is_ready = latch::wait_or_socket(socket, event, left.max(Duration::from_millis(1)), self.timeout.event);
             if is_ready {
                 return Ok(true);
             }
