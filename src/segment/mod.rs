@@ -70,7 +70,8 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite<3> {
     if !counts.contains(&count) {
         errors::count_out_of_range(count, counts).raise();
     }
-    let run = site.with(attach::of_call, |attached| block(attached, &site, count as u64));
+    let run = site
+        .with(attach::of_call, |attached| Drawing { attached, site: &site, want: count as u64, is_block: true }.draw());
     Composite([run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()])
 }
 
@@ -129,15 +130,11 @@ fn run(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
     Drawing { attached, site, want, is_block: false }.draw()
 }
 
-/// A run of exactly `want` values.
-fn block(attached: &mut AttachedSegment, site: &CallSite, want: u64) -> ValueRun {
-    Drawing { attached, site, want, is_block: true }.draw()
-}
-
 struct Drawing<'a> {
     attached: &'a mut AttachedSegment,
     site: &'a CallSite,
     want: u64,
+    /// Exactly as many as wanted, not at most.
     is_block: bool,
 }
 

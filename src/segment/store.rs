@@ -296,22 +296,21 @@ static RECEIVE: Query = SEGMENT.query(
        AND received IS NULL RETURNING version",
 );
 
-/// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
-/// Returns the version of the row; `None` if the tag was dropped or detached, also if it was attached again since.
-pub fn receive(creation: i64, server: i64, received: &Received) -> Option<i64> {
-    let Received { last, source, stride, residue, step } = *received;
-    let args = [creation.into(), server.into(), last.into(), source.into(), stride.into(), residue.into(), step.into()];
-    SEGMENT.refuse_during_recovery();
-    as_allocation(|| RECEIVE.write_latest(&args, |row| value(row, 1)).pop())
-}
-
-/// Values from a coordinator.
-pub struct Received<'a> {
-    pub last: i64,
-    pub source: &'a str,
+/// The coordinator's tag.
+pub struct Origin {
+    /// Identifies it and its definition.
+    pub source: String,
     pub stride: i64,
     pub residue: i64,
-    pub step: i64,
+}
+
+/// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
+/// Returns the version of the row; `None` if the tag was dropped or detached, also if it was attached again since.
+pub fn receive(creation: i64, server: i64, last: i64, origin: &Origin, step: i64) -> Option<i64> {
+    let (source, stride, residue) = (origin.source.as_str().into(), origin.stride.into(), origin.residue.into());
+    let args = [creation.into(), server.into(), last.into(), source, stride, residue, step.into()];
+    SEGMENT.refuse_during_recovery();
+    as_allocation(|| RECEIVE.write_latest(&args, |row| value(row, 1)).pop())
 }
 
 /// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.

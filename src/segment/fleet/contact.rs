@@ -3,6 +3,7 @@
 use crate::coordinator::{COORDINATOR_WAIT, Coordinator, parse};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::session;
+use crate::segment::store::Origin;
 use crate::settings;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::ValueRun;
@@ -86,7 +87,7 @@ impl Contact {
 
     /// Asks for values, and waits until they count. The values of a request that is not confirmed are lost. So a retry
     /// first waits for the standbys, which changes nothing, and loses no others while these are away.
-    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<AllottedRange, Failure> {
+    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<(ValueRun, Origin), Failure> {
         let is_unconfirmed = Cell::new(self.is_unconfirmed);
         let outcome = self.call(|coordinator| {
             if is_unconfirmed.replace(true) {
@@ -159,20 +160,6 @@ pub struct Caller<'a> {
     pub received: i64,
 }
 
-/// The coordinator's tag.
-pub struct Origin {
-    /// Identifies it and its definition.
-    pub source: String,
-    pub stride: i64,
-    pub residue: i64,
-}
-
-/// Values that the coordinator has granted. They count once it has confirmed them.
-pub struct AllottedRange {
-    pub range: ValueRun,
-    pub origin: Origin,
-}
-
 /// Why there are no values.
 pub enum Failure {
     /// The coordinator does not answer, or cannot grant values of any tag.
@@ -209,8 +196,9 @@ impl Coordinator {
         origin(&row)
     }
 
-    /// Asks for values, which also reports. The coordinator has granted them when this returns, and does so only once.
-    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<AllottedRange, Failure> {
+    /// Asks for values, which also reports. The coordinator has granted them when this returns, and does so only once. They
+    /// count once it has confirmed them.
+    pub fn take_values(&mut self, caller: &Caller, count: u64) -> Result<(ValueRun, Origin), Failure> {
         let row = self.request(caller, count)?;
         if text(&row, 0).is_none() {
             let servers = text(&row, 5).unwrap_or_default();
@@ -226,7 +214,7 @@ impl Coordinator {
                 "The coordinator has granted values that were not asked for: {count} from {first} on, by {stride}."
             )));
         }
-        Ok(AllottedRange { range, origin })
+        Ok((range, origin))
     }
 
     fn request(&mut self, caller: &Caller, count: u64) -> Result<Vec<Option<String>>, Failure> {

@@ -5,12 +5,12 @@
 //! not come, or whose values cannot be recorded, leaves a gap. The next request is for other values.
 
 use super::SupplyWorker;
-use super::contact::{AllottedRange, Caller, Failure, Origin};
+use super::contact::{Caller, Failure};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::segment::refill::{self, NewRange};
 use crate::segment::state::{RingSnapshot, in_tenancy, ring_state};
-use crate::segment::store::{self, Link, NotLocked, Received, StoredTag};
+use crate::segment::store::{self, Link, NotLocked, Origin, StoredTag};
 use crate::segment::workers;
 use idgen_core::coordinator::retry_pause;
 use idgen_core::segment::RingHandle;
@@ -200,9 +200,8 @@ impl SupplyWorker {
         }
         stock.asked_at = Some(Instant::now());
         let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
-        let granted = contact.take_values(&caller, count)?;
+        let (range, origin) = contact.take_values(&caller, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
-        let AllottedRange { range, origin } = granted;
         let version = receive(creation, server, range.last(), &origin, step)?;
         if workers::was_cancelled() {
             return Err(Failure::Tag(refill::skipped(&range)));
@@ -230,11 +229,9 @@ fn row_of(creation: i64) -> Result<(TagDefinition, Link), Failure> {
 
 /// Records in the row, durably, the last value received and where it comes from. Returns the version of the row.
 fn receive(creation: i64, server: i64, last: i64, origin: &Origin, step: i64) -> Result<i64, Failure> {
-    let Origin { source, stride, residue } = origin;
-    let received = Received { last, source, stride: *stride, residue: *residue, step };
     let record = || {
         xact::require_durability(Durability::Failover);
-        store::receive(creation, server, &received)
+        store::receive(creation, server, last, origin, step)
     };
     workers::in_transaction(record).map_err(Failure::Tag)?.ok_or(Failure::Gone)
 }
