@@ -51,22 +51,15 @@ pub fn with<R>(prefix: &str, work: impl Fn(&Keyring) -> R) -> R {
 
 fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     let changes = CHANGES.follow();
-    let found = read_keys(prefix);
-    let keys = Keyring::new(prefix, &found.live).unwrap_or_else(|| errors::unknown(prefix).raise());
-    if !found.may_use {
+    let (live, may_use) = live_keys(prefix);
+    let keys = Keyring::new(prefix, &live).unwrap_or_else(|| errors::unknown(prefix).raise());
+    if !may_use {
         errors::may_not_use(prefix, &spi::user_name()).raise();
     }
     let others = KNOWN.read(prefix, |known| (known.changes == changes).then(|| known.users.clone())).flatten();
     let mut users = others.unwrap_or_default();
     users.push(user);
     KnownPrefix { keys, users, changes }
-}
-
-/// The keys of a prefix that are not retired, the newest first; none if there is no such prefix.
-struct LiveKeys {
-    live: Vec<(Form, [u8; SECRET_BYTES])>,
-    /// The current user may use them.
-    may_use: bool,
 }
 
 static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
@@ -77,24 +70,19 @@ static SECRETS: Query = Query::new(&PUBLIC_KEY, || {
     )
 });
 
-/// As they are now. The transaction's snapshot may still show a key that was dropped.
-fn read_keys(prefix: &str) -> LiveKeys {
+/// The keys of a prefix that are not retired, the newest first, and whether the current user may use them. No keys if there is
+/// no such prefix. As they are now: the transaction's snapshot may still show a key that was dropped.
+fn live_keys(prefix: &str) -> (Vec<(Form, [u8; SECRET_BYTES])>, bool) {
     let rows = SECRETS.read_latest(&[prefix.into(), user().into()], |row| {
         let secret = value::<Vec<u8>>(row, 2).try_into().unwrap_or_else(|_| unexpected(SpiError::InvalidPosition));
         ((form(row, 1), secret), value::<bool>(row, 3))
     });
-    let may_use = rows.iter().all(|(_, may_use)| *may_use);
-    LiveKeys { live: rows.into_iter().map(|(key, _)| key).collect(), may_use }
+    let (keys, may_use): (_, Vec<_>) = rows.into_iter().unzip();
+    (keys, !may_use.contains(&false))
 }
 
 fn form(row: &SpiHeapTupleData, column: usize) -> Form {
     Form::named(&text(row, column)).unwrap_or_else(|| unexpected(SpiError::InvalidPosition))
-}
-
-/// The keys of a prefix, retired ones too, and whether the current user may alter them.
-pub struct Prefix {
-    pub keys: Vec<KeyState>,
-    pub may_alter: bool,
 }
 
 static STATES: Query = PUBLIC_KEY.query(
@@ -102,13 +90,13 @@ static STATES: Query = PUBLIC_KEY.query(
      FROM idgen.public_key WHERE prefix OPERATOR(pg_catalog.=) $1 ORDER BY version DESC",
 );
 
-pub fn find(prefix: &str) -> Option<Prefix> {
+/// The keys of a prefix, retired ones too, and whether the current user may alter them. No keys if there is no such prefix.
+pub fn find(prefix: &str) -> (Vec<KeyState>, bool) {
     let rows = STATES.read_latest(&[prefix.into(), user().into()], |row| {
         (KeyState { version: value(row, 1), form: form(row, 2), is_retired: value(row, 3) }, value::<bool>(row, 4))
     });
-    let may_alter = rows.iter().all(|(_, may_alter)| *may_alter);
-    let keys: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
-    (!keys.is_empty()).then_some(Prefix { keys, may_alter })
+    let (keys, may_alter): (_, Vec<_>) = rows.into_iter().unzip();
+    (keys, !may_alter.contains(&false))
 }
 
 static LOCK: Query = PUBLIC_KEY.query(

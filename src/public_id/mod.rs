@@ -152,11 +152,14 @@ fn lock_owned(prefix: &str) -> Vec<KeyState> {
 }
 
 fn owned_keys(prefix: &str) -> Vec<KeyState> {
-    let found = keys::find(prefix).unwrap_or_else(|| errors::unknown(prefix).raise());
-    if !found.may_alter {
+    let (keys, may_alter) = keys::find(prefix);
+    if keys.is_empty() {
+        errors::unknown(prefix).raise();
+    }
+    if !may_alter {
         errors::not_owner(prefix).raise();
     }
-    found.keys
+    keys
 }
 
 /// While the postmaster preloads libraries.
