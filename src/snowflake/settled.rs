@@ -7,7 +7,7 @@
 use super::{errors, layouts, node};
 use crate::clock::{self, GENERATORS};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::datum::Text;
+use crate::pg::datum::{self, Text};
 use crate::pg::spi::{self, Query};
 use crate::pg::{session, xact};
 use crate::shmem::Part;
@@ -116,8 +116,9 @@ fn keep_prepared(earliest_ms: Option<i64>) {
 }
 
 /// By transaction id: a gid can be in the encoding of another database.
-static TRANSACTIONS: Query =
-    Query::of_statistics("SELECT transaction::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_prepared_xacts");
+static PREPARED: Query = Query::of_statistics(
+    "SELECT transaction::pg_catalog.text::pg_catalog.int8, prepared FROM pg_catalog.pg_prepared_xacts",
+);
 
 /// The upper halves of the keys, and the lower ones of both kinds.
 static LOCKS: Query = Query::of_statistics(
@@ -129,8 +130,9 @@ static LOCKS: Query = Query::of_statistics(
      GROUP BY classid",
 );
 
-fn transactions() -> Vec<u32> {
-    TRANSACTIONS.read_latest(&[], |row| spi::value::<i64>(row, 1) as u32)
+/// The prepared transactions, each with the time since when it is, in milliseconds since 1970.
+pub fn prepared() -> Vec<(u32, i64)> {
+    PREPARED.read_latest(&[], |row| (spi::value::<i64>(row, 1) as u32, datum::to_us(spi::value(row, 2)) / 1000))
 }
 
 /// The earliest times of the ids of all prepared transactions. Raises 55000 if that of one is unknown.
@@ -141,7 +143,7 @@ fn prepared_earliest_ms() -> Vec<i64> {
 
 /// The draws of all prepared transactions, or one of which nothing is known.
 pub fn prepared_draws() -> Result<Vec<PreparedDraw>, u32> {
-    let before = transactions();
+    let before = prepared();
     if before.is_empty() {
         return Ok(Vec::new());
     }
@@ -151,9 +153,9 @@ pub fn prepared_draws() -> Result<Vec<PreparedDraw>, u32> {
     });
     let draws: Vec<PreparedDraw> = locks.into_iter().flatten().collect();
     let has_lock = |xid: &u32| draws.iter().any(|draw| draw.xid == *xid);
-    if let Some(unknown) = before.iter().find(|xid| !has_lock(xid)) {
+    if let Some((unknown, _)) = before.iter().find(|(xid, _)| !has_lock(xid)) {
         // It may have ended before the locks were read. A lock ends after its transaction.
-        if transactions().contains(unknown) {
+        if prepared().iter().any(|(xid, _)| xid == unknown) {
             return Err(*unknown);
         }
     }

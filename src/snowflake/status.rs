@@ -2,7 +2,7 @@
 //! settled ids.
 
 use super::next::{COUNTERS, GeneratorCounters, flush};
-use super::settled::{EARLIEST_DRAWS, prepared_draws};
+use super::settled::{self, EARLIEST_DRAWS, prepared_draws};
 use super::{errors, layouts};
 use crate::clock::GENERATORS;
 use crate::error::{Check, listed};
@@ -12,7 +12,6 @@ use crate::pg::{datum, recovery, session, system_clock};
 use idgen_core::generator::GeneratorTenant;
 use idgen_core::layout::time_text;
 use pgrx::prelude::*;
-use pgrx::spi::SpiHeapTupleData;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -95,15 +94,6 @@ static OPEN: Query = Query::of_statistics(
     "SELECT pid, xact_start FROM pg_catalog.pg_stat_get_activity(NULL) WHERE xact_start IS NOT NULL",
 );
 
-/// Since when transactions are prepared.
-static PREPARED: Query = Query::of_statistics(
-    "SELECT transaction::pg_catalog.text::pg_catalog.int8, prepared FROM pg_catalog.pg_prepared_xacts",
-);
-
-fn since_ms(row: &SpiHeapTupleData) -> i64 {
-    datum::to_us(value(row, 2)) / 1000
-}
-
 /// Fails if settled reads do, or if they lag.
 fn settled() -> Check {
     const NAME: &str = "settled";
@@ -112,7 +102,8 @@ fn settled() -> Check {
     };
     let late_ms = system_clock::wall_ms() - LATE_MS;
     let mut late: Vec<(i64, String)> = Vec::new();
-    let open: HashMap<i32, i64> = OPEN.read_latest(&[], |row| (value(row, 1), since_ms(row))).into_iter().collect();
+    let open: HashMap<i32, i64> =
+        OPEN.read_latest(&[], |row| (value(row, 1), datum::to_us(value(row, 2)) / 1000)).into_iter().collect();
     for (index, _) in draws.iter().enumerate().filter(|(_, draw)| draw.get().is_some()) {
         let pid = session::process_at(index);
         late.extend(open.get(&pid).map(|since_ms| (*since_ms, format!("process {pid}"))));
@@ -122,9 +113,8 @@ fn settled() -> Check {
             return Check::raising(NAME, errors::prepared_without_lock(unknown)).affects("snowflake_settled()");
         }
         Ok(prepared) => {
-            let since = PREPARED.read_latest(&[], |row| (value::<i64>(row, 1), since_ms(row)));
-            let drew = |xid: i64| prepared.iter().any(|draw| i64::from(draw.xid) == xid && draw.earliest_ms.is_some());
-            let drawn = since.into_iter().filter(|(xid, _)| drew(*xid));
+            let drew = |xid: u32| prepared.iter().any(|draw| draw.xid == xid && draw.earliest_ms.is_some());
+            let drawn = settled::prepared().into_iter().filter(|(xid, _)| drew(*xid));
             late.extend(drawn.map(|(xid, since_ms)| (since_ms, format!("prepared transaction {xid}"))));
         }
     }
