@@ -17,7 +17,7 @@ use crate::pg::{datum, system_clock};
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The memory in which a value initialises the arrays that belong to it.
 pub struct Block {
@@ -228,19 +228,9 @@ impl<T: Send + Sync> Registered for Locked<T> {
 /// The tranche of the locks, as `pg_stat_activity` shows waits for them.
 const TRANCHE: &CStr = c"idgen";
 
-/// Set by the postmaster, inherited by every process that it forks.
-static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
-
 /// True if the library was preloaded, so that all parts have their memory.
 pub fn is_preloaded() -> bool {
-    IS_PRELOADED.load(Relaxed)
-}
-
-/// Raises 55000 unless the library was preloaded.
-pub fn require() {
-    if !is_preloaded() {
-        error::not_preloaded().raise();
-    }
+    RESET_US.get().is_some()
 }
 
 static REGISTERED: Mutex<Vec<&'static dyn Registered>> = Mutex::new(Vec::new());
@@ -303,7 +293,6 @@ unsafe extern "C-unwind" fn startup() {
     // SAFETY: requested above, under this name.
     let mut locks = unsafe { pg_sys::GetNamedLWLockTranche(TRANCHE.as_ptr()) };
     REGISTERED.lock().iter().for_each(|part| part.place(&mut locks));
-    IS_PRELOADED.store(true, Relaxed);
     let functions = AT_STARTUP.lock().clone();
     functions.into_iter().for_each(|function| function());
 }

@@ -9,14 +9,13 @@
 //! values: a client may have seen them. The values of a tag in one line are not drawn from a ring either: this process joins
 //! turns, see `idgen_core::segment::turns`.
 
-use super::state::{RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy, ring};
+use super::state::{RINGS, RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy, ring};
 use super::{errors, store, workers};
 use crate::args;
 use crate::error;
 use crate::pg::function::CallSite;
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::{session, spi, xact};
-use crate::shmem;
 use idgen_core::segment::tag::Allocation;
 use idgen_core::segment::turns::{Claim, Ticket};
 use idgen_core::segment::{Draw, RingTenant, ValueRun};
@@ -102,7 +101,7 @@ pub fn of_call(site: &CallSite) -> AttachedSegment {
 /// draw from it, 55000 without preload or if this transaction changed it, 25006 on a standby.
 pub fn look_up(tag: &str) -> AttachedSegment {
     error::refuse_on_standby("generate ids");
-    shmem::require();
+    RINGS.require();
     let changes = CHANGES.follow();
     let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
     if !row.may_draw {
