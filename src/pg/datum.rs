@@ -133,7 +133,10 @@ pub fn arguments<'a>(args: &[DatumWithOid<'a>]) -> Vec<DatumWithOid<'a>> {
         unsafe {
             match arg.oid() {
                 _ if needs_no_conversion() => Some(datum),
-                pg_sys::TEXTOID => Text::from(utf8(datum)).into_datum(),
+                pg_sys::TEXTOID => {
+                    let text = varlena_to_byte_slice(datum.cast_mut_ptr());
+                    Text::from(std::str::from_utf8_unchecked(text)).into_datum()
+                }
                 pg_sys::TEXTARRAYOID => {
                     let texts = Array::<&str>::from_datum(datum, false)?;
                     texts.iter().map(|text| text.map(Text::from)).collect::<Vec<_>>().into_datum()
@@ -144,13 +147,6 @@ pub fn arguments<'a>(args: &[DatumWithOid<'a>]) -> Vec<DatumWithOid<'a>> {
     };
     // SAFETY: a datum of this type, which lives as long as its source or as the call.
     args.iter().map(|arg| unsafe { DatumWithOid::new(converted(arg), arg.oid()) }).collect()
-}
-
-/// # Safety
-/// The datum is a text made from a `&str`.
-unsafe fn utf8<'a>(datum: pg_sys::Datum) -> &'a str {
-    // SAFETY: by the above.
-    unsafe { std::str::from_utf8_unchecked(varlena_to_byte_slice(datum.cast_mut_ptr())) }
 }
 
 /// A `text` of SQL: an argument, a column, or a result.

@@ -226,22 +226,21 @@ pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, 
 
 /// Locks the row of a tag that the current user may alter, and returns it.
 pub fn lock_owned(tag: &str) -> TagRow {
-    lock_if(tag, |row| if row.may_alter { Ok(()) } else { Err(errors::not_owner(tag)) })
+    lock_if(tag, |row| row.may_alter, || errors::not_owner(tag))
 }
 
 /// Locks the row of a tag for which the current user may act as a server, and returns it.
 pub fn lock_served(tag: &str) -> TagRow {
-    lock_if(tag, |row| if row.may_serve { Ok(()) } else { Err(fleet_errors::may_not_serve(tag, &spi::user_name())) })
+    lock_if(tag, |row| row.may_serve, || fleet_errors::may_not_serve(tag, &spi::user_name()))
 }
 
 /// Locks the row of a tag, and returns it. A role without the privilege neither waits for the lock nor holds it.
-fn lock_if(tag: &str, check: impl Fn(&TagRow) -> Result<(), Report>) -> TagRow {
+fn lock_if(tag: &str, may: fn(&TagRow) -> bool, refusal: impl Fn() -> Report) -> TagRow {
+    let check = |row: TagRow| if may(&row) { row } else { refusal().raise() };
     loop {
-        let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
-        check(&row).unwrap_or_else(|report| report.raise());
+        check(store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
         if let Some(row) = store::find_and_lock(tag) {
-            check(&row).unwrap_or_else(|report| report.raise());
-            return row;
+            return check(row);
         }
         // Dropped during the wait. The tag may have been created again.
     }

@@ -279,13 +279,14 @@ impl RefillWait {
         let refills = state.refills.load(Relaxed);
         let is_new = match drawing.attached.source {
             ValueSource::InOrder(shared) => attach::join(shared, self.want),
-            _ => self.requested_at != Some(refills),
+            _ if self.requested_at == Some(refills) => false,
+            _ => {
+                state.demand.fetch_add(self.want, Relaxed);
+                true
+            }
         };
         if is_new {
             self.requested_at = Some(refills);
-            if !matches!(drawing.attached.source, ValueSource::InOrder(_)) {
-                state.demand.fetch_add(self.want, Relaxed);
-            }
             self.summon();
         }
         // After the request: a call that may not wait leaves values for later ones.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, compiler_fence};
@@ -118,9 +118,6 @@ pub fn serves(duty: Duty, index: usize, tenant: &RingTenant) -> bool {
     tenant.key.database == duty.database && ring_state(index).is_attached.load(Relaxed) == duty.is_attached
 }
 
-/// How long a worker may wait for a lock on the table.
-const LOCK_TIMEOUT: &CStr = c"500ms";
-
 unsafe extern "C-unwind" {
     /// PostgreSQL's handler of SIGINT. Declared here, because pgrx's wrapper of it is no C function.
     #[link_name = "StatementCancelHandler"]
@@ -164,7 +161,7 @@ pub fn begin(argument: pg_sys::Datum, is_attached: bool) -> Option<Duty> {
     // Settings of the database must not make transactions fail, and a lock held for long must not block the worker.
     bgworker::set_variable(c"default_transaction_read_only", c"off");
     bgworker::set_variable(c"default_transaction_isolation", c"read committed");
-    bgworker::set_variable(c"lock_timeout", LOCK_TIMEOUT);
+    bgworker::set_variable(c"lock_timeout", c"500ms");
     Some(duty)
 }
 
