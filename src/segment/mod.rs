@@ -16,7 +16,7 @@ use idgen_core::segment::tag::MAX_STEP;
 use idgen_core::segment::{Draw, ValueRun};
 use idgen_core::tenancy::Ended;
 use pgrx::prelude::*;
-use state::{LastError, SEGMENTS, SharedRing, ring_state};
+use state::{SEGMENTS, SharedRing, ring_state};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -323,13 +323,12 @@ impl RefillWait {
         ConditionVariable::cancel_sleep();
         let is_attached = ring_state(self.index).is_attached.load(Relaxed);
         let silence = errors::silence(is_attached);
-        let mut last = LastError::default();
-        SEGMENTS.exclusive(|segments| {
+        let last = SEGMENTS.exclusive(|segments| {
             let error = &mut segments.errors[self.index];
             if error.is_clear() {
                 error.set(silence);
             }
-            last = *error;
+            *error
         });
         errors::timed_out(&drawing.tag(), last.text().unwrap_or_default()).raise()
     }

@@ -137,11 +137,6 @@ impl AttachedGenerator {
         }
     }
 
-    /// As [`Generator::open_tick`], now.
-    pub fn open_tick(&self) -> Result<(), i64> {
-        self.generator.open_tick(self.tick_us(), system_clock::boot_us())
-    }
-
     /// The length of a tick in microseconds.
     pub fn tick_us(&self) -> i64 {
         i64::from(self.layout.unit_ms()) * US_PER_MS

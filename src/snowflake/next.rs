@@ -152,15 +152,17 @@ fn issue_carefully(attached: &mut AttachedGenerator, want: u64) -> SlotRun {
                 opened_ms = i64::MIN;
                 wait(attached, time_ms, system_clock::boot_us() + attached.tick_us());
             }
-            Ok(Issue::Ahead { time_ms }) => match attached.open_tick() {
-                Ok(()) => opened_ms = time_ms,
-                Err(again_us) => {
-                    if pause_us > 0 {
-                        wait(attached, time_ms, again_us.min(system_clock::boot_us() + pause_us));
+            Ok(Issue::Ahead { time_ms }) => {
+                match attached.generator.open_tick(attached.tick_us(), system_clock::boot_us()) {
+                    Ok(()) => opened_ms = time_ms,
+                    Err(again_us) => {
+                        if pause_us > 0 {
+                            wait(attached, time_ms, again_us.min(system_clock::boot_us() + pause_us));
+                        }
+                        pause_us = (2 * pause_us).max(FIRST_PAUSE_US);
                     }
-                    pause_us = (2 * pause_us).max(FIRST_PAUSE_US);
                 }
-            },
+            }
             Ok(Issue::Reserve { first_ms, last_ms }) => attached.clock.raise_ceiling(&bounds, (first_ms, last_ms)),
             Ok(answer) => refuse_outside(&attached.layout, answer),
             Err(Ended) => *attached = attach(attached.layout),

@@ -50,7 +50,8 @@ fn settled(layout: &Layout) -> i64 {
     let open_ms = || {
         let mut open: Vec<i64> = draws.iter().filter_map(EarliestDraw::get).collect();
         // Last: a transaction clears its own time after it holds the lock of a prepared one.
-        open.extend(prepared_earliest_ms());
+        let draws = prepared_draws().unwrap_or_else(|unknown| errors::prepared_without_lock(unknown).raise());
+        open.extend(draws.into_iter().filter_map(|draw| draw.earliest_ms));
         open
     };
     let (space, id) = settled::settled(layout, before_next, open_ms);
@@ -133,12 +134,6 @@ static LOCKS: Query = Query::of_statistics(
 /// The prepared transactions, each with the time since when it is, in milliseconds since 1970.
 pub fn prepared() -> Vec<(u32, i64)> {
     PREPARED.read_latest(&[], |row| (spi::value::<i64>(row, 1) as u32, datum::to_us(spi::value(row, 2)) / 1000))
-}
-
-/// The earliest times of the ids of all prepared transactions. Raises 55000 if that of one is unknown.
-fn prepared_earliest_ms() -> Vec<i64> {
-    let draws = prepared_draws().unwrap_or_else(|unknown| errors::prepared_without_lock(unknown).raise());
-    draws.into_iter().filter_map(|draw| draw.earliest_ms).collect()
 }
 
 /// The draws of all prepared transactions, or one of which nothing is known.

@@ -103,7 +103,8 @@ impl SupplyWorker {
                 self.contact.follow_settings();
             }
             let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
-            if !self.has_current_rows() || !rings.iter().all(|ring| self.is_attached(ring)) {
+            let is_current = self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes();
+            if !is_current || !rings.iter().all(|ring| self.is_attached(ring)) {
                 if !self.read_rows(&rings) {
                     latch::wait(Some(RETRY), &MAIN_WAIT);
                 }
@@ -121,10 +122,6 @@ impl SupplyWorker {
                 None => self.sleep(&rings),
             }
         }
-    }
-
-    fn has_current_rows(&self) -> bool {
-        self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes()
     }
 
     fn is_attached(&self, ring: &RingSnapshot) -> bool {
