@@ -86,13 +86,9 @@ fn segment_alter(
 ) {
     let tag = args::required(tag.as_deref(), "tag");
     let row = lock_owned(tag);
-    let is_given = [
-        ("max_id", max_id.is_some()),
-        ("stride", stride.is_some()),
-        ("residue", residue.is_some()),
-        ("upper_bound", upper_bound.is_some()),
-    ];
-    if let Some((setting, _)) = is_given.into_iter().find(|(_, is_given)| *is_given && row.link.is_attached()) {
+    let numbers = [("max_id", max_id), ("stride", stride), ("residue", residue), ("upper_bound", upper_bound)];
+    let given = numbers.into_iter().find(|(_, given)| given.is_some());
+    if let Some((setting, _)) = given.filter(|_| row.link.is_attached()) {
         fleet_errors::set_at_the_coordinator(tag, setting).raise();
     }
     let now = row.definition;

@@ -3,8 +3,7 @@
 
 use super::{errors, next, node};
 use crate::args;
-use crate::clock;
-use crate::clock::GENERATORS;
+use crate::clock::{self, GENERATORS};
 use crate::error;
 use crate::pg::function::CallSite;
 use crate::pg::invalidation::TextCache;

@@ -6,8 +6,7 @@ use crate::pg::datum::{self, Uuid};
 use crate::pg::ereport::errors;
 use crate::pg::function::{self, CallSite};
 use crate::pg::session;
-use crate::snowflake;
-use crate::snowflake::{AttachedGenerator, IdSet};
+use crate::snowflake::{self, AttachedGenerator, IdSet};
 use idgen_core::uuid::{self, LAYOUT, RandomWords};
 use pgrx::prelude::*;
 

@@ -62,7 +62,7 @@ impl RawConnection {
             }
         }
         // SAFETY: as above. The connection is not busy, so this does not block; nothing else frees the result.
-        Ok(unsafe { QueryResult::new(PQgetResult(self.as_ptr())) })
+        Ok(NonNull::new(unsafe { PQgetResult(self.as_ptr()) }).map(QueryResult))
     }
 
     pub fn host_and_port(&self) -> [String; 2] {
@@ -96,14 +96,6 @@ impl Drop for RawConnection {
 pub struct QueryResult(NonNull<PGresult>);
 
 impl QueryResult {
-    /// `None` after the last result of a query.
-    ///
-    /// # Safety
-    /// Null, or a result that nothing else frees.
-    pub unsafe fn new(raw: *mut PGresult) -> Option<Self> {
-        NonNull::new(raw).map(Self)
-    }
-
     /// The columns of the first row, if there is one; `None` for NULL.
     pub fn row(&self) -> Result<Option<Vec<Option<String>>>, Error> {
         let raw = self.0.as_ptr();
