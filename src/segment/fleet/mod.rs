@@ -250,28 +250,25 @@ impl SupplyWorker {
             let state = if is_silent { CoordinatorState::Failing } else { CoordinatorState::Refusing };
             ring_state(ring.index).set_coordinator(state);
         }
-        match failure {
+        let (demand, reason) = match failure {
+            Failure::Tag(reason) => (demand, reason),
             Failure::Exhausted(reason) => {
                 if let Some(RingSnapshot { index, tenant, .. }) = due.ring {
                     refill::exhaust(index, tenant.key, tenant.version);
                 }
                 // The sessions that wait find out, and so the demand ends.
-                self.refuse(due, 0, is_first, &reason);
+                (0, reason)
             }
-            Failure::Gone => self.read_at = None,
+            Failure::Gone => return self.read_at = None,
             Failure::Coordinator(reason) => {
                 // `Contact` logs it.
                 due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
+                return;
             }
-            Failure::Tag(reason) => self.refuse(due, demand, is_first, &reason),
-        }
-    }
-
-    /// The coordinator has refused a request because of the tag.
-    fn refuse(&mut self, due: Due, demand: u64, is_first: bool, reason: &str) {
-        let Some(stock) = self.stocks.get_mut(&due.creation) else { return };
+        };
+        // The coordinator has refused the request because of the tag.
         stock.refused = Some(due.need);
-        let kept = due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, reason));
+        let kept = due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
         if kept.unwrap_or(is_first) {
             log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
         }
