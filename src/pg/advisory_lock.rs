@@ -7,7 +7,7 @@
 //! check is part of the wait.
 
 use super::ereport::{self, errors};
-use super::session::Replaced;
+use super::session::{self, Replaced};
 use super::xact;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
@@ -72,8 +72,7 @@ impl AdvisoryLock {
     pub fn new(kind: LockKind, key: i64, mode: Mode) -> Self {
         let key = key as u64;
         let tag = pg_sys::LOCKTAG {
-            // SAFETY: set when the process connects, and never again.
-            locktag_field1: unsafe { pg_sys::MyDatabaseId }.to_u32(),
+            locktag_field1: session::database(),
             locktag_field2: (key >> 32) as u32,
             locktag_field3: key as u32,
             locktag_field4: kind.0,

@@ -16,7 +16,6 @@ use idgen_core::segment::{DROPPED, TagKey};
 use pgrx::datum::{Interval, TryFromDatumError};
 use pgrx::heap_tuple::PgHeapTuple;
 use pgrx::prelude::*;
-use pgrx::trigger_support::PgTriggerOperation;
 use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,29 +23,29 @@ use std::sync::atomic::Ordering::Relaxed;
 /// `max_id` raises 22023. A change of owner or grants keeps the version, so that the
 /// ring keeps its values.
 #[pg_extern(sql = false)]
-fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, Box<dyn std::error::Error>> {
+fn segment_row(fcinfo: pg_sys::FunctionCallInfo) -> Result<TriggerRow, TryFromDatumError> {
     // SAFETY: PostgreSQL passes the call's own fcinfo.
     let (table, trigger) = unsafe { function::trigger_of_table(fcinfo, "idgen.segment_row", &store::SEGMENT) };
     let old = trigger.old().map(PgHeapTuple::into_owned);
     let new = trigger.new().map(PgHeapTuple::into_owned);
-    let (operation, is_allocation) = (trigger.op()?, store::IS_ALLOCATION.load(Relaxed));
-    let is_silent = match (&operation, &old, &new) {
-        (PgTriggerOperation::Update, Some(old), Some(new)) => is_allocation && keeps_values(old, new)?,
+    let is_allocation = store::IS_ALLOCATION.load(Relaxed);
+    let is_silent = match (&old, &new) {
+        (Some(old), Some(new)) => is_allocation && keeps_values(old, new)?,
         _ => false,
     };
     if !is_silent {
         invalidation::announce(table);
     }
-    let row = match (operation, old, new) {
-        (PgTriggerOperation::Insert, _, Some(new)) => Some(inserted(new)?),
-        (PgTriggerOperation::Update, Some(old), Some(new)) => Some(updated(&old, new, is_allocation)?),
-        (PgTriggerOperation::Delete, Some(old), _) => {
+    let row = match (old, new) {
+        (None, Some(new)) => Some(inserted(new)?),
+        (Some(old), Some(new)) => Some(updated(&old, new, is_allocation)?),
+        (Some(old), None) => {
             let creation = number(&old, "creation")?;
             end_ring_at_commit(Change { creation, version: DROPPED, stride: 1, is_link: false });
             servers::keep(&tag(&old)?, number(&old, "max_id")?);
             Some(old)
         }
-        (_, old, _) => old,
+        (None, None) => None,
     };
     Ok(row.into())
 }
