@@ -27,7 +27,6 @@ unsafe extern "C-unwind" {
     safe fn encoding() -> i32;
 
     /// Linked without pgrx's guard, which costs more than the function: with these flags it raises nothing for a small size.
-    #[link_name = "palloc_extended"]
     fn palloc_extended(size: pg_sys::Size, flags: i32) -> *mut c_void;
 }
 

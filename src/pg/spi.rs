@@ -133,15 +133,10 @@ impl ExtensionTable {
 }
 
 unsafe extern "C-unwind" {
-    /// Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot fail.
+    /// The current user. Linked without pgrx's guard, which costs more than the function: it returns a variable and cannot
+    /// fail.
     #[link_name = "GetUserId"]
-    safe fn get_user_id() -> pg_sys::Oid;
-}
-
-/// The current user.
-#[inline]
-pub fn user() -> pg_sys::Oid {
-    get_user_id()
+    pub safe fn user() -> pg_sys::Oid;
 }
 
 /// The name of the current user; empty if the role was dropped.

@@ -242,11 +242,7 @@ pub fn draw_turn(SharedRing { handle, index, .. }: SharedRing, is_block: bool) -
 pub fn join(SharedRing { handle, index, .. }: SharedRing, want: u64) -> bool {
     static REGISTERED: Once = Once::new();
     // A process that is terminated drops nothing.
-    REGISTERED.call_once(|| {
-        xact::before_exit(|_| {
-            withdraw();
-        })
-    });
+    REGISTERED.call_once(|| xact::before_exit(|_| _ = withdraw()));
     let mut joined = JOINED.lock();
     if joined.is_some() {
         return false;
