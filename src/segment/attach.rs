@@ -9,7 +9,7 @@
 //! values: a client may have seen them. The values of a tag in one line are not drawn from a ring either: this process joins
 //! turns, see `idgen_core::segment::turns`.
 
-use super::state::{RINGS, RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy, ring};
+use super::state::{RINGS, RingRow, SEGMENTS, SharedRing, attach_ring, in_tenancy};
 use super::{errors, store, workers};
 use crate::args;
 use crate::error;
@@ -19,7 +19,7 @@ use crate::pg::{session, spi, xact};
 use idgen_core::segment::tag::Allocation;
 use idgen_core::segment::turns::{Claim, Ticket};
 use idgen_core::segment::{Draw, RingTenant, ValueRun};
-use idgen_core::tenancy::{Attachment, Ended};
+use idgen_core::tenancy::Ended;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::Once;
@@ -119,7 +119,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     } else if row.created_here || row.changed_here {
         errors::changed_here(tag).raise()
     } else {
-        let shared = attach(ring_row);
+        let shared = attach_ring(ring_row);
         match row.link.is_in_order(&row.definition) {
             true => ValueSource::InOrder(shared),
             false => ValueSource::Shared(shared),
@@ -136,7 +136,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
 pub fn attach_again(tag: &str, attached: &AttachedSegment) -> Option<AttachedSegment> {
     invalidation::accept();
     let attach_if_same = || {
-        let shared = attach(attached.row);
+        let shared = attach_ring(attached.row);
         // A commit ends the ring before it sends its invalidation.
         let has_row = |tenant: RingTenant| tenant.handle == shared.handle && tenant.version == attached.row.version;
         SEGMENTS.exclusive(|segments| segments.table.tenants[shared.index].is_some_and(has_row)).then_some(shared)
@@ -150,11 +150,6 @@ pub fn attach_again(tag: &str, attached: &AttachedSegment) -> Option<AttachedSeg
     let attached = AttachedSegment { source, ..*attached };
     KNOWN.insert(tag, attached);
     Some(attached)
-}
-
-fn attach(row: RingRow) -> SharedRing {
-    let Attachment { index, handle, .. } = attach_ring(row);
-    SharedRing { ring: ring(index), handle, index }
 }
 
 struct Uncommitted {

@@ -159,21 +159,20 @@ pub fn rings(mut is_wanted: impl FnMut(&Segments, usize, &RingTenant) -> bool) -
 }
 
 /// Finds the ring of a row of this version, or begins its tenancy in one.
-pub fn attach_ring(row: RingRow) -> Attachment<RingHandle> {
+pub fn attach_ring(row: RingRow) -> SharedRing {
     let RingRow { key, version, stride, is_attached } = row;
     // The supply worker reads for itself how many values are left.
     let low_water = |count| (!is_attached).then(|| settings::segment_low_water(count));
     SEGMENTS.exclusive(|segments| {
-        let attachment = segments.table.attach(key, version, stride, low_water);
-        let index = attachment.index;
-        if attachment.is_new {
+        let Attachment { index, handle, is_new } = segments.table.attach(key, version, stride, low_water);
+        if is_new {
             segments.begin(index);
         }
         // Also in a tenancy that the trigger began: it does not know. A newer row may not be attached as this one is.
         if segments.table.tenants[index].is_some_and(|tenant| tenant.version == version) {
             ring_state(index).is_attached.store(is_attached, Relaxed);
         }
-        attachment
+        SharedRing { ring: ring(index), handle, index }
     })
 }
 

@@ -57,7 +57,9 @@ fn segment_request(
             _ => segment_errors::exhausted(tag, row.definition.upper_bound).raise(),
         },
     };
-    write_report(tag, name, shared.report_of(server).expect("it has reported"));
+    let ServerReport { max_id, history, .. } = shared.report_of(server).expect("it has reported");
+    let report = [tag.into(), server.into(), name.into(), (*max_id).into(), history.as_str().into()];
+    SEGMENT_SERVER.write(&WRITE, &report);
     write_tag(tag, row.key.creation, &shared);
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
     Composite([
@@ -136,8 +138,8 @@ pub fn withheld() -> Vec<(String, usize)> {
     if recovery::is_in_progress() {
         return Vec::new();
     }
-    let interrupted =
-        shared_tags().into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
+    let shared = SHARED.read_latest(&[user().into()], |row| (text(row, 1), text(row, 2)));
+    let interrupted = shared.into_iter().filter(|(_, recorded)| in_the_present_form(recorded.clone()) != history());
     let standings = interrupted.filter_map(|(tag, _)| {
         let row = store::find(&tag)?;
         Some((shared_tag(&tag, &row.definition, &row.link, None).standing(history()), tag))
@@ -196,7 +198,7 @@ fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> SharedTag {
     shared.report(server, received, history());
     if was_current && shared.history.as_deref() != Some(history()) {
         errors::set_back(tag, received, definition.max_id).warn();
-        clear_reports(tag);
+        SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
     }
     shared
 }
@@ -206,7 +208,7 @@ fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option
     let recorded = link.history.clone().map(in_the_present_form);
     let reports = match server {
         Some(server) if recorded.as_deref() == Some(history()) => report(tag, server),
-        _ => reports(tag),
+        _ => ALL.read_latest(&[tag.into()], read),
     };
     let servers = reports.into_iter().map(|report| {
         let history = in_the_present_form(report.history);
@@ -275,11 +277,6 @@ fn report(tag: &str, server: i64) -> Vec<ServerReport> {
     ONE.read_latest(&[tag.into(), server.into()], read)
 }
 
-/// As [`report`], of all servers.
-fn reports(tag: &str) -> Vec<ServerReport> {
-    ALL.read_latest(&[tag.into()], read)
-}
-
 fn read(row: &SpiHeapTupleData) -> ServerReport {
     ServerReport { server: value(row, 1), max_id: value(row, 2), history: text(row, 3) }
 }
@@ -295,26 +292,16 @@ fn names(tag: &str, servers: Vec<i64>) -> String {
     names.into_iter().flatten().collect()
 }
 
+/// Inserts or replaces a server's report.
 static WRITE: Query = SEGMENT_SERVER.query(
     "INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
      VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp()) ON CONFLICT (tag, server) DO UPDATE \
      SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at",
 );
 
-/// Inserts or replaces a server's report.
-fn write_report(tag: &str, name: &str, report: &ServerReport) {
-    let ServerReport { server, max_id, history } = report;
-    let args = [tag.into(), (*server).into(), name.into(), (*max_id).into(), history.as_str().into()];
-    SEGMENT_SERVER.write(&WRITE, &args);
-}
-
+/// The servers of a tag have to report again. Their highest values still count.
 static CLEAR: Query =
     SEGMENT_SERVER.query("UPDATE idgen.segment_server SET history = '' WHERE tag OPERATOR(pg_catalog.=) $1");
-
-/// The servers of a tag have to report again. Their highest values still count.
-fn clear_reports(tag: &str) {
-    SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
-}
 
 static DELETE: Query = SEGMENT_SERVER
     .query("DELETE FROM idgen.segment_server WHERE tag OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2");
@@ -343,12 +330,7 @@ pub fn are_known(tag: &str) -> bool {
     !KNOWN.read_latest(&[tag.into()], |_| ()).is_empty()
 }
 
+/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
 static SHARED: Query = Query::new(&store::SEGMENT, || {
     format!("SELECT tag, history FROM idgen.segment WHERE history IS NOT NULL AND {} ORDER BY tag", store::is_visible())
 });
-
-/// The tags that servers have been attached to, those that the current user may see, and the history that last granted values.
-fn shared_tags() -> Vec<(String, String)> {
-    let read = |row: &SpiHeapTupleData| (text(row, 1), text(row, 2));
-    SHARED.read_latest(&[user().into()], read)
-}
