@@ -68,3 +68,45 @@ RESET search_path;
 DROP EXTENSION idgen;
 DROP SCHEMA ids;
 CREATE EXTENSION idgen;
+
+-- For the tests below: runs statements, one a line, each in a transaction of its own, and shows its rows or its error,
+-- with the DETAIL and the HINT. A line that is a call is selected. `role: call` runs as this role. In a block, all run in
+-- its transaction. Tokens, rows and times, which differ from run to run, are not shown.
+CREATE PROCEDURE outcomes(statements text) LANGUAGE plpgsql AS $$
+DECLARE
+    is_top_level bool := now() = statement_timestamp();
+    role text := current_setting('role');
+    line text;
+    parts text[];
+    outcome text;
+    detail text;
+    hint text;
+BEGIN
+    FOREACH line IN ARRAY string_to_array(statements, E'\n') LOOP
+        CONTINUE WHEN line ~ '^\s*(--.*)?$';
+        parts := regexp_match(trim(line), '^(?:(\w+|".*"): )?(.*)$');
+        BEGIN
+            PERFORM set_config('role', coalesce(replace(trim('"' FROM parts[1]), '""', '"'), role), false);
+            outcome := 'ok';
+            detail := '';
+            hint := '';
+            IF parts[2] ~ '^(SELECT|[a-z])' THEN
+                EXECUTE format('SELECT coalesce(string_agg(trim(r::text, ''()''), '', ''), ''no row'') FROM (%s) AS r',
+                               regexp_replace(parts[2], '^(?=[a-z])', 'SELECT ')) INTO outcome;
+            ELSE
+                EXECUTE parts[2];
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS outcome = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+            outcome := SQLSTATE || ' ' || outcome;
+        END;
+        PERFORM set_config('role', role, false);
+        detail := regexp_replace(detail, '^Failing row.*', '');
+        outcome := concat_ws(E'\n    ', trim(line) || ' -> ' || outcome, nullif(detail, ''), nullif(hint, ''));
+        outcome := regexp_replace(outcome, 'since \d{4}-\S+ \S+', 'since <time>.');
+        RAISE WARNING '%', regexp_replace(outcome, '\m\d{16}\M', '<token>', 'g');
+        IF is_top_level THEN
+            COMMIT;
+        END IF;
+    END LOOP;
+END $$;

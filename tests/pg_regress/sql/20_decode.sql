@@ -37,20 +37,19 @@ SELECT snowflake_parts(NULL) IS NULL AS parts, snowflake_parts(1, NULL) IS NULL 
        snowflake_floor(NULL) AS floor, snowflake_ceil(now(), NULL) AS ceil, snowflake_make(now(), NULL, 0) AS make;
 
 -- invalid arguments
-SELECT snowflake_parts(-1);
-\echo :SQLSTATE
-SELECT snowflake_time(9007199254740992, 'js53');
-SELECT snowflake_time(1, 'nonsense');
-\echo :SQLSTATE
-SELECT snowflake_time(9223372036854775807, 'time:62 sequence:1 unit:1s epoch:2020-01-01');
-\echo :SQLSTATE
-SELECT snowflake_make('2009-01-01', 0, 0);
-SELECT snowflake_make('2090-01-01', 0, 0);
-SELECT snowflake_make('infinity', 0, 0);
-SELECT snowflake_make('2026-01-01', 1024, 0);
-SELECT snowflake_make('2026-01-01', -1, 0);
-SELECT snowflake_make('2026-01-01', 0, 4096);
-SELECT snowflake_make('2026-01-01', 0, -1);
-SELECT snowflake_make('2026-01-01', 1, 0, 'seconds');
-SELECT snowflake_make('2026-01-01', 0, 0, 1);
-SELECT snowflake_make('2026-01-01', 0, 0, 32, 'twitter');
+CALL outcomes($$
+    snowflake_parts(-1)
+    snowflake_time(9007199254740992, 'js53')
+    snowflake_time(1, 'nonsense')
+    snowflake_time(9223372036854775807, 'time:62 sequence:1 unit:1s epoch:2020-01-01')
+    snowflake_make('2009-01-01', 0, 0)
+    snowflake_make('2090-01-01', 0, 0)
+    snowflake_make('infinity', 0, 0)
+    snowflake_make('2026-01-01', 1024, 0)
+    snowflake_make('2026-01-01', -1, 0)
+    snowflake_make('2026-01-01', 0, 4096)
+    snowflake_make('2026-01-01', 0, -1)
+    snowflake_make('2026-01-01', 1, 0, 'seconds')
+    snowflake_make('2026-01-01', 0, 0, 1)
+    snowflake_make('2026-01-01', 0, 0, 32, 'twitter')
+$$);

@@ -36,10 +36,8 @@ ROLLBACK PREPARED 'settled';
 
 -- errors
 \set VERBOSITY default
-SELECT snowflake_settled(NULL);
-\echo :SQLSTATE
-SELECT snowflake_settled('nonsense');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_settled(NULL)$$);
+CALL outcomes($$snowflake_settled('nonsense')$$);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT snowflake_settled();
 \echo :SQLSTATE

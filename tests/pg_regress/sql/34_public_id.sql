@@ -25,8 +25,7 @@ SELECT id, public_id('ord', id), public_id_decode('ord', public_id('ord', id)) =
 FROM unnest(ARRAY[0, 1, 9223372036854775807]) id;
 -- after the rotation, old texts and masked numbers are still read
 SELECT public_id_decode('ord', 'ord_jSvceAeDoUz'), public_id_try_decode('ord', 'ord_2QuNpqi7rZN'), id_unmask('ord', 8129597295730760601);
-SELECT id_mask('ord', 1);
-\echo :SQLSTATE
+CALL outcomes($$id_mask('ord', 1)$$);
 -- a number that was masked by nothing is some id
 SELECT id_unmask('usr', 0) BETWEEN 0 AND 9223372036854775807 AS some_id;
 
@@ -34,48 +33,44 @@ SELECT id_unmask('usr', 0) BETWEEN 0 AND 9223372036854775807 AS some_id;
 SELECT public_id('ord', NULL) IS NULL, public_id(NULL, 1) IS NULL, public_id_decode('ord', NULL) IS NULL,
        public_id_try_decode('ord', NULL) IS NULL, id_mask('usr', NULL) IS NULL, id_unmask('usr', NULL) IS NULL;
 -- negative numbers are no ids
-SELECT public_id('ord', -1);
-\echo :SQLSTATE
-SELECT public_id('usr', (-9223372036854775807 - 1));
-SELECT id_mask('usr', -1);
-SELECT id_unmask('usr', -1);
-\echo :SQLSTATE
--- texts that are none
-SELECT public_id_decode('usr', '');
-\echo :SQLSTATE
-SELECT public_id_decode('usr', 'ord_jSvceAeDoUz');
-SELECT public_id_decode('usr', 'jSvceAeDoUz');
-SELECT public_id_decode('usr', 'usr_jSvceAeDoU');
-SELECT public_id_decode('usr', 'usr_jSvceAeDoU0');
-SELECT public_id_decode('usr', 'usr_jSvceAeDoUé');
-SELECT public_id_decode('usr', 'usr_ZZZZZZZZZZZ');
-SELECT public_id_decode('usr', 'usr_c6szXY8m2WZ7pbrdM2JsWQ');
-SELECT public_id_decode('ord', 'ord_c6szXY8m2WZ7pbrdM2JsWR');
-SELECT public_id_decode('ord', 'ord_ZZZZZZZZZZZZZZZZZZZZZZ');
+CALL outcomes($$
+    public_id('ord', -1)
+    public_id('usr', (-9223372036854775807 - 1))
+    id_mask('usr', -1)
+    id_unmask('usr', -1)
+    -- texts that are none
+    public_id_decode('usr', '')
+    public_id_decode('usr', 'ord_jSvceAeDoUz')
+    public_id_decode('usr', 'jSvceAeDoUz')
+    public_id_decode('usr', 'usr_jSvceAeDoU')
+    public_id_decode('usr', 'usr_jSvceAeDoU0')
+    public_id_decode('usr', 'usr_jSvceAeDoUé')
+    public_id_decode('usr', 'usr_ZZZZZZZZZZZ')
+    public_id_decode('usr', 'usr_c6szXY8m2WZ7pbrdM2JsWQ')
+    public_id_decode('ord', 'ord_c6szXY8m2WZ7pbrdM2JsWR')
+    public_id_decode('ord', 'ord_ZZZZZZZZZZZZZZZZZZZZZZ')
+$$);
 SELECT count(*) AS tried, count(public_id_try_decode('ord', text)) AS decoded
 FROM unnest(ARRAY['', 'ord_', 'ORD_jSvceAeDoUz', ' ord_jSvceAeDoUz', 'ord_jSvceAeDoUz ', 'ord_山', repeat('x', 100000),
                   'ord_ahtwxLFvtKfrABXFQDRvjT', 'ord-jSvceAeDoUz']) text;
 -- errors other than of the text stay errors
-SELECT public_id_try_decode('nowhere', 'nowhere_jSvceAeDoUz');
-\echo :SQLSTATE
+CALL outcomes($$public_id_try_decode('nowhere', 'nowhere_jSvceAeDoUz')$$);
 
 -- definitions
-SELECT public_id_define('ord');
-\echo :SQLSTATE
+CALL outcomes($$public_id_define('ord')$$);
 SELECT public_id_define(prefix) FROM unnest(ARRAY['a', 'a1', 'sk_live', repeat('z', 63)]) prefix;
 SELECT public_id_drop(prefix) FROM unnest(ARRAY['a', 'a1', 'sk_live', repeat('z', 63)]) prefix;
-SELECT public_id_define('');
-\echo :SQLSTATE
-SELECT public_id_define('Ord');
-SELECT public_id_define('ord_');
-SELECT public_id_define('1a');
-SELECT public_id_define('é');
-SELECT public_id_define(repeat('z', 64));
-SELECT public_id_define('other', 'medium');
-\echo :SQLSTATE
-SELECT public_id_define(NULL);
-\echo :SQLSTATE
-SELECT public_id_define('other', NULL);
+CALL outcomes($$
+    public_id_define('')
+    public_id_define('Ord')
+    public_id_define('ord_')
+    public_id_define('1a')
+    public_id_define('é')
+    public_id_define(repeat('z', 64))
+    public_id_define('other', 'medium')
+    public_id_define(NULL)
+    public_id_define('other', NULL)
+$$);
 -- the constraints refuse the same rows
 \set VERBOSITY sqlstate
 INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('Ord', 1, 'short', counting(), 'postgres');
@@ -85,19 +80,15 @@ INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('a',
 INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('a', 1, 'long', NULL, 'postgres');
 INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('ord', 9, 'short', counting(), 'postgres');
 \set VERBOSITY default
-SELECT idgen.public_key_row();
-\echo :SQLSTATE
+CALL outcomes($$idgen.public_key_row()$$);
 CREATE TEMP TABLE own ();
 CREATE TRIGGER own AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
-INSERT INTO own DEFAULT VALUES;
-\echo :SQLSTATE
+CALL outcomes($$INSERT INTO own DEFAULT VALUES$$);
 DROP TABLE own;
 
 -- rotation and retirement
-SELECT public_id_rotate('usr');
-\echo :SQLSTATE
-SELECT public_id_rotate('ord', 'short');
-\echo :SQLSTATE
+CALL outcomes($$public_id_rotate('usr')$$);
+CALL outcomes($$public_id_rotate('ord', 'short')$$);
 SELECT public_id_rotate('ord'), public_id_rotate('ord', 'long');
 SELECT version, form FROM idgen.public_key WHERE prefix = 'ord' ORDER BY version;
 -- the last version: an error without the row, which would have the secret
@@ -111,24 +102,23 @@ SELECT public_id('ord', 1) AS newest, public_id('ord', 1) <> 'ord_ahtwxLFvtKfrAB
 SELECT :'rotated' AS rotated, public_id_decode('ord', :'newest'), public_id_decode('ord', 'ord_ahtwxLFvtKfrABXFQDRvjt') AS long,
        public_id_decode('ord', 'ord_jSvceAeDoUz') AS short;
 SELECT public_id_retire('ord', 1), public_id_retire('ord', 1), public_id_retire('ord', 2);
-SELECT public_id_decode('ord', 'ord_jSvceAeDoUz');
-\echo :SQLSTATE
-SELECT public_id_decode('ord', 'ord_ahtwxLFvtKfrABXFQDRvjt');
-SELECT id_unmask('ord', 8129597295730760601);
-\echo :SQLSTATE
+CALL outcomes($$
+    public_id_decode('ord', 'ord_jSvceAeDoUz')
+    public_id_decode('ord', 'ord_ahtwxLFvtKfrABXFQDRvjt')
+    id_unmask('ord', 8129597295730760601)
+$$);
 SELECT public_id_decode('ord', :'newest');
 SELECT version, secret IS NULL AS no_secret, retired = now() AS now FROM idgen.public_key WHERE prefix = 'ord' ORDER BY version;
 -- not even now, because its texts are still in use
-SELECT public_id_rotate('ord', 'short');
-SELECT public_id_retire('ord', 4);
-\echo :SQLSTATE
-SELECT public_id_retire('ord', 5);
-\echo :SQLSTATE
-SELECT public_id_retire('ord', NULL);
-SELECT public_id_rotate('ord', 'medium');
-SELECT public_id_rotate(NULL);
-SELECT public_id_rotate('nowhere');
-\echo :SQLSTATE
+CALL outcomes($$
+    public_id_rotate('ord', 'short')
+    public_id_retire('ord', 4)
+    public_id_retire('ord', 5)
+    public_id_retire('ord', NULL)
+    public_id_rotate('ord', 'medium')
+    public_id_rotate(NULL)
+    public_id_rotate('nowhere')
+$$);
 SELECT public_id_define('inv', 'long'), public_id_rotate('inv', 'short');
 SELECT length(public_id('inv', 1)), id_unmask('inv', id_mask('inv', 1));
 
@@ -147,8 +137,7 @@ SELECT public_id('tmp', 5);
 ROLLBACK TO s;
 SELECT length(public_id('tmp', 5)) AS short;
 ROLLBACK;
-SELECT public_id('tmp', 5);
-\echo :SQLSTATE
+CALL outcomes($$public_id('tmp', 5)$$);
 BEGIN READ ONLY;
 SELECT public_id_decode('usr', public_id('usr', 5));
 SELECT public_id_define('tmp');
@@ -183,100 +172,72 @@ DROP TABLE sale;
 -- privileges: defining requires a grant
 CREATE ROLE idgen_maker;
 CREATE ROLE idgen_user;
-CREATE ROLE idgen_group;
+CALL outcomes($$
+    CREATE ROLE idgen_group
+    idgen_maker: public_id_define('shop')
+    idgen_maker: idgen.public_key_secret()
+    GRANT EXECUTE ON FUNCTION public_id_define TO idgen_maker
+    idgen_maker: public_id_define('shop')
+    idgen_maker: public_id_decode('shop', public_id('shop', 3)), id_unmask('shop', id_mask('shop', 3))
+    -- every role may see the keys, and no ordinary role the secrets
+    idgen_maker: SELECT prefix, version, form, owner, users, retired FROM idgen.public_key WHERE prefix = 'shop'
+    idgen_maker: SELECT secret FROM idgen.public_key
+    idgen_maker: SELECT * FROM idgen.public_key
+    idgen_maker: UPDATE idgen.public_key SET secret = '\x'
+    idgen_maker: DELETE FROM idgen.public_key
+$$);
 SET ROLE idgen_maker;
-SELECT public_id_define('shop');
-\echo :SQLSTATE
-SELECT idgen.public_key_secret();
-\echo :SQLSTATE
+SELECT set_config('test.text', public_id('shop', 3), false) IS NOT NULL AS kept;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION public_id_define TO idgen_maker;
-SET ROLE idgen_maker;
-SELECT public_id_define('shop');
-SELECT public_id_decode('shop', public_id('shop', 3)), id_unmask('shop', id_mask('shop', 3));
--- every role may see the keys, and no ordinary role the secrets
-SELECT prefix, version, form, owner, users, retired FROM idgen.public_key WHERE prefix = 'shop';
-SELECT secret FROM idgen.public_key;
-\echo :SQLSTATE
-SELECT * FROM idgen.public_key;
-UPDATE idgen.public_key SET secret = '\x';
-DELETE FROM idgen.public_key;
-SELECT public_id('shop', 3) AS text \gset
-SET ROLE idgen_user;
-SELECT public_id('shop', 3);
-\echo :SQLSTATE
-SELECT public_id_decode('shop', :'text') > 0;
-\echo :SQLSTATE
-\set VERBOSITY terse
-SELECT public_id_try_decode('shop', :'text');
-SELECT id_mask('shop', 3);
-SELECT id_unmask('shop', 3);
-SELECT public_id_rotate('shop', 'long');
-\echo :SQLSTATE
-SELECT public_id_retire('shop', 1);
-SELECT public_id_drop('shop');
-SELECT public_id_alter('shop', 'idgen_user');
-SELECT public_id_grant('shop', 'idgen_user');
-SELECT public_id_revoke('shop', 'idgen_user');
-RESET ROLE;
-GRANT pg_monitor TO idgen_user;
-SET ROLE idgen_user;
-SELECT secret FROM idgen.public_key;
-RESET ROLE;
-REVOKE pg_monitor FROM idgen_user;
--- one grant is for both directions
-SET ROLE idgen_maker;
-SELECT public_id_grant('shop', 'idgen_user'), public_id_grant('shop', 'idgen_user');
-SET ROLE idgen_user;
-SELECT public_id_decode('shop', :'text'), public_id('shop', 3) = :'text' AS same;
-SELECT public_id_drop('shop');
-RESET ROLE;
-SELECT users FROM idgen.public_key WHERE prefix = 'shop';
-SELECT public_id_revoke('shop', 'idgen_user');
-SET ROLE idgen_user;
-SELECT public_id('shop', 3);
--- a rotation keeps the grants; membership and PUBLIC count
-RESET ROLE;
-SELECT public_id_grant('shop', 'idgen_group'), public_id_rotate('shop', 'long');
-GRANT idgen_group TO idgen_user;
-SET ROLE idgen_user;
-SELECT public_id_decode('shop', public_id('shop', 3)), public_id_decode('shop', :'text');
-RESET ROLE;
-REVOKE idgen_group FROM idgen_user;
-SET ROLE idgen_user;
-SELECT public_id('shop', 3);
-RESET ROLE;
-SELECT public_id_grant('shop', 'public');
-SET ROLE idgen_user;
-SELECT public_id_decode('shop', :'text');
-RESET ROLE;
-SELECT public_id_revoke('shop', 'public');
-SELECT public_id_grant('shop', 'nobody_of_this_name');
-\echo :SQLSTATE
-SELECT public_id_grant('nowhere', 'public');
-\echo :SQLSTATE
-SELECT public_id_grant('shop', NULL);
--- a new owner
-SET ROLE idgen_maker;
-SELECT public_id_alter('shop', 'idgen_group');
-\echo :SQLSTATE
-RESET ROLE;
-SELECT public_id_alter('shop', 'idgen_group');
-SELECT public_id_alter('shop', NULL);
-SET ROLE idgen_maker;
-SELECT public_id('shop', 3);
-SET ROLE idgen_group;
-SELECT public_id_decode('shop', :'text');
-RESET ROLE;
--- REASSIGN OWNED and DROP OWNED
-REASSIGN OWNED BY idgen_group TO idgen_user;
-SELECT public_id_grant('shop', 'idgen_group');
-SELECT version, owner, users FROM idgen.public_key WHERE prefix = 'shop' ORDER BY version;
-DROP OWNED BY idgen_group;
-SELECT version, owner, users FROM idgen.public_key WHERE prefix = 'shop' ORDER BY version;
-DROP OWNED BY idgen_user;
-SELECT public_id('shop', 3);
-\set VERBOSITY default
+CALL outcomes($$
+    idgen_user: public_id('shop', 3)
+    idgen_user: SELECT public_id_decode('shop', current_setting('test.text')) > 0
+    idgen_user: public_id_try_decode('shop', current_setting('test.text'))
+    idgen_user: id_mask('shop', 3)
+    idgen_user: id_unmask('shop', 3)
+    idgen_user: public_id_rotate('shop', 'long')
+    idgen_user: public_id_retire('shop', 1)
+    idgen_user: public_id_drop('shop')
+    idgen_user: public_id_alter('shop', 'idgen_user')
+    idgen_user: public_id_grant('shop', 'idgen_user')
+    idgen_user: public_id_revoke('shop', 'idgen_user')
+    GRANT pg_monitor TO idgen_user
+    idgen_user: SELECT secret FROM idgen.public_key
+    REVOKE pg_monitor FROM idgen_user
+    -- one grant is for both directions
+    idgen_maker: public_id_grant('shop', 'idgen_user'), public_id_grant('shop', 'idgen_user')
+    idgen_user: SELECT public_id_decode('shop', current_setting('test.text')), public_id('shop', 3) = current_setting('test.text') AS same
+    idgen_user: public_id_drop('shop')
+    SELECT users FROM idgen.public_key WHERE prefix = 'shop'
+    public_id_revoke('shop', 'idgen_user')
+    idgen_user: public_id('shop', 3)
+    -- a rotation keeps the grants; membership and PUBLIC count
+    public_id_grant('shop', 'idgen_group'), public_id_rotate('shop', 'long')
+    GRANT idgen_group TO idgen_user
+    idgen_user: public_id_decode('shop', public_id('shop', 3)), public_id_decode('shop', current_setting('test.text'))
+    REVOKE idgen_group FROM idgen_user
+    idgen_user: public_id('shop', 3)
+    public_id_grant('shop', 'public')
+    idgen_user: public_id_decode('shop', current_setting('test.text'))
+    public_id_revoke('shop', 'public')
+    public_id_grant('shop', 'nobody_of_this_name')
+    public_id_grant('nowhere', 'public')
+    public_id_grant('shop', NULL)
+    -- a new owner
+    idgen_maker: public_id_alter('shop', 'idgen_group')
+    public_id_alter('shop', 'idgen_group')
+    public_id_alter('shop', NULL)
+    idgen_maker: public_id('shop', 3)
+    idgen_group: public_id_decode('shop', current_setting('test.text'))
+    -- REASSIGN OWNED and DROP OWNED
+    REASSIGN OWNED BY idgen_group TO idgen_user
+    public_id_grant('shop', 'idgen_group')
+    SELECT version, owner, users FROM idgen.public_key WHERE prefix = 'shop' ORDER BY version
+    DROP OWNED BY idgen_group
+    SELECT version, owner, users FROM idgen.public_key WHERE prefix = 'shop' ORDER BY version
+    DROP OWNED BY idgen_user
+    public_id('shop', 3)
+$$);
 
 -- the search_path of the caller has no effect
 CREATE SCHEMA own;

@@ -84,8 +84,7 @@ SELECT * FROM segment_next_many('small', 2);
 SELECT segment_reserve('small', 1);
 -- a block that does not fit uses no value
 SELECT segment_create('ten', upper_bound => 10);
-SELECT segment_reserve('ten', 11);
-\echo :SQLSTATE
+CALL outcomes($$segment_reserve('ten', 11)$$);
 SELECT count(*), max(id) FROM segment_next_many('ten', 10) id;
 SELECT segment_next('ten');
 -- a raised bound takes effect at once
@@ -99,30 +98,23 @@ SELECT segment_create('zero', start => 0);
 SELECT segment_next('zero'), segment_next('zero');
 
 -- invalid arguments
-SELECT segment_next(NULL);
-\echo :SQLSTATE
-SELECT segment_next('nowhere');
-\echo :SQLSTATE
-SELECT segment_next('it''s');
-SELECT segment_next('');
-SELECT segment_next(repeat('x', 256));
-SELECT segment_next_many(NULL, 1);
-\echo :SQLSTATE
-SELECT segment_next_many('zero', NULL);
-SELECT segment_next_many('zero', -1);
-\echo :SQLSTATE
-SELECT segment_next_many('nowhere', 0);
-\echo :SQLSTATE
-SELECT segment_reserve(NULL, 1);
-\echo :SQLSTATE
-SELECT segment_reserve('zero', NULL);
-\echo :SQLSTATE
-SELECT segment_reserve('zero', 0);
-\echo :SQLSTATE
-SELECT segment_reserve('zero', -1);
-SELECT segment_reserve('zero', 1000000001);
-SELECT segment_reserve('nowhere', 1);
-\echo :SQLSTATE
+CALL outcomes($$
+    segment_next(NULL)
+    segment_next('nowhere')
+    segment_next('it''s')
+    segment_next('')
+    segment_next(repeat('x', 256))
+    segment_next_many(NULL, 1)
+    segment_next_many('zero', NULL)
+    segment_next_many('zero', -1)
+    segment_next_many('nowhere', 0)
+    segment_reserve(NULL, 1)
+    segment_reserve('zero', NULL)
+    segment_reserve('zero', 0)
+    segment_reserve('zero', -1)
+    segment_reserve('zero', 1000000001)
+    segment_reserve('nowhere', 1)
+$$);
 -- none of these used a value
 SELECT segment_next('zero');
 
@@ -156,8 +148,7 @@ SELECT * FROM segment_next_many('mine', 5);
 SELECT * FROM segment_reserve('mine', 3);
 SELECT max_id FROM idgen.segment WHERE tag = 'mine';
 ROLLBACK;
-SELECT segment_next('mine');
-\echo :SQLSTATE
+CALL outcomes($$segment_next('mine')$$);
 BEGIN;
 SELECT segment_create('mine', start => 5);
 SELECT segment_next('mine');

@@ -48,64 +48,60 @@ SELECT segment_resume('fleet', 90000);
 SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 5020, 10);
 
 -- Bad arguments.
-SELECT * FROM segment_request(NULL, 1, 'one', 0, 1);
-SELECT * FROM segment_request('fleet', NULL, 'one', 0, 1);
-SELECT * FROM segment_request('fleet', 1, NULL, 0, 1);
-SELECT * FROM segment_request('fleet', 1, 'one', NULL, 1);
-SELECT * FROM segment_request('fleet', 1, 'one', 0, NULL);
-SELECT * FROM segment_request('fleet', 1, 'one', 0, -1);
-SELECT * FROM segment_request('fleet', 1, 'one', 0, 1000000001);
-SELECT * FROM segment_request('nothing', 1, 'one', 0, 1);
-SELECT segment_leave('fleet', 9, 0);
-SELECT segment_leave('fleet', NULL, 0);
-SELECT segment_leave('nothing', 1, 0);
-SELECT segment_resume('fleet', NULL);
-SELECT segment_resume('nothing', 1);
-SELECT segment_resume('short', 13);
-SELECT segment_attach('fleet', '1 second');
-SELECT segment_attach('fleet', '366 days');
-SELECT segment_attach('fleet', NULL);
-SELECT segment_attach(NULL);
-SELECT segment_attach('');
-SELECT segment_attach('fleet');
-SELECT segment_detach('fleet');
-SELECT segment_detach('nothing');
-SELECT segment_detach(NULL);
+CALL outcomes($$
+    SELECT * FROM segment_request(NULL, 1, 'one', 0, 1)
+    SELECT * FROM segment_request('fleet', NULL, 'one', 0, 1)
+    SELECT * FROM segment_request('fleet', 1, NULL, 0, 1)
+    SELECT * FROM segment_request('fleet', 1, 'one', NULL, 1)
+    SELECT * FROM segment_request('fleet', 1, 'one', 0, NULL)
+    SELECT * FROM segment_request('fleet', 1, 'one', 0, -1)
+    SELECT * FROM segment_request('fleet', 1, 'one', 0, 1000000001)
+    SELECT * FROM segment_request('nothing', 1, 'one', 0, 1)
+    segment_leave('fleet', 9, 0)
+    segment_leave('fleet', NULL, 0)
+    segment_leave('nothing', 1, 0)
+    segment_resume('fleet', NULL)
+    segment_resume('nothing', 1)
+    segment_resume('short', 13)
+    segment_attach('fleet', '1 second')
+    segment_attach('fleet', '366 days')
+    segment_attach('fleet', NULL)
+    segment_attach(NULL)
+    segment_attach('')
+    segment_attach('fleet')
+    segment_detach('fleet')
+    segment_detach('nothing')
+    segment_detach(NULL)
+$$);
 
 -- Roles.
-CREATE ROLE regress_fleet;
-SET ROLE regress_fleet;
-SELECT segment_attach('fleet');
-SELECT segment_detach('fleet');
-SELECT segment_resume('fleet', 1);
-SELECT * FROM segment_request('fleet', 1, 'one', 0, 1);
-SELECT segment_leave('fleet', 1, 0);
-SELECT * FROM idgen.segment_server;
-RESET ROLE;
--- One that may draw is no server, and a server may not draw.
-SELECT segment_grant('fleet', 'regress_fleet');
-SET ROLE regress_fleet;
-SELECT segment_next('fleet') > 0 AS drawn;
-SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
-SELECT segment_leave('fleet', 2, 0);
-SELECT segment_grant('fleet', 'regress_fleet', server => true);
-RESET ROLE;
-SELECT segment_revoke('fleet', 'regress_fleet'), segment_grant('fleet', 'regress_fleet', server => true);
-SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet';
-SET ROLE regress_fleet;
-SELECT segment_next('fleet');
-SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
-SELECT segment_leave('fleet', 4, 0);
-SELECT segment_resume('fleet', 1);
-RESET ROLE;
-SELECT segment_revoke('fleet', 'regress_fleet', server => true);
-SET ROLE regress_fleet;
-SELECT count FROM segment_request('fleet', 4, 'four', 0, 1);
-RESET ROLE;
-SELECT segment_grant('fleet', 'public', server => true), segment_grant('fleet', 'regress_fleet', server => true);
-SELECT segment_grant('fleet', 'public', NULL);
-DROP OWNED BY regress_fleet;
-SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet';
+CALL outcomes($$
+    CREATE ROLE regress_fleet
+    regress_fleet: segment_attach('fleet')
+    regress_fleet: segment_detach('fleet')
+    regress_fleet: segment_resume('fleet', 1)
+    regress_fleet: SELECT * FROM segment_request('fleet', 1, 'one', 0, 1)
+    regress_fleet: segment_leave('fleet', 1, 0)
+    regress_fleet: SELECT * FROM idgen.segment_server
+    -- One that may draw is no server, and a server may not draw.
+    segment_grant('fleet', 'regress_fleet')
+    regress_fleet: SELECT segment_next('fleet') > 0 AS drawn
+    regress_fleet: SELECT count FROM segment_request('fleet', 4, 'four', 0, 1)
+    regress_fleet: segment_leave('fleet', 2, 0)
+    regress_fleet: segment_grant('fleet', 'regress_fleet', server => true)
+    segment_revoke('fleet', 'regress_fleet'), segment_grant('fleet', 'regress_fleet', server => true)
+    SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet'
+    regress_fleet: segment_next('fleet')
+    regress_fleet: SELECT count FROM segment_request('fleet', 4, 'four', 0, 1)
+    regress_fleet: segment_leave('fleet', 4, 0)
+    regress_fleet: segment_resume('fleet', 1)
+    segment_revoke('fleet', 'regress_fleet', server => true)
+    regress_fleet: SELECT count FROM segment_request('fleet', 4, 'four', 0, 1)
+    segment_grant('fleet', 'public', server => true), segment_grant('fleet', 'regress_fleet', server => true)
+    segment_grant('fleet', 'public', NULL)
+    DROP OWNED BY regress_fleet
+    SELECT drawers, servers FROM idgen.segment WHERE tag = 'fleet'
+$$);
 
 -- Its servers outlive the tag, until they leave.
 SELECT segment_drop('fleet'), segment_drop('short');

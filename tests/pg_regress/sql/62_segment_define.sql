@@ -7,56 +7,52 @@ SELECT tag, max_id, step, min_step, max_step, target_duration, stride, residue, 
 FROM idgen.segment WHERE tag IN ('a', 'b', 'c') ORDER BY tag;
 
 -- invalid definitions
-SELECT segment_create('a');
-\echo :SQLSTATE
-SELECT segment_create(NULL);
-\echo :SQLSTATE
-SELECT segment_create('');
-\echo :SQLSTATE
-SELECT segment_create(repeat('x', 256));
-SELECT segment_create(repeat('ä', 128));
+CALL outcomes($$
+    segment_create('a')
+    segment_create(NULL)
+    segment_create('')
+    segment_create(repeat('x', 256))
+    segment_create(repeat('ä', 128))
+$$);
 -- the longest tag; one byte more
 SELECT segment_create(repeat('ä', 127) || 'x');
 SELECT segment_next(repeat('ä', 127) || 'x');
-SELECT segment_create('d', start => -9223372036854775808);
-SELECT segment_create('d', start => -1);
-\echo :SQLSTATE
-SELECT segment_create('d', start => NULL);
-\echo :SQLSTATE
-SELECT segment_create('d', step => 0);
-SELECT segment_create('d', step => -1);
-SELECT segment_create('d', step => 1000000001);
-SELECT segment_create('d', step => NULL);
-SELECT segment_create('d', step => 10, min_step => 11);
-SELECT segment_create('d', step => 10, min_step => 0);
-SELECT segment_create('d', step => 10, max_step => 9);
-SELECT segment_create('d', step => 10, max_step => 1000000001);
-SELECT segment_create('d', target_duration => '0');
-SELECT segment_create('d', target_duration => '-1 second');
-SELECT segment_create('d', target_duration => '1 month -31 days');
-SELECT segment_create('d', target_duration => NULL);
-SELECT segment_create('d', stride => 0);
-SELECT segment_create('d', stride => -1);
-SELECT segment_create('d', stride => 2147483648);
-SELECT segment_create('d', stride => NULL);
-SELECT segment_create('d', residue => 1);
-SELECT segment_create('d', stride => 2, residue => -1);
-SELECT segment_create('d', stride => 2, residue => 2);
-SELECT segment_create('d', residue => NULL);
-SELECT segment_create('d', upper_bound => 0);
-SELECT segment_create('d', upper_bound => -1);
-SELECT segment_create('d', start => 100, upper_bound => 99);
-SELECT segment_create('d', upper_bound => NULL);
-SELECT segment_create('d', start => 'one');
-\echo :SQLSTATE
+CALL outcomes($$
+    segment_create('d', start => -9223372036854775808)
+    segment_create('d', start => -1)
+    segment_create('d', start => NULL)
+    segment_create('d', step => 0)
+    segment_create('d', step => -1)
+    segment_create('d', step => 1000000001)
+    segment_create('d', step => NULL)
+    segment_create('d', step => 10, min_step => 11)
+    segment_create('d', step => 10, min_step => 0)
+    segment_create('d', step => 10, max_step => 9)
+    segment_create('d', step => 10, max_step => 1000000001)
+    segment_create('d', target_duration => '0')
+    segment_create('d', target_duration => '-1 second')
+    segment_create('d', target_duration => '1 month -31 days')
+    segment_create('d', target_duration => NULL)
+    segment_create('d', stride => 0)
+    segment_create('d', stride => -1)
+    segment_create('d', stride => 2147483648)
+    segment_create('d', stride => NULL)
+    segment_create('d', residue => 1)
+    segment_create('d', stride => 2, residue => -1)
+    segment_create('d', stride => 2, residue => 2)
+    segment_create('d', residue => NULL)
+    segment_create('d', upper_bound => 0)
+    segment_create('d', upper_bound => -1)
+    segment_create('d', start => 100, upper_bound => 99)
+    segment_create('d', upper_bound => NULL)
+    segment_create('d', start => 'one')
+$$);
 SELECT count(*) FROM idgen.segment WHERE tag = 'd';
 -- the trigger function serves this table only
-SELECT idgen.segment_row();
-\echo :SQLSTATE
+CALL outcomes($$idgen.segment_row()$$);
 CREATE TEMP TABLE another (tag text);
 CREATE TRIGGER another BEFORE INSERT ON another FOR EACH ROW EXECUTE FUNCTION idgen.segment_row();
-INSERT INTO another VALUES ('d');
-\echo :SQLSTATE
+CALL outcomes($$INSERT INTO another VALUES ('d')$$);
 DROP TABLE another;
 -- the limits of valid definitions
 SELECT segment_create('least', start => 0, step => 1, min_step => 1, max_step => 1, target_duration => '1 microsecond', upper_bound => 0);
@@ -94,22 +90,21 @@ SELECT segment_alter('b', max_id => 2000, upper_bound => 1999);
 SELECT segment_alter('b', upper_bound => 500);
 SELECT segment_alter('b', step => 29);
 \set VERBOSITY default
-SELECT segment_alter('a', step => 0);
-SELECT segment_alter('a', step => 999);
-SELECT segment_alter('a', min_step => 0);
-SELECT segment_alter('a', min_step => 20000000);
-SELECT segment_alter('a', max_step => 999);
-SELECT segment_alter('a', max_step => 1000000001);
-SELECT segment_alter('a', target_duration => '0');
-SELECT segment_alter('a', stride => 0);
-SELECT segment_alter('a', residue => 1);
-SELECT segment_alter('b', stride => 9);
-SELECT segment_alter('a', owner => 'nobody_of_this_name');
-\echo :SQLSTATE
-SELECT segment_alter(NULL);
-\echo :SQLSTATE
-SELECT segment_alter('nowhere');
-\echo :SQLSTATE
+CALL outcomes($$
+    segment_alter('a', step => 0)
+    segment_alter('a', step => 999)
+    segment_alter('a', min_step => 0)
+    segment_alter('a', min_step => 20000000)
+    segment_alter('a', max_step => 999)
+    segment_alter('a', max_step => 1000000001)
+    segment_alter('a', target_duration => '0')
+    segment_alter('a', stride => 0)
+    segment_alter('a', residue => 1)
+    segment_alter('b', stride => 9)
+    segment_alter('a', owner => 'nobody_of_this_name')
+    segment_alter(NULL)
+    segment_alter('nowhere')
+$$);
 -- an exhausted segment can still be altered, its bound included
 SELECT segment_alter('least', max_step => 5);
 SELECT segment_alter('least', upper_bound => 1);
@@ -119,12 +114,11 @@ SELECT segment_next('least');
 SELECT segment_next('a'), segment_next('a');
 SELECT creation AS before FROM idgen.segment WHERE tag = 'a' \gset
 SELECT segment_drop('a');
-SELECT segment_next('a');
-\echo :SQLSTATE
-SELECT segment_drop('a');
-\echo :SQLSTATE
-SELECT segment_drop(NULL);
-\echo :SQLSTATE
+CALL outcomes($$
+    segment_next('a')
+    segment_drop('a')
+    segment_drop(NULL)
+$$);
 SELECT segment_create('a');
 SELECT segment_next('a'), (SELECT creation <> :before FROM idgen.segment WHERE tag = 'a') AS another;
 BEGIN;
@@ -139,39 +133,35 @@ COMMIT;
 SELECT segment_next('a');
 
 -- the table rejects invalid rows from every writer
-\set VERBOSITY terse
-INSERT INTO idgen.segment (tag, owner) VALUES (NULL, 'postgres');
-\echo :SQLSTATE
-INSERT INTO idgen.segment (tag, owner) VALUES ('', 'postgres');
-\echo :SQLSTATE
-INSERT INTO idgen.segment (tag, owner) VALUES (repeat('x', 256), 'postgres');
-INSERT INTO idgen.segment (tag, owner) VALUES ('a', 'postgres');
-\echo :SQLSTATE
-INSERT INTO idgen.segment (tag) VALUES ('d');
-INSERT INTO idgen.segment (tag, owner, max_id) VALUES ('d', 'postgres', -2);
-INSERT INTO idgen.segment (tag, owner, max_id) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', 999);
-INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', 10000001);
-INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, step, min_step) VALUES ('d', 'postgres', 0, 0);
-INSERT INTO idgen.segment (tag, owner, min_step) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, max_step) VALUES ('d', 'postgres', 1000000001);
-INSERT INTO idgen.segment (tag, owner, max_step) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, target_duration) VALUES ('d', 'postgres', '0');
-INSERT INTO idgen.segment (tag, owner, target_duration) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', 0);
-INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', 2147483648);
-INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', -1);
-INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', 1);
-INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, max_id, upper_bound) VALUES ('d', 'postgres', 11, 10);
-INSERT INTO idgen.segment (tag, owner, upper_bound) VALUES ('d', 'postgres', NULL);
-INSERT INTO idgen.segment (tag, owner, drawers) VALUES ('d', 'postgres', NULL);
-UPDATE idgen.segment SET stride = 0 WHERE tag = 'a';
-\echo :SQLSTATE
-UPDATE idgen.segment SET tag = 'b' WHERE tag = 'a';
-\set VERBOSITY default
+CALL outcomes($$
+    INSERT INTO idgen.segment (tag, owner) VALUES (NULL, 'postgres')
+    INSERT INTO idgen.segment (tag, owner) VALUES ('', 'postgres')
+    INSERT INTO idgen.segment (tag, owner) VALUES (repeat('x', 256), 'postgres')
+    INSERT INTO idgen.segment (tag, owner) VALUES ('a', 'postgres')
+    INSERT INTO idgen.segment (tag) VALUES ('d')
+    INSERT INTO idgen.segment (tag, owner, max_id) VALUES ('d', 'postgres', -2)
+    INSERT INTO idgen.segment (tag, owner, max_id) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', 999)
+    INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', 10000001)
+    INSERT INTO idgen.segment (tag, owner, step) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, step, min_step) VALUES ('d', 'postgres', 0, 0)
+    INSERT INTO idgen.segment (tag, owner, min_step) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, max_step) VALUES ('d', 'postgres', 1000000001)
+    INSERT INTO idgen.segment (tag, owner, max_step) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, target_duration) VALUES ('d', 'postgres', '0')
+    INSERT INTO idgen.segment (tag, owner, target_duration) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', 0)
+    INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', 2147483648)
+    INSERT INTO idgen.segment (tag, owner, stride) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', -1)
+    INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', 1)
+    INSERT INTO idgen.segment (tag, owner, residue) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, max_id, upper_bound) VALUES ('d', 'postgres', 11, 10)
+    INSERT INTO idgen.segment (tag, owner, upper_bound) VALUES ('d', 'postgres', NULL)
+    INSERT INTO idgen.segment (tag, owner, drawers) VALUES ('d', 'postgres', NULL)
+    UPDATE idgen.segment SET stride = 0 WHERE tag = 'a'
+    UPDATE idgen.segment SET tag = 'b' WHERE tag = 'a'
+$$);
 
 -- an inserted row: the trigger overrides its own columns
 INSERT INTO idgen.segment (tag, owner, creation, version, created_in, changed_in)

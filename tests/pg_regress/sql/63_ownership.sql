@@ -33,16 +33,17 @@ SELECT count(*) FROM owned WHERE owner = 'idgen_leaver'::regrole;
 REASSIGN OWNED BY idgen_leaver, idgen_other TO idgen_heir;
 SELECT * FROM owned ORDER BY kind, name;
 -- the new owner continues the segment
-SET ROLE idgen_heir;
-SELECT segment_next('hers');
-SELECT segment_alter('hers', max_step => 2000), lease_define('job', slots => 3);
-SET ROLE idgen_leaver;
-SELECT segment_next('hers');
-RESET ROLE;
+CALL outcomes($$
+    idgen_heir: segment_next('hers')
+    idgen_heir: segment_alter('hers', max_step => 2000), lease_define('job', slots => 3)
+    idgen_leaver: segment_next('hers')
+$$);
 
 -- DROP OWNED removes the grants too
-DROP OWNED BY idgen_leaver;
-SELECT * FROM owned ORDER BY kind, name;
+CALL outcomes($$
+    DROP OWNED BY idgen_leaver
+    SELECT * FROM owned ORDER BY kind, name
+$$);
 -- a held lease prevents it
 SELECT token FROM lease_acquire('job', ttl => '1 hour') \gset
 DROP OWNED BY idgen_heir;
@@ -54,8 +55,7 @@ DROP OWNED BY CURRENT_USER;
 RESET ROLE;
 SELECT * FROM owned ORDER BY kind, name;
 SELECT name FROM idgen.leases WHERE name = 'job';
-SELECT segment_next('hers');
-\echo :SQLSTATE
+CALL outcomes($$segment_next('hers')$$);
 
 -- nothing else depends on the roles
 DROP OWNED BY idgen_leaver, idgen_heir, idgen_other;

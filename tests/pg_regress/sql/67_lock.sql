@@ -8,11 +8,11 @@ FROM idgen.locks WHERE pid = pg_backend_pid() ORDER BY name, mode;
 SELECT left(name, 20) AS name, to_hex(lock_key(name)) AS key,
        lock_key(name) = ('x' || encode(substring(sha256(convert_to(name, 'UTF8')) FOR 8), 'hex'))::bit(64)::bigint AS same
 FROM unnest(ARRAY['a', 'nightly-report', 'importer', 'é', ' a', 'A', repeat('x', 255)]) AS name;
-SELECT lock_key('');
-\echo :SQLSTATE
-SELECT lock_key(repeat('long ', 52));
-\echo :SQLSTATE
-SELECT lock_key(repeat('é', 128));
+CALL outcomes($$
+    lock_key('')
+    lock_key(repeat('long ', 52))
+    lock_key(repeat('é', 128))
+$$);
 SELECT lock_key(NULL) IS NULL AS null_in_null_out;
 
 -- session locks are counted, and need as many releases
@@ -150,30 +150,29 @@ SELECT * FROM held;
 -- timeouts
 SELECT lock_try_acquire('t', '0'), lock_try_acquire('t', '1 microsecond'), lock_try_acquire('t', '24 days'),
        lock_try_acquire_xact('t', '2147483647 milliseconds');
-SELECT lock_try_acquire('t', '-1 microsecond');
-\echo :SQLSTATE
-SELECT lock_try_acquire('t', '25 days');
-\echo :SQLSTATE
-SELECT lock_try_acquire_xact('t', '1 month');
-SELECT lock_try_acquire('t', 'nonsense');
+CALL outcomes($$
+    lock_try_acquire('t', '-1 microsecond')
+    lock_try_acquire('t', '25 days')
+    lock_try_acquire_xact('t', '1 month')
+    lock_try_acquire('t', 'nonsense')
+$$);
 SELECT lock_release('t') FROM generate_series(1, 3);
 SELECT * FROM held;
 
 -- NULL is an error, except as the mode of lock_release
-SELECT lock_acquire(NULL);
-\echo :SQLSTATE
-SELECT lock_acquire('n', NULL);
-\echo :SQLSTATE
-SELECT lock_acquire_xact(NULL);
-SELECT lock_acquire_xact('n', NULL);
-SELECT lock_try_acquire(NULL);
-SELECT lock_try_acquire('n', NULL);
-\echo :SQLSTATE
-SELECT lock_try_acquire('n', '0', NULL);
-SELECT lock_try_acquire_xact(NULL);
-SELECT lock_try_acquire_xact('n', NULL);
-SELECT lock_try_acquire_xact('n', '0', NULL);
-SELECT lock_release(NULL);
+CALL outcomes($$
+    lock_acquire(NULL)
+    lock_acquire('n', NULL)
+    lock_acquire_xact(NULL)
+    lock_acquire_xact('n', NULL)
+    lock_try_acquire(NULL)
+    lock_try_acquire('n', NULL)
+    lock_try_acquire('n', '0', NULL)
+    lock_try_acquire_xact(NULL)
+    lock_try_acquire_xact('n', NULL)
+    lock_try_acquire_xact('n', '0', NULL)
+    lock_release(NULL)
+$$);
 SELECT lock_release('n', NULL);
 -- names
 SELECT lock_acquire('');

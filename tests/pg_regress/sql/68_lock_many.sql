@@ -55,16 +55,14 @@ SELECT lock_try_acquire_xact('m', '1 ms');
 SELECT * FROM held;
 COMMIT;
 SET lock_timeout = '1ms';
-SELECT lock_acquire_many(ARRAY['a', 'b', 'm', 'z']);
-\echo :SQLSTATE
-SELECT lock_acquire_many_xact(ARRAY['a', 'b', 'm', 'z']);
-\echo :SQLSTATE
-SELECT lock_acquire('m');
-\echo :SQLSTATE
+CALL outcomes($$
+    lock_acquire_many(ARRAY['a', 'b', 'm', 'z'])
+    lock_acquire_many_xact(ARRAY['a', 'b', 'm', 'z'])
+    lock_acquire('m')
+$$);
 -- from PostgreSQL 19 on the error has a context, with the number of the database
 \set SHOW_CONTEXT never
-SELECT lock_acquire_xact('m', true);
-\echo :SQLSTATE
+CALL outcomes($$lock_acquire_xact('m', true)$$);
 \set SHOW_CONTEXT errors
 -- functions with a timeout ignore lock_timeout and do not change it
 SELECT lock_try_acquire('m', '2 ms');
@@ -97,31 +95,27 @@ SELECT * FROM held;
 SELECT pg_advisory_unlock_all();
 
 -- invalid arguments take no lock
-SELECT lock_acquire_many(NULL);
-\echo :SQLSTATE
-SELECT lock_acquire_many(ARRAY['a', NULL]);
-\echo :SQLSTATE
-SELECT lock_acquire_many(ARRAY['a', '']);
-\echo :SQLSTATE
-SELECT lock_acquire_many(ARRAY['a'], NULL);
-SELECT lock_acquire_many_xact(NULL);
-SELECT lock_acquire_many_xact(ARRAY['a', repeat('x', 256)]);
-SELECT lock_acquire_many_xact(ARRAY['a'], NULL);
-SELECT lock_try_acquire_many(NULL);
-SELECT lock_try_acquire_many(ARRAY['a', NULL]);
-SELECT lock_try_acquire_many(ARRAY['a'], NULL);
-\echo :SQLSTATE
-SELECT lock_try_acquire_many(ARRAY['a'], '-1 s');
-\echo :SQLSTATE
-SELECT lock_try_acquire_many(ARRAY['a'], '25 days');
-SELECT lock_try_acquire_many(ARRAY['a'], '0', NULL);
-SELECT lock_try_acquire_many_xact(NULL);
-SELECT lock_try_acquire_many_xact(ARRAY['a', '']);
-SELECT lock_try_acquire_many_xact(ARRAY['a'], NULL);
-SELECT lock_try_acquire_many_xact(ARRAY['a'], '-1 s');
-SELECT lock_try_acquire_many_xact(ARRAY['a'], '0', NULL);
-SELECT lock_release_many(NULL);
-\echo :SQLSTATE
-SELECT lock_release_many(ARRAY['a', NULL]);
-SELECT lock_release_many(ARRAY['a', '']);
+CALL outcomes($$
+    lock_acquire_many(NULL)
+    lock_acquire_many(ARRAY['a', NULL])
+    lock_acquire_many(ARRAY['a', ''])
+    lock_acquire_many(ARRAY['a'], NULL)
+    lock_acquire_many_xact(NULL)
+    lock_acquire_many_xact(ARRAY['a', repeat('x', 256)])
+    lock_acquire_many_xact(ARRAY['a'], NULL)
+    lock_try_acquire_many(NULL)
+    lock_try_acquire_many(ARRAY['a', NULL])
+    lock_try_acquire_many(ARRAY['a'], NULL)
+    lock_try_acquire_many(ARRAY['a'], '-1 s')
+    lock_try_acquire_many(ARRAY['a'], '25 days')
+    lock_try_acquire_many(ARRAY['a'], '0', NULL)
+    lock_try_acquire_many_xact(NULL)
+    lock_try_acquire_many_xact(ARRAY['a', ''])
+    lock_try_acquire_many_xact(ARRAY['a'], NULL)
+    lock_try_acquire_many_xact(ARRAY['a'], '-1 s')
+    lock_try_acquire_many_xact(ARRAY['a'], '0', NULL)
+    lock_release_many(NULL)
+    lock_release_many(ARRAY['a', NULL])
+    lock_release_many(ARRAY['a', ''])
+$$);
 SELECT * FROM held;

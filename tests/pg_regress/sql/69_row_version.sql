@@ -4,14 +4,11 @@ CREATE TRIGGER version BEFORE UPDATE ON doc FOR EACH ROW EXECUTE FUNCTION row_ve
 INSERT INTO doc VALUES (1, 'draft'), (2, 'other');
 UPDATE doc SET body = 'second', version = 1 WHERE id = 1 RETURNING *;
 -- with version 1, which is no longer current
-UPDATE doc SET body = 'late', version = 1 WHERE id = 1;
-\echo :SQLSTATE
-UPDATE doc SET body = 'from the future', version = 3 WHERE id = 1;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE doc SET body = 'late', version = 1 WHERE id = 1$$);
+CALL outcomes($$UPDATE doc SET body = 'from the future', version = 3 WHERE id = 1$$);
 -- without the version: updates the current row and counts
 UPDATE doc SET body = body || '!' RETURNING *;
-UPDATE doc SET version = NULL WHERE id = 1;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE doc SET version = NULL WHERE id = 1$$);
 SELECT * FROM doc ORDER BY id;
 -- all or nothing
 UPDATE doc SET body = 'both', version = 2;
@@ -19,12 +16,10 @@ SELECT * FROM doc ORDER BY id;
 
 -- INSERT ... ON CONFLICT
 INSERT INTO doc VALUES (1, 'upsert', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body, version = excluded.version RETURNING *;
-INSERT INTO doc VALUES (1, 'upsert', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body, version = excluded.version;
-\echo :SQLSTATE
+CALL outcomes($$INSERT INTO doc VALUES (1, 'upsert', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body, version = excluded.version$$);
 INSERT INTO doc VALUES (1, 'as it is', 3) ON CONFLICT (id) DO UPDATE SET body = excluded.body RETURNING *;
 INSERT INTO doc VALUES (1, 'no', 3) ON CONFLICT DO NOTHING;
-MERGE INTO doc USING (VALUES (1, 4)) AS new (id, version) ON doc.id = new.id WHEN MATCHED THEN UPDATE SET version = new.version;
-\echo :SQLSTATE
+CALL outcomes($$MERGE INTO doc USING (VALUES (1, 4)) AS new (id, version) ON doc.id = new.id WHEN MATCHED THEN UPDATE SET version = new.version$$);
 
 -- bigint; NULL becomes 1
 CREATE TABLE big ("Row Version" bigint, a int, dropped int, b text);
@@ -39,11 +34,9 @@ UPDATE big SET "Row Version" = NULL WHERE a = 1;
 ALTER TABLE big DISABLE TRIGGER version;
 UPDATE big SET "Row Version" = 9223372036854775807;
 ALTER TABLE big ENABLE TRIGGER version;
-UPDATE big SET b = '';
-\echo :SQLSTATE
+CALL outcomes($$UPDATE big SET b = ''$$);
 INSERT INTO doc VALUES (3, '', 2147483647);
-UPDATE doc SET body = '' WHERE id = 3;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE doc SET body = '' WHERE id = 3$$);
 
 -- partitions, also moving between them
 CREATE TABLE part (id int, version int NOT NULL DEFAULT 1, body text) PARTITION BY LIST (id);
@@ -53,8 +46,7 @@ ALTER TABLE part ATTACH PARTITION part_2 FOR VALUES IN (2);
 CREATE TRIGGER version BEFORE UPDATE ON part FOR EACH ROW EXECUTE FUNCTION row_version('version');
 INSERT INTO part VALUES (1, 1, 'one'), (2, 1, 'two');
 UPDATE part SET body = upper(body), version = 1 RETURNING *;
-UPDATE part SET body = 'late', version = 1 WHERE id = 2;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE part SET body = 'late', version = 1 WHERE id = 2$$);
 DELETE FROM part WHERE id = 1;
 UPDATE part SET id = 1, version = 2 WHERE id = 2 RETURNING tableoid::regclass, *;
 
@@ -65,13 +57,11 @@ INSERT INTO more VALUES (1);
 UPDATE more SET version = 1 RETURNING *;
 
 -- unsupported uses
-SELECT row_version();
-\echo :SQLSTATE
+CALL outcomes($$row_version()$$);
 CREATE TABLE bad (version int, small smallint, word text);
 INSERT INTO bad VALUES (1, 1, '1');
 CREATE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version();
-UPDATE bad SET version = 1;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE bad SET version = 1$$);
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version', 'small');
 UPDATE bad SET version = 1;
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('nowhere');
@@ -81,14 +71,12 @@ UPDATE bad SET version = 1;
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('word');
 UPDATE bad SET version = 1;
 CREATE OR REPLACE TRIGGER t AFTER UPDATE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
-UPDATE bad SET version = 1;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE bad SET version = 1$$);
 CREATE OR REPLACE TRIGGER t BEFORE INSERT ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
 INSERT INTO bad VALUES (1);
 CREATE OR REPLACE TRIGGER t BEFORE DELETE ON bad FOR EACH ROW EXECUTE FUNCTION row_version('version');
 DELETE FROM bad;
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH STATEMENT EXECUTE FUNCTION row_version('version');
-UPDATE bad SET version = 1;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE bad SET version = 1$$);
 SELECT * FROM bad;
 DROP TABLE doc, big, part, more, bad;

@@ -4,18 +4,6 @@ SELECT name, slot, state, token IS NOT NULL AS token, depth, owner, role, data,
        acquired_at BETWEEN now() - interval '1 minute' AND clock_timestamp() AS at,
        expires_at - clock_timestamp() BETWEEN ttl - interval '1 minute' AND ttl AS until, ttl, bound, slots, queue
 FROM idgen.leases ORDER BY name, slot;
-CREATE FUNCTION pg_temp.refusal(command text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    message text;
-    detail text;
-    hint text;
-BEGIN
-    EXECUTE command;
-    RETURN NULL;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-    RETURN regexp_replace(concat_ws(' | ', SQLSTATE, message, detail, hint), '\d{16}', '<token>', 'g');
-END $$;
 
 -- a name is an exclusive lock until its release, which leaves nothing
 SELECT name, slot, token > 1e15 AS token, owner, acquired_at <= clock_timestamp() AS acquired,
@@ -31,9 +19,11 @@ RESET lock_timeout;
 SELECT * FROM shown;
 SELECT lease_release('importer', :l_t);
 SELECT * FROM shown;
-SELECT pg_temp.refusal(format('SELECT lease_release(''importer'', %s)', :l_t));
-SELECT pg_temp.refusal(format('SELECT lease_renew(''importer'', %s)', :l_t));
-SELECT pg_temp.refusal(format('SELECT lease_fence(''importer'', %s)', :l_t));
+CALL outcomes(format($$
+    lease_release('importer', %1$s)
+    lease_renew('importer', %1$s)
+    lease_fence('importer', %1$s)
+$$, :l_t));
 
 -- tokens increase over all names
 SELECT token AS t1 FROM lease_acquire('importer', '1 h', 'app-1', '{"host": "a", "n": 1.10}') \gset
@@ -49,7 +39,7 @@ SELECT depth, owner, data, ttl FROM shown WHERE name = 'importer';
 SELECT lease_release('importer', :t1);
 SELECT lease_release('importer', :t1);
 SELECT lease_release('importer', :t1);
-SELECT pg_temp.refusal(format('SELECT lease_acquire(''importer'', token => %s)', :t1));
+CALL outcomes(format($$lease_acquire('importer', token => %s)$$, :t1));
 SELECT lease_try_acquire('importer', token => 1);
 \echo :SQLSTATE
 
@@ -110,17 +100,11 @@ SELECT slot FROM lease_try_acquire('block');
 COMMIT;
 SELECT name, state FROM shown WHERE name = 'block';
 -- a read-only transaction can call none of them
-BEGIN READ ONLY;
-SELECT lease_acquire('read-only');
-\echo :SQLSTATE
-ROLLBACK;
-BEGIN READ ONLY;
-SELECT lease_try_acquire('read-only');
-ROLLBACK;
-BEGIN READ ONLY;
-SELECT lease_fence('read-only', 1);
-\echo :SQLSTATE
-ROLLBACK;
+CALL outcomes($$
+    SET LOCAL transaction_read_only = on; SELECT lease_acquire('read-only')
+    SET LOCAL transaction_read_only = on; SELECT lease_try_acquire('read-only')
+    SET LOCAL transaction_read_only = on; SELECT lease_fence('read-only', 1)
+$$);
 
 -- bound to the session: lasts as long as the session, beyond its ttl
 SELECT slot, expires_at IS NULL AS endless, token AS t FROM lease_acquire('bound', '100 ms', bind_session => true) \gset b_
@@ -136,8 +120,7 @@ SELECT pg_advisory_unlock_all();
 SELECT state, bound FROM idgen.leases WHERE name = 'bound';
 SELECT lease_renew('bound', :b_t, '1 min') < clock_timestamp() + '1 min' AS until;
 SELECT state, bound FROM idgen.leases WHERE name = 'bound';
-SELECT lease_acquire('bound', token => :b_t, bind_session => true);
-\echo :SQLSTATE
+CALL outcomes(format($$lease_acquire('bound', token => %1$s, bind_session => true)$$, :b_t));
 -- an end beyond the range of timestamps
 SELECT token AS far FROM lease_acquire('far', '1 h') \gset
 UPDATE idgen.lease SET ends_us = 9223372036854775807 WHERE name = 'far';

@@ -8,8 +8,7 @@ GRANT SELECT ON slots TO PUBLIC;
 
 -- defining requires a grant
 SET ROLE idgen_definer;
-SELECT lease_define('pool', 3);
-\echo :SQLSTATE
+CALL outcomes($$lease_define('pool', 3)$$);
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION lease_define TO idgen_definer;
 SET ROLE idgen_definer;
@@ -31,8 +30,7 @@ SELECT slot, token AS t3 FROM lease_acquire('pool') \gset
 SELECT slot, token AS t4 FROM lease_acquire('pool') \gset
 \echo :slot
 -- fewer slots: holders keep theirs, and no one gets a slot before there is room
-SELECT lease_define('pool', 1, '1 h');
-\echo :SQLSTATE
+CALL outcomes($$lease_define('pool', 1, '1 h')$$);
 SELECT lease_define('pool', 1, '1 h', force => true);
 SELECT * FROM slots;
 SELECT lease_release('pool', :t4), lease_release('pool', :t2);
@@ -45,8 +43,7 @@ SELECT slot, token AS t5 FROM lease_try_acquire('pool') \gset
 SELECT lease_define('servers', 900, '5 min', '7 s', 100, notify => true);
 CREATE TEMP VIEW definition AS
 SELECT slots, ttl, lock_delay, first_slot, notify FROM idgen.lease_definition WHERE name = 'servers';
-SELECT lease_define('servers', ttl => '2 min');
-\echo :SQLSTATE
+CALL outcomes($$lease_define('servers', ttl => '2 min')$$);
 SELECT lease_alter('servers');
 TABLE definition;
 SELECT lease_alter('servers', ttl => '2 min');
@@ -77,16 +74,15 @@ SELECT lease_release('servers', :t6);
 SELECT lease_alter('servers', first_slot => 300);
 SELECT lease_define('servers', 10, '2 min', first_slot => 400, force => true);
 TABLE definition;
-SELECT lease_alter('servers', slots => 65537);
-SELECT lease_alter('servers', slots => 65200);
-\echo :SQLSTATE
-SELECT lease_alter('servers', ttl => '1 ms');
-SELECT lease_alter('servers', lock_delay => '-1 s');
-SELECT lease_alter('servers', force => NULL);
-\echo :SQLSTATE
-SELECT lease_alter(NULL);
-SELECT lease_alter('unknown', 2);
-\echo :SQLSTATE
+CALL outcomes($$
+    lease_alter('servers', slots => 65537)
+    lease_alter('servers', slots => 65200)
+    lease_alter('servers', ttl => '1 ms')
+    lease_alter('servers', lock_delay => '-1 s')
+    lease_alter('servers', force => NULL)
+    lease_alter(NULL)
+    lease_alter('unknown', 2)
+$$);
 -- shared terms are outside of every definition
 SELECT token AS s FROM lease_acquire('read', shared => true) \gset
 SELECT lease_define('read'), lease_alter('read', ttl => '1 h');
@@ -94,22 +90,19 @@ SELECT lease_release('read', :s), lease_drop('read'), lease_drop('servers');
 DROP VIEW definition;
 
 -- invalid definitions
-SELECT lease_define('x', 0);
-\echo :SQLSTATE
-SELECT lease_define('x', 65537);
-SELECT lease_define('x', NULL);
-\echo :SQLSTATE
-SELECT lease_define(NULL);
-SELECT lease_define('', 1);
-SELECT lease_define('x', 1, '1 ms');
-\echo :SQLSTATE
-SELECT lease_define('x', 1, NULL);
-SELECT lease_define('x', 1, '1 s', '-1 s');
-\echo :SQLSTATE
-SELECT lease_define('x', 1, '1 s', '25 h');
-SELECT lease_define('x', 1, '1 s', NULL);
-SELECT lease_define('x', notify => NULL);
-\echo :SQLSTATE
+CALL outcomes($$
+    lease_define('x', 0)
+    lease_define('x', 65537)
+    lease_define('x', NULL)
+    lease_define(NULL)
+    lease_define('', 1)
+    lease_define('x', 1, '1 ms')
+    lease_define('x', 1, NULL)
+    lease_define('x', 1, '1 s', '-1 s')
+    lease_define('x', 1, '1 s', '25 h')
+    lease_define('x', 1, '1 s', NULL)
+    lease_define('x', notify => NULL)
+$$);
 
 -- watched by NOTIFY only if the last definition says so
 SELECT lease_define('watched'), lease_define('watched', notify => true);
@@ -120,65 +113,54 @@ SELECT lease_drop('watched');
 
 -- it belongs to its definer: another role can hold it, and nothing else
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION lease_define TO idgen_holder;
-SET ROLE idgen_holder;
-SELECT lease_define('pool', 9);
-\echo :SQLSTATE
-SELECT lease_alter('pool', 9);
-\echo :SQLSTATE
-SELECT lease_drop('pool');
-\echo :SQLSTATE
-SELECT lease_revoke('pool', 0);
-\echo :SQLSTATE
--- not even with the right token, which it cannot see
-SELECT lease_renew('pool', :t5);
-\echo :SQLSTATE
-SELECT lease_release('pool', :t5);
-\echo :SQLSTATE
-SELECT lease_fence('pool', :t5);
-\echo :SQLSTATE
-SELECT lease_acquire('pool', token => :t5);
-\echo :SQLSTATE
-SELECT * FROM lease_renew_many('{pool}', ARRAY[:t5]);
-SELECT name, slot, state, token, role FROM idgen.leases ORDER BY name, slot;
+CALL outcomes(format($$
+    GRANT EXECUTE ON FUNCTION lease_define TO idgen_holder
+    idgen_holder: lease_define('pool', 9)
+    idgen_holder: lease_alter('pool', 9)
+    idgen_holder: lease_drop('pool')
+    idgen_holder: lease_revoke('pool', 0)
+    -- not even with the right token, which it cannot see
+    idgen_holder: lease_renew('pool', %1$s)
+    idgen_holder: lease_release('pool', %1$s)
+    idgen_holder: lease_fence('pool', %1$s)
+    idgen_holder: lease_acquire('pool', token => %1$s)
+    idgen_holder: SELECT * FROM lease_renew_many('{pool}', ARRAY[%1$s])
+    idgen_holder: SELECT name, slot, state, token, role FROM idgen.leases ORDER BY name, slot
+$$, :t5));
 -- nor can it see the token of a session-bound lease by its lock
-RESET ROLE;
 SELECT token AS bound FROM lease_acquire('bound to a session', bind_session => true) \gset
 SET ROLE idgen_holder;
 SELECT count(*) AS locks,
        count(*) FILTER (WHERE (classid::bigint << 32 | objid::bigint) = :bound) AS told
 FROM pg_locks WHERE objsubid = 27763 AND pid = pg_backend_pid();
 RESET ROLE;
-SELECT lease_release('bound to a session', :bound);
-SET ROLE idgen_holder;
+CALL outcomes(format($$lease_release('bound to a session', %1$s)$$, :bound));
 -- only a superuser may revoke and drop undefined names
+SET ROLE idgen_holder;
 SELECT token AS mine FROM lease_acquire('plain') \gset
-SELECT lease_revoke('plain');
-\echo :SQLSTATE
-SELECT lease_drop('plain');
-\echo :SQLSTATE
--- a member of the holder's role acts as the holder
 RESET ROLE;
-GRANT idgen_holder TO idgen_fellow;
+CALL outcomes(format($$
+    idgen_holder: lease_revoke('plain')
+    idgen_holder: lease_drop('plain')
+    -- a member of the holder's role acts as the holder
+    GRANT idgen_holder TO idgen_fellow
+    idgen_fellow: SELECT lease_renew('plain', %1$s) > now() AS renewed
+    idgen_fellow: SELECT token = %1$s AS token FROM idgen.leases WHERE name = 'plain'
+$$, :mine));
 SET ROLE idgen_fellow;
-SELECT lease_renew('plain', :mine) > now() AS renewed;
-SELECT token = :mine AS token FROM idgen.leases WHERE name = 'plain';
 BEGIN;
 SELECT lease_fence('plain', :mine);
 COMMIT;
-SELECT lease_release('plain', :mine);
--- no ordinary role may touch the tables
-SELECT * FROM idgen.lease;
-\echo :SQLSTATE
-UPDATE idgen.lease SET token = 1;
-\echo :SQLSTATE
-DELETE FROM idgen.lease_definition;
-\echo :SQLSTATE
-SELECT nextval('idgen.lease_token');
-\echo :SQLSTATE
-SELECT setval('idgen.lease_token', 1);
-\echo :SQLSTATE
 RESET ROLE;
+CALL outcomes(format($$
+    idgen_fellow: lease_release('plain', %1$s)
+    -- no ordinary role may touch the tables
+    idgen_fellow: SELECT * FROM idgen.lease
+    idgen_fellow: UPDATE idgen.lease SET token = 1
+    idgen_fellow: DELETE FROM idgen.lease_definition
+    idgen_fellow: nextval('idgen.lease_token')
+    idgen_fellow: setval('idgen.lease_token', 1)
+$$, :mine));
 
 -- fewer slots than expired terms: the grant ends those above the limit
 SELECT lease_define('low', 2, '100 ms');
@@ -203,10 +185,8 @@ SELECT * FROM slots WHERE name = 'low';
 SET ROLE idgen_holder;
 SELECT token AS mine FROM lease_acquire('relied on') \gset
 SET ROLE idgen_definer;
-SELECT lease_define('relied on', 1, '1 h');
-\echo :SQLSTATE
-SELECT lease_drop('relied on');
-\echo :SQLSTATE
+CALL outcomes($$lease_define('relied on', 1, '1 h')$$);
+CALL outcomes($$lease_drop('relied on')$$);
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION lease_define TO idgen_fellow;
 SET ROLE idgen_fellow;

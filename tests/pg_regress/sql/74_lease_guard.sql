@@ -6,14 +6,12 @@ SELECT token AS t FROM lease_acquire('writer') \gset
 SELECT token AS other FROM lease_acquire('other') \gset
 
 -- holding the lease is not enough, nor is a fence of another lease
-INSERT INTO guarded VALUES (1, 1);
-\echo :SQLSTATE
+CALL outcomes($$INSERT INTO guarded VALUES (1, 1)$$);
 BEGIN;
 SELECT lease_fence('other', :other);
 INSERT INTO guarded VALUES (1, 1);
 ROLLBACK;
-TRUNCATE guarded;
-\echo :SQLSTATE
+CALL outcomes($$TRUNCATE guarded$$);
 -- a statement without rows is no write
 UPDATE guarded SET n = 2;
 DELETE FROM guarded;
@@ -28,10 +26,8 @@ INSERT INTO guarded VALUES (1, 9) ON CONFLICT (id) DO UPDATE SET n = excluded.n;
 COMMIT;
 SELECT * FROM guarded ORDER BY id;
 -- until the end of the transaction
-UPDATE guarded SET n = 0;
-\echo :SQLSTATE
-DELETE FROM guarded;
-\echo :SQLSTATE
+CALL outcomes($$UPDATE guarded SET n = 0$$);
+CALL outcomes($$DELETE FROM guarded$$);
 BEGIN;
 SELECT lease_fence('writer', :t);
 TRUNCATE guarded;

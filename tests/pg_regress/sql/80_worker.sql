@@ -134,14 +134,11 @@ SET ROLE idgen_pod;
 \set VERBOSITY terse
 SELECT worker_renew('ids', :t, now());
 \echo :SQLSTATE
-SELECT worker_confirm('ids', :t);
-\echo :SQLSTATE
-SELECT worker_release('ids', :t);
-\echo :SQLSTATE
+CALL outcomes(format($$worker_confirm('ids', %1$s)$$, :t));
+CALL outcomes(format($$worker_release('ids', %1$s)$$, :t));
 \set VERBOSITY default
 SELECT worker_id, token FROM idgen.workers;
-UPDATE idgen.worker_number SET not_after = now();
-\echo :SQLSTATE
+CALL outcomes($$UPDATE idgen.worker_number SET not_after = now()$$);
 RESET ROLE;
 DROP ROLE idgen_pod;
 SELECT worker_release('ids', :t);

@@ -20,8 +20,7 @@ SELECT worker_acquire('old', 'c', '1 h');
 \set VERBOSITY terse
 SELECT * FROM ids;
 -- slots out of range
-SELECT lease_define('x', 1, first_slot => -1);
-\echo :SQLSTATE
+CALL outcomes($$lease_define('x', 1, first_slot => -1)$$);
 \set VERBOSITY default
 SELECT lease_define('x', 2, first_slot => 65535);
 \set VERBOSITY terse
@@ -69,15 +68,14 @@ SELECT worker_id FROM worker_acquire('old', 'e', '1 h');
 SELECT worker_move('old', 'new');
 \set VERBOSITY terse
 \echo :SQLSTATE
-SELECT worker_move('new', 'new');
-\echo :SQLSTATE
-SELECT worker_move('new', 'nowhere');
-\echo :SQLSTATE
-SELECT worker_move('nowhere', 'new');
-SELECT worker_move(NULL, 'new');
-\echo :SQLSTATE
-SELECT worker_move('new', NULL);
-SELECT worker_move('', 'new');
+CALL outcomes($$
+    worker_move('new', 'new')
+    worker_move('new', 'nowhere')
+    worker_move('nowhere', 'new')
+    worker_move(NULL, 'new')
+    worker_move('new', NULL)
+    worker_move('', 'new')
+$$);
 SET ROLE idgen_other;
 SELECT lease_define('mine', 4, '1 h', first_slot => 100);
 SELECT worker_move('new', 'mine');
@@ -87,9 +85,7 @@ SELECT worker_move('mine', 'new');
 RESET ROLE;
 SELECT slot FROM lease_acquire('mine', '1 h');
 SELECT worker_move('new', 'mine');
-BEGIN READ ONLY;
-SELECT worker_move('new', 'mine');
-ROLLBACK;
+CALL outcomes($$SET LOCAL transaction_read_only = on; SELECT worker_move('new', 'mine')$$);
 -- a rollback undoes the move
 SELECT lease_define('third', 8, '1 h', first_slot => 100);
 BEGIN;
@@ -127,27 +123,20 @@ END $$;
 SELECT worker_correct('new', 100, '2020-01-01');
 SELECT worker_release('new', :t);
 -- invalid corrections
-SELECT worker_correct('new', 5, now());
-\echo :SQLSTATE
-SELECT worker_correct('nowhere', 100, now());
-\echo :SQLSTATE
-SELECT worker_correct('new', 100, 'infinity');
-\echo :SQLSTATE
-SELECT worker_correct('new', 100, '-infinity');
-SELECT worker_correct('new', 100, NULL);
-\echo :SQLSTATE
-SELECT worker_correct('new', NULL, now());
-SELECT worker_correct(NULL, 100, now());
-SET ROLE idgen_other;
-SELECT worker_correct('new', 100, now());
-\echo :SQLSTATE
 RESET ROLE;
-SELECT worker_correct('nowhere', 100, now());
-\echo :SQLSTATE
-SELECT worker_correct('new', 100, '2020-01-01') > now() - interval '1 day' AS superuser;
-BEGIN READ ONLY;
-SELECT worker_correct('new', 100, now());
-ROLLBACK;
+CALL outcomes($$
+    idgen_operator: worker_correct('new', 5, now())
+    idgen_operator: worker_correct('nowhere', 100, now())
+    idgen_operator: worker_correct('new', 100, 'infinity')
+    idgen_operator: worker_correct('new', 100, '-infinity')
+    idgen_operator: worker_correct('new', 100, NULL)
+    idgen_operator: worker_correct('new', NULL, now())
+    idgen_operator: worker_correct(NULL, 100, now())
+    idgen_other: worker_correct('new', 100, now())
+    worker_correct('nowhere', 100, now())
+    SELECT worker_correct('new', 100, '2020-01-01') > now() - interval '1 day' AS superuser
+$$);
+CALL outcomes($$SET LOCAL transaction_read_only = on; SELECT worker_correct('new', 100, now())$$);
 
 SELECT lease_revoke(name, slot) FROM idgen.leases WHERE state = 'held' AND name IN ('old', 'new', 'mine') ORDER BY name, slot;
 SELECT lease_drop(name) FROM unnest(ARRAY['old', 'new', 'mine']) AS name;

@@ -25,8 +25,7 @@ SELECT snowflake_adopt('lines', layout => 'js53');
 -- a serial column that is not the primary key, by its name
 SELECT snowflake_adopt('lines', 'position');
 CREATE TABLE events (id uuid PRIMARY KEY, "Number" bigserial UNIQUE);
-SELECT snowflake_adopt('events');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('events')$$);
 SELECT snowflake_adopt('events', 'Number');
 
 -- a sequence stays if it belongs to nothing, or something else uses it
@@ -90,24 +89,19 @@ SELECT id > lag(id) OVER (ORDER BY ctid) AS rises FROM ahead ORDER BY ctid;
 CREATE TABLE far (id bigserial PRIMARY KEY);
 INSERT INTO far VALUES (snowflake_make('2070-01-01', 1, 0, 'snowflake'));
 SELECT snowflake_adopt('far');
-SELECT snowflake_adopt('far', dry_run => false);
-\echo :SQLSTATE
-SELECT snowflake_adopt('far', layout => 'js53', dry_run => false);
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('far', dry_run => false)$$);
+CALL outcomes($$snowflake_adopt('far', layout => 'js53', dry_run => false)$$);
 \d far
 
 -- what cannot follow is refused
 CREATE TABLE ints (id serial PRIMARY KEY);
-SELECT snowflake_adopt('ints');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('ints')$$);
 CREATE TABLE referenced (id bigserial PRIMARY KEY, parent int REFERENCES referenced);
 CREATE TABLE referencing (a int REFERENCES referenced, b bigint REFERENCES referenced, c smallint REFERENCES referenced);
-SELECT snowflake_adopt('referenced');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('referenced')$$);
 CREATE TABLE checked (id bigserial PRIMARY KEY, item text, CHECK (item <> ''), CHECK (id > 0));
 ALTER TABLE checked ADD CONSTRAINT bound CHECK (id < 1000000) NOT VALID;
-SELECT snowflake_adopt('checked');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('checked')$$);
 ALTER TABLE checked DROP CONSTRAINT bound, ADD COLUMN code int GENERATED ALWAYS AS (id) STORED;
 SELECT snowflake_adopt('checked');
 ALTER TABLE checked DROP COLUMN code, ADD COLUMN label text GENERATED ALWAYS AS (id || coalesce(item, '')) STORED,
@@ -118,34 +112,29 @@ CREATE DOMAIN small_id AS any_id CHECK (VALUE < 1000);
 CREATE SEQUENCE of_domain;
 CREATE TABLE domains (id any_id PRIMARY KEY DEFAULT nextval('of_domain'), other small_id UNIQUE DEFAULT nextval('of_domain'));
 SELECT snowflake_adopt('domains');
-SELECT snowflake_adopt('domains', 'other');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('domains', 'other')$$);
 CREATE TABLE unindexed (number bigserial, label text);
 CREATE INDEX ON unindexed (number) WHERE label IS NULL;
 CREATE INDEX ON unindexed (label, number);
-SELECT snowflake_adopt('unindexed', 'number');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('unindexed', 'number')$$);
 CREATE INDEX ON unindexed (number DESC, label);
 SELECT snowflake_adopt('unindexed', 'number');
 CREATE TABLE other (id bigint PRIMARY KEY DEFAULT 7, twice bigint DEFAULT nextval('shared') * 2, none bigint, last bigint DEFAULT currval('shared'));
-SELECT snowflake_adopt('other');
-SELECT snowflake_adopt('other', 'id');
-\echo :SQLSTATE
-SELECT snowflake_adopt('other', 'twice');
-SELECT snowflake_adopt('other', 'none');
-SELECT snowflake_adopt('other', 'last');
-SELECT snowflake_adopt('other', 'ctid');
-\echo :SQLSTATE
-SELECT snowflake_adopt('four');
-SELECT snowflake_adopt(4294967295);
-\echo :SQLSTATE
-SELECT snowflake_adopt('orders', layout => 'pgedge');
-SELECT snowflake_adopt('idgen.segment');
-SELECT snowflake_adopt('one', layout => 'x');
-\echo :SQLSTATE
-SELECT snowflake_adopt(NULL);
-\echo :SQLSTATE
-SELECT snowflake_adopt('one', dry_run => NULL);
+CALL outcomes($$
+    snowflake_adopt('other')
+    snowflake_adopt('other', 'id')
+    snowflake_adopt('other', 'twice')
+    snowflake_adopt('other', 'none')
+    snowflake_adopt('other', 'last')
+    snowflake_adopt('other', 'ctid')
+    snowflake_adopt('four')
+    snowflake_adopt(4294967295)
+    snowflake_adopt('orders', layout => 'pgedge')
+    snowflake_adopt('idgen.segment')
+    snowflake_adopt('one', layout => 'x')
+    snowflake_adopt(NULL)
+    snowflake_adopt('one', dry_run => NULL)
+$$);
 -- a snapshot could miss rows
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT snowflake_adopt('one');
@@ -174,12 +163,10 @@ CREATE TABLE owned.b (id bigserial PRIMARY KEY);
 INSERT INTO owned.b VALUES (snowflake_make(snowflake_time(snowflake_next()) + interval '20 seconds', 1, 0));
 GRANT ALL ON owned.a TO idgen_other;
 SET ROLE idgen_other;
-SELECT snowflake_adopt('owned.a');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('owned.a')$$);
 SET ROLE idgen_owner;
 SELECT snowflake_adopt('owned.a', dry_run => false);
-SELECT snowflake_adopt('owned.b', dry_run => false);
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('owned.b', dry_run => false)$$);
 CREATE TABLE owned.hidden (id bigserial PRIMARY KEY);
 ALTER TABLE owned.hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 SELECT snowflake_adopt('owned.hidden');
@@ -232,8 +219,7 @@ RESET search_path;
 SELECT snowflake_adopt('snowflake.orders');
 -- what an INSERT refuses is refused
 CREATE TABLE strict (id bigserial PRIMARY KEY, code varchar(8) GENERATED ALWAYS AS (id::text) STORED);
-SELECT snowflake_adopt('strict');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('strict')$$);
 ALTER TABLE strict DROP code, ADD code bit(3) GENERATED ALWAYS AS (id::bit(20)) STORED;
 SELECT snowflake_adopt('strict');
 ALTER TABLE strict DROP code, ADD code text GENERATED ALWAYS AS (id::text) STORED, ADD CONSTRAINT "short;" CHECK (length(code) < 8);
