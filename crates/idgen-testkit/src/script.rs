@@ -10,13 +10,21 @@
 //! b waits for advisory: SELECT f()    blocks in this wait event, or in one of this type
 //! b waits for Lock                    goes on waiting, in this event
 //! b ends -> 7                         returns from that wait, with the outcomes above
+//! a: SELECT f() -> has x and y        these texts are in what they return
 //! b is paused                         its process is stopped
 //! b resumes                           it goes on
 //! b leaves                            disconnects
+//! b is killed                         its process is, and the server recovers, after which all sessions are new
+//! b connects as app                   its session is this role's
+//! b connects to shop as app           its session is in this database
 //! until: SELECT f() -> 7              is repeated until it returns this
+//! clock: 600 s                        the clock of the server is this far from the true one
+//! setting: a = b                      changes a setting, by a reload; '' is an empty value
+//! server: restarts                    a fast stop and a start, after which all sessions are new
+//! server: crashes                     its processes are killed, and it starts again
 //! ```
 //!
-//! A session connects where it is first named, and `$b_pid` is its process. The name of a variable ends where no
+//! Other sessions connect where they are first named, as the superuser, and `$b_pid` is its process. The name of a variable ends where no
 //! letter, digit or `_` follows. A line that is indented deeper than others continues the line above, however the first
 //! one is indented. A line that begins with `--` is a comment.
 
@@ -94,6 +102,12 @@ impl Script<'_> {
         };
         if name == "until" {
             self.repeat(step, action.trim_start_matches(": "), outcome.expect("an outcome"));
+        } else if ["clock", "setting", "server"].contains(&name) {
+            self.of_server(step, name, action.trim_start_matches(": "));
+        } else if let Some(whose) = action.strip_prefix(" connects ") {
+            let (database, role) = whose.split_once("as ").unwrap_or((whose, "postgres"));
+            let database = database.trim().strip_prefix("to ").unwrap_or("postgres");
+            self.connect(step, name, self.cluster.client_as(database, role));
         } else if let Some(sql) = action.strip_prefix(": ") {
             let sql = self.filled_in(sql);
             let mut client = self.idle(name, step);
@@ -118,6 +132,10 @@ impl Script<'_> {
             let (client, answer) = waiting.join().expect("the session's thread does not panic");
             self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
             self.check(step, answer, outcome);
+        } else if action == " is killed" {
+            self.cluster.kill9(self.variables[&format!("{name}_pid")].parse().expect("a process id"));
+            self.cluster.wait_until_ready();
+            self.sessions.clear();
         } else if action == " is paused" {
             let pid = self.variables[&format!("{name}_pid")].parse().expect("a process id");
             self.paused.insert(name.to_owned(), pause(pid));
@@ -135,10 +153,38 @@ impl Script<'_> {
             Some(Session::Idle(client)) => *client,
             Some(Session::Waiting(_)) => panic!("{step}: the session still waits"),
             None => {
-                let mut client = self.cluster.client();
-                self.variables.insert(format!("{name}_pid"), backend_pid(&mut client).to_string());
-                client
+                self.connect(step, name, self.cluster.client());
+                self.idle(name, step)
             }
+        }
+    }
+
+    fn connect(&mut self, step: &str, name: &str, mut client: Client) {
+        self.variables.insert(format!("{name}_pid"), backend_pid(&mut client).to_string());
+        let before = self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
+        assert!(before.is_none(), "{step}: it is connected");
+    }
+
+    fn of_server(&mut self, step: &str, name: &str, action: &str) {
+        match (name, action) {
+            ("setting", _) => {
+                let (name, value) = action.split_once(" = ").unwrap_or_else(|| panic!("{step}: no value"));
+                self.cluster.reload_with(name, if value == "''" { "" } else { value });
+            }
+            ("clock", _) => {
+                let seconds = action.strip_suffix(" s").and_then(|number| number.parse::<i64>().ok());
+                let seconds = seconds.unwrap_or_else(|| panic!("{step}: no seconds"));
+                self.cluster.clock().set_offset_ms(seconds * 1000);
+            }
+            ("server", "restarts") => {
+                self.sessions.clear();
+                self.cluster.restart();
+            }
+            ("server", "crashes") => {
+                self.sessions.clear();
+                self.cluster.kill9_and_restart();
+            }
+            _ => panic!("\"{step}\" is no step"),
         }
     }
 
@@ -185,6 +231,11 @@ impl Script<'_> {
             return;
         }
         let answer = answer.unwrap_or_else(|error| panic!("{step}: {error:?}"));
+        if let Some(texts) = outcome.strip_prefix("has ") {
+            let texts = self.filled_in(texts);
+            assert!(texts.split(" and ").all(|text| answer.contains(text)), "{step}: {answer}");
+            return;
+        }
         let Some(stored) = outcome.strip_prefix('$') else {
             assert_eq!(answer, self.filled_in(outcome), "{step}");
             return;

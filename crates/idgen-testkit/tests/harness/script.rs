@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use idgen_testkit::script::play;
 
-use crate::builder;
+use crate::{builder, recoveries};
 
 #[test]
 fn steps_run_in_their_sessions_in_order() {
@@ -51,6 +51,37 @@ fn step_that_waits_goes_on_when_another_session_lets_it() {
 }
 
 #[test]
+fn steps_change_the_server_and_whose_the_sessions_are() {
+    let cluster = builder().fake_clock().start();
+    play(
+        &cluster,
+        "a: CREATE ROLE app LOGIN
+        a: CREATE DATABASE shop
+        a: CREATE TABLE t AS SELECT now() AS began
+        b connects to shop as app
+        b: SELECT current_database(), current_user -> shop|app
+        c connects as app
+        c: SELECT current_database(), current_user -> has postgres and app
+        clock: 3600 s
+        a: SELECT now() - began > '59 min' FROM t -> t
+        clock: -3600 s
+        a: SELECT now() < began FROM t -> t
+        setting: work_mem = 1MB
+        a: SHOW work_mem -> 1MB
+        setting: search_path = ''
+        d: SHOW search_path -> ''
+        server: restarts
+        c: SELECT current_user -> postgres
+        server: crashes
+        a: SELECT count(*) FROM public.t -> 1
+        c: SELECT
+        a is killed
+        c: SELECT count(*) FROM public.t -> 1",
+    );
+    assert_eq!(recoveries(&cluster), 2);
+}
+
+#[test]
 fn script_with_another_outcome_fails() {
     let cluster = builder().start();
     for (script, failure) in [
@@ -76,6 +107,11 @@ fn script_with_another_outcome_fails() {
         ("a: SELECT 7 -> $n|8", "is no variable"),
         ("a: SELECT 7 -> $n\na: SELECT 8 -> $n", "has a value"),
         ("a: SELECT 7\na resumes", "a resumes: it is not paused"),
+        ("a: SELECT 'xyz' -> has x and a", "a: SELECT 'xyz' -> has x and a: xyz"),
+        ("a: SELECT 7\na connects as postgres", "it is connected"),
+        ("setting: a", "no value"),
+        ("clock: 1 h", "no seconds"),
+        ("server: sleeps", "is no step"),
     ] {
         let failed = catch_unwind(AssertUnwindSafe(|| play(&cluster, script))).expect_err(script);
         let message = failed.downcast_ref::<String>().expect("a message");
