@@ -1,14 +1,12 @@
 //! Consumers: one that polls a table, and one that handles each message once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Example};
 use postgres::Client;
 
-use crate::{create_tables, finish, server, shuffled, start};
+use crate::{create_tables, finish, server, start};
 
 const DAY_MS: i64 = 86_400_000;
 const COPIED: &str = "SELECT id FROM event_copy WHERE consumer = 'mailer' ORDER BY id";
@@ -66,65 +64,14 @@ fn polling_consumers_of_one_name_take_turns() {
     assert_eq!(ids(&mut client, COPIED), ids(&mut client, WRITTEN));
 }
 
-#[test]
-fn polling_consumers_read_each_row_once_although_they_are_killed() {
-    let cluster = server();
-    let mut client = cluster.client();
-    create_tables(&mut client, "polling_consumer.py");
-    let written = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let writers: Vec<_> = (0..8)
-            .map(|writer| {
-                let cluster = &cluster;
-                scope.spawn(move || {
-                    let mut client = cluster.client();
-                    for number in 0..60 {
-                        let end = if number % 5 == 4 { "ROLLBACK" } else { "COMMIT" };
-                        let insert = format!("INSERT INTO event (body) SELECT '{writer}' FROM generate_series(1, 3)");
-                        // The rest of the transaction's work, for a random time.
-                        let wait = "SELECT pg_sleep(random() * 0.04)";
-                        execute(&mut client, &format!("BEGIN; {insert}; {wait}; SAVEPOINT s; {insert}; {end}"));
-                    }
-                })
-            })
-            .collect();
-        let consumers = scope.spawn(|| {
-            let mut client = cluster.client();
-            while !written.load(Ordering::Relaxed) {
-                let before = ids(&mut client, COPIED).len();
-                let _two = [start_polling(&cluster), start_polling(&cluster)];
-                cluster.wait_for(PATIENCE, "rows to be read", || {
-                    ids(&mut client, COPIED).len() > before + 50 || written.load(Ordering::Relaxed)
-                });
-            }
-        });
-        let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-        written.store(true, Ordering::Relaxed);
-        consumers.join().expect("the consumers are started");
-        assert!(outcomes.iter().all(Result::is_ok), "the writers write");
-    });
-    let rows = ids(&mut client, WRITTEN);
-    assert_eq!(rows.len(), 8 * 48 * 6);
-    let _consumer = start_polling(&cluster);
-    cluster.wait_for(PATIENCE, "the last row to be read", || ids(&mut client, COPIED).len() >= rows.len());
-    // Not assert_eq, which would print thousands of ids.
-    assert!(ids(&mut client, COPIED) == rows, "{:?}", value::<i64>(&mut client, "SELECT count(*) FROM event_copy"));
-}
-
 fn start_handling(cluster: &Cluster, messages: &[String]) -> Example {
     let mut consumer = start(cluster, "idempotent_consumer.py", &["billing"]);
     messages.iter().for_each(|line| consumer.send(line));
     consumer
 }
 
-/// Messages in the order of a seed: each is there `times`.
-fn messages(message_ids: &[i64], times: u64, seed: u64) -> Vec<String> {
-    let count = u64::try_from(message_ids.len()).expect("a small number");
-    let lines = shuffled(count * times, seed).into_iter().map(|number| {
-        let id = message_ids[usize::try_from(number % count).expect("an index")];
-        message_line(id, 7)
-    });
-    lines.collect()
+fn messages(message_ids: &[i64]) -> Vec<String> {
+    message_ids.iter().map(|id| message_line(*id, 7)).collect()
 }
 
 fn message_line(id: i64, account: i64) -> String {
@@ -145,29 +92,12 @@ fn balance(client: &mut Client) -> i64 {
 }
 
 #[test]
-fn idempotent_consumers_handle_a_message_once_although_they_are_killed() {
-    let (cluster, mut client) = server_with_account();
-    let message_ids = ids(&mut client, "SELECT snowflake_next_many(400)");
-    let handle = |seed: u64| start_handling(&cluster, &messages(&message_ids, 2, seed));
-    // Killed after some messages, mostly in the middle of one.
-    for seed in 0..3 {
-        let killed = handle(seed);
-        cluster.wait_for(PATIENCE, "some messages to be handled", || killed.lines().len() > 20);
-    }
-    let running: Vec<_> = (3..6).map(handle).collect();
-    let lines: Vec<String> = running.into_iter().flat_map(|program| finish(program, &cluster)).collect();
-    assert_eq!(lines.len(), 3 * 800);
-    assert!(lines.iter().all(|line| line.starts_with("handled ") || line.starts_with("repeated ")));
-    assert_eq!(balance(&mut client), 5 * 400);
-}
-
-#[test]
 fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
     let (cluster, mut client) = server_with_account();
     for (end, outcome) in [("COMMIT", "repeated"), ("ROLLBACK", "handled")] {
         let id: i64 = value(&mut client, "SELECT snowflake_next()");
         execute(&mut client, &format!("BEGIN; INSERT INTO message_handled VALUES ('billing', {id})"));
-        let program = start_handling(&cluster, &messages(&[id], 1, 0));
+        let program = start_handling(&cluster, &messages(&[id]));
         let mut other = cluster.client();
         let waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
         let mut waiters: Vec<i32> = Vec::new();
@@ -186,7 +116,7 @@ fn idempotent_consumer_waits_for_the_delivery_that_is_being_handled() {
 fn idempotent_consumer_that_is_cut_off_leaves_the_message_to_the_next_delivery() {
     let (cluster, mut client) = server_with_account();
     let id: i64 = value(&mut client, "SELECT snowflake_next()");
-    let handle = || start_handling(&cluster, &messages(&[id], 1, 0));
+    let handle = || start_handling(&cluster, &messages(&[id]));
     execute(&mut client, "BEGIN; UPDATE account SET balance = 0");
     let mut cut = handle();
     let mut other = cluster.client();
@@ -208,7 +138,7 @@ fn idempotent_consumer_refuses_what_it_may_have_forgotten() {
     for id in &message_ids {
         execute(&mut client, &format!("INSERT INTO message_handled VALUES ('billing', {id}), ('other', {id})"));
     }
-    let lines = finish(start_handling(&cluster, &messages(&message_ids, 1, 0)), &cluster);
+    let lines = finish(start_handling(&cluster, &messages(&message_ids)), &cluster);
     let outcomes: BTreeMap<&str, &str> = lines
         .iter()
         .map(|line| line.rsplit_once(' ').expect("an outcome and an id"))
@@ -229,7 +159,7 @@ fn idempotent_consumer_handles_no_message_twice_over_a_step_of_the_clock() {
     create_tables(&mut client, "idempotent_consumer.py");
     execute(&mut client, "INSERT INTO account VALUES (7, 0)");
     let id: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '20 days', 1023, 0, 'snowflake')");
-    let deliver = || finish(start_handling(&cluster, &messages(&[id], 1, 0)), &cluster);
+    let deliver = || finish(start_handling(&cluster, &messages(&[id])), &cluster);
     assert_eq!(deliver(), [format!("handled {id}")]);
     cluster.clock().set_offset_ms(31 * DAY_MS);
     // Forgets, and so may any consumer.

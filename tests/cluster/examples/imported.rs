@@ -1,7 +1,7 @@
 //! What programs do that import an example: call it from a handler of a signal, fork, close it, wait in vain.
 
 use idgen_testkit::ids::assert_distinct;
-use idgen_testkit::sql::{execute, value};
+use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, Example, Proxy};
 
 use crate::{create_tables, run_python, server};
@@ -158,4 +158,38 @@ assert 'not permitted to log in' in str(errors[1]), errors
 # At least half of 0.1, 0.2, 0.4, 0.8 and 1.6 s.
 assert times[5] - times[0] > 1.5, times";
     run_python(&cluster, "worker_ids.py", case);
+}
+
+#[test]
+fn segment_blocks_of_threads_and_of_a_forked_child_are_distinct() {
+    let cluster = server_of("segment_blocks.py");
+    cluster.execute("ALTER SYSTEM SET track_functions = 'all'");
+    cluster.reload();
+    // The parent forks in the middle of a block, while other threads count.
+    let case = "import os, signal, sys, threading; from segment_blocks import Blocks
+signal.alarm(60)
+blocks = Blocks(sys.argv[1], 'ticket', 500)
+def count(): sys.stdout.write(''.join(f'{value}\\n' for value in [blocks.next() for _ in range(2200)]))
+threads = [threading.Thread(target=count) for _ in range(4)]
+[blocks.next() for _ in range(10)]
+for thread in threads: thread.start()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    values = [blocks.next() for _ in range(700)]
+    os.write(1, ''.join(f'{value}\\n' for value in values).encode()); os._exit(0)
+status = os.waitpid(child, 0)[1]
+for thread in threads: thread.join()
+assert status == 0; count()";
+    let printed = run_python(&cluster, "segment_blocks.py", case);
+    let values: Vec<i64> = printed.lines().map(|line| line.parse().expect("a number")).collect();
+    assert_eq!(values.len(), 5 * 2200 + 700);
+    assert_distinct(values);
+    // 23 blocks of the parent, which has drawn ten values more, and two of the child. A session counts when it ends.
+    let mut client = cluster.client();
+    let counted = "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'segment_reserve'";
+    let running =
+        "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ 'segment_reserve'";
+    cluster.wait_for(PATIENCE, "the sessions to end", || value(&mut client, running));
+    assert_eq!(value::<i64>(&mut client, counted), 23 + 2);
 }

@@ -6,7 +6,6 @@ mod fenced_job;
 mod imported;
 mod leaders;
 mod programs;
-mod segment_blocks;
 mod sharded_worker;
 mod site;
 mod switch_over;
