@@ -5,13 +5,6 @@ SELECT p AS preset, l.* FROM unnest(string_to_array('snowflake twitter sonyflake
 \x off
 SELECT spec FROM snowflake_layout();
 
--- spellings of one layout
-SELECT DISTINCT (snowflake_layout(l)).spec FROM unnest(ARRAY[
-    'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01',
-    'epoch:2020-01-01 unit:1ms time:41   tag:4=7 worker:8 sequence:10',
-    'time:41 tag:4=7 worker:8 sequence:10 unit:1ms epoch:1577836800000ms',
-    'time:41 tag:4=7 worker:8 sequence:10 epoch:2020-01-01T01:00:00+01:00']) l;
-
 -- invalid specs
 \set VERBOSITY default
 SELECT snowflake_layout('');
@@ -24,19 +17,12 @@ SELECT snowflake_layout('sequence:12 time:41 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 sequence:12 colour:3 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 sequence:12 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:19 sequence:12 epoch:2020-01-01');
-SELECT snowflake_layout('time:63 sequence:12 epoch:2020-01-01');
-SELECT snowflake_layout('time:41 sequence:33 epoch:2020-01-01');
-SELECT snowflake_layout('time:41 sequence:-1 epoch:2020-01-01');
-SELECT snowflake_layout('time:41 worker:99999999999999999999 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 worker:11 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 datacenter:5 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 tag:4 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 tag:4=16 sequence:12 epoch:2020-01-01');
 SELECT snowflake_layout('time:41 sequence:12 unit:2s epoch:2020-01-01');
-SELECT snowflake_layout('time:41 sequence:12 unit:1us epoch:2020-01-01');
 SELECT snowflake_layout('time:41 sequence:12 epoch:2020-02-30');
-SELECT snowflake_layout('time:41 sequence:12 epoch:1969-12-31');
-SELECT snowflake_layout('time:41 sequence:12 epoch:2020-01-01 epoch:2021-01-01');
 SELECT snowflake_layout(repeat('x', 100) || E'\n"quoted"');
 
 -- the next call works

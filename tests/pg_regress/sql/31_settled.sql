@@ -18,22 +18,6 @@ SELECT snowflake_settled() >= :mine AS is_settled;
 -- a layout that no session has drawn in
 SELECT snowflake_settled('tsid') < snowflake_next('tsid') AS before_the_first;
 
--- a role without any privilege on the statistics of the server, while there is a prepared transaction
-BEGIN;
-INSERT INTO event (body) VALUES ('prepared') RETURNING id AS prepared \gset
-PREPARE TRANSACTION 'settled';
-BEGIN;
-REVOKE SELECT ON pg_prepared_xacts, pg_locks FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION pg_prepared_xact(), pg_lock_status() FROM PUBLIC;
-CREATE ROLE idgen_plain;
-SET LOCAL ROLE idgen_plain;
-SELECT snowflake_settled() < :prepared AS is_open;
--- the caller is the same as before, and has no more privileges
-SELECT current_user;
-SELECT count(*) FROM pg_prepared_xacts;
-ROLLBACK;
-ROLLBACK PREPARED 'settled';
-
 -- errors
 \set VERBOSITY default
 CALL outcomes($$snowflake_settled(NULL)$$);

@@ -54,7 +54,12 @@ SELECT snowflake_observe(NULL) IS NULL AS null_in_null_out;
 
 -- every view tells since when it counts
 SELECT stats_reset AS before FROM idgen.stat_clock \gset
+SELECT snowflake_next('js53') AS last \gset
 SELECT idgen.reset_stats();
+-- and a reset of the counters changes no ids
+SELECT sum(issued) AS issued, (SELECT last_id = :last FROM idgen.stat_snowflake WHERE layout = (snowflake_layout('js53')).spec) AS last_id
+FROM idgen.stat_snowflake;
+SELECT snowflake_next('js53') > :last AS rises;
 SELECT stats_reset > :'before' AND stats_reset <= clock_timestamp() AS reset FROM idgen.stat_clock;
 SELECT (SELECT stats_reset FROM idgen.stat_clock) = ALL (
            SELECT stats_reset FROM idgen.stat_snowflake UNION ALL SELECT stats_reset FROM idgen.stat_lease

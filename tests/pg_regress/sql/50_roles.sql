@@ -1,26 +1,16 @@
 -- The rights of an ordinary role.
 CREATE ROLE idgen_somebody;
-SET ROLE idgen_somebody;
-SELECT snowflake_next() > 0 AS next, snowflake_next('js53') > 0 AS next_in, (SELECT count(*) FROM snowflake_next_many(3)) AS many;
-SELECT worker FROM snowflake_parts(1888944671579078656);
-SELECT count(*) > 0 AS view FROM idgen.stat_snowflake;
-SELECT idgen.status() ? 'checks' AS status;
-SELECT idgen.reset_stats();
-\echo :SQLSTATE
-SELECT snowflake_observe(1);
-SELECT snowflake_observe(1, 'js53', true);
-SELECT count(*) AS view FROM idgen.stat_clock;
-CREATE TABLE idgen.mine ();
-SET idgen.layout = 'js53';
-\echo :SQLSTATE
-SET idgen.worker_id = 1;
-SET idgen.datacenter_id = 1;
-SET idgen.max_drift = '10s';
-SET idgen.clock_window = '10s';
-SET idgen.max_generators = 2;
-ALTER SYSTEM SET idgen.max_drift = '10s';
-ALTER ROLE idgen_somebody SET idgen.max_drift = '10s';
-RESET ROLE;
+CALL outcomes($$
+    idgen_somebody: SELECT snowflake_next() > 0, snowflake_next('js53') > 0, (SELECT count(*) FROM snowflake_next_many(3))
+    idgen_somebody: SELECT worker FROM snowflake_parts(1888944671579078656)
+    idgen_somebody: SELECT count(*) > 0 FROM idgen.stat_snowflake
+    idgen_somebody: SELECT idgen.status() ? 'checks'
+    idgen_somebody: idgen.reset_stats()
+    idgen_somebody: snowflake_observe(1)
+    idgen_somebody: snowflake_observe(1, 'js53', true)
+    idgen_somebody: SELECT count(*) FROM idgen.stat_clock
+    idgen_somebody: CREATE TABLE idgen.mine ()
+$$);
 DROP ROLE idgen_somebody;
 
 -- Members of pg_monitor read all views and the status, also where PUBLIC may not.

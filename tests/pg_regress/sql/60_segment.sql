@@ -40,9 +40,6 @@ SELECT segment_next('bounded') BETWEEN 101 AND 110 AS bounded;
 SELECT n, count(id) FROM generate_series(0, 3) n LEFT JOIN LATERAL segment_next_many('t', n) id ON true GROUP BY n ORDER BY n;
 SELECT 1 + segment_next_many('t', 2) IS NOT NULL AS in_an_expression;
 SELECT 1 WHERE segment_next_many('t', 2) > 0;
-SELECT segment_create('many', step => 10);
-SELECT count(*), min(id), max(id), count(*) FILTER (WHERE id <= before) AS not_rising
-FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM segment_next_many('many', 100000) WITH ORDINALITY AS m (id, n)) d;
 
 -- contiguous blocks
 SELECT segment_create('block', step => 10);
@@ -50,15 +47,6 @@ SELECT * FROM segment_reserve('block', 3);
 SELECT * FROM segment_reserve('block', 100);
 SELECT segment_next('block');
 SELECT (segment_reserve('block', 1)).first_id;
-
--- single values, sets and blocks of one tag do not overlap
-SELECT segment_create('mixed', step => 7);
-CREATE TABLE mixed (id bigint PRIMARY KEY);
-INSERT INTO mixed SELECT segment_next('mixed') FROM generate_series(1, 100);
-INSERT INTO mixed SELECT * FROM segment_next_many('mixed', 100);
-INSERT INTO mixed SELECT generate_series(first_id, last_id, stride) FROM segment_reserve('mixed', 100);
-INSERT INTO mixed SELECT segment_next('mixed') FROM generate_series(1, 100);
-SELECT count(*), min(id), max(id) FROM mixed;
 
 -- the tag can change from row to row
 SELECT segment_create('u', start => 100);
@@ -140,37 +128,7 @@ SELECT draw('zero'), draw('from'), draw('zero');
 DROP FUNCTION draw(text);
 DEALLOCATE draw;
 
--- a tag created in a transaction works there, and a rollback leaves nothing
-BEGIN;
-SELECT segment_create('mine', start => 5, step => 2);
-SELECT segment_next('mine'), segment_next('mine');
-SELECT * FROM segment_next_many('mine', 5);
-SELECT * FROM segment_reserve('mine', 3);
-SELECT max_id FROM idgen.segment WHERE tag = 'mine';
-ROLLBACK;
-CALL outcomes($$segment_next('mine')$$);
-BEGIN;
-SELECT segment_create('mine', start => 5);
-SELECT segment_next('mine');
-SAVEPOINT s;
-SELECT segment_next('mine');
-SELECT segment_create('inner');
-SELECT segment_next('inner');
-ROLLBACK TO s;
-SELECT segment_next('mine');
-SAVEPOINT s;
-SELECT segment_next('inner');
-ROLLBACK TO s;
-COMMIT;
-SELECT segment_next('mine');
--- the same with PREPARE TRANSACTION
-BEGIN;
 SELECT segment_create('prepared');
-SELECT segment_next('prepared');
-PREPARE TRANSACTION 'made';
-SELECT segment_next('prepared');
-COMMIT PREPARED 'made';
-SELECT segment_next('prepared');
 -- after an uncommitted change only other sessions can draw
 BEGIN;
 SELECT segment_alter('prepared', max_id => 1000000);
@@ -185,14 +143,4 @@ BEGIN;
 SELECT segment_alter('prepared', max_step => 5000);
 SELECT segment_next('prepared');
 COMMIT;
-
--- a parallel plan draws in the leader
-SET parallel_setup_cost = 0;
-SET parallel_tuple_cost = 0;
-SET min_parallel_table_scan_size = 0;
-SELECT count(DISTINCT s.v) FROM (SELECT segment_next('many') AS v FROM ticket) s;
-BEGIN;
-SELECT segment_create('mine too');
-SELECT count(DISTINCT s.v), max(s.v) FROM (SELECT segment_next('mine too') AS v FROM ticket) s;
-ROLLBACK;
 RESET ALL;

@@ -121,16 +121,6 @@ CALL outcomes($$
 $$);
 SELECT segment_create('a');
 SELECT segment_next('a'), (SELECT creation <> :before FROM idgen.segment WHERE tag = 'a') AS another;
-BEGIN;
-SELECT segment_drop('a');
-SELECT segment_next('a');
-ROLLBACK;
-SELECT segment_next('a');
-BEGIN;
-SELECT segment_drop('a'), segment_create('a', start => 100);
-SELECT segment_next('a');
-COMMIT;
-SELECT segment_next('a');
 
 -- the table rejects invalid rows from every writer
 CALL outcomes($$

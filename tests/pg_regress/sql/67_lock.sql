@@ -63,23 +63,6 @@ SELECT lock_release('report'), lock_release('report', true);
 SHOW client_min_messages;
 COMMIT;
 
--- a rollback to a savepoint releases transaction locks taken since
-BEGIN;
-SELECT lock_acquire_xact('outer');
-SAVEPOINT s;
-SELECT lock_acquire_xact('outer');
-SELECT lock_acquire_xact('inner');
-SELECT lock_acquire('of the session');
-SELECT name, scope, depth FROM held;
-ROLLBACK TO s;
-SELECT name, scope, depth FROM held;
-SAVEPOINT t;
-SELECT lock_acquire_xact('inner');
-RELEASE t;
-SELECT name, scope, depth FROM held;
-ROLLBACK;
-SELECT name, scope, depth FROM held;
-
 -- an aborted transaction keeps a session lock until it has ended
 BEGIN;
 SELECT lock_acquire('report');
@@ -88,7 +71,7 @@ SELECT lock_release('report');
 \echo :SQLSTATE
 ROLLBACK;
 SELECT name, scope, depth FROM held;
-SELECT lock_release('report'), lock_release('of the session');
+SELECT lock_release('report');
 -- a rollback does not undo a release
 SELECT lock_acquire('report');
 BEGIN;
@@ -96,18 +79,8 @@ SELECT lock_release('report');
 ROLLBACK;
 SELECT name, scope, depth FROM held;
 
--- PostgreSQL's functions that release all locks; a lock on the bare key is another lock
-SELECT lock_acquire('report') FROM generate_series(1, 3);
-SELECT pg_advisory_unlock(lock_key('report'));
-SELECT name, scope, depth FROM held;
-SELECT pg_advisory_unlock_all();
-SELECT name, scope, depth FROM held;
-SELECT lock_acquire('report');
-SELECT name, scope, depth FROM held;
-DISCARD ALL;
-SELECT name, scope, depth FROM idgen.locks;
 SELECT lock_release('report');
--- afterwards there is room again
+-- after DISCARD ALL there is room again
 SELECT count(lock_acquire('before ' || n)) FROM generate_series(1, 16) AS n;
 DISCARD ALL;
 SELECT count(lock_acquire('after ' || n)) FROM generate_series(1, 16) AS n;
@@ -123,23 +96,6 @@ SELECT scope, depth, count(*), count(name) AS names FROM idgen.locks GROUP BY sc
 COMMIT;
 DISCARD ALL;
 CREATE TEMP VIEW held AS SELECT name, mode, scope, granted, depth FROM idgen.locks ORDER BY name, mode;
-
--- a prepared transaction keeps its locks and belongs to no process
-BEGIN;
-SELECT lock_acquire_xact('two-phase');
-PREPARE TRANSACTION 'idgen_lock';
-SELECT name, pid, mode, scope, granted, depth, acquired_at FROM idgen.locks;
-SELECT lock_try_acquire('two-phase', '1 ms');
-ROLLBACK PREPARED 'idgen_lock';
-SELECT * FROM held;
--- unless the session holds the same lock
-SELECT lock_acquire('two-phase');
-BEGIN;
-SELECT lock_acquire_xact('two-phase');
-PREPARE TRANSACTION 'idgen_lock';
-\echo :SQLSTATE
-SELECT * FROM held;
-SELECT lock_release('two-phase');
 
 -- locks beyond those listed with scope and depth are shown too
 SELECT count(lock_acquire('many ' || n)) FROM generate_series(1, 20) AS n;

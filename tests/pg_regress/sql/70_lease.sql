@@ -128,27 +128,6 @@ SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
 UPDATE idgen.lease SET ends_us = -9223372036854775808 WHERE name = 'far';
 SELECT state, expires_at FROM idgen.leases WHERE name = 'far';
 SELECT lease_release('far', :far);
--- the session lock ends with a rollback, also to a savepoint, and with the commit of a release
-CREATE TEMP VIEW session_locks AS
-SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763 AND pid = pg_backend_pid();
-BEGIN;
-SELECT slot FROM lease_acquire('rolled', bind_session => true);
-SAVEPOINT s;
-SELECT slot FROM lease_acquire('rolled to', bind_session => true);
-TABLE session_locks;
-ROLLBACK TO s;
-TABLE session_locks;
-ROLLBACK;
-TABLE session_locks;
-SELECT token AS t FROM lease_acquire('kept', bind_session => true) \gset
-BEGIN;
-SELECT lease_release('kept', :t);
-TABLE session_locks;
-ROLLBACK;
-TABLE session_locks;
-SELECT state, bound FROM idgen.leases WHERE name = 'kept';
-SELECT lease_release('kept', :t);
-TABLE session_locks;
 
 -- the calls are counted
 SELECT grants > 0 AS grants, take_overs, renewals > 0 AS renewals, releases > 0 AS releases, fences, refused > 0 AS refused,

@@ -34,42 +34,6 @@ TRUNCATE guarded;
 COMMIT;
 SELECT count(*) FROM guarded;
 
--- a rollback to a savepoint removes a later fence and keeps an earlier one
-BEGIN;
-SAVEPOINT s;
-SELECT lease_fence('writer', :t);
-INSERT INTO guarded VALUES (1, 1);
-ROLLBACK TO s;
-INSERT INTO guarded VALUES (1, 1);
-\echo :SQLSTATE
-ROLLBACK;
-BEGIN;
-SAVEPOINT s;
-SELECT lease_fence('writer', :t);
-RELEASE s;
-SAVEPOINT s;
-SELECT lease_fence('other', :other);
-ROLLBACK TO s;
-INSERT INTO guarded VALUES (1, 1);
-COMMIT;
--- in the transaction of the acquire
-BEGIN;
-SELECT lease_fence('writer', :t);
-SELECT lease_release('writer', :t);
-INSERT INTO guarded VALUES (2, 1);
-ROLLBACK;
-SELECT * FROM guarded;
--- but not after a caught error
-DO $$
-BEGIN
-    PERFORM lease_fence('writer', token) FROM idgen.leases WHERE name = 'writer';
-    BEGIN
-        PERFORM lease_fence('writer', 1);
-    EXCEPTION WHEN object_not_in_prerequisite_state THEN
-    END;
-    INSERT INTO guarded VALUES (2, 1);
-END $$;
-
 -- invalid triggers
 SELECT lease_guard();
 \echo :SQLSTATE
