@@ -41,59 +41,6 @@ SELECT lock_try_acquire_many(ARRAY[['a', 'b'], ['c', 'd']]);
 SELECT lock_release_many(ARRAY['a', 'b', 'c', 'd']);
 SELECT * FROM held;
 
--- a prepared transaction holds one of them: none is taken, and locks from before stay
-BEGIN;
-SELECT lock_acquire_xact('m');
-PREPARE TRANSACTION 'idgen_many';
-SELECT lock_acquire('a');
-SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z']);
-SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z'], '1 ms');
-SELECT * FROM held;
-BEGIN;
-SELECT lock_try_acquire_many_xact(ARRAY['a', 'b', 'm', 'z'], '1 ms');
-SELECT lock_try_acquire_xact('m', '1 ms');
-SELECT * FROM held;
-COMMIT;
-SET lock_timeout = '1ms';
-CALL outcomes($$
-    lock_acquire_many(ARRAY['a', 'b', 'm', 'z'])
-    lock_acquire_many_xact(ARRAY['a', 'b', 'm', 'z'])
-    lock_acquire('m')
-$$);
--- from PostgreSQL 19 on the error has a context, with the number of the database
-\set SHOW_CONTEXT never
-CALL outcomes($$lock_acquire_xact('m', true)$$);
-\set SHOW_CONTEXT errors
--- functions with a timeout ignore lock_timeout and do not change it
-SELECT lock_try_acquire('m', '2 ms');
-SHOW lock_timeout;
-SELECT * FROM held;
--- a caught error releases no other lock
-DO $$
-BEGIN
-    PERFORM lock_acquire_xact('b');
-    PERFORM lock_acquire('m');
-EXCEPTION WHEN lock_not_available THEN
-    RAISE NOTICE 'not available: %', SQLERRM;
-END $$;
-SELECT * FROM held;
-RESET lock_timeout;
-BEGIN;
-SET LOCAL statement_timeout = '1ms';
-SELECT lock_acquire_many(ARRAY['a', 'b', 'm', 'z']);
-\echo :SQLSTATE
-ROLLBACK;
-BEGIN;
-SET LOCAL statement_timeout = '1ms';
-SELECT lock_try_acquire('m', '1 minute');
-\echo :SQLSTATE
-ROLLBACK;
-SELECT * FROM held;
-ROLLBACK PREPARED 'idgen_many';
-SELECT lock_try_acquire_many(ARRAY['a', 'b', 'm', 'z'], '1 ms');
-SELECT * FROM held;
-SELECT pg_advisory_unlock_all();
-
 -- invalid arguments take no lock
 CALL outcomes($$
     lock_acquire_many(NULL)

@@ -38,18 +38,6 @@ CALL outcomes($$UPDATE big SET b = ''$$);
 INSERT INTO doc VALUES (3, '', 2147483647);
 CALL outcomes($$UPDATE doc SET body = '' WHERE id = 3$$);
 
--- partitions, also moving between them
-CREATE TABLE part (id int, version int NOT NULL DEFAULT 1, body text) PARTITION BY LIST (id);
-CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
-CREATE TABLE part_2 (body text, version int NOT NULL DEFAULT 1, id int);
-ALTER TABLE part ATTACH PARTITION part_2 FOR VALUES IN (2);
-CREATE TRIGGER version BEFORE UPDATE ON part FOR EACH ROW EXECUTE FUNCTION row_version('version');
-INSERT INTO part VALUES (1, 1, 'one'), (2, 1, 'two');
-UPDATE part SET body = upper(body), version = 1 RETURNING *;
-CALL outcomes($$UPDATE part SET body = 'late', version = 1 WHERE id = 2$$);
-DELETE FROM part WHERE id = 1;
-UPDATE part SET id = 1, version = 2 WHERE id = 2 RETURNING tableoid::regclass, *;
-
 -- a generated column, and a later trigger, which sees the new version
 CREATE TABLE more (version int, twice int GENERATED ALWAYS AS (version * 2) STORED);
 CREATE TRIGGER version BEFORE UPDATE ON more FOR EACH ROW EXECUTE FUNCTION row_version('version');
@@ -79,4 +67,4 @@ DELETE FROM bad;
 CREATE OR REPLACE TRIGGER t BEFORE UPDATE ON bad FOR EACH STATEMENT EXECUTE FUNCTION row_version('version');
 CALL outcomes($$UPDATE bad SET version = 1$$);
 SELECT * FROM bad;
-DROP TABLE doc, big, part, more, bad;
+DROP TABLE doc, big, more, bad;
