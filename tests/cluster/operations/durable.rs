@@ -1,7 +1,7 @@
 //! What other sessions use at once outlives a crash, whatever `synchronous_commit` says: definitions, grants and keys.
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{execute, expect_error, ids, value};
+use idgen_testkit::sql::{execute, value};
 use postgres::Client;
 
 /// A server that flushes only what a commit waits for: the writer of the log sleeps.
@@ -90,27 +90,4 @@ fn commit_of_other_rows_does_not_wait_for_the_disk() {
     let refused = "BEGIN; SELECT lease_try_acquire('l'); INSERT INTO ordinary VALUES (3); COMMIT";
     assert!(!is_flushed(&mut client, refused));
     assert!(!is_flushed(&mut client, &format!("SELECT lease_release('l', {token})")));
-}
-
-#[test]
-fn values_seen_before_a_crash_are_not_drawn_again() {
-    let cluster = with_lazy_flushes();
-    execute(&mut cluster.client(), "BEGIN; SELECT segment_create('t'); SELECT segment_next_many('t', 3); COMMIT");
-    cluster.kill9_and_restart();
-    let mut client = cluster.client();
-    expect_error(&mut client, "SELECT segment_create('t')", "42710");
-    execute(&mut client, "SELECT segment_alter('t', max_id => 1000000)");
-    drop(client);
-    cluster.kill9_and_restart();
-    assert!(ids(&mut cluster.client(), "SELECT segment_next('t')")[0] > 1_000_000);
-}
-
-#[test]
-fn public_id_seen_before_a_crash_decodes_after_it() {
-    let cluster = with_lazy_flushes();
-    let mut client = cluster.client();
-    execute(&mut client, "SELECT public_id_define('ord', 'short')");
-    let text: String = value(&mut client, "SELECT public_id('ord', 42)");
-    cluster.kill9_and_restart();
-    assert_eq!(value::<i64>(&mut cluster.client(), &format!("SELECT public_id_decode('ord', '{text}')")), 42);
 }

@@ -1,9 +1,9 @@
 //! Dumps of segments: an ordinary owner of the database can dump and restore them, and segments of a dropped role do not pass
-//! to another role. Also a switchover by logical replication, which copies the segments by a dump.
+//! to another role.
 
 use idgen_testkit::dump::file;
 use idgen_testkit::segment::{create, next};
-use idgen_testkit::sql::{PATIENCE, column, execute, in_new_database, value};
+use idgen_testkit::sql::{column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
@@ -117,44 +117,4 @@ fn segments_of_a_dropped_role_do_not_pass_to_another_role_smoke() {
         assert_eq!(rows, expected, "{options:?}");
         assert!(next(&mut restored, "t") > drawn);
     }
-}
-
-/// The procedure of the README.
-#[test]
-fn switchover_by_logical_replication_repeats_no_value() {
-    let old = Cluster::builder().conf("wal_level", "logical").new_system_identifier().start_with_extension();
-    let new = Cluster::builder().new_system_identifier().start_with_extension();
-    let (mut on_old, mut on_new) = (old.client(), new.client());
-    const TABLE: &str = "CREATE TABLE ticket (id bigint PRIMARY KEY DEFAULT segment_next('t'))";
-    create(&mut on_old, "t", ", step => 20");
-    execute(&mut on_old, "SELECT lease_define('job', slots => 3)");
-    execute(&mut on_old, TABLE);
-    execute(&mut on_new, TABLE);
-    execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
-    execute(&mut on_old, "CREATE PUBLICATION app FOR TABLES IN SCHEMA public");
-    let origin = old.conninfo().replace('\'', "''");
-    execute(&mut on_new, &format!("CREATE SUBSCRIPTION app CONNECTION '{origin}' PUBLICATION app"));
-    execute(&mut on_old, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
-    // Leases of the two servers are independent.
-    for client in [&mut on_old, &mut on_new] {
-        execute(client, "SELECT lease_acquire('importer', ttl => '1 hour')");
-    }
-
-    let caught_up = "SELECT bool_and(confirmed_flush_lsn >= pg_current_wal_lsn()) FROM pg_replication_slots";
-    new.wait_for(PATIENCE, "the subscriber to have all rows", || {
-        value::<i64>(&mut on_new, "SELECT count(*) FROM ticket") == 60 && value(&mut on_old, caught_up)
-    });
-    let dump = file(&new, "segments");
-    run(old
-        .program("pg_dump")
-        .args(["-d", "postgres", "--data-only", "-t", "idgen.segment", "-t", "idgen.lease_definition", "-f"])
-        .arg(&dump));
-    run(new.program("psql").args(["-d", "postgres", "--set=ON_ERROR_STOP=1", "-f"]).arg(&dump));
-    execute(&mut on_new, "DROP SUBSCRIPTION app");
-
-    // The primary key rejects a repeated value.
-    execute(&mut on_new, "INSERT INTO ticket SELECT FROM generate_series(1, 30)");
-    let highest: i64 = value(&mut on_old, "SELECT max(id) FROM ticket");
-    assert!(value::<bool>(&mut on_new, &format!("SELECT count(*) = 30 FROM ticket WHERE id > {highest}")));
-    assert_eq!(value::<i32>(&mut on_new, "SELECT slots FROM idgen.lease_definition WHERE name = 'job'"), 3);
 }

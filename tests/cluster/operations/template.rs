@@ -69,19 +69,6 @@ fn origin_and_copy_repeat_values_unless_they_have_strides() {
     assert_distinct(all);
 }
 
-/// A template for databases of tenants.
-#[test]
-fn databases_from_one_template_count_from_its_start() {
-    let cluster = builder().start_with_extension();
-    let mut shop = in_new_database(&cluster, "shop");
-    create(&mut shop, "t", ", start => 100, step => 20");
-    drop(shop);
-    for strategy in STRATEGIES {
-        let mut tenant = copy(&cluster, strategy);
-        assert_eq!([next(&mut tenant, "t"), next(&mut tenant, "t")], [100, 101]);
-    }
-}
-
 /// The new database has the OID of the dropped one, and the rows of the template. It may not draw from the ring of the
 /// dropped one, whose values are above the row's `max_id`, nor go on with what that had left.
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::parallel::{run_in_workers, with_workers};
-use idgen_testkit::sql::{execute, ids, value};
+use idgen_testkit::sql::{execute, value};
 use idgen_testkit::{Cluster, rounds};
 use postgres::{Client, Statement};
 
@@ -148,20 +148,4 @@ fn assert_drawn_by_workers(plan: &[String]) {
     let scan = line("Parallel Seq Scan on public.big").unwrap_or_else(|| panic!("{shown}"));
     assert!(line("Gather").is_some_and(|gather| gather < scan), "{shown}");
     assert!(plan[scan + 1].contains("Output: snowflake_next("), "{shown}");
-}
-
-/// Ids belong to the server, so dropping and creating the extension does not restart them.
-#[test]
-fn recreated_extension_or_database_repeats_no_id() {
-    let cluster = two_databases();
-    let mut seen: Vec<i64> = Vec::new();
-    for _ in 0..3 {
-        seen.extend(ids(&mut cluster.client(), "SELECT snowflake_next_many(5000)"));
-        seen.extend(ids(&mut cluster.client_in("other"), "SELECT snowflake_next_many(5000)"));
-        cluster.execute("DROP EXTENSION idgen; CREATE EXTENSION idgen");
-        cluster.execute("DROP DATABASE other");
-        cluster.execute("CREATE DATABASE other");
-        execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
-    }
-    assert_increasing(&seen);
 }

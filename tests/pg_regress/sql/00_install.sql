@@ -26,15 +26,7 @@ FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e' AND d.cla
 WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 
-\d idgen.stat_snowflake
-
 \d idgen.segment
-\d idgen.stat_segment
--- named arguments of the segment functions
-\pset format unaligned
-SELECT proname, pg_get_function_arguments(oid) AS arguments, pg_get_function_result(oid) AS result
-FROM pg_proc WHERE proname LIKE 'segment%' ORDER BY proname COLLATE "C";
-\pset format aligned
 -- a dump includes the tables, which only their owner and the owner of the database may read
 SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public,
        EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee NOT IN (relowner, 'pg_database_owner'::regrole)) AS others,

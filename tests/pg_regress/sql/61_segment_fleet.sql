@@ -13,11 +13,6 @@ SELECT tag, server, name, max_id FROM idgen.segment_server ORDER BY server;
 -- A server that has received higher values than were granted here: values go on above them.
 SELECT first_id, count FROM segment_request('fleet', 3, 'three', 1000, 10);
 
--- Another definition is another source.
-SELECT source AS before FROM segment_request('fleet', 1, 'one', 165, 0) \gset
-SELECT segment_alter('fleet', stride => 2, residue => 1);
-SELECT source <> :'before' AS is_other, first_id, stride, residue FROM segment_request('fleet', 1, 'one', 165, 10);
-
 -- The end.
 SELECT segment_create('short', start => 1, upper_bound => 12);
 SELECT first_id, count FROM segment_request('short', 1, 'one', 0, 10);
@@ -32,20 +27,6 @@ BEGIN;
 SELECT segment_create('new'), segment_next('new');
 SELECT * FROM segment_request('new', 1, 'one', 0, 5);
 ROLLBACK;
-
--- After a change of the history, nothing until all servers have reported.
-UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet';
-UPDATE idgen.segment_server SET history = 'another' WHERE tag = 'fleet';
-SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10);
-SELECT first_id, waits_for FROM segment_request('fleet', 2, 'two', 5000, 10);
-SELECT segment_leave('fleet', 3, 1010);
-SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10);
--- The operator decides.
-UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet';
-UPDATE idgen.segment_server SET history = 'another' WHERE tag = 'fleet';
-SELECT waits_for FROM segment_request('fleet', 1, 'one', 5020, 10);
-SELECT segment_resume('fleet', 90000);
-SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 5020, 10);
 
 -- Bad arguments.
 CALL outcomes($$

@@ -1,8 +1,8 @@
 //! Data and objects in use over an upgrade from every release: ids, values, locks, leases and worker ids continue, and what
 //! users have built on the extension works before and after.
 
-use idgen_testkit::Cluster;
-use idgen_testkit::sql::{execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, value};
+use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
 use super::{install, releases};
@@ -42,7 +42,7 @@ const USAGES: &[Usage] = &[
     },
     Usage {
         objects: "
-            SELECT segment_create('ticket', step => 10);
+            SELECT segment_create('ticket', step => 10), segment_grant('ticket', 'pg_monitor');
             CREATE TABLE tickets (id bigint PRIMARY KEY DEFAULT segment_next('ticket'));
             CREATE VIEW stock AS SELECT tag, remaining FROM idgen.stat_segment;
             INSERT INTO tickets DEFAULT VALUES",
@@ -50,6 +50,7 @@ const USAGES: &[Usage] = &[
             "WITH added AS (INSERT INTO tickets DEFAULT VALUES RETURNING id)
              SELECT added.id = 1 + (SELECT max(id) FROM tickets) FROM added",
             "SELECT remaining > 0 FROM stock WHERE tag = 'ticket'",
+            "SELECT drawers = '{pg_monitor}' FROM idgen.segment",
         ],
     },
     Usage {
@@ -86,15 +87,15 @@ const USAGES: &[Usage] = &[
     },
     Usage {
         objects: "
-            CREATE TABLE workers (worker_id int, token bigint);
+            CREATE TABLE workers (worker_id int, token bigint, not_before timestamptz);
             CREATE VIEW keeper AS SELECT source, state FROM idgen.stat_worker;
-            CREATE VIEW granted AS SELECT pool, worker_id, token FROM idgen.workers;
+            CREATE VIEW granted AS SELECT pool, worker_id, token, not_before FROM idgen.workers;
             SELECT lease_define('pods', 4);
-            INSERT INTO workers SELECT worker_id, token FROM worker_acquire('pods', 'pod-1', '1 hour')",
+            INSERT INTO workers SELECT worker_id, token, not_before FROM worker_acquire('pods', 'pod-1', '1 hour')",
         uses: &[
             "SELECT renewed.expires_at > now() FROM idgen.workers, worker_renew('pods', token, not_after) AS renewed",
             "SELECT source = 'setting' FROM keeper",
-            "SELECT worker_id = 0 FROM granted JOIN workers USING (worker_id, token) WHERE pool = 'pods'",
+            "SELECT worker_id = 0 FROM granted JOIN workers USING (worker_id, token, not_before) WHERE pool = 'pods'",
         ],
     },
     Usage {
@@ -149,5 +150,41 @@ fn downgrade_is_refused() {
     for release in releases {
         let error = expect_error(&mut client, &format!("ALTER EXTENSION idgen UPDATE TO '{release}'"), "22023");
         assert!(error.message().contains("no update path"), "{}", error.message());
+    }
+}
+
+/// The keeper's requests are those of 0.14.0. So this also tells of an earlier server at a coordinator of this release.
+#[test]
+fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_from_any_release() {
+    let coordinator = Cluster::builder().conf("max_worker_processes", "32").start();
+    for release in releases(&coordinator) {
+        let (database, mut client) = install(&coordinator, &release);
+        execute(&mut client, "SELECT lease_define('servers', 4, '3 s'), segment_create('t')");
+        let conninfo = coordinator.connect_string(&database, "postgres");
+        let builder = Cluster::builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", &conninfo);
+        let server = builder.start_with_extension();
+        let renewals = "SELECT renewals FROM idgen.stat_worker WHERE state = 'leased'";
+        let renewed = |since: i64| {
+            server.wait_for(PATIENCE, "a renewal", || {
+                column::<i64>(&mut server.client(), renewals).iter().any(|n| *n > since)
+            });
+            value::<i64>(&mut server.client(), "SELECT renewals FROM idgen.stat_worker")
+        };
+        let last = renewed(0);
+        server.execute("SELECT segment_attach('t', '2 seconds')");
+        let mut session = server.client();
+        let draw = "SELECT max(snowflake_next()), max(segment_next('t')) FROM generate_series(1, 3000)";
+        execute(&mut session, draw);
+
+        execute(&mut client, "ALTER EXTENSION idgen UPDATE");
+
+        renewed(last);
+        execute(&mut session, draw);
+        let kept = "SELECT changes = 1 AND worker_id = 0 FROM idgen.stat_worker";
+        assert!(value::<bool>(&mut session, kept), "from {release}");
+        drop(session);
+        server.stop(Stop::Fast);
+        let released = "SELECT state = 'free' FROM idgen.workers WHERE pool = 'servers'";
+        assert!(value::<bool>(&mut client, released), "from {release}");
     }
 }

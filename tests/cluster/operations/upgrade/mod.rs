@@ -7,7 +7,6 @@ use postgres::Client;
 mod catalog;
 mod in_use;
 mod old_sql;
-mod worker_pools;
 
 /// The version of the library under test.
 fn current(cluster: &Cluster) -> String {
