@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::markdown::{Document, bare, code_spans};
-use crate::{assert_none, document, files, root, text_of};
+use crate::{assert_none, assert_same, document, files, root, text_of};
 
 const PROMISES: [&str; 17] =
     ["S1", "S2", "S3", "S4", "S5", "G1", "G2", "G3", "G4", "L1", "L2", "L3", "L4", "L5", "W1", "P1", "P2"];
@@ -67,7 +67,7 @@ fn wait_events_are_those_of_the_code() {
         let names = source.split("WaitEvent::new(c\"").skip(1).filter_map(|rest| rest.split('"').next());
         names.map(str::to_owned).collect()
     };
-    assert_eq!(says, sources.flat_map(named).collect());
+    assert_same(&page, &says, &sources.flat_map(named).collect());
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod pages;
 mod psql;
 mod shape;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -73,4 +74,20 @@ fn documents() -> Vec<Document> {
 /// Fails with one difference a line.
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Fails with what a page lacks, and with what it says in vain.
+fn assert_same(page: &Document, said: &BTreeSet<String>, is: &BTreeSet<String>) {
+    let lacking = is.difference(said).map(|what| page.at(1, format!("the page lacks {what}")));
+    let in_vain = said.difference(is).map(|what| page.at(1, format!("there is no {what}")));
+    assert_none(&lacking.chain(in_vain).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_pages_lack_and_what_they_say_in_vain_is_found() {
+    let compare = |said: &[&str], is: &[&str]| {
+        let [said, is] = [said, is].map(|list| list.iter().map(|what| (*what).to_owned()).collect());
+        std::panic::catch_unwind(|| assert_same(&Document::parse("x.md", ""), &said, &is)).is_ok()
+    };
+    assert_eq!([compare(&["a"], &["a"]), compare(&[], &["a"]), compare(&["a"], &[])], [true, false, false]);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use idgen_testkit::Cluster;
 
 use crate::markdown::{Block, Document};
-use crate::{assert_none, document, fences, files, psql, root};
+use crate::{assert_none, assert_same, document, fences, files, psql, root};
 
 /// The name of the test, and the page.
 macro_rules! pages {
@@ -149,10 +149,10 @@ fn every_page_is_in_the_list() {
     let mut found: BTreeSet<_> = files("docs", "md").into_iter().collect();
     found.remove(SUMMARY);
     found.extend(["README.md", "examples/README.md"].map(str::to_owned));
-    let listed: BTreeSet<_> = PAGES.iter().map(|path| (*path).to_owned()).collect();
+    let mut listed: BTreeSet<_> = PAGES.iter().map(|path| (*path).to_owned()).collect();
     assert_eq!(PAGES.len(), listed.len(), "a page is listed twice");
-    let unlisted: Vec<_> = found.difference(&listed).collect();
-    assert!(unlisted.is_empty(), "not in the list of pages, so not tested: {unlisted:?}");
+    listed.retain(|page| !page.starts_with("contrib/"));
+    assert_same(&document(SUMMARY), &listed, &found);
 }
 
 #[test]
