@@ -10,6 +10,7 @@ use idgen_testkit::sql::{
     PATIENCE, backend_pid, column, execute, expect_error, in_new_database, value, wait_for_event,
 };
 use idgen_testkit::{Cluster, run};
+use postgres::Client;
 
 /// Ids of a sequence are below, snowflake ids above.
 const BETWEEN: i64 = 1_000_000;
@@ -195,45 +196,29 @@ const BY_HAND: &str = "
     DROP SEQUENCE events_id_seq";
 
 #[test]
-fn dump_equals_that_of_tables_altered_by_hand_smoke() {
+fn dump_equals_that_of_tables_altered_by_hand_or_by_the_statements_shown_smoke() {
     let cluster = Cluster::start();
-    let [by_call, by_hand] =
-        [("by_call", "CALL snowflake_adopt_schema('public', 'js53', dry_run => false)"), ("by_hand", BY_HAND)].map(
-            |(database, change)| {
-                let mut client = in_new_database(&cluster, database);
-                execute(&mut client, TABLES);
-                execute(&mut client, change);
-                execute(&mut client, "INSERT INTO readings_1 (id, at) VALUES (2, '2026-01-02')");
-                let dump = run(cluster.program("pg_dump").args(["-d", database]));
-                // The key in these lines is random.
-                dump.lines().filter(|line| !line.contains("restrict ")).collect::<Vec<_>>().join("\n")
-            },
-        );
-    assert_eq!(by_call, by_hand);
-    assert_eq!(by_call.matches("snowflake_next('js53'::text)").count(), 6, "{by_call}");
-}
-
-#[test]
-fn statements_shown_have_the_same_result_by_hand_smoke() {
-    let cluster = Cluster::start();
-    let defaults = "SELECT concat_ws(' ', attrelid::regclass, attname, attidentity, pg_get_expr(adbin, adrelid))
-                    FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-                    WHERE attname IN ('id', 'place') AND attrelid > 16384
-                    UNION SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' AND oid > 16384 ORDER BY 1";
-    let [by_call, by_hand] = [false, true].map(|dry_run| {
-        let mut client = in_new_database(&cluster, &format!("dry_run_{dry_run}"));
+    let shown = |client: &mut Client| {
+        let adopt = |table| format!("SELECT * FROM snowflake_adopt('{table}', layout => 'js53')");
+        let tables = ["customers", "orders", "readings", "events"];
+        tables.map(|table| column::<String>(client, &adopt(table)).concat()).concat()
+    };
+    let by_call = |_: &mut Client| "CALL snowflake_adopt_schema('public', 'js53', dry_run => false)".to_owned();
+    let by_hand = |_: &mut Client| BY_HAND.to_owned();
+    let dump = |database: &str, change: &dyn Fn(&mut Client) -> String| {
+        let mut client = in_new_database(&cluster, database);
         execute(&mut client, TABLES);
-        for table in ["customers", "orders", "readings", "events"] {
-            let sql = format!("SELECT * FROM snowflake_adopt('{table}', dry_run => {dry_run})");
-            let statements: Vec<String> = column(&mut client, &sql);
-            if dry_run {
-                execute(&mut client, &statements.concat());
-            }
-        }
-        column::<String>(&mut client, defaults)
-    });
-    assert_eq!(by_call, by_hand);
-    assert_eq!(by_call.iter().filter(|line| line.ends_with("snowflake_next()")).count(), 6, "{by_call:?}");
+        let change = change(&mut client);
+        execute(&mut client, &change);
+        execute(&mut client, "INSERT INTO readings_1 (id, at) VALUES (2, '2026-01-02')");
+        let dump = run(cluster.program("pg_dump").args(["-d", database]));
+        // The key in these lines is random.
+        dump.lines().filter(|line| !line.contains("restrict ")).collect::<Vec<_>>().join("\n")
+    };
+    let by_call = dump("by_call", &by_call);
+    assert_eq!(dump("by_hand", &by_hand), by_call);
+    assert_eq!(dump("as_shown", &shown), by_call);
+    assert_eq!(by_call.matches("snowflake_next('js53'::text)").count(), 6, "{by_call}");
 }
 
 #[test]

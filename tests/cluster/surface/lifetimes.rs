@@ -7,61 +7,51 @@ use postgres::Client;
 
 use crate::start;
 
-struct Held {
-    /// The query that takes it, one value.
-    take: &'static str,
-    /// True in another session while it is free.
-    is_free: &'static str,
-}
+/// The query that takes it, one value; and a query that is true in another session while it is free.
+type Held = (&'static str, &'static str);
+
+const LOCK_IS_FREE: &str = "SELECT lock_try_acquire_xact('n')";
+const LEASE_IS_FREE: &str = "SELECT count(*) > 0 FROM lease_try_acquire('n')";
 
 const HELD: [Held; 11] = [
-    Held { take: "SELECT lock_acquire_xact('n')::text", is_free: "SELECT lock_try_acquire_xact('n')" },
-    Held { take: "SELECT lock_try_acquire_xact('n')::text", is_free: "SELECT lock_try_acquire_xact('n')" },
-    Held {
-        take: "SELECT lock_try_acquire_xact('n', shared => true)::text",
-        is_free: "SELECT lock_try_acquire_xact('n')",
-    },
-    Held { take: "SELECT lock_acquire_many_xact('{m,n}')::text", is_free: "SELECT lock_try_acquire_xact('n')" },
-    Held {
-        take: "SELECT token::text FROM lease_acquire('n')",
-        is_free: "SELECT count(*) > 0 FROM lease_try_acquire('n')",
-    },
-    Held {
-        take: "SELECT token::text FROM lease_try_acquire('n')",
-        is_free: "SELECT count(*) > 0 FROM lease_try_acquire('n', shared => true)",
-    },
-    Held {
-        take: "SELECT token::text FROM lease_try_acquire('n', shared => true)",
-        is_free: "SELECT count(*) > 0 FROM lease_try_acquire('n')",
-    },
+    ("SELECT lock_acquire_xact('n')::text", LOCK_IS_FREE),
+    ("SELECT lock_try_acquire_xact('n')::text", LOCK_IS_FREE),
+    ("SELECT lock_try_acquire_xact('n', shared => true)::text", LOCK_IS_FREE),
+    ("SELECT lock_acquire_many_xact('{m,n}')::text", LOCK_IS_FREE),
+    ("SELECT token::text FROM lease_acquire('n')", LEASE_IS_FREE),
+    (
+        "SELECT token::text FROM lease_try_acquire('n')",
+        "SELECT count(*) > 0 FROM lease_try_acquire('n', shared => true)",
+    ),
+    ("SELECT token::text FROM lease_try_acquire('n', shared => true)", LEASE_IS_FREE),
     // The lock of the session that the term is bound to.
-    Held {
-        take: "SELECT token::text FROM lease_try_acquire('n', bind_session => true)",
-        is_free: "SELECT count(*) = 0 FROM pg_locks WHERE objsubid = 27763 AND pid <> pg_backend_pid()",
-    },
+    (
+        "SELECT token::text FROM lease_try_acquire('n', bind_session => true)",
+        "SELECT count(*) = 0 FROM pg_locks WHERE objsubid = 27763 AND pid <> pg_backend_pid()",
+    ),
     // One of its two slots is taken.
-    Held {
-        take: "SELECT token::text FROM lease_try_acquire('two')",
-        is_free: "SELECT count(*) = 2 FROM generate_series(1, 2), LATERAL lease_try_acquire('two', '300 ms')",
-    },
-    Held { take: "SELECT lease_define('d')::text", is_free: "SELECT count(*) > 0 FROM lease_try_acquire('d')" },
+    (
+        "SELECT token::text FROM lease_try_acquire('two')",
+        "SELECT count(*) = 2 FROM generate_series(1, 2), LATERAL lease_try_acquire('two', '300 ms')",
+    ),
+    ("SELECT lease_define('d')::text", "SELECT count(*) > 0 FROM lease_try_acquire('d')"),
     // The lock that keeps DROP EXTENSION out.
-    Held {
-        take: "SELECT token::text FROM lease_try_acquire('n')",
-        is_free: "SELECT count(*) = 0 FROM pg_locks WHERE relation = 'idgen.lease'::regclass AND pid <> pg_backend_pid()",
-    },
+    (
+        "SELECT token::text FROM lease_try_acquire('n')",
+        "SELECT count(*) = 0 FROM pg_locks WHERE relation = 'idgen.lease'::regclass AND pid <> pg_backend_pid()",
+    ),
 ];
 
 /// Declares a cursor whose first row takes it and whose second row fails.
-fn declare(client: &mut Client, held: &Held) {
-    let query = format!("CASE n WHEN 1 THEN ({}) ELSE (1 / (n - 2))::text END", held.take);
+fn declare(client: &mut Client, take: &str) {
+    let query = format!("CASE n WHEN 1 THEN ({take}) ELSE (1 / (n - 2))::text END");
     execute(client, &format!("BEGIN; DECLARE c CURSOR FOR SELECT {query} FROM generate_series(1, 2) AS n"));
 }
 
 /// Another session tries it, and keeps nothing.
-fn is_free(other: &mut Client, held: &Held) -> bool {
+fn is_free(other: &mut Client, sql: &str) -> bool {
     execute(other, "BEGIN");
-    let is_free = other.query_one(held.is_free, &[]).is_ok_and(|row| row.get(0));
+    let is_free = other.query_one(sql, &[]).is_ok_and(|row| row.get(0));
     execute(other, "ROLLBACK");
     is_free
 }
@@ -73,10 +63,9 @@ fn what_a_cursor_holds_follows_savepoints_smoke() {
     let [mut client, mut other] = [cluster.client(), cluster.client()];
     execute(&mut other, "SET statement_timeout = '3 s'");
     let mut wrong = Vec::new();
-    for held in &HELD {
-        let take = held.take;
+    for (take, is_free_sql) in HELD {
         let mut expect_free = |free: bool, when: &str| {
-            if is_free(&mut other, held) != free {
+            if is_free(&mut other, is_free_sql) != free {
                 wrong.push(format!("{take}: {} {when}", if free { "not free" } else { "free" }));
             }
         };
@@ -86,7 +75,7 @@ fn what_a_cursor_holds_follows_savepoints_smoke() {
             ("when the cursor was closed", Some("CLOSE c")),
             ("when a later savepoint was rolled back", Some("SAVEPOINT s; ROLLBACK TO s")),
         ] {
-            declare(&mut client, held);
+            declare(&mut client, take);
             execute(&mut client, "FETCH c");
             match sql {
                 Some(sql) => execute(&mut client, sql),
@@ -101,7 +90,7 @@ fn what_a_cursor_holds_follows_savepoints_smoke() {
             expect_free(true, "after the end of the transaction");
         }
 
-        declare(&mut client, held);
+        declare(&mut client, take);
         execute(&mut client, "SAVEPOINT s; FETCH c; ROLLBACK TO s");
         expect_free(true, "after its savepoint was rolled back");
         execute(&mut client, "COMMIT");

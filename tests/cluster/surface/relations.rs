@@ -10,31 +10,29 @@ use crate::values::{Known, Values};
 
 /// A table for each use of the trigger functions, right or wrong. Column `version` is a bigint in `big`.
 pub const SETUP: &str = "
-    CREATE TABLE versioned (version int, body text);
-    CREATE TRIGGER t BEFORE UPDATE ON versioned FOR EACH ROW EXECUTE FUNCTION row_version(version);
-    CREATE TABLE big (version bigint, body text);
-    CREATE TRIGGER t BEFORE UPDATE ON big FOR EACH ROW EXECUTE FUNCTION row_version(version);
-    CREATE TABLE text_version (version int, body text);
-    CREATE TRIGGER t BEFORE UPDATE ON text_version FOR EACH ROW EXECUTE FUNCTION row_version(body);
-    CREATE TABLE no_column (version int, body text);
-    CREATE TRIGGER t BEFORE UPDATE ON no_column FOR EACH ROW EXECUTE FUNCTION row_version('', 'x');
-    CREATE TABLE after_row (version int, body text);
-    CREATE TRIGGER t AFTER INSERT OR UPDATE OR DELETE ON after_row FOR EACH ROW EXECUTE FUNCTION row_version(version);
-    CREATE TABLE per_statement (version int, body text);
-    CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON per_statement EXECUTE FUNCTION row_version(version);
-    CREATE TABLE guarded (version int, body text);
-    CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('lease');
-    CREATE TABLE guarded_whole (version int, body text);
-    CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON guarded_whole EXECUTE FUNCTION lease_guard('lease');
-    CREATE TABLE guarded_after (version int, body text);
-    CREATE TRIGGER t AFTER INSERT OR UPDATE OR DELETE ON guarded_after FOR EACH ROW EXECUTE FUNCTION lease_guard('lease');
-    CREATE TABLE guarded_by_nothing (version int, body text);
-    CREATE TRIGGER t BEFORE INSERT OR UPDATE ON guarded_by_nothing FOR EACH ROW EXECUTE FUNCTION lease_guard();
-    CREATE TABLE segment_like (version int, body text);
-    CREATE TRIGGER t BEFORE INSERT OR UPDATE ON segment_like FOR EACH ROW EXECUTE FUNCTION idgen.segment_row();
-    CREATE TABLE definition_like (version int, body text);
-    CREATE TRIGGER t AFTER INSERT OR UPDATE ON definition_like FOR EACH ROW
-        EXECUTE FUNCTION idgen.lease_definition_changed();
+    DO $$
+    DECLARE
+        name text; event text; level text; call text;
+    BEGIN
+        FOR name, event, level, call IN VALUES
+            ('versioned', 'BEFORE UPDATE', 'ROW', 'row_version(version)'),
+            ('big', 'BEFORE UPDATE', 'ROW', 'row_version(version)'),
+            ('text_version', 'BEFORE UPDATE', 'ROW', 'row_version(body)'),
+            ('no_column', 'BEFORE UPDATE', 'ROW', 'row_version('''', ''x'')'),
+            ('after_row', 'AFTER INSERT OR UPDATE OR DELETE', 'ROW', 'row_version(version)'),
+            ('per_statement', 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT', 'row_version(version)'),
+            ('guarded', 'BEFORE INSERT OR UPDATE OR DELETE', 'ROW', 'lease_guard(lease)'),
+            ('guarded_whole', 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT', 'lease_guard(lease)'),
+            ('guarded_after', 'AFTER INSERT OR UPDATE OR DELETE', 'ROW', 'lease_guard(lease)'),
+            ('guarded_by_nothing', 'BEFORE INSERT OR UPDATE', 'ROW', 'lease_guard()'),
+            ('segment_like', 'BEFORE INSERT OR UPDATE', 'ROW', 'idgen.segment_row()'),
+            ('definition_like', 'AFTER INSERT OR UPDATE', 'ROW', 'idgen.lease_definition_changed()')
+        LOOP
+            EXECUTE format('CREATE TABLE %I (version %s)', name, CASE name WHEN 'big' THEN 'bigint' ELSE 'int' END);
+            EXECUTE format('ALTER TABLE %I ADD body text', name);
+            EXECUTE format('CREATE TRIGGER t %s ON %I FOR EACH %s EXECUTE FUNCTION %s', event, name, level, call);
+        END LOOP;
+    END $$;
     GRANT ALL ON ALL TABLES IN SCHEMA public TO ordinary;
     INSERT INTO versioned VALUES (1, 'x');
     INSERT INTO big VALUES (1, 'x');

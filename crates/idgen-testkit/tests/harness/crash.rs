@@ -107,26 +107,16 @@ fn paused_process_resumes_when_the_guard_is_dropped() {
 }
 
 #[test]
-fn paused_backend_does_not_outlive_its_cluster() {
-    let cluster = builder().start();
-    let mut client = cluster.client();
-    let pid = backend_pid(&mut client);
-    let _paused = pause(pid);
-    drop(cluster);
-    assert!(!is_process(pid));
-}
-
-#[test]
-fn paused_postmaster_does_not_outlive_its_cluster() {
-    let cluster = builder().start();
-    let mut client = cluster.client();
-    let (dir, pid) = (cluster.data_dir(), backend_pid(&mut client));
-    let postmaster = cluster.pid_of_postmaster();
-    let _paused = pause(postmaster);
-    drop(cluster);
-    assert!(!is_process(postmaster));
-    assert!(!is_process(pid));
-    assert!(!dir.exists());
+fn paused_process_does_not_outlive_its_cluster() {
+    for is_postmaster in [false, true] {
+        let cluster = builder().start();
+        let mut client = cluster.client();
+        let (dir, pids) = (cluster.data_dir(), [backend_pid(&mut client), cluster.pid_of_postmaster()]);
+        let _paused = pause(pids[usize::from(is_postmaster)]);
+        drop(cluster);
+        assert_eq!(pids.map(is_process), [false; 2], "postmaster: {is_postmaster}");
+        assert!(!dir.exists());
+    }
 }
 
 /// The shell of a `restore_command` is no child of the postmaster, and shares the memory of the startup process until it
