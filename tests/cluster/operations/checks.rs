@@ -1,7 +1,7 @@
 //! Every error that stops draws, acquisitions or settled reads has a check that fails, and says what to do.
 
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value, wait_for_event};
-use idgen_testkit::{Builder, Cluster, Stop};
+use idgen_testkit::{Builder, Cluster, Stop, high_water};
 use postgres::Client;
 use std::os::unix::fs::PermissionsExt;
 
@@ -114,34 +114,30 @@ fn missing_worker_slots_fail_a_check_of_segments() {
     assert!(!shown.contains("All slots") && !shown.starts_with("t |"), "{shown}");
 }
 
+/// Before the first draw, which says the same.
 #[test]
-fn missing_high_water_file_fails_a_check_before_the_first_draw() {
-    let cluster = builder().start_with_extension();
-    execute(&mut cluster.client(), "SELECT snowflake_next()");
-    cluster.stop(Stop::Fast);
-    std::fs::remove_file(cluster.data_dir().join("idgen/clock")).expect("the file of the mark");
-    cluster.start_again();
-    let mut client = cluster.client();
-    assert_fails(&mut client, "mark", "error", &["is missing"]);
-    expect_error(&mut client, "SELECT snowflake_next()", "58P01");
-}
-
-#[test]
-fn high_water_file_without_write_permission_fails_a_check_before_the_first_draw() {
-    let cluster = builder().start_with_extension();
-    execute(&mut cluster.client(), "SELECT snowflake_next()");
-    cluster.stop(Stop::Fast);
-    let file = cluster.data_dir().join("idgen/clock");
-    let permit =
-        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("the file of the mark");
-    permit(0o400);
-    cluster.start_again();
-    let mut client = cluster.client();
-    assert_fails(&mut client, "mark", "error", &["Permission denied"]);
-    expect_error(&mut client, "SELECT snowflake_next()", "58030");
-    permit(0o600);
-    execute(&mut client, "SELECT snowflake_next()");
-    assert_ok(&mut client, "mark");
+fn missing_or_unwritable_high_water_file_fails_a_check() {
+    for (is_missing, text, code) in [(true, "is missing", "58P01"), (false, "Permission denied", "58030")] {
+        let cluster = builder().start_with_extension();
+        execute(&mut cluster.client(), "SELECT snowflake_next()");
+        cluster.stop(Stop::Fast);
+        let file = high_water::file(&cluster);
+        let permit = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("the file");
+        if is_missing {
+            std::fs::remove_file(&file).expect("the file")
+        } else {
+            permit(0o400)
+        }
+        cluster.start_again();
+        let mut client = cluster.client();
+        assert_fails(&mut client, "mark", "error", &[text]);
+        expect_error(&mut client, "SELECT snowflake_next()", code);
+        if !is_missing {
+            permit(0o600);
+            execute(&mut client, "SELECT snowflake_next()");
+            assert_ok(&mut client, "mark");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use idgen_testkit::dump::{as_keeper, dump, file, restore, target};
 use idgen_testkit::lease::acquire;
 use idgen_testkit::segment::next;
-use idgen_testkit::sql::{column, execute, expect_error, ids, row, value};
+use idgen_testkit::sql::{column, execute, ids, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
@@ -124,27 +124,4 @@ fn transaction_with_the_number_of_the_creator_elsewhere_draws_as_any_other() {
     let drawn = next(&mut user, "t");
     execute(&mut user, "ROLLBACK");
     assert!(next(&mut user, "t") > drawn);
-}
-
-/// The message of the check has what repairs it.
-#[test]
-fn restore_that_disables_triggers_is_reported_and_repaired() {
-    let [origin, copy] = [(); 2].map(|()| Cluster::builder().start_with_extension());
-    origin.execute("SELECT segment_create('t', 100); SELECT public_id_define('p'); SELECT lease_define('l')");
-    let archive = file(&origin, "archive");
-    run(origin.program("pg_dump").args(["-Fc", "-d", "postgres", "-f"]).arg(&archive));
-    run(copy.program("pg_restore").args(["-d", "postgres", "--data-only", "--disable-triggers"]).arg(&archive));
-
-    let mut dba = copy.client();
-    let check = "SELECT ok, action FROM idgen.checks WHERE \"check\" = 'triggers'";
-    let failed = row(&mut dba, check);
-    assert!(!failed.get::<_, bool>(0));
-    let action: String = failed.get(1);
-    let repair = action.strip_prefix("Run ").expect("what to run");
-    assert_eq!(repair.matches("ENABLE ALWAYS").count(), 3, "{repair}");
-    let lower = "SET session_replication_role = replica; UPDATE idgen.segment SET max_id = 0";
-    execute(&mut dba, &format!("BEGIN; {lower}; ROLLBACK"));
-    execute(&mut dba, repair);
-    assert!(row(&mut dba, check).get::<_, bool>(0));
-    expect_error(&mut dba, lower, "22023");
 }

@@ -1,7 +1,5 @@
 //! More layouts than generators.
 
-use std::collections::HashMap;
-
 use idgen_testkit::ids::{assert_distinct, assert_increasing};
 use idgen_testkit::sql::{execute, expect_error, ids, value};
 use idgen_testkit::{Cluster, rounds};
@@ -16,29 +14,6 @@ fn narrow(tag: i64) -> String {
 
 fn draw(client: &mut Client, layout: &str) -> i64 {
     value(client, &format!("SELECT snowflake_next('{layout}')"))
-}
-
-#[test]
-fn three_hundred_layouts_share_four_generators_without_repeats() {
-    let cluster = Cluster::builder().conf("idgen.max_generators", "4").start_with_extension();
-    let mut last: HashMap<i64, i64> = HashMap::new();
-    let mut kept = 0;
-    for session in 0..3 {
-        let mut client = cluster.client();
-        for tag in 0..300 {
-            let id = draw(&mut client, &tagged(tag));
-            let found: i64 =
-                value(&mut client, &format!("SELECT tag::bigint FROM snowflake_parts({id}, '{}')", tagged(tag)));
-            assert_eq!(found, tag);
-            let before = last.insert(tag, id);
-            assert!(before.is_none_or(|before| id > before), "session {session}: {id} after {before:?} of tag {tag}");
-            let own: i64 = value(&mut client, "SELECT snowflake_next()");
-            assert!(own > kept, "{own} after {kept}");
-            kept = own;
-        }
-    }
-    let shown: i64 = value(&mut cluster.client(), "SELECT count(*) FROM idgen.stat_snowflake");
-    assert_eq!(shown, 4);
 }
 
 /// A generator ahead of the clock can be evicted too, and its layout continues where it was.

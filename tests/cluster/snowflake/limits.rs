@@ -86,22 +86,6 @@ fn misspelt_setting_is_reported() {
 }
 
 #[test]
-fn invalid_setting_at_reload_keeps_the_old_value() {
-    let cluster = Cluster::builder().conf("idgen.max_drift", "2s").start_with_extension();
-    cluster.set_conf("idgen.max_drift", "-5");
-    cluster.reload();
-    let mut client = cluster.client();
-    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "2s");
-    assert!(cluster.log().contains("idgen.max_drift"), "the log names the setting");
-
-    cluster.set_conf("idgen.max_drift", "3s");
-    cluster.set_conf("idgen.layout", "js53");
-    cluster.reload();
-    assert_eq!(value::<String>(&mut client, "SHOW idgen.max_drift"), "3s");
-    assert_eq!(value::<String>(&mut client, "SHOW idgen.layout"), "snowflake", "fixed until a restart");
-}
-
-#[test]
 fn clock_before_the_epoch_is_an_error() {
     let cluster = Cluster::builder().fake_clock().start_with_extension();
     let mut client = cluster.client();

@@ -62,20 +62,7 @@ SELECT segment_next('shop');
 ROLLBACK;
 CALL outcomes($$idgen_drawer: segment_next('shop')$$);
 
--- by membership, as long as it lasts
 CALL outcomes($$
-    segment_grant('shop', 'idgen_group')
-    GRANT idgen_group TO idgen_drawer
-    idgen_drawer: segment_next('shop')
-    REVOKE idgen_group FROM idgen_drawer
-    idgen_drawer: segment_next('shop')
-    -- PUBLIC
-    segment_grant('shop', 'public')
-    SELECT drawers FROM idgen.segment WHERE tag = 'shop'
-    idgen_drawer: segment_next('shop')
-    idgen_drawer: SELECT tag FROM idgen.stat_segment WHERE tag = 'shop'
-    segment_revoke('shop', 'public')
-    idgen_drawer: segment_next('shop')
     -- roles that may read all statistics see this
     GRANT pg_read_all_stats TO idgen_drawer
     idgen_drawer: SELECT tag FROM idgen.stat_segment WHERE tag = 'shop'
@@ -129,25 +116,6 @@ SELECT segment_alter('shop', owner => 'idgen_maker');
 SET ROLE idgen_maker;
 SELECT segment_drop('shop');
 RESET ROLE;
-
--- the search_path of the caller has no effect
-CREATE SCHEMA own;
-CREATE FUNCTION own.pg_has_role(oid, oid, text) RETURNS bool LANGUAGE sql AS 'SELECT true';
-CREATE FUNCTION own.never(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS 'BEGIN RAISE ''taken in''; END';
-CREATE OPERATOR own.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = own.never);
-CREATE OPERATOR own.>= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = own.never);
-CREATE OPERATOR own.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = own.never);
-CREATE OPERATOR own.<= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = own.never);
-SET search_path = own, pg_catalog, public;
-SELECT segment_create('safe');
-SELECT segment_next('safe'), segment_reserve('safe', 2);
-SELECT segment_alter('safe', max_step => 5000), segment_grant('safe', 'public'), segment_revoke('safe', 'public');
-SELECT tag, issued FROM idgen.stat_segment WHERE tag OPERATOR(pg_catalog.=) 'safe';
-SELECT segment_drop('safe');
-RESET search_path;
-SET client_min_messages = warning;
-DROP SCHEMA own CASCADE;
-RESET client_min_messages;
 
 -- the settings
 SET ROLE idgen_drawer;
