@@ -3,7 +3,8 @@
 use std::thread;
 
 use idgen_testkit::Cluster;
-use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_for_event};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{execute, expect_error, ids, row, value};
 use postgres::Client;
 
 use crate::{read, server, shuffled};
@@ -27,35 +28,35 @@ fn balance(client: &mut Client) -> i64 {
 
 #[test]
 fn tcc_cancel_without_a_try_refuses_the_late_try() {
-    let (cluster, mut client) = with_participant();
-    let id: i64 = value(&mut client, "SELECT snowflake_next()");
-    let try_call = format!("SELECT tcc_try({id}, 'pay', 7, 100)");
-    let cancel = format!("SELECT tcc_cancel({id}, 'pay')");
-    // The try comes while the cancel is still running, and waits for it.
-    let mut late = cluster.client();
-    let pid = backend_pid(&mut late);
-    execute(&mut client, &format!("BEGIN; {cancel}"));
-    thread::scope(|scope| {
-        let call = scope.spawn(|| expect_error(&mut late, &try_call, "55000"));
-        wait_for_event(&cluster, pid, "transactionid");
-        execute(&mut client, "COMMIT");
-        call.join().expect("the late try fails");
-    });
-    execute(&mut client, &cancel);
-    expect_error(&mut client, &try_call, "55000");
-    expect_error(&mut client, &format!("SELECT tcc_confirm({id}, 'pay')"), "55000");
-    assert_eq!(balance(&mut client), 1_000_000);
-    // A cancel waits for the try, and gives back what that took. Another step of the transaction is not concerned.
-    let id = id + 1;
-    execute(&mut client, &format!("SELECT tcc_try({id}, 'fee', 7, 1)"));
-    execute(&mut client, &format!("BEGIN; SELECT tcc_try({id}, 'pay', 7, 100)"));
-    thread::scope(|scope| {
-        let call = scope.spawn(|| execute(&mut late, &format!("SELECT tcc_cancel({id}, 'pay')")));
-        wait_for_event(&cluster, pid, "transactionid");
-        execute(&mut client, "COMMIT");
-        call.join().expect("the cancel succeeds");
-    });
-    assert_eq!(balance(&mut client), 999_999);
+    let (cluster, _client) = with_participant();
+    play(
+        &cluster,
+        "client: SELECT snowflake_next() -> $id
+        -- The try comes while the cancel is still running, and waits for it.
+        client: BEGIN; SELECT tcc_cancel($id, 'pay')
+        late waits for transactionid: SELECT tcc_try($id, 'pay', 7, 100)
+        client: COMMIT
+        late ends -> error 55000
+        client: SELECT tcc_cancel($id, 'pay')
+        client: SELECT tcc_try($id, 'pay', 7, 100) -> error 55000
+        client: SELECT tcc_confirm($id, 'pay') -> error 55000
+        client: SELECT balance FROM account -> 1000000
+        -- A cancel waits for the try, and gives back what that took. Another step of the transaction is not concerned.
+        client: SELECT snowflake_next() -> $id > $id
+        client: SELECT tcc_try($id, 'fee', 7, 1)
+        client: BEGIN; SELECT tcc_try($id, 'pay', 7, 100)
+        late waits for transactionid: SELECT tcc_cancel($id, 'pay')
+        client: COMMIT
+        late ends
+        client: SELECT balance FROM account -> 999999
+        -- A deletion that commits while a try waits for it.
+        client: SELECT snowflake_make(now() - interval '20 days', 1023, 0, 'snowflake') -> $old
+        client: SELECT tcc_cancel($old, 'pay'); BEGIN; SELECT tcc_forget('10 days')
+        late waits for transactionid: SELECT tcc_try($old, 'pay', 7, 100)
+        client: COMMIT
+        late ends -> error 55000
+        client: SELECT balance FROM account -> 999999",
+    );
 }
 
 #[test]
@@ -122,23 +123,6 @@ fn tcc_refuses_forgotten_transactions_whatever_the_clock_says() {
     execute(&mut client, "SELECT tcc_forget('30 days')");
     expect_error(&mut client, &format!("SELECT tcc_try({cancelled}, 'pay', 7, 100)"), "55000");
     execute(&mut client, &format!("SELECT tcc_cancel({tried}, 'pay')"));
-    assert_eq!(balance(&mut client), 1_000_000);
-}
-
-/// A deletion that commits while a try waits for it.
-#[test]
-fn tcc_refuses_a_try_that_waits_for_the_deletion() {
-    let (cluster, mut client) = with_participant();
-    let id: i64 = value(&mut client, "SELECT snowflake_make(now() - interval '20 days', 1023, 0, 'snowflake')");
-    execute(&mut client, &format!("SELECT tcc_cancel({id}, 'pay'); BEGIN; SELECT tcc_forget('10 days')"));
-    let mut late = cluster.client();
-    let pid = backend_pid(&mut late);
-    thread::scope(|scope| {
-        let call = scope.spawn(|| expect_error(&mut late, &format!("SELECT tcc_try({id}, 'pay', 7, 100)"), "55000"));
-        wait_for_event(&cluster, pid, "transactionid");
-        execute(&mut client, "COMMIT");
-        call.join().expect("the late try fails");
-    });
     assert_eq!(balance(&mut client), 1_000_000);
 }
 

@@ -11,10 +11,15 @@ use postgres::Client;
 
 use crate::segment_dump::{ROWS, with_database_of_an_ordinary_role};
 
-/// The restored database has the rows of its origin, and its segment repeats no value in the table `drawn`.
+/// The restored database has the rows of its origin but for terms of leases. It repeats neither a value in the table `drawn`
+/// nor a token.
 fn assert_restored(cluster: &Cluster, database: &str, shop: &mut Client) {
     let mut dba = cluster.client_in(database);
     assert_eq!(column::<String>(&mut dba, ROWS), column::<String>(shop, ROWS), "{database}");
+    assert_eq!(value::<i64>(&mut dba, "SELECT count(*) FROM idgen.lease"), 0, "{database}");
+    let highest: i64 = value(shop, "SELECT max(token) FROM idgen.lease");
+    let token = acquire(&mut dba, "'job'").token;
+    assert!(token > highest, "{database}: {token} after {highest}");
     let mut seen: BTreeSet<i64> = ids(&mut dba, "SELECT id FROM drawn").into_iter().collect();
     assert_eq!(seen.len(), 30, "{database}");
     let mut drawer = cluster.client_as(database, "drawer");

@@ -10,7 +10,6 @@ mod durable;
 mod encodings;
 mod extension_drops;
 mod incremental_backup;
-mod lease_dump;
 mod monitoring;
 mod pg_upgrade;
 mod planted_tables;

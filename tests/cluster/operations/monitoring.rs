@@ -1,30 +1,22 @@
 //! What monitoring reads: since when counters count, and the names of waits on servers that know those of extensions. And
 //! functions that read the statistics of the server for their own ends, where ordinary roles may not read them.
 
-use std::thread;
-
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{backend_pid, execute, expect_error, value};
 
 #[test]
 fn a_wait_for_the_clock_has_a_name_smoke() {
-    let (cluster, [mut drawing, mut client]) = Cluster::builder().start_with_clients();
-    let pid = backend_pid(&mut drawing);
-    let session = thread::spawn(move || {
-        // Two ids a second.
-        let many = "SELECT count(*) FROM snowflake_next_many(1000, 'time:40 sequence:1 unit:1s epoch:2020-01-01')";
-        drawing.batch_execute(many).expect_err("the session is ended")
-    });
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
     let version: i32 = value(&mut client, "SELECT current_setting('server_version_num')::int");
-    let event = if version >= 170_000 { "IdgenClock" } else { "Extension" };
-    let sql = format!(
-        "SELECT coalesce(wait_event_type || ' ' || wait_event = 'Extension {event}', false)
-         FROM pg_stat_activity WHERE pid = {pid}"
-    );
-    cluster.wait_for(PATIENCE, event, || value::<bool>(&mut client, &sql));
-    cluster.execute(&format!("SELECT pg_terminate_backend({pid})"));
-    session.join().expect("the session ended with an error");
+    // Two ids a second.
+    let script = "drawing waits for EVENT: SELECT count(*)
+            FROM snowflake_next_many(1000, 'time:40 sequence:1 unit:1s epoch:2020-01-01')
+        client: SELECT wait_event_type FROM pg_stat_activity WHERE pid = $drawing_pid -> Extension
+        client: SELECT pg_terminate_backend($drawing_pid) -> t
+        drawing ends -> error";
+    play(&cluster, &script.replace("EVENT", if version >= 170_000 { "IdgenClock" } else { "Extension" }));
 }
 
 #[test]

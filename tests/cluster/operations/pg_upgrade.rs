@@ -5,7 +5,7 @@ use std::process::Command;
 
 use idgen_testkit::grants::{self, Seen, assert_ids_granted, rectangles, worker_id_of};
 use idgen_testkit::ids::last;
-use idgen_testkit::lease::take_if_free;
+use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
 use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, row, value};
 use idgen_testkit::{Builder, Cluster, Stop, run};
 use postgres::Client;
@@ -191,4 +191,33 @@ fn server_leases_its_worker_id_again_after_pg_upgrade() {
         let seen = [(&old, before), (&new, after)].map(|(server, ids)| Seen { data_dir: server.data_dir(), ids });
         assert_ids_granted(&rectangles(&mut coordinator.client()), &seen);
     }
+}
+
+/// Between two servers of one version.
+#[test]
+fn pg_upgrade_keeps_the_terms_of_leases() {
+    let [old, new] = [Cluster::builder().start_with_extension(), Cluster::builder().new_system_identifier().start()];
+    let mut client = old.client();
+    execute(&mut client, "SELECT lease_define('defined', slots => 2, ttl => '1 hour')");
+    acquire(&mut client, "'defined'");
+    acquire(&mut client, "'bound', ttl => '1 hour', bind_session => true");
+    let rows =
+        "SELECT lease::text FROM idgen.lease UNION ALL SELECT d::text FROM idgen.lease_definition AS d ORDER BY 1";
+    let before: Vec<String> = column(&mut client, rows);
+    drop(client);
+    old.stop(Stop::Fast);
+    new.stop(Stop::Fast);
+    let bin = new.program("postgres").get_program().to_owned();
+    let bin = std::path::Path::new(&bin).parent().expect("a program is in a directory");
+    // pg_upgrade starts both servers, with sockets in its working directory.
+    run(new.program("pg_upgrade").arg("-b").arg(bin).arg("-d").arg(old.data_dir()).arg("-D").arg(new.data_dir()));
+
+    new.start_again();
+    let mut client = new.client();
+    assert_eq!(column::<String>(&mut client, rows), before);
+    assert_held(&mut client, "bound");
+    let bound = term(&mut client, "bound").token;
+    let next = take_if_free(&mut client, "defined").expect("the second slot is free");
+    assert!(next > bound, "{next} after {bound}");
+    assert_eq!(take_if_free(&mut client, "defined"), None);
 }

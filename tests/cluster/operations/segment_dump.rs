@@ -21,7 +21,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT segment_create('t', step => 20, min_step => 20, max_step => 20, stride => 10, residue => 3);
          SELECT segment_grant('t', 'drawer');
          SELECT segment_grant('t', 'keeper');
-         SELECT lease_define('job', slots => 3)",
+         SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', first_slot => 100, notify => true)",
     );
     // In its own transaction.
     execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");
@@ -37,7 +37,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
 }
 
 pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, stride, residue, owner, drawers) FROM idgen.segment
-     UNION ALL SELECT concat_ws(' ', name, slots, ttl, owner) FROM idgen.lease_definition
+     UNION ALL SELECT definition::text FROM idgen.lease_definition AS definition
      UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
 
 /// Only the owner of the database may copy rows out and in. No ordinary role may change them.

@@ -2,6 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{backend_pid, execute, expect_error, ids, row, value, wait_until_waiting};
 use postgres::Client;
 
@@ -151,26 +152,18 @@ fn wait_for_the_clock_can_be_ended_and_the_next_call_works_smoke() {
 
 #[test]
 fn waiting_session_blocks_no_other_session() {
-    let cluster = server();
-    let mut client = cluster.client();
-    let pid = backend_pid(&mut client);
-    let mut other = cluster.client();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| expect_error(&mut client, &draw_slowly(), "57014"));
-        wait_until_waiting(&cluster, pid);
-        // A layout in use, one new to this session, one new to the server, and a view of all of them.
-        assert_eq!(ids(&mut other, "SELECT snowflake_next() FROM generate_series(1, 100)").len(), 100);
-        assert!(value::<i64>(&mut other, "SELECT snowflake_next('js53')") > 0);
-        let new = "time:41 tag:4=9 sequence:12 epoch:2020-01-01";
-        assert!(value::<i64>(&mut other, &format!("SELECT snowflake_next('{new}')")) > 0);
-        assert_eq!(value::<i64>(&mut other, "SELECT count(*) FROM idgen.stat_snowflake"), 4);
-        assert!(value::<bool>(&mut other, "SELECT idgen.status() IS NOT NULL"));
-        // All of that happened while it waited.
-        wait_until_waiting(&cluster, pid);
-        assert_early(&mut other);
-        execute(&mut other, &format!("SELECT pg_cancel_backend({pid})"));
-        waiter.join().unwrap();
-    });
+    let script = "client waits for Extension: SLOWLY
+        -- A layout in use, one new to this session, one new to the server, and a view of all of them.
+        other: SELECT count(snowflake_next()) FROM generate_series(1, 100) -> 100
+        other: SELECT snowflake_next('js53') > 0 -> t
+        other: SELECT snowflake_next('time:41 tag:4=9 sequence:12 epoch:2020-01-01') > 0 -> t
+        other: SELECT count(*), idgen.status() IS NOT NULL FROM idgen.stat_snowflake -> 4|t
+        -- All of that happened while it waited.
+        client waits for Extension
+        other: SELECT issued < 80 FROM idgen.stat_snowflake WHERE layout LIKE 'time:31%' -> t
+        other: SELECT pg_cancel_backend($client_pid) -> t
+        client ends -> error 57014";
+    play(&server(), &script.replace("SLOWLY", &draw_slowly()));
 }
 
 /// A wait ends when the server stops or its postmaster dies.

@@ -27,6 +27,7 @@ WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idgen')
 ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 \d idgen.segment
+\d idgen.public_key
 -- a dump includes the tables, which only their owner and the owner of the database may read
 SELECT has_table_privilege('public', 'idgen.segment', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') AS public,
        EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee NOT IN (relowner, 'pg_database_owner'::regrole)) AS others,

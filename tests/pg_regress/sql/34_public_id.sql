@@ -71,15 +71,7 @@ CALL outcomes($$
     public_id_define(NULL)
     public_id_define('other', NULL)
 $$);
--- the constraints refuse the same rows
-\set VERBOSITY sqlstate
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('Ord', 1, 'short', counting(), 'postgres');
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES (E'a\n', 1, 'short', counting(), 'postgres');
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('a', 1, 'medium', counting(), 'postgres');
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('a', 1, 'long', '\x00', 'postgres');
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('a', 1, 'long', NULL, 'postgres');
-INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES ('ord', 9, 'short', counting(), 'postgres');
-\set VERBOSITY default
+CALL outcomes($$INSERT INTO idgen.public_key (prefix, version, form, owner) VALUES (E'a\n', 1, 'long', 'postgres')$$);
 CALL outcomes($$idgen.public_key_row()$$);
 CREATE TEMP TABLE own ();
 CREATE TRIGGER own AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
