@@ -6,7 +6,6 @@ use loom::thread::{self, JoinHandle};
 
 mod label;
 mod lock;
-mod refillers;
 mod segment;
 mod snowflake;
 

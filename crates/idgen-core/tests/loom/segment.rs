@@ -1,10 +1,13 @@
-//! The ring of a tag: draws concurrent with installs, changes of the row, and other draws.
+//! The ring of a tag: draws concurrent with installs, changes of the row, and other draws. The workers that fill rings:
+//! sessions that request values while a worker ends.
 
 use super::{assert_rising, spawn};
 use idgen_core::segment::chains::{Chains, END};
+use idgen_core::segment::refillers::{Call, Duty, Refiller, Refillers};
 use idgen_core::segment::rests::Rests;
 use idgen_core::segment::{Draw, Ring, RingHandle, RingTable, TagKey};
 use idgen_core::tenancy::Ended;
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::sync::{Arc, Mutex};
 
 const KEY: TagKey = TagKey { database: 5, creation: 1 };
@@ -223,5 +226,52 @@ fn one_draw_requests_the_refill() {
         let requested =
             others.map(|t| t.join().unwrap()).into_iter().chain([requests(&server)]).filter(|request| *request).count();
         assert_eq!(requested, 1);
+    });
+}
+
+const DUTY: Duty = Duty { database: 5, is_attached: false };
+
+/// The demand for the rings of one duty, and the lock of the segments.
+struct Workers {
+    demand: AtomicU64,
+    refillers: Mutex<Refillers<'static>>,
+}
+
+impl Workers {
+    fn new() -> Arc<Self> {
+        let refillers = Refillers(vec![None::<Refiller>; 1].leak());
+        Arc::new(Self { demand: AtomicU64::new(0), refillers: Mutex::new(refillers) })
+    }
+
+    /// Demand for some values. The session becomes the worker that it starts.
+    fn request(&self, latch: usize) {
+        self.demand.fetch_add(1, Relaxed);
+        let call = self.refillers.lock().unwrap().call(DUTY, 0);
+        if call == Call::Start {
+            assert!(self.refillers.lock().unwrap().begin(DUTY, latch));
+            self.serve(latch);
+        }
+    }
+
+    /// As a worker that has waited for demand long enough.
+    fn serve(&self, latch: usize) {
+        loop {
+            self.demand.swap(0, Relaxed);
+            let mut refillers = self.refillers.lock().unwrap();
+            if refillers.end(DUTY, latch, self.demand.load(Relaxed) > 0) {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn demand_that_a_worker_leaves_starts_another_one() {
+    loom::model(|| {
+        let workers = Workers::new();
+        let other = spawn(&workers, |workers| workers.request(2));
+        workers.request(1);
+        other.join().unwrap();
+        assert_eq!(workers.demand.load(Relaxed), 0);
     });
 }
