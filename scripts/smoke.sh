@@ -17,6 +17,5 @@ run_named _smoke
 [[ $("$PG_CONFIG" --version) =~ ^"PostgreSQL "([0-9]+) ]]
 # Ignored otherwise: PostgreSQL has these programs since version 17.
 if [ "${BASH_REMATCH[1]}" -ge 17 ]; then
-  run_named create_subscriber --ignored
-  run_named incremental_backup --ignored
+  run_named since_17 --ignored
 fi

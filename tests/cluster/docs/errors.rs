@@ -1,15 +1,15 @@
 //! The page of errors has every message that the code and its SQL raise, with its SQLSTATE, and no other. The page of
-//! troubleshooting has every line that the code logs.
+//! troubleshooting has every line that the code logs, and two pages what PostgreSQL logs without the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use idgen_testkit::run;
+use idgen_testkit::{Cluster, Stop, run};
 
 use crate::markdown::{Document, Table, code_spans};
 use crate::messages::{LOG, Message, VALUE, messages};
-use crate::{assert_same, document, files, text_of};
+use crate::{assert_none, assert_same, document, files, text_of};
 
 /// The section of the messages that the code does not raise.
 const OF_POSTGRESQL: &str = "Errors that PostgreSQL raises";
@@ -106,4 +106,31 @@ fn messages_of_sql_are_found() {
 #[should_panic(expected = "no SQLSTATE")]
 fn message_of_sql_without_sqlstate_is_reported() {
     raised_in_sql("RAISE EXCEPTION 'no';\n");
+}
+
+/// PostgreSQL logs one message before the first id of the server, another one after it.
+#[test]
+fn pages_quote_the_messages_of_a_missing_library_smoke() {
+    let cluster = Cluster::builder().start_with_extension();
+    let before = refusal(&cluster);
+    cluster.execute("SELECT snowflake_next()");
+    let after = refusal(&cluster);
+    assert_ne!(before, after, "the directory of the high-water file makes a difference");
+    for path in ["docs/quickstart.md", "docs/troubleshooting.md"] {
+        let page = document(path);
+        let lacks = |message: &&String| !page.text.contains(&format!("`{message}`"));
+        let wrong = [&before, &after].into_iter().filter(lacks);
+        assert_none(&wrong.map(|message| page.at(1, format!("the page lacks {message}"))).collect::<Vec<_>>());
+    }
+}
+
+/// Starts the server once where it does not find the library, and returns what it logs.
+fn refusal(cluster: &Cluster) -> String {
+    cluster.stop(Stop::Fast);
+    cluster.set_conf("dynamic_library_path", "/nonexistent");
+    let report = cluster.try_start().expect_err("there is no library");
+    cluster.set_conf("dynamic_library_path", "$libdir");
+    cluster.start_again();
+    let fatal = report.lines().find_map(|line| line.split_once("FATAL:  "));
+    fatal.unwrap_or_else(|| panic!("no reason: {report}")).1.to_owned()
 }

@@ -11,7 +11,6 @@ mod links;
 mod markdown;
 mod messages;
 mod meta;
-mod missing_library;
 mod names;
 mod pages;
 mod psql;

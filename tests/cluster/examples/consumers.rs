@@ -47,23 +47,6 @@ fn polling_consumer_reads_a_row_that_commits_after_a_later_one() {
     assert_eq!(order, ["late", "early"]);
 }
 
-#[test]
-fn polling_consumers_of_one_name_take_turns() {
-    let cluster = server();
-    let mut client = cluster.client();
-    create_tables(&mut client, "polling_consumer.py");
-    execute(&mut client, "INSERT INTO event (body) VALUES ('one')");
-    execute(&mut client, "BEGIN; LOCK TABLE event_copy IN SHARE MODE");
-    // One waits for the table in its handle(), the other for its turn.
-    let _two = [start_polling(&cluster), start_polling(&cluster)];
-    let waiting = "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted";
-    cluster.wait_for(PATIENCE, "both consumers to wait", || value(&mut client, waiting));
-    execute(&mut client, "COMMIT");
-    wait_for_a_poll(&cluster, &mut client);
-    wait_for_a_poll(&cluster, &mut client);
-    assert_eq!(ids(&mut client, COPIED), ids(&mut client, WRITTEN));
-}
-
 fn start_handling(cluster: &Cluster, messages: &[String]) -> Example {
     let mut consumer = start(cluster, "idempotent_consumer.py", &["billing"]);
     messages.iter().for_each(|line| consumer.send(line));

@@ -1,6 +1,6 @@
 //! CREATE DATABASE ... TEMPLATE with idgen in use: what the copy shares with its origin, and what it has of its own.
 
-use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
+use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::lease::{acquire, take_if_free, term};
 use idgen_testkit::segment::{create, next};
 use idgen_testkit::sql::{execute, expect_error, ids, in_new_database, value};
@@ -43,30 +43,6 @@ fn copied_database_continues_after_the_values_of_its_origin_smoke() {
     }
     assert_increasing(&snowflakes);
     assert_eq!(draw(&mut cluster.client_in("shop"), 2), [31, 32], "the origin goes on where it was");
-}
-
-#[test]
-fn origin_and_copy_repeat_values_unless_they_have_strides() {
-    let cluster = builder().start_with_extension();
-    let mut shop = in_new_database(&cluster, "shop");
-    create(&mut shop, "t", ", step => 20, max_step => 20");
-    let before = draw(&mut shop, 30);
-    drop(shop);
-    let [mut careless, mut careful] = STRATEGIES.map(|strategy| copy(&cluster, strategy));
-    let mut shop = cluster.client_in("shop");
-    // Control: they are independent.
-    let there = draw(&mut careless, 100);
-    assert!(count_repeated(&there, &draw(&mut shop, 100)) > 0);
-
-    let passed: i64 = value(&mut shop, "SELECT max_id FROM idgen.segment");
-    execute(&mut shop, "SELECT segment_alter('t', stride => 2, residue => 0)");
-    execute(&mut careful, &format!("SELECT segment_alter('t', stride => 2, residue => 1, max_id => {passed})"));
-    let mut all = before;
-    for _ in 0..3 {
-        all.extend(draw(&mut shop, 100));
-        all.extend(draw(&mut careful, 100));
-    }
-    assert_distinct(all);
 }
 
 /// The new database has the OID of the dropped one, and the rows of the template. It may not draw from the ring of the

@@ -157,25 +157,6 @@ fn role_that_owns_nothing_blocks_no_change() {
     }
 }
 
-/// Both orders of two roles, as in a function that is a SECURITY DEFINER.
-#[test]
-fn privileges_are_those_of_the_current_user_at_each_call() {
-    let (cluster, mut app) = with_prefix();
-    let mut dba = cluster.client();
-    execute(
-        &mut dba,
-        "CREATE ROLE stranger LOGIN;
-         CREATE FUNCTION for_app(id bigint) RETURNS text LANGUAGE plpgsql SECURITY DEFINER
-             AS $$ BEGIN RETURN public_id('ord', id); END $$;
-         ALTER FUNCTION for_app OWNER TO app",
-    );
-    let mut stranger = cluster.client_as("postgres", "stranger");
-    for _ in 0..2 {
-        assert_eq!(value::<String>(&mut stranger, "SELECT for_app(7)"), text(&mut app, "ord", 7));
-        expect_error(&mut stranger, "SELECT public_id('ord', 7)", SqlState::INSUFFICIENT_PRIVILEGE.code());
-    }
-}
-
 /// `pg_database_owner` has one member, whom no change of a role replaces.
 #[test]
 fn session_of_the_former_owner_of_the_database_loses_what_the_owner_has() {

@@ -71,7 +71,7 @@ CALL outcomes($$
     public_id_define(NULL)
     public_id_define('other', NULL)
 $$);
-CALL outcomes($$INSERT INTO idgen.public_key (prefix, version, form, owner) VALUES (E'a\n', 1, 'long', 'postgres')$$);
+CALL outcomes($$INSERT INTO idgen.public_key (prefix, version, form, secret, owner) VALUES (E'a\n', 1, 'long', sha256('x'), 'postgres')$$);
 CALL outcomes($$idgen.public_key_row()$$);
 CREATE TEMP TABLE own ();
 CREATE TRIGGER own AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION idgen.public_key_row();
