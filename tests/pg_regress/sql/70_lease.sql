@@ -13,8 +13,7 @@ FROM lease_acquire('importer') \gset l_
 SELECT * FROM lease_try_acquire('importer');
 SELECT * FROM lease_try_acquire('importer', '1 ms');
 SET lock_timeout = '1 ms';
-SELECT lease_acquire('importer');
-\echo :SQLSTATE
+CALL outcomes($$lease_acquire('importer')$$);
 RESET lock_timeout;
 SELECT * FROM shown;
 SELECT lease_release('importer', :l_t);
@@ -40,8 +39,7 @@ SELECT lease_release('importer', :t1);
 SELECT lease_release('importer', :t1);
 SELECT lease_release('importer', :t1);
 CALL outcomes(format($$lease_acquire('importer', token => %s)$$, :t1));
-SELECT lease_try_acquire('importer', token => 1);
-\echo :SQLSTATE
+CALL outcomes($$lease_try_acquire('importer', token => 1)$$);
 
 -- renewed for its ttl, or with a new one
 SELECT token AS t FROM lease_acquire('job', '1 h') \gset
@@ -52,40 +50,31 @@ SELECT token AS u FROM lease_acquire('job2') \gset
 SELECT name, CASE token WHEN :t THEN 't' WHEN :u THEN 'u' END AS token, expires_at - clock_timestamp() BETWEEN '59 s' AND '60 s' AS until
 FROM lease_renew_many(ARRAY['job2', 'job', 'job', 'absent', 'job2'], ARRAY[:u, :t, :t, 1, 2], '1 min');
 SELECT * FROM lease_renew_many('{}', '{}');
-SELECT lease_renew_many('{a}', '{}');
-\echo :SQLSTATE
-SELECT lease_renew_many('{a,NULL}', '{1,2}');
-\echo :SQLSTATE
-SELECT lease_renew_many('{a,b}', '{1,NULL}');
-\echo :SQLSTATE
-SELECT lease_renew_many(NULL, '{1}');
-\echo :SQLSTATE
+CALL outcomes($$
+    lease_renew_many('{a}', '{}')
+    lease_renew_many('{a,NULL}', '{1,2}')
+    lease_renew_many('{a,b}', '{1,NULL}')
+    lease_renew_many(NULL, '{1}')
+$$);
 
 -- invalid calls
-SELECT lease_acquire(NULL);
-\echo :SQLSTATE
-SELECT lease_acquire('');
-\echo :SQLSTATE
-SELECT lease_acquire(repeat('x', 256));
-SELECT lease_acquire('a', '99 ms');
-\echo :SQLSTATE
-SELECT lease_acquire('a', '-1 s');
-SELECT lease_acquire('a', '25 h');
-SELECT lease_acquire('a', '300000 years');
-SELECT lease_acquire('a', bind_session => NULL);
-\echo :SQLSTATE
-SELECT lease_try_acquire('a', NULL);
-\echo :SQLSTATE
-SELECT lease_try_acquire('a', '-1 s');
-\echo :SQLSTATE
-SELECT lease_renew('a', NULL);
-\echo :SQLSTATE
-SELECT lease_renew('a', 1, '1 ms');
-\echo :SQLSTATE
-SELECT lease_release('a', NULL);
-SELECT lease_fence(NULL, 1);
-SELECT lease_fence('a', -9223372036854775808);
-\echo :SQLSTATE
+CALL outcomes($$
+    lease_acquire(NULL)
+    lease_acquire('')
+    lease_acquire(repeat('x', 256))
+    lease_acquire('a', '99 ms')
+    lease_acquire('a', '-1 s')
+    lease_acquire('a', '25 h')
+    lease_acquire('a', '300000 years')
+    lease_acquire('a', bind_session => NULL)
+    lease_try_acquire('a', NULL)
+    lease_try_acquire('a', '-1 s')
+    lease_renew('a', NULL)
+    lease_renew('a', 1, '1 ms')
+    lease_release('a', NULL)
+    lease_fence(NULL, 1)
+    lease_fence('a', -9223372036854775808)
+$$);
 
 -- in a transaction block it works, with a warning that others do not see it yet
 BEGIN;

@@ -224,12 +224,10 @@ END $$;
 SELECT owner, depth, token = :u AS same FROM idgen.leases WHERE name = 'resting';
 
 -- a drop needs a free lease and leaves nothing
-SELECT lease_drop('resting');
-\echo :SQLSTATE
+CALL outcomes($$lease_drop('resting')$$);
 SELECT lease_release('resting', :u);
 SELECT lease_drop('resting');
-SELECT lease_drop('resting');
-\echo :SQLSTATE
+CALL outcomes($$lease_drop('resting')$$);
 SELECT * FROM slots WHERE name = 'resting';
 BEGIN;
 SELECT lease_drop('pool');

@@ -35,12 +35,10 @@ COMMIT;
 SELECT count(*) FROM guarded;
 
 -- invalid triggers
-SELECT lease_guard();
-\echo :SQLSTATE
+CALL outcomes($$lease_guard()$$);
 CREATE TABLE wrong (i int);
 CREATE TRIGGER wrong BEFORE INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_guard();
-INSERT INTO wrong VALUES (1);
-\echo :SQLSTATE
+CALL outcomes($$INSERT INTO wrong VALUES (1)$$);
 DROP TRIGGER wrong ON wrong;
 CREATE TRIGGER wrong AFTER INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_guard('writer');
 INSERT INTO wrong VALUES (1);
@@ -48,8 +46,7 @@ DROP TRIGGER wrong ON wrong;
 -- a statement trigger covers all events, and rejects a statement without rows too
 CREATE TRIGGER right_too BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON wrong
     FOR EACH STATEMENT EXECUTE FUNCTION lease_guard('writer');
-DELETE FROM wrong;
-\echo :SQLSTATE
+CALL outcomes($$DELETE FROM wrong$$);
 BEGIN;
 SELECT lease_fence('writer', :t);
 INSERT INTO wrong VALUES (1);

@@ -341,8 +341,7 @@ CREATE FOREIGN DATA WRAPPER idgen_none;
 CREATE SERVER idgen_none FOREIGN DATA WRAPPER idgen_none;
 CREATE TABLE near (id bigserial) PARTITION BY RANGE (id);
 CREATE FOREIGN TABLE remote PARTITION OF near DEFAULT SERVER idgen_none;
-SELECT snowflake_adopt('near', 'id');
-\echo :SQLSTATE
+CALL outcomes($$snowflake_adopt('near', 'id')$$);
 DROP FOREIGN DATA WRAPPER idgen_none CASCADE;
 DROP TABLE strict, parent, child, quoted, near, watched, seen;
 DROP FUNCTION is_seen;
