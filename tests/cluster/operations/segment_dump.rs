@@ -7,7 +7,8 @@ use idgen_testkit::sql::{column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-/// A database of the role keeper, with a table that draws from the segment t, and a lease definition.
+/// A database of the role keeper, with a table that draws from the segment t, a lease definition, and keys of public ids: in
+/// use, rotated and retired.
 pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     // Each database that draws has a worker, until it has been idle for a while.
     let cluster = Cluster::builder().conf("max_worker_processes", "32").start_with_extension();
@@ -16,11 +17,14 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     execute(
         &mut dba,
         "ALTER DATABASE shop OWNER TO keeper;
-         GRANT EXECUTE ON FUNCTION segment_create, lease_define TO maker;
+         GRANT EXECUTE ON FUNCTION segment_create, lease_define, public_id_define TO maker;
          SET ROLE maker;
          SELECT segment_create('t', step => 20, min_step => 20, max_step => 20, stride => 10, residue => 3);
          SELECT segment_grant('t', 'drawer');
          SELECT segment_grant('t', 'keeper');
+         SELECT public_id_define('ord'), public_id_define('inv', 'long');
+         SELECT public_id_grant('ord', 'drawer'), public_id_grant('inv', 'public');
+         SELECT public_id_rotate('ord', 'long'), public_id_rotate('inv', 'short'), public_id_retire('inv', 1);
          SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', first_slot => 100, notify => true)",
     );
     // In its own transaction.
@@ -28,7 +32,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     execute(
         &mut dba,
         "RESET ROLE;
-         REVOKE EXECUTE ON FUNCTION segment_create, lease_define FROM maker;
+         REVOKE EXECUTE ON FUNCTION segment_create, lease_define, public_id_define FROM maker;
          CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
          ALTER TABLE drawn OWNER TO keeper;
          INSERT INTO drawn (n) SELECT generate_series(1, 30)",
@@ -37,6 +41,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
 }
 
 pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, stride, residue, owner, drawers) FROM idgen.segment
+     UNION ALL SELECT key::text FROM idgen.public_key AS key
      UNION ALL SELECT definition::text FROM idgen.lease_definition AS definition
      UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
 
@@ -46,8 +51,10 @@ fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
     let (cluster, _shop) = with_database_of_an_ordinary_role();
     let mut keeper = cluster.client_as("shop", "keeper");
     let mut drawer = cluster.client_as("shop", "drawer");
-    for table in ["segment", "lease_definition", "worker_number", "worker_history"] {
-        assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), 1);
+    for (table, count) in
+        [("segment", 1), ("lease_definition", 1), ("worker_number", 1), ("worker_history", 1), ("public_key", 4)]
+    {
+        assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), count);
         for (privilege, keeper_may) in [
             ("SELECT", true),
             ("INSERT", true),
