@@ -5,7 +5,6 @@ mod call_sites;
 mod generators;
 mod limits;
 mod modes;
-mod roles;
 mod set_returning;
 mod settled;
 mod unique;

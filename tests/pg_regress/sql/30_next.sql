@@ -1,4 +1,4 @@
--- Drawing ids.
+-- Drawing ids, and settled ids.
 -- each layout has its own ids, which its spellings share
 SELECT snowflake_next() < snowflake_next('twitter') AND snowflake_next('twitter') <
        snowflake_next('time:41 worker:10 sequence:12 unit:1ms epoch:2010-11-04T01:42:54.657Z') AS one_line;
@@ -47,3 +47,34 @@ SELECT snowflake_next() > :lost AS goes_on;
 SET client_min_messages = error;
 SELECT snowflake_next(format('time:35 sequence:12 epoch:%s', (now() - interval '380 days')::date)) > 0 AS works;
 RESET client_min_messages;
+
+-- Settled ids: those up to which no transaction can commit a row any more.
+CREATE TABLE event (id bigint PRIMARY KEY DEFAULT snowflake_next(), body text);
+INSERT INTO event (body) SELECT 'early' FROM generate_series(1, 3);
+SELECT snowflake_settled() = max(id) AS all_are FROM event;
+SELECT snowflake_settled() = snowflake_settled('snowflake') AS same;
+
+-- a consumer: the bound in one statement, the rows in the next
+SELECT snowflake_settled() AS settled \gset
+SELECT count(*) FROM event WHERE id > 0 AND id <= :settled;
+
+-- the caller's own ids too are settled after its transaction only
+BEGIN;
+INSERT INTO event (body) VALUES ('mine') RETURNING id AS mine \gset
+SELECT snowflake_settled() < :mine AS is_open;
+COMMIT;
+SELECT snowflake_settled() >= :mine AS is_settled;
+
+-- a layout that no session has drawn in
+SELECT snowflake_settled('tsid') < snowflake_next('tsid') AS before_the_first;
+
+-- errors
+\set VERBOSITY default
+CALL outcomes($$snowflake_settled(NULL)$$);
+CALL outcomes($$snowflake_settled('nonsense')$$);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT snowflake_settled();
+\echo :SQLSTATE
+ROLLBACK;
+SELECT snowflake_settled() > 0 AS works_after_errors;
+DROP TABLE event;
