@@ -1,4 +1,4 @@
-//! Leases on real servers: holders that pause, disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
+//! Leases on real servers: holders that disconnect or are late; queues, waits, costs and poolers; crashes, promotions,
 //! other clocks, and all kinds of transactions.
 
 mod abandoned;
@@ -12,7 +12,6 @@ mod linear;
 mod lowered_slots;
 mod notify;
 mod overtaking;
-mod paused;
 mod pooler;
 mod prepared;
 mod process;
@@ -35,7 +34,6 @@ use idgen_testkit::sql::{PATIENCE, column, value, wait_for_one};
 use idgen_testkit::{Builder, Cluster, Paused, pause};
 use nix::time::{ClockId, clock_gettime};
 use postgres::Client;
-use std::hash::{BuildHasher, RandomState};
 
 /// A server with a statement timeout, so that no test hangs, and without fsync: these tests do not crash the machine.
 fn builder() -> Builder {
@@ -113,8 +111,4 @@ fn pause_asleep(cluster: &Cluster, pid: i32) -> Paused {
         paused.is_some()
     });
     paused.expect("waited for")
-}
-
-fn random(limit: u64) -> usize {
-    (RandomState::new().hash_one(()) % limit) as usize
 }

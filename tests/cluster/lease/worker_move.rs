@@ -1,35 +1,10 @@
-//! Worker ids that are moved to another pool: holders continue under the new name, and no id time is granted twice.
+//! Worker ids that are moved to another pool: holders continue under the new name.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::scenario;
 
-use idgen_testkit::script::play;
-use idgen_testkit::sql::execute;
-use idgen_testkit::{Cluster, grants, rounds};
-use postgres::Client;
-
-use crate::builder;
-
-const POOLS: [&str; 2] = ["a", "b"];
-
-/// A server with both pools, which have the same range.
-fn pools() -> Cluster {
-    let cluster = builder().start_with_extension();
-    POOLS.iter().for_each(|pool| define(&mut cluster.client(), pool));
-    cluster
-}
-
-fn define(client: &mut Client, pool: &str) {
-    execute(client, &format!("SELECT lease_define('{pool}', 4, '1 hour', first_slot => 10)"));
-}
-
-/// The renewal from the end that the holder knows.
-fn renewal(pool: &str, token: i64) -> String {
-    let last = format!("(SELECT not_after FROM idgen.worker_number WHERE token = {token})");
-    format!("SELECT worker_renew('{pool}', {token}, {last})")
-}
-
-/// Runs a script on such a server. `$acquire` acquires a worker id of pool a and returns its token. `$renew` renews the worker
-/// id of `$token` from the end that the holder knows, under the name of pool a or b.
+/// Runs a script on a server with the pools a and b, which have the same range. `$acquire` acquires a worker id of pool a and
+/// returns its token. `$renew_in_a` and `$renew_in_b` renew the worker id of `$token` from the end that the holder knows, under
+/// the name of that pool.
 fn with_pools(script: &str) {
     let last = "(SELECT not_after FROM idgen.worker_number WHERE token = $token)";
     let script = script
@@ -37,7 +12,8 @@ fn with_pools(script: &str) {
         .replace("$renew_in_a", &format!("SELECT worker_renew('a', $token, {last})"))
         .replace("$renew_in_b", &format!("SELECT worker_renew('b', $token, {last})"))
         .replace("$rectangle", "SELECT pool || number || token || not_before || not_after FROM idgen.worker_number");
-    play(&pools(), &script);
+    let pools = ["a", "b"].map(|pool| format!("mover: SELECT lease_define('{pool}', 4, '1 hour', first_slot => 10)"));
+    scenario(&format!("{}\n         {}\n         {script}", pools[0], pools[1]));
 }
 
 #[test]
@@ -164,77 +140,4 @@ fn renewal_that_begins_before_a_move_does_not_shorten_the_term() {
          mover: COMMIT
          mover: SELECT expires_at > clock_timestamp() + '1 min' FROM idgen.leases WHERE token = $token -> t",
     );
-}
-
-/// Claims, renews and releases in either pool. Counts renewals under the pool that the token was moved to.
-fn hold(client: &mut Client, moved: &AtomicUsize) {
-    const GONE: [&str; 2] = ["55000", "42704"];
-    let mut call = |sql: &str| match client.query_opt(sql, &[]) {
-        Ok(row) => row,
-        Err(error) => {
-            assert!(
-                error.code().is_some_and(|code| GONE.contains(&code.code()) || code.code() == "53400"),
-                "{error:?}"
-            );
-            None
-        }
-    };
-    let claim = |pool| format!("SELECT token FROM worker_acquire('{pool}', 'holder', '1 hour')");
-    let Some((first, token)) =
-        POOLS.iter().find_map(|pool| call(&claim(pool)).map(|row| (*pool, row.get::<_, i64>(0))))
-    else {
-        return;
-    };
-    for _ in 0..3 {
-        let under = POOLS.iter().find(|pool| call(&renewal(pool, token)).is_some());
-        moved.fetch_add(usize::from(under.is_some_and(|pool| *pool != first)), Ordering::Relaxed);
-    }
-    // If a move comes between two of these calls, the worker id is left to expire.
-    while !POOLS
-        .iter()
-        .any(|pool| call(&format!("SELECT worker_release('{pool}', {token}, clock_timestamp())")).is_some())
-    {}
-}
-
-/// Ends the holders when dropped, also if the test fails.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-#[test]
-fn rectangles_do_not_overlap_while_pools_are_moved_back_and_forth() {
-    let cluster = builder().start_with_extension();
-    define(&mut cluster.client(), "a");
-    grants::record(&cluster);
-    let (is_over, moved) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..6 {
-            scope.spawn(|| {
-                let mut client = cluster.client();
-                while !is_over.load(Ordering::Relaxed) {
-                    hold(&mut client, &moved);
-                }
-            });
-        }
-        let _ending = Ending(&is_over);
-        let mut mover = cluster.client();
-        let mut ways = [("a", "b"), ("b", "a")].into_iter().cycle();
-        let (mut moves, wanted) = (0, rounds(40, 1_000));
-        while moves < wanted || moved.load(Ordering::Relaxed) < wanted {
-            let (from, to) = ways.next().expect("an endless iterator");
-            // One transaction, so that the new pool grants nothing before it has every worker id of the old one.
-            execute(&mut mover, "BEGIN");
-            define(&mut mover, to);
-            execute(&mut mover, &format!("SELECT worker_move('{from}', '{to}'); COMMIT"));
-            moves += 1;
-        }
-        println!("{moves} moves, {} renewals after a move", moved.load(Ordering::Relaxed));
-    });
-    let granted = grants::rectangles(&mut cluster.client());
-    grants::assert_apart(&granted);
-    assert!(granted.iter().all(|rectangle| (10..14).contains(&rectangle.worker_id)));
 }

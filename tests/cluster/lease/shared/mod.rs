@@ -3,7 +3,6 @@
 mod ends;
 mod fences;
 mod snapshots;
-mod storm;
 mod transactions;
 
 use idgen_testkit::Cluster;

@@ -109,3 +109,21 @@ fn released_shared_terms_leave_no_row_and_no_lock() {
          other: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $reader_pid -> 0";
     for_each_name(&(begin.to_owned() + &once.repeat(20) + end));
 }
+
+/// A cursor acquires at its first row. Its second row is an error.
+#[test]
+fn reader_that_a_cursor_has_acquired_ends_with_its_savepoint() {
+    for_each_name_and(
+        "reader: BEGIN; DECLARE c CURSOR FOR SELECT CASE n WHEN 1 THEN (READ) ELSE 1 / (n - 2) END
+             FROM generate_series(1, 2) AS n
+         $before
+         reader: FETCH c -> $token
+         reader: SAVEPOINT t
+         reader: FETCH c -> error 22012
+         reader: ROLLBACK TO $savepoint
+         reader: COMMIT
+         other: SELECT count(*) FROM idgen.leases WHERE name = 'NAME' AND state = 'held' -> $held",
+        ["$before", "$savepoint", "$held"],
+        &[["", "t", "1"], ["reader: SAVEPOINT s", "s", "0"]],
+    );
+}
