@@ -1,9 +1,8 @@
 //! Waits that end without the lock: the session holds exactly what it held before.
 
 use idgen_testkit::script::{play, play_each};
-use idgen_testkit::sql::{backend_pid, execute, row, value};
 
-use crate::{builder, locks, wait_until_queued};
+use crate::builder;
 
 /// Every form of call that waits for 'taken', alone or among several names. 'mine' is held already.
 const WAITS: [&str; 8] = [
@@ -115,27 +114,16 @@ fn terminated_waiter_leaves_nothing() {
 /// The server reinitializes its shared memory: no lock and no name is left.
 #[test]
 fn crash_of_a_waiting_process_leaves_nothing() {
-    let cluster = builder().start_with_extension();
-    let (mut holder, mut client) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut client);
-    execute(&mut holder, "SELECT lock_acquire('taken')");
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.simple_query(WAITS[0]).is_err());
-        wait_until_queued(&cluster, pid);
-        let noted =
-            "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
-        let noted = row(&mut holder, noted);
-        assert_eq!((noted.get(0), noted.get(1)), (2i64, 1i64), "one holder and one waiter");
-        cluster.kill9(pid);
-        assert!(waiter.join().unwrap());
-    });
-    cluster.wait_until_ready();
-    let mut client = cluster.client();
-    assert_eq!(locks(&mut client), 0);
-    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_names()"), 0);
-    assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
-    assert!(value::<bool>(&mut client, "SELECT lock_try_acquire('taken')"));
-    assert_eq!(value::<String>(&mut client, "SELECT name || ' ' || scope FROM idgen.locks"), "taken session");
+    let noted = "SELECT (SELECT count(*) FROM idgen.lock_get_holds()), (SELECT count(*) FROM idgen.lock_get_names())";
+    let script = "holder: SELECT lock_acquire('taken')
+         client waits for advisory: SELECT lock_acquire('taken')
+         observer: NOTED -> 2|1
+         client is killed
+         observer: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 0
+         observer: NOTED -> 0|0
+         client: SELECT lock_try_acquire('taken') -> t
+         client: SELECT name, scope FROM idgen.locks -> taken|session";
+    play(&builder().start_with_extension(), &script.replace("NOTED", noted));
 }
 
 /// Nothing waits, so the call ends long after the timeout, and no wait serves it.

@@ -1,40 +1,29 @@
 //! Servers without preload, standbys and background workers.
 
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value};
 
 use crate::{builder, locks, locks_of, wait_until_queued};
 
 #[test]
 fn locks_work_and_show_keys_without_preload() {
-    let cluster = builder().preload(false).start_with_extension();
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-    let pid = backend_pid(&mut other);
-    execute(&mut client, "SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}')");
-    for sql in [
-        "SELECT lock_try_acquire('a')",
-        "SELECT lock_try_acquire('a', '1 ms')",
-        "SELECT lock_try_acquire_xact('b', '1 ms')",
-        "SELECT lock_try_acquire_many('{c,d}', '1 ms')",
-        "SELECT lock_try_acquire_many_xact('{c,d}', '1 ms')",
-    ] {
-        assert!(!value::<bool>(&mut other, sql), "{sql}");
-        assert_eq!(locks_of(&mut client, pid), 0, "{sql}");
-    }
-    execute(&mut other, "SET lock_timeout = '1ms'");
-    expect_error(&mut other, "SELECT lock_acquire_many('{c,d}')", "55P03");
-    execute(&mut other, "BEGIN; SAVEPOINT s; SELECT lock_acquire_xact('d'); ROLLBACK TO s");
-    assert_eq!(locks_of(&mut client, pid), 0);
-    execute(&mut other, "COMMIT");
-
-    let shown =
-        "SELECT key FROM idgen.locks WHERE name IS NULL AND scope IS NULL AND depth IS NULL AND granted ORDER BY key";
-    let keys = "SELECT lock_key(name) FROM unnest('{a,b,c}'::text[]) AS name ORDER BY 1";
-    assert_eq!(column::<i64>(&mut other, shown), column::<i64>(&mut other, keys));
-    let released = "SELECT lock_release('a')";
-    assert!(value::<bool>(&mut client, released) && value::<bool>(&mut client, released));
-    assert!(!value::<bool>(&mut client, released));
-    assert!(value::<bool>(&mut client, "SELECT lock_release_many('{b,c}')"));
-    assert_eq!(locks(&mut other), 0);
+    let script = "client: SELECT lock_acquire('a'), lock_acquire('a'), lock_acquire_many('{b,c}')
+         other: SELECT lock_try_acquire('a'), lock_try_acquire('a', '1 ms'), lock_try_acquire_xact('b', '1 ms') -> f|f|f
+         other: BEGIN; SELECT lock_try_acquire_many('{c,d}', '1 ms'), lock_try_acquire_many_xact('{c,d}', '1 ms') -> f|f
+         client: LOCKS -> 0
+         other: COMMIT; SET lock_timeout = '1ms'
+         other: SELECT lock_acquire_many('{c,d}') -> error 55P03
+         other: BEGIN; SAVEPOINT s; SELECT lock_acquire_xact('d'); ROLLBACK TO s
+         client: LOCKS -> 0
+         other: COMMIT
+         other: SELECT string_agg(lock_key(name)::text, ', ' ORDER BY lock_key(name))
+             FROM unnest('{a,b,c}'::text[]) AS name -> $keys
+         other: SELECT string_agg(key::text, ', ' ORDER BY key) = '$keys' FROM idgen.locks
+             WHERE name IS NULL AND scope IS NULL AND depth IS NULL AND granted -> t
+         client: SELECT lock_release('a'), lock_release('a'), lock_release('a'), lock_release_many('{b,c}') -> t|t|f|t
+         other: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 0";
+    let of_other = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = $other_pid";
+    play(&builder().preload(false).start_with_extension(), &script.replace("LOCKS", of_other));
 }
 
 /// A logical replication worker runs triggers and has no client.

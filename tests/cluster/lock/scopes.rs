@@ -1,10 +1,10 @@
 //! The scope of locks: sessions, transactions, subtransactions, prepared transactions and databases.
 
-use idgen_testkit::script::play_each;
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, value};
+use idgen_testkit::script::{play, play_each};
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, in_new_database, value};
 use postgres::Client;
 
-use crate::{builder, locks, locks_of};
+use crate::{builder, locks_of};
 
 fn is_free(client: &mut Client, name: &str) -> bool {
     let free = value(client, &format!("SELECT lock_try_acquire('{name}')"));
@@ -169,15 +169,16 @@ fn advisory_lock_on_the_same_key_is_another_lock() {
 #[test]
 fn locks_of_different_databases_do_not_conflict() {
     let cluster = builder().start_with_extension();
-    cluster.execute("CREATE DATABASE second");
-    let (mut here, mut there) = (cluster.client(), cluster.client_in("second"));
-    execute(&mut there, "CREATE EXTENSION idgen");
-    execute(&mut here, "SELECT lock_acquire('a'), lock_acquire('only here')");
-    assert!(value::<bool>(&mut there, "SELECT lock_try_acquire('a')"));
-    assert_eq!(locks(&mut here), 3);
-    let names = "SELECT name FROM idgen.locks ORDER BY name";
-    assert_eq!(column::<String>(&mut here, names), ["a", "only here"]);
-    assert_eq!(column::<String>(&mut there, names), ["a"]);
-    execute(&mut here, "SELECT lock_release('a')");
-    assert_eq!(column::<String>(&mut there, names), ["a"]);
+    in_new_database(&cluster, "second");
+    play(
+        &cluster,
+        "here: SELECT lock_acquire('a'), lock_acquire('only here')
+         there connects to second as postgres
+         there: SELECT lock_try_acquire('a') -> t
+         here: SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' -> 3
+         here: SELECT name FROM idgen.locks ORDER BY name -> a, only here
+         there: SELECT name FROM idgen.locks -> a
+         here: SELECT lock_release('a') -> t
+         there: SELECT name FROM idgen.locks -> a",
+    );
 }
