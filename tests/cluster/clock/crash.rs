@@ -1,11 +1,8 @@
 //! Crashes and restarts, with the clock unchanged or set back: no id that a client has seen is issued again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, row, stream, value};
+use idgen_testkit::ids::{count_repeated, last};
+use idgen_testkit::sql::{execute, row, value};
 use idgen_testkit::{Cluster, Stop, rounds};
-use postgres::Client;
 
 use crate::{
     builder, draw_not_above, draw_one, ms, set_clock, time_of, wait_for_end_of_worker, wait_until_past_checkpoint,
@@ -13,124 +10,15 @@ use crate::{
 
 /// Two id spaces.
 const LAYOUTS: [&str; 2] = ["snowflake", "js53"];
-const DATABASES: [&str; 2] = ["postgres", "other"];
 
-#[derive(Clone, Copy, Debug)]
-enum Death {
-    Immediate,
-    Postmaster,
-    Backend,
-}
-
-fn two_databases() -> Cluster {
-    let cluster = builder().start_with_extension();
-    cluster.execute("CREATE DATABASE other");
-    execute(&mut cluster.client_in("other"), "CREATE EXTENSION idgen");
-    cluster
-}
-
-/// Draws in open transactions until the server crashes: in both layouts, by single calls and in batches, in two databases.
-/// Returns the ids that the clients saw, in order, per layout. None is committed.
-fn draw_until_crash(cluster: &Cluster, death: Death) -> [Vec<i64>; 2] {
-    const ENOUGH: usize = 50_000;
-    let counts: [AtomicUsize; 4] = Default::default();
-    let mut clients: Vec<Client> = (0..4).map(|n| cluster.client_in(DATABASES[(n + n / 2) % 2])).collect();
-    let victim = backend_pid(&mut clients[3]);
-    let seen: Vec<Vec<i64>> = std::thread::scope(|scope| {
-        let counts = &counts;
-        let draw = |(n, mut client): (usize, Client)| {
-            let layout = LAYOUTS[n / 2];
-            let sql = match n % 2 {
-                0 => format!("SELECT snowflake_next('{layout}') FROM generate_series(1, 10000)"),
-                _ => format!("SELECT snowflake_next_many(10000, '{layout}')"),
-            };
-            let mut seen = Vec::new();
-            execute(&mut client, "BEGIN");
-            while stream(&mut client, &sql, &mut seen, &counts[n]).is_ok() {}
-            seen
-        };
-        let sessions: Vec<_> =
-            clients.into_iter().enumerate().map(|session| scope.spawn(move || draw(session))).collect();
-        let enough = || counts.iter().all(|count| count.load(Ordering::Relaxed) > ENOUGH);
-        cluster.wait_for(PATIENCE, "the sessions to have seen enough", enough);
-        match death {
-            Death::Immediate => cluster.stop(Stop::Immediate),
-            Death::Postmaster => cluster.kill9_postmaster(),
-            Death::Backend => cluster.kill9(victim),
-        }
-        sessions.into_iter().map(|session| session.join().unwrap()).collect()
-    });
-    seen.iter().for_each(|ids| assert_increasing(ids));
-    std::array::from_fn(|layout| assert_distinct(seen[2 * layout..2 * layout + 2].concat()))
-}
-
-fn recover(cluster: &Cluster, death: Death) {
-    match death {
-        Death::Backend => cluster.wait_until_ready(),
-        Death::Immediate | Death::Postmaster => cluster.start_again(),
-    }
-}
-
-/// Draws more ids than were seen, by single calls and in a batch. Each is above all that were seen.
-fn assert_ids_continue(cluster: &Cluster, seen: &[Vec<i64>; 2]) {
-    for (n, (layout, seen)) in LAYOUTS.into_iter().zip(seen).enumerate() {
-        let mut client = cluster.client_in(DATABASES[n]);
-        let sql = format!("SELECT array_agg(snowflake_next('{layout}')) FROM generate_series(1, 2000)");
-        let singles: Vec<i64> = value(&mut client, &sql);
-        assert_increasing(&singles);
-        let below = draw_not_above(&mut client, layout, seen.len(), last(seen));
-        let repeats = count_repeated(seen, &singles) + count_repeated(seen, &below);
-        assert_eq!(repeats, 0, "{layout}: of {} seen ids were issued again", seen.len());
-        assert!(singles[0] > last(seen), "{layout}: {} was issued after {}", singles[0], last(seen));
-        assert_eq!(below.len(), 0, "{layout}: ids below one that was seen");
-    }
-}
-
-#[test]
-fn crash_repeats_no_id_that_was_seen() {
-    let cluster = two_databases();
-    for _ in 0..rounds(2, 20) {
-        for death in [Death::Immediate, Death::Postmaster, Death::Backend] {
-            let seen = draw_until_crash(&cluster, death);
-            recover(&cluster, death);
-            assert_ids_continue(&cluster, &seen);
-        }
-    }
-}
-
-#[test]
-fn crash_with_the_clock_set_back_repeats_no_id_that_was_seen() {
-    for round in 0..rounds(1, 10) {
-        for (n, back_ms) in [10_000, 3_600_000].into_iter().enumerate() {
-            let cluster = two_databases();
-            let death = [Death::Immediate, Death::Postmaster][(round + n) % 2];
-            let seen = draw_until_crash(&cluster, death);
-            cluster.clock().set_offset_ms(-back_ms);
-            recover(&cluster, death);
-            assert_ids_continue(&cluster, &seen);
-            // Once more while the ids are ahead of the clock.
-            let seen = draw_until_crash(&cluster, death);
-            cluster.clock().set_offset_ms(-2 * back_ms);
-            recover(&cluster, death);
-            assert_ids_continue(&cluster, &seen);
-        }
-        // The clock is set back while the server recovers from the crash of one backend.
-        let cluster = two_databases();
-        cluster.clock().set_offset_ms(3_600_000);
-        let seen = draw_until_crash(&cluster, Death::Backend);
-        cluster.clock().set_offset_ms(0);
-        recover(&cluster, Death::Backend);
-        assert_ids_continue(&cluster, &seen);
-    }
-}
-
-/// Draws a hundred thousand ids of each layout, crashes, and sets the clock back so that it passes the same instants again.
-/// Returns per layout the number of ids seen and of those issued again.
-fn replay_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
+/// Draws a hundred thousand ids of each layout in a transaction, crashes, and sets the clock back so that it passes the same
+/// instants again. Returns per layout the ids seen, and the later ones that are not above them.
+fn replay_instants(kill: fn(&Cluster), with_the_mark: bool) -> [(Vec<i64>, Vec<i64>); 2] {
     const SEEN: usize = 100_000;
     let cluster = builder().start_with_extension();
     wait_until_past_checkpoint(&cluster);
     let mut client = cluster.client();
+    execute(&mut client, "BEGIN");
     let seen = LAYOUTS.map(|layout| -> Vec<i64> {
         value(&mut client, &format!("SELECT array_agg(id) FROM snowflake_next_many({SEEN}, '{layout}') AS id"))
     });
@@ -141,14 +29,10 @@ fn replay_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     let begin_ms = spans[0].0.min(spans[1].0);
     if !with_the_mark {
         // Otherwise the label would stand in for the mark.
-        wait_for_end_of_worker(&cluster, &mut client);
-        execute(&mut client, "DELETE FROM pg_shseclabel WHERE provider = 'idgen'");
+        wait_for_end_of_worker(&cluster, &mut cluster.client());
+        cluster.execute("DELETE FROM pg_shseclabel WHERE provider = 'idgen'");
     }
-    match death {
-        Death::Immediate => cluster.stop(Stop::Immediate),
-        Death::Postmaster => cluster.kill9_postmaster(),
-        Death::Backend => unreachable!("the files can be changed only while the server is down"),
-    }
+    kill(&cluster);
     if !with_the_mark {
         std::fs::remove_dir_all(cluster.data_dir().join("idgen")).expect("the mark's directory");
     }
@@ -158,22 +42,24 @@ fn replay_instants(death: Death, with_the_mark: bool) -> [(usize, usize); 2] {
     let mut client = cluster.client();
     let checkpoint_ms = ms(&mut client, "(SELECT checkpoint_time FROM pg_control_checkpoint())");
     assert!(checkpoint_ms + 1000 < begin_ms, "checkpoint at {checkpoint_ms}, first id at {begin_ms}");
-    std::array::from_fn(|n| {
+    let mut layout = 0..;
+    seen.map(|seen| {
         // Enough ids without a gap from a second before the first one to past the last one.
+        let n = layout.next().expect("a layout");
         let ((begin_ms, end_ms), per_ms) = (spans[n], [4096, 512][n]);
         set_clock(&cluster, begin_ms - 1000);
         let count = usize::try_from((end_ms - begin_ms + 1100) * per_ms).expect("a count");
-        let again = draw_not_above(&mut client, LAYOUTS[n], count.max(2 * SEEN), last(&seen[n]));
-        (SEEN, count_repeated(&seen[n], &again))
+        let again = draw_not_above(&mut client, LAYOUTS[n], count.max(2 * SEEN), last(&seen));
+        (seen, again)
     })
 }
 
 #[test]
 fn replayed_instants_repeat_no_id_smoke() {
     for round in 0..rounds(2, 20) {
-        let death = [Death::Immediate, Death::Postmaster][round % 2];
-        for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(death, true)) {
-            assert_eq!(again, 0, "{layout}: of {seen} ids");
+        let kill = [|cluster: &Cluster| cluster.stop(Stop::Immediate), Cluster::kill9_postmaster][round % 2];
+        for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(kill, true)) {
+            assert_eq!(again.len(), 0, "{layout}: later ids are not above {}", last(&seen));
         }
     }
 }
@@ -181,8 +67,9 @@ fn replayed_instants_repeat_no_id_smoke() {
 /// The control: the same test without the mark, as on a first start. It shows that the mark prevents the repeats.
 #[test]
 fn replayed_instants_repeat_ids_without_the_mark() {
-    for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(Death::Postmaster, false)) {
-        assert!(again > seen / 4, "{layout}: {again} of {seen} ids were issued again");
+    for (layout, (seen, again)) in LAYOUTS.into_iter().zip(replay_instants(Cluster::kill9_postmaster, false)) {
+        let again = count_repeated(&seen, &again);
+        assert!(again > seen.len() / 4, "{layout}: {again} of {} ids were issued again", seen.len());
     }
 }
 

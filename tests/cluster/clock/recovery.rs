@@ -1,13 +1,13 @@
-//! Promotion and point-in-time recovery on a server whose clock is behind that of the old primary.
+//! Promotion of a server whose clock is behind that of the old primary.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated, last};
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
-use idgen_testkit::{Builder, Cluster, Stop, rounds};
+use idgen_testkit::{Builder, Cluster, rounds};
 use postgres::Client;
 
-use crate::{builder, draw_one, ms, set_clock, time_of};
+use crate::{builder, draw_one, ms, time_of};
 
 pub const SECOND_MS: i64 = 1000;
 pub const HOUR_MS: i64 = 3_600_000;
@@ -116,48 +116,34 @@ pub fn assert_ids_continue(server: &Cluster, replicated: &[i64]) {
     assert!(other.time_ms > until_ms, "js53 begins at {}, not after {until_ms}", other.time_ms);
 }
 
+/// How the new primary ends before its first id.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Not,
+    Backend,
+    Fast,
+}
+
 #[test]
 fn promoted_standby_continues_after_the_replicated_ids() {
     for _ in 0..rounds(1, 10) {
-        for behind in [Behind::Minute, Behind::Hour] {
+        for (behind, end) in [(Behind::Minute, End::Not), (Behind::Hour, End::Backend), (Behind::Hour, End::Fast)] {
             let primary = primary();
             let standby = standby_of(&primary, behind);
             assert_refused_on_standby(&standby);
             let seen = kill_under_load(&primary, &standby);
             assert_refused_on_standby(&standby);
             standby.promote();
-            let replicated = stored(&mut standby.client());
-            assert!(count_repeated(&seen, &replicated) > 100, "too few ids were replicated");
-            assert_ids_continue(&standby, &replicated);
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Postmaster,
-    Backend,
-    Fast,
-}
-
-#[test]
-fn crash_right_after_the_promotion_repeats_no_id() {
-    for _ in 0..rounds(1, 10) {
-        for end in [End::Postmaster, End::Backend, End::Fast] {
-            let primary = primary();
-            let standby = standby_of(&primary, Behind::Hour);
-            kill_under_load(&primary, &standby);
-            standby.promote();
             match end {
-                End::Postmaster => standby.kill9_postmaster(),
-                End::Backend => standby.kill9(backend_pid(&mut standby.client())),
-                End::Fast => standby.stop(Stop::Fast),
-            }
-            match end {
-                End::Backend => standby.wait_until_ready(),
-                End::Postmaster | End::Fast => standby.start_again(),
+                End::Not => {}
+                End::Backend => {
+                    standby.kill9(backend_pid(&mut standby.client()));
+                    standby.wait_until_ready();
+                }
+                End::Fast => standby.restart(),
             }
             let replicated = stored(&mut standby.client());
+            assert!(count_repeated(&seen, &replicated) > 100, "too few ids were replicated, {behind:?}, {end:?}");
             assert_ids_continue(&standby, &replicated);
         }
     }
@@ -216,66 +202,5 @@ fn failover_right_after_borrowing_repeats_no_id() {
         assert_ids_continue(&standby, &replicated);
         let first = draw_one(&mut client, "js53");
         assert!(first.id > other, "{} after {other}", first.id);
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Target {
-    Name,
-    Time,
-}
-
-/// Recovers from a base backup and an archive to a target between restored and lost rows.
-fn restore(target: Target) {
-    let primary = builder().conf("archive_mode", "on").conf("autovacuum", "off").start_with_extension();
-    // Both commands run in the data directory.
-    primary.set_conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
-    primary.reload();
-    primary.execute("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT snowflake_next())");
-    // Turn the standby into a server in archive recovery, which no longer follows the primary.
-    let restored = primary.standby_builder().fake_clock().start();
-    restored.stop(Stop::Fast);
-    std::fs::rename(restored.data_dir().join("standby.signal"), restored.data_dir().join("recovery.signal"))
-        .expect("a standby's data directory");
-
-    // The old primary is ahead of the true clock: see `Behind`.
-    primary.clock().set_offset_ms(HOUR_MS);
-    let mut client = primary.client();
-    let kept: Vec<i64> = (0..50).flat_map(|_| insert(&mut client, 100)).collect();
-    let (name, value_of_target) = match target {
-        Target::Name => {
-            execute(&mut client, "SELECT pg_create_restore_point('here')");
-            ("recovery_target_name", "here".to_owned())
-        }
-        Target::Time => ("recovery_target_time", value(&mut client, "SELECT clock_timestamp()::text")),
-    };
-    let lost = insert(&mut client, 100);
-    let wal: String = value(&mut client, "SELECT pg_walfile_name(pg_switch_wal())");
-    let archived = format!("SELECT coalesce(last_archived_wal >= '{wal}', false) FROM pg_stat_archiver");
-    primary.wait_for(PATIENCE, "the WAL to be archived", || value(&mut client, &archived));
-    let until_ms = time_of(&mut client, last(&kept), "snowflake");
-    primary.kill9_postmaster();
-
-    let archive = primary.data_dir().with_file_name("archive");
-    restored.set_conf("restore_command", &format!("cp {}/%f %p", archive.display()));
-    restored.set_conf(name, &value_of_target);
-    restored.set_conf("recovery_target_action", "promote");
-    // By more than the recovery takes, on a slow disk too.
-    set_clock(&restored, until_ms - 60 * SECOND_MS);
-    restored.start_again();
-    let mut client = restored.client();
-    restored.wait_for(PATIENCE, "the end of recovery", || value(&mut client, "SELECT NOT pg_is_in_recovery()"));
-    let replicated = stored(&mut client);
-    assert_eq!(replicated, kept, "exactly the rows up to the target");
-    assert_eq!(count_repeated(&lost, &replicated), 0);
-    assert_ids_continue(&restored, &replicated);
-}
-
-#[test]
-fn point_in_time_recovery_repeats_no_restored_id() {
-    for _ in 0..rounds(1, 10) {
-        for target in [Target::Name, Target::Time] {
-            restore(target);
-        }
     }
 }

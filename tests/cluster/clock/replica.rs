@@ -2,7 +2,7 @@
 
 use idgen_testkit::ids::last;
 use idgen_testkit::sql::{PATIENCE, execute, value};
-use idgen_testkit::{Builder, Cluster, Stop, high_water, rounds};
+use idgen_testkit::{Cluster, high_water};
 use postgres::Client;
 
 use crate::recovery::{HOUR_MS, SECOND_MS, insert, primary_of, stored};
@@ -35,51 +35,43 @@ fn fail_over(primary: &Cluster, standby: &Cluster) -> Vec<i64> {
     stored(&mut standby.client())
 }
 
-/// The standby of a primary that has run `work` is promoted.
-fn assert_promotion_repeats_no_id(builder: Builder, work: impl FnOnce(&Cluster)) {
-    let primary = primary_of(builder);
-    let standby = primary.standby();
-    work(&primary);
-    let replicated = fail_over(&primary, &standby);
-    assert_begins_after(&standby, &replicated);
-}
+type Work = fn(&Cluster);
 
-/// Each crash takes ids further ahead.
-#[test]
-fn promotion_after_crashes_repeats_no_id() {
-    for (builder, crashes) in [(builder().conf("idgen.clock_window", "60s"), 1), (builder(), 5)] {
-        assert_promotion_repeats_no_id(builder, |primary| {
-            for _ in 0..crashes {
-                insert(&mut primary.client(), 1);
-                primary.kill9_postmaster();
-                primary.start_again();
-            }
-            insert(&mut primary.client(), 1000);
-        });
-    }
-}
-
-#[test]
-fn promotion_repeats_no_observed_id() {
-    assert_promotion_repeats_no_id(builder(), |primary| {
-        let mut client = primary.client();
-        insert(&mut client, 1);
-        take_ahead(&mut client);
-        insert(&mut client, 1000);
-    });
-}
-
-#[test]
-fn promotion_after_a_clock_step_back_repeats_no_id() {
-    assert_promotion_repeats_no_id(builder(), |primary| {
-        let mut client = primary.client();
+/// What takes the ids of a primary ahead, further than any commit shows, and its `idgen.clock_window`.
+const WAYS_AHEAD: [(&str, &str, Work); 4] = [
+    ("a crash", "60s", crash),
+    ("crashes, each of which takes ids further ahead", "3s", |primary| (0..5).for_each(|_| crash(primary))),
+    ("an observed id", "3s", |primary| {
+        insert(&mut primary.client(), 1);
+        take_ahead(&mut primary.client());
+    }),
+    ("a step of the clock back", "3s", |primary| {
         primary.clock().set_offset_ms(HOUR_MS);
-        insert(&mut client, 1000);
+        insert(&mut primary.client(), 1000);
         primary.clock().set_offset_ms(0);
         // The last commit and the last checkpoint have the right clock.
-        insert(&mut client, 1);
-        execute(&mut client, "CHECKPOINT");
-    });
+        insert(&mut primary.client(), 1);
+        primary.execute("CHECKPOINT");
+    }),
+];
+
+fn crash(primary: &Cluster) {
+    insert(&mut primary.client(), 1);
+    primary.kill9_and_restart();
+}
+
+#[test]
+fn promotion_repeats_no_id_however_ids_came_ahead() {
+    for (way, window, take_ahead) in WAYS_AHEAD {
+        // Shown if an assertion fails.
+        println!("{way}");
+        let primary = primary_of(builder().conf("idgen.clock_window", window));
+        let standby = primary.standby();
+        take_ahead(&primary);
+        insert(&mut primary.client(), 1000);
+        let replicated = fail_over(&primary, &standby);
+        assert_begins_after(&standby, &replicated);
+    }
 }
 
 /// The clock of the first primary is an hour ahead, and those of the next two are right. The second promoted server is a copy
@@ -106,70 +98,4 @@ fn two_promotions_in_a_row_repeat_no_id_smoke() {
     insert(&mut client, 1000);
     let replicated = fail_over(&second, &third);
     assert_begins_after(&third, &replicated);
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Rejoin {
-    Rewound,
-    Reinitialised,
-}
-
-/// A server with its own worker id rejoins as a standby of its successor and is promoted again. It has lost its own
-/// high-water file and has the successor's.
-#[test]
-fn server_promoted_again_after_rejoining_repeats_no_id() {
-    for _ in 0..rounds(1, 5) {
-        for way in [Rejoin::Rewound, Rejoin::Reinitialised] {
-            let first = primary_of(builder().conf("wal_log_hints", "on"));
-            let second = first.standby_builder().conf("idgen.worker_id", "6").start();
-            let mut client = first.client();
-            take_ahead(&mut client);
-            let own = insert(&mut client, 10_000);
-            drop(client);
-            second.wait_until_replayed(&first);
-            first.stop(Stop::Fast);
-            second.promote();
-            let theirs = insert(&mut second.client(), 1000);
-            assert!(theirs[0] > last(&own), "{way:?}: ids increase");
-            let again = match way {
-                Rejoin::Rewound => {
-                    first.rewind_to(&second);
-                    first
-                }
-                Rejoin::Reinitialised => second.standby_builder().conf("idgen.worker_id", "5").start(),
-            };
-            let mut known = fail_over(&second, &again);
-            known.extend(own);
-            known.sort_unstable();
-            assert_begins_after(&again, &known);
-        }
-    }
-}
-
-/// Without hot standby no worker can update the mark during recovery.
-#[test]
-fn archive_recovery_without_hot_standby_repeats_no_id() {
-    let archiving =
-        builder().conf("archive_mode", "on").conf("archive_command", "mkdir -p ../archive && cp %p ../archive/%f");
-    let primary = primary_of(archiving);
-    let restored = primary.standby();
-    restored.stop(Stop::Fast);
-    std::fs::rename(restored.data_dir().join("standby.signal"), restored.data_dir().join("recovery.signal"))
-        .expect("a standby's data directory");
-    let mut client = primary.client();
-    take_ahead(&mut client);
-    insert(&mut client, 1000);
-    let wal: String = value(&mut client, "SELECT pg_walfile_name(pg_switch_wal())");
-    let archived = format!("SELECT coalesce(last_archived_wal >= '{wal}', false) FROM pg_stat_archiver");
-    primary.wait_for(PATIENCE, "the WAL to be archived", || value(&mut client, &archived));
-    let issued = stored(&mut client);
-    drop(client);
-    primary.kill9_postmaster();
-
-    let archive = primary.data_dir().with_file_name("archive");
-    restored.set_conf("restore_command", &format!("cp {}/%f %p", archive.display()));
-    restored.set_conf("hot_standby", "off");
-    restored.start_again();
-    assert_eq!(stored(&mut restored.client()), issued, "all rows are restored");
-    assert_begins_after(&restored, &issued);
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use idgen_testkit::ids::{assert_increasing, last};
+use idgen_testkit::parallel::End;
 use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, rounds};
 use postgres::Client;
@@ -65,15 +66,6 @@ fn kills_around_the_mark_and_the_label_repeat_no_id() {
             assert!(*first > highest, "round {round}: {first} after {highest}");
             highest = *last;
         }
-    }
-}
-
-/// Ends the sessions when dropped, also if an assertion fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

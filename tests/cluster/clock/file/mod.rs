@@ -8,8 +8,6 @@ mod records;
 mod shim;
 mod slow_sync;
 
-use std::collections::BTreeSet;
-
 use idgen_testkit::ids::assert_increasing;
 use idgen_testkit::sql::{PATIENCE, expect_error, ids, value};
 use idgen_testkit::{Builder, Cluster};
@@ -84,13 +82,6 @@ fn draw_until_refused(cluster: &Cluster, client: &mut Client, code: &str) -> (Ve
 
 fn last_time_ms(ids: &[i64]) -> i64 {
     time_ms(*ids.iter().max().expect("ids were drawn"))
-}
-
-fn assert_no_repeats(before: &[i64], after: &[i64]) {
-    let seen: BTreeSet<i64> = before.iter().copied().collect();
-    if let Some(id) = after.iter().find(|id| seen.contains(id)) {
-        panic!("{id} was issued twice, in {} ids and {} later ones", before.len(), after.len());
-    }
 }
 
 /// All new ids are above all old ones.
