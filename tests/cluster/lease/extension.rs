@@ -1,7 +1,8 @@
 //! The extension and its database are dropped and created again under waiters and bound leases.
 
-use idgen_testkit::lease::{acquire, assert_held, take_if_free};
-use idgen_testkit::sql::{backend_pid, execute, value, wait_for_event};
+use idgen_testkit::lease::{acquire, take_if_free};
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{execute, in_new_database};
 
 use crate::{builder, scenario};
 
@@ -49,38 +50,34 @@ fn extension_can_be_dropped_under_waiters() {
     scenario(&script.replace("LOCKS", locks));
 }
 
+/// The same name in another database is another lease, with the same condition variable.
 #[test]
 fn database_can_be_dropped_under_waiters_and_bound_leases() {
     let cluster = builder().start_with_extension();
-    cluster.execute("CREATE DATABASE shop");
-    let shop = || cluster.client_in("shop");
-    execute(&mut shop(), "CREATE EXTENSION idgen");
-    let [mut holder, mut head, mut second] = [shop(), shop(), shop()];
-    let [mut here, mut other, mut waiter] = [cluster.client(), cluster.client(), cluster.client()];
-    let [head_pid, second_pid, waiter_pid] = [&mut head, &mut second, &mut waiter].map(backend_pid);
-    // The same name in another database is another lease, with the same condition variable.
-    let kept = acquire(&mut here, "'a', bind_session => true").token;
-    let highest = acquire(&mut holder, "'a', bind_session => true").token;
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| acquire(&mut waiter, "'a'").token);
-        wait_for_event(&cluster, waiter_pid, "Extension");
-        let head = scope.spawn(|| head.simple_query("SELECT lease_acquire('a')").is_err());
-        wait_for_event(&cluster, head_pid, "Extension");
-        let second = scope.spawn(|| second.simple_query("SELECT lease_acquire('a')").is_err());
-        wait_for_event(&cluster, second_pid, "advisory");
-        execute(&mut other, "DROP DATABASE shop WITH (FORCE)");
-        assert!(head.join().unwrap() && second.join().unwrap());
-        assert!(holder.simple_query("SELECT 1").is_err());
-        assert_held(&mut other, "a");
-        execute(&mut here, &format!("SELECT lease_release('a', {kept})"));
-        waiter.join().unwrap();
-    });
-    cluster.execute("CREATE DATABASE shop");
-    let mut client = shop();
-    execute(&mut client, "CREATE EXTENSION idgen");
-    let token = take_if_free(&mut client, "a").expect("the lease is free");
-    assert!(token > highest, "{token} after {highest}");
-    let locks = "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
-                 WHERE locktype = 'advisory' AND datname = 'shop'";
-    assert_eq!(value::<i64>(&mut client, locks), 0);
+    in_new_database(&cluster, "shop");
+    play(
+        &cluster,
+        "here: SELECT token FROM lease_acquire('a', bind_session => true) -> $kept
+         holder connects to shop as postgres
+         holder: SELECT token FROM lease_acquire('a', bind_session => true) -> $token
+         waiter waits for Extension: SELECT lease_acquire('a')
+         head connects to shop as postgres
+         head waits for Extension: SELECT lease_acquire('a')
+         second connects to shop as postgres
+         second waits for advisory: SELECT lease_acquire('a')
+         other: DROP DATABASE shop WITH (FORCE)
+         head ends -> error
+         second ends -> error
+         holder: SELECT 1 -> error
+         other: SELECT state FROM idgen.leases WHERE name = 'a' -> held
+         other: SELECT lease_try_acquire('a') -> nothing
+         here: SELECT lease_release('a', $kept) -> t
+         waiter ends
+         other: CREATE DATABASE shop
+         new connects to shop as postgres
+         new: CREATE EXTENSION idgen
+         new: SELECT token FROM lease_try_acquire('a', ttl => '1 hour') -> $again > $token
+         new: SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
+             WHERE locktype = 'advisory' AND datname = 'shop' -> 0",
+    );
 }

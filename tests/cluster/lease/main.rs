@@ -17,7 +17,6 @@ mod prepared;
 mod process;
 mod recovery;
 mod session;
-mod session_ends;
 mod several_slots;
 mod shared;
 mod snapshots;

@@ -1,9 +1,9 @@
 //! PREPARE TRANSACTION: a grant or renewal cannot be prepared. A fence can, and lasts until its transaction ends.
 
-use idgen_testkit::lease::{acquire, take_if_free};
+use idgen_testkit::Builder;
+use idgen_testkit::lease::acquire;
 use idgen_testkit::script::play_each;
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
-use idgen_testkit::{Builder, Stop};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value};
 
 use crate::builder;
 
@@ -44,38 +44,26 @@ fn grant_or_renewal_cannot_be_prepared() {
 fn prepared_fence_blocks_a_take_over_until_its_transaction_ends() {
     let cluster = with_prepared().start_with_extension();
     cluster.execute("CREATE TABLE t (n int)");
-    for (ending, rows) in [("COMMIT", 1_i64), ("ROLLBACK", 0)] {
-        let mut client = cluster.client();
-        let token = acquire(&mut client, "'a', ttl => '1 hour'").token;
-        execute(
-            &mut client,
-            &format!(
-                "BEGIN; SELECT lease_fence('a', {token}); INSERT INTO t VALUES (1); PREPARE TRANSACTION 'fenced';
-                 UPDATE idgen.lease SET ends_us = 0"
-            ),
-        );
-        drop(client);
-        let mut next = cluster.client();
-        assert_eq!(take_if_free(&mut next, "a"), None);
-        cluster.stop(Stop::Immediate);
-        cluster.start_again();
-
-        let [mut next, mut client] = [cluster.client(), cluster.client()];
-        assert_eq!(take_if_free(&mut next, "a"), None);
-        let pid = backend_pid(&mut next);
-        let next_token = std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| acquire(&mut next, "'a'").token);
-            wait_for_event(&cluster, pid, "transactionid");
-            // Until then the holder can renew the expired term.
-            execute(&mut client, &format!("SELECT lease_renew('a', {token}, ttl => '100 ms')"));
-            execute(&mut client, &format!("{ending} PREPARED 'fenced'"));
-            waiter.join().unwrap()
-        });
-        assert!(next_token > token);
-        expect_error(&mut client, &format!("SELECT lease_fence('a', {token})"), "55000");
-        assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM t"), rows);
-        execute(&mut client, "DELETE FROM t; DELETE FROM idgen.lease");
-    }
+    play_each(
+        &cluster,
+        "client: SELECT token FROM lease_acquire('a', ttl => '1 hour') -> $token
+         client: BEGIN; SELECT lease_fence('a', $token); INSERT INTO t VALUES (1); PREPARE TRANSACTION 'fenced'
+         client: UPDATE idgen.lease SET ends_us = 0
+         client leaves
+         next: SELECT lease_try_acquire('a', ttl => '1 hour') -> nothing
+         server: crashes
+         next: SELECT lease_try_acquire('a', ttl => '1 hour') -> nothing
+         next waits for transactionid: SELECT token FROM lease_acquire('a')
+         -- Until then the holder can renew the expired term.
+         client: SELECT lease_renew('a', $token, ttl => '100 ms')
+         client: $ending PREPARED 'fenced'
+         next ends -> $taken > $token
+         client: SELECT lease_fence('a', $token) -> error 55000
+         client: SELECT count(*) FROM t -> $rows
+         client: DELETE FROM t; DELETE FROM idgen.lease",
+        ["$ending", "$rows"],
+        &[["COMMIT", "1"], ["ROLLBACK", "0"]],
+    );
 }
 
 /// If another slot may become free first, the head of the queue does not wait for the fence in the lock manager. COMMIT

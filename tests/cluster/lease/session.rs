@@ -1,21 +1,27 @@
-//! `bind_session`: a lease lasts as long as its session holds the advisory lock of its token.
+//! `bind_session`: a lease lasts as long as its session holds the advisory lock of its token, and ends with the session.
 
 use idgen_testkit::lease::try_acquire;
 use idgen_testkit::script::play_each;
-use idgen_testkit::sql::{PATIENCE, value};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster};
 
 use crate::process::Psql;
-use crate::{boot_us, builder, states};
+use crate::{boot_us, builder, counter, states};
+
+const BIND: &str = "SELECT token FROM lease_acquire('b', '1 day', bind_session => true)";
 
 /// Runs a script for each of its cases. `BIND` acquires a bound lease and returns its token. `COUNT` counts the leases that
-/// are bound to sessions: 27763 is the class of their advisory locks.
-fn play_bound<const N: usize>(builder: Builder, script: &str, names: [&str; N], cases: &[[&str; N]]) {
+/// are bound to sessions: 27763 is the class of their advisory locks. `END` ends the session of the holder.
+fn play_bound<const N: usize>(builder: Builder, script: &str, names: [&str; N], cases: &[[&str; N]]) -> Cluster {
     let cluster: Cluster = builder.start_with_extension();
+    let end = "holder leaves
+         until: SELECT count(*) FROM pg_stat_activity WHERE pid = $holder_pid -> 0";
     let script = script
-        .replace("BIND", "SELECT token FROM lease_acquire('b', '1 day', bind_session => true)")
-        .replace("COUNT", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763");
+        .replace("BIND", BIND)
+        .replace("COUNT", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 27763")
+        .replace("END\n", &format!("{end}\n"));
     play_each(&cluster, &script, names, cases);
+    cluster
 }
 
 #[test]
@@ -142,6 +148,137 @@ fn lease_cannot_be_bound_after_its_acquire() {
          other: SELECT lease_acquire('b', token => $token, bind_session => true) -> error 0A000
          client: SELECT lease_acquire('b', token => $token, bind_session => true)
          other: SELECT lease_release('b', $token), lease_release('b', $token) -> f|t",
+        [],
+        &[[]],
+    );
+}
+
+#[test]
+fn bound_lease_is_free_once_its_client_is_killed_smoke() {
+    let cluster = builder().start_with_extension();
+    let mut client = cluster.client();
+    let mut holder = Psql::start(&cluster);
+    let token: i64 = holder.ask(BIND).parse().expect("a token");
+    holder.kill_and_wait(&cluster);
+    assert_eq!(states(&mut client, "b"), ["0 expired"]);
+    assert!(try_acquire(&mut client, "'b', '0', '1 day'").is_some_and(|taken| taken.token > token));
+    assert_eq!(counter(&mut client, "take_overs"), 1);
+}
+
+#[test]
+fn bound_lease_is_free_once_its_session_releases_all_locks() {
+    let cluster = play_bound(
+        builder(),
+        "holder: BIND -> $token
+         other: SELECT lease_try_acquire('b') -> nothing
+         holder: $end
+         other: SELECT token FROM lease_try_acquire('b', '0', '1 day') -> $next > $token
+         holder: SELECT lease_renew('b', $token) -> error 55000
+         holder: SELECT lease_fence('b', $token) -> error 55000
+         holder: SELECT lease_release('b', $token) -> error 55000
+         other: SELECT lease_release('b', $next) -> t",
+        ["$end"],
+        &[["DISCARD ALL"], ["SELECT pg_advisory_unlock_all()"]],
+    );
+    // Late calls of the holder raise no warnings about a lock that is not held.
+    assert!(!cluster.log().contains("you don't own a lock"), "{}", cluster.log());
+}
+
+/// Another session may renew with the token if no one has taken the lease over. The term then lasts its ttl.
+#[test]
+fn bound_lease_renewed_after_its_session_lasts_its_ttl() {
+    play_bound(
+        builder(),
+        "holder: BIND -> $token
+         END
+         client: SELECT $renewal
+         other: SELECT slot, state, bound, expires_at < now() + interval '2 days' FROM idgen.leases -> 0|held|f|t
+         other: SELECT lease_try_acquire('b') -> nothing
+         client: SELECT lease_renew('b', $token)
+         client: DELETE FROM idgen.lease",
+        ["$renewal"],
+        &[
+            ["lease_renew('b', $token)"],
+            ["lease_renew_many('{b}', '{$token}')"],
+            ["lease_acquire('b', token => $token)"],
+        ],
+    );
+}
+
+/// The release is rolled back with the session's transaction. The end of the session frees the lease.
+#[test]
+fn bound_lease_is_free_once_its_session_ends_inside_a_transaction() {
+    play_bound(
+        builder(),
+        "holder: BIND -> $token
+         holder: BEGIN; SELECT $last('b', $token)
+         client: SELECT slot, state FROM idgen.leases -> 0|held
+         END
+         client: SELECT lease_release('b', token) FROM lease_try_acquire('b', '0', '1 day') -> t",
+        ["$last"],
+        &[["lease_release"], ["lease_fence"], ["lease_renew"]],
+    );
+}
+
+#[test]
+fn lock_delay_begins_when_another_session_sees_the_end_of_the_bound_one() {
+    play_bound(
+        builder(),
+        "client: SELECT lease_define('b', lock_delay => '1 day')
+         holder: BIND
+         END
+         client: SELECT lease_try_acquire('b') -> nothing
+         client: SELECT slot, state FROM idgen.leases -> 0|resting
+         client: SELECT lease_define('b', lock_delay => '100 ms')
+         until: SELECT slot, state FROM idgen.leases -> 0|expired
+         client: SELECT slot FROM lease_try_acquire('b') -> 0",
+        [],
+        &[[]],
+    );
+}
+
+/// Waiters that give up during the lock delay neither restart it nor block the holder.
+#[test]
+fn lock_delay_continues_while_waiters_give_up() {
+    let cluster = play_bound(
+        builder(),
+        "client: SELECT lease_define('b', lock_delay => '1 day')
+         holder: BIND -> $token
+         END
+         client: BEGIN; SELECT lease_try_acquire('b') -> nothing
+         other: SELECT lease_renew('b', $token) IS NOT NULL -> t
+         client: COMMIT
+         client: SELECT slot, state FROM idgen.leases -> 0|held
+         client: DELETE FROM idgen.lease; SELECT lease_define('b', lock_delay => '1 s')
+         holder: BIND
+         END
+         ",
+        [],
+        &[[]],
+    );
+    let mut client = cluster.client();
+    let token: i64 = value(&mut client, "SELECT token FROM idgen.lease");
+    execute(&mut client, "SET lock_timeout = '300 ms'");
+    cluster.wait_for(PATIENCE, "the rest to end", || {
+        let acquired = client.simple_query("SELECT lease_acquire('b', '1 day')");
+        acquired.map_err(|error| assert_eq!(error.code().map(|code| code.code()), Some("55P03"), "{error:?}")).is_ok()
+    });
+    expect_error(&mut client, &format!("SELECT lease_renew('b', {token})"), "55000");
+}
+
+/// The session lock belongs to one token only.
+#[test]
+fn revoked_bound_lease_is_free_while_its_session_lives() {
+    play_bound(
+        builder(),
+        "holder: BIND -> $token
+         client: SELECT lease_revoke('b') -> t
+         client: SELECT token FROM lease_try_acquire('b', '0', '1 day', bind_session => true) -> $next > $token
+         holder: SELECT lease_renew('b', $token) -> error 55000
+         END
+         client: SELECT state FROM idgen.leases -> held
+         other: SELECT lease_try_acquire('b') -> nothing
+         client: SELECT lease_release('b', $next) -> t",
         [],
         &[[]],
     );
