@@ -73,7 +73,7 @@ pub use example::Example;
 pub use postmaster::Stop;
 pub use programs::{chown_to_server, program, run};
 pub use proxy::Proxy;
-pub use rounds::rounds;
+pub use rounds::{rounds, seed};
 pub use shim::compile_shim;
 pub use signal::{Paused, pause, pause_if_running, pause_in_a_wait};
 pub use standby::StandbyBuilder;

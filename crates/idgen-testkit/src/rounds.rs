@@ -1,4 +1,6 @@
-//! The switch between a quick test and a soak.
+//! The switch between a quick test and a soak, and the seed of random events.
+
+use std::hash::{BuildHasher, RandomState};
 
 /// The number of rounds of a test: `small` by default, `big` times n if the environment variable `IDGEN_SOAK_ROUNDS` is n.
 pub fn rounds(small: usize, big: usize) -> usize {
@@ -11,6 +13,14 @@ fn rounds_from(soak: Option<&str>, small: usize, big: usize) -> usize {
     // A typing error must not turn a soak into a quick test.
     let times: usize = text.parse().unwrap_or_else(|_| panic!("IDGEN_SOAK_ROUNDS is not a number: \"{text}\""));
     big * times
+}
+
+/// The seed of a test: from the environment variable `IDGEN_SEED`, or else another one each time. Prints it.
+pub fn seed() -> u64 {
+    let given = std::env::var("IDGEN_SEED").ok();
+    let seed = given.map_or_else(|| RandomState::new().hash_one(()), |text| text.parse().expect("a number"));
+    println!("IDGEN_SEED={seed}");
+    seed
 }
 
 #[cfg(test)]

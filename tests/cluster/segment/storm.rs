@@ -67,6 +67,9 @@ fn draw_until_death(cluster: &Cluster, seed: u64, created: &[String], drawn: &At
 fn no_value_comes_twice_and_no_segment_is_lost() {
     let builder = Cluster::builder().conf("idgen.max_segments", RINGS).conf("synchronous_commit", "off");
     let cluster = builder.conf("wal_writer_delay", "10s").start_with_extension();
+    cluster.execute(
+        "ALTER DATABASE postgres SET synchronous_commit = off; ALTER ROLE postgres SET synchronous_commit = off",
+    );
     let mut created: Vec<String> = Vec::new();
     let (mut all, mut bounds) = (Seen::new(), HashMap::<String, Vec<Bound<i64>>>::new());
     for round in 0..rounds(4, 200) as u64 {

@@ -55,30 +55,6 @@ fn crash_of_an_attached_server_leaves_a_gap_and_repeats_nothing_smoke() {
     assert_increasing(&seen);
 }
 
-#[test]
-fn supply_worker_that_is_killed_repeats_nothing() {
-    let (_coordinator, server) = coordinator_and_server();
-    let mut seen = draw(&server, 100);
-    for round in 0..4 {
-        let worker = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'idgen supply'";
-        // It starts when values are needed.
-        let mut pid = None::<i32>;
-        server.wait_for(PATIENCE, "the supply worker", || {
-            seen.extend(draw(&server, 100));
-            pid = column(&mut server.client(), worker).pop();
-            pid.is_some()
-        });
-        let pid = pid.expect("waited for");
-        if round % 2 == 0 {
-            server.kill9_if_running(pid);
-        } else {
-            execute(&mut server.client(), &format!("SELECT pg_terminate_backend({pid})"));
-        }
-        seen.extend(draw(&server, 5000));
-    }
-    assert_increasing(&seen);
-}
-
 /// A restored dump is another server.
 #[test]
 fn restored_dump_is_another_server() {

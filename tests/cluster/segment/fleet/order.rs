@@ -11,29 +11,26 @@ use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value, wait_for_e
 use idgen_testkit::{Cluster, Proxy, pause, rounds};
 use postgres::Client;
 
-use super::{attached, coordinator, coordinator_and_server, draw};
+use super::{attached, coordinator, draw};
 use crate::max_id;
-
-#[test]
-fn values_that_are_asked_for_one_by_one_are_in_one_order() {
-    let coordinator = coordinator(Cluster::builder());
-    let servers = [0, 1, 2].map(|_| attached(&coordinator.conninfo(), "10 seconds"));
-    let mut clients = servers.each_ref().map(|server| {
-        server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
-        server.client()
-    });
-    let mut drawn: Vec<i64> = Vec::new();
-    for turn in 0..60 {
-        drawn.push(value(&mut clients[turn * 7 % 3], "SELECT segment_next('t')"));
-        assert_eq!(last(&drawn), drawn.len() as i64, "in turn {turn}");
-    }
-}
 
 /// A tag whose values are asked for one by one.
 fn in_order(conninfo: &str) -> Cluster {
     let server = attached(conninfo, "10 seconds");
     server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
     server
+}
+
+#[test]
+fn values_that_are_asked_for_one_by_one_are_in_one_order() {
+    let coordinator = coordinator(Cluster::builder());
+    let servers = [0, 1, 2].map(|_| in_order(&coordinator.conninfo()));
+    let mut clients = servers.each_ref().map(Cluster::client);
+    let mut drawn: Vec<i64> = Vec::new();
+    for turn in 0..60 {
+        drawn.push(value(&mut clients[turn * 7 % 3], "SELECT segment_next('t')"));
+        assert_eq!(last(&drawn), drawn.len() as i64, "in turn {turn}");
+    }
 }
 
 #[test]
@@ -105,10 +102,9 @@ fn hold_back(proxy: &Proxy, is_over: &AtomicBool) {
 fn value_is_above_all_that_were_drawn_before_on_any_server() {
     let coordinator = coordinator(Cluster::builder());
     let proxy = Proxy::on_socket(&coordinator);
-    let servers = [coordinator.conninfo(), proxy.conninfo()].map(|conninfo| attached(&conninfo, "10 seconds"));
+    let servers = [coordinator.conninfo(), proxy.conninfo()].map(|conninfo| in_order(&conninfo));
     let mut clients: Vec<Client> = Vec::new();
     for server in &servers {
-        server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
         clients.extend((0..4).map(|_| server.client()));
         execute(clients.last_mut().expect("one of four"), "SET statement_timeout = '30ms'");
     }
@@ -129,11 +125,7 @@ fn value_is_above_all_that_were_drawn_before_on_any_server() {
 fn value_of_a_canceled_call_is_never_drawn() {
     let coordinator = coordinator(Cluster::builder());
     let proxy = Proxy::on_socket(&coordinator);
-    let [server, other] = [proxy.conninfo(), coordinator.conninfo()].map(|conninfo| {
-        let server = attached(&conninfo, "10 seconds");
-        server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
-        server
-    });
+    let [server, other] = [proxy.conninfo(), coordinator.conninfo()].map(|conninfo| in_order(&conninfo));
     draw(&server, 1);
     proxy.stop_forwarding();
     let mut client = server.client();
@@ -148,8 +140,8 @@ fn value_of_a_canceled_call_is_never_drawn() {
 
 #[test]
 fn tag_that_is_attached_again_stays_in_order() {
-    let (_coordinator, server) = coordinator_and_server();
-    server.execute("SELECT segment_alter('t', step => 1, min_step => 1, max_step => 1)");
+    let coordinator = coordinator(Cluster::builder());
+    let server = in_order(&coordinator.conninfo());
     // Also before it has any value.
     for _ in 0..2 {
         server.execute("SELECT segment_detach('t')");

@@ -10,7 +10,7 @@ use idgen_sim::history::order::{self, Draw};
 use idgen_testkit::parallel::End;
 use idgen_testkit::recorder::Draws;
 use idgen_testkit::sql::{PATIENCE, column};
-use idgen_testkit::{Cluster, Proxy, Stop, rounds};
+use idgen_testkit::{Cluster, Proxy, Stop, rounds, seed};
 
 use super::{coordinator, draw_patiently};
 
@@ -243,8 +243,7 @@ fn kill9(server: &Cluster, backend_type: &str) {
 
 #[test]
 fn fleet_draws_no_value_twice_whatever_happens() {
-    let seed = std::env::var("IDGEN_SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().expect("a number"));
-    println!("IDGEN_SEED={seed}");
+    let rng = Rng::with_seed(seed());
     let builder = Cluster::builder().conf("wal_retrieve_retry_interval", "100 ms");
     let coordinators = Coordinators::of(coordinator(builder));
     let servers = [true, false, false].map(|has_clock| {
@@ -257,7 +256,7 @@ fn fleet_draws_no_value_twice_whatever_happens() {
     std::thread::scope(|scope| {
         let end = End(&is_over);
         loads.iter().for_each(|load| (0..2).for_each(|_| drop(scope.spawn(|| load.draw()))));
-        let mut storm = Storm { coordinators, loads: &loads, rng: Rng::with_seed(seed) };
+        let mut storm = Storm { coordinators, loads: &loads, rng };
         for _ in 0..rounds(4, 48) {
             let mut faults = FAULTS;
             storm.rng.shuffle(&mut faults);
