@@ -1,14 +1,11 @@
-//! Worker ids from a pool: no worker id has two holders, and no id time of a worker id is granted twice.
+//! Worker ids from a pool: no worker id has two holders, and the next holder begins after the last one.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use idgen_sim::history::rectangles::{self, Rectangle};
-use idgen_testkit::grants::{self, epoch_us};
+use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
-use idgen_testkit::{Builder, Cluster, pause, rounds};
+use idgen_testkit::{Builder, Cluster};
 use postgres::{Client, Config};
 
 use crate::{Grant, try_acquire};
@@ -94,93 +91,4 @@ fn early_grant_sends_a_notice_with_the_time_to_wait() {
     let wait_ms: i64 = wait.strip_suffix(" s").expect("seconds").replace('.', "").parse().expect("three decimals");
     let left_ms = |us: i64| (granted.from_us - us + 999) / 1000;
     assert!((left_ms(after_us)..=left_ms(before_us)).contains(&wait_ms), "{wait}");
-}
-
-fn random(limit: u64) -> u64 {
-    RandomState::new().hash_one(()) % limit
-}
-
-/// Claims, renewals, releases, and clients that disconnect, are killed or pause. `returned` gets the last rectangle of each.
-fn storm(cluster: &Cluster, wanted: usize, grants: &AtomicUsize, returned: &Mutex<Vec<Grant>>) {
-    while grants.fetch_add(1, Ordering::Relaxed) < wanted {
-        let mut client = cluster.client();
-        let ttl = if random(3) == 0 { "NULL" } else { "'100 ms'" };
-        let Some(mut grant) = acquire(&mut client, &format!("'p', 'pod-{}', {ttl}", random(8))) else {
-            continue;
-        };
-        if hold(cluster, &mut client, &mut grant) && random(2) == 0 {
-            // Released with the time of its last id. Otherwise the rest of the rectangle is lost too.
-            let last_us = grant.from_us + random((grant.until_us - grant.from_us) as u64) as i64;
-            let release = "SELECT worker_release('p', $1, 'epoch'::timestamptz + $2 * interval '1 microsecond')";
-            if client.execute(release, &[&grant.token, &(last_us as f64)]).is_ok() {
-                grant.until_us = last_us + 1;
-            }
-        }
-        returned.lock().unwrap().push(grant);
-    }
-}
-
-/// Renews a few times. False if the worker id or the session is lost.
-fn hold(cluster: &Cluster, client: &mut Client, grant: &mut Grant) -> bool {
-    let last = "'epoch'::timestamptz + $2 * interval '1 microsecond'";
-    let until = format!("SELECT {} FROM worker_renew('p', $1, {last})", epoch_us("not_after"));
-    for _ in 0..random(4) {
-        let pid = backend_pid(client);
-        match random(16) {
-            0 => {
-                let _paused = pause(pid);
-                // Longer than the lease lasts: another client takes the worker id.
-                std::thread::sleep(std::time::Duration::from_millis(150));
-            }
-            1 => {
-                cluster.execute(&format!("SELECT pg_terminate_backend({pid}, 60000)"));
-                return false;
-            }
-            _ => {}
-        }
-        match client.query_one(&until, &[&grant.token, &(grant.until_us as f64)]) {
-            Ok(row) => grant.until_us = row.get(0),
-            Err(error) => {
-                assert_eq!(error.code().map(|code| code.code()), Some("55000"), "{error:?}");
-                return false;
-            }
-        }
-    }
-    true
-}
-
-#[test]
-fn rectangles_do_not_overlap_under_claims_renewals_releases_kills_and_pauses() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 16, '100 ms')");
-    grants::record(&cluster);
-    let (count, returned) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let wanted = rounds(1500, 50_000);
-    std::thread::scope(|scope| {
-        for _ in 0..64 {
-            scope.spawn(|| storm(&cluster, wanted, &count, &returned));
-        }
-    });
-    // Both as recorded by the coordinator and as returned to the clients.
-    let granted = grants::rectangles(&mut cluster.client());
-    grants::assert_apart(&granted);
-    let returned = returned.into_inner().unwrap();
-    assert_eq!(granted.len(), returned.len());
-    let rectangle = |grant: &Grant| Rectangle {
-        worker_id: grant.worker_id,
-        token: grant.token,
-        from_us: grant.from_us,
-        until_us: grant.until_us,
-    };
-    let verdict = rectangles::judge(&returned.iter().map(rectangle).collect::<Vec<_>>());
-    println!("rectangles: {verdict}");
-    verdict.assert_clean("rectangles");
-    let worker_ids: BTreeSet<i32> = returned.iter().map(|grant| grant.worker_id).collect();
-    let again = returned.len() - worker_ids.len();
-    println!("{} grants, {again} of a worker id that had a holder before", returned.len());
-    assert!(
-        again > wanted / 10,
-        "only {again} of {} grants are of a worker id that had a holder before",
-        returned.len()
-    );
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use idgen_testkit::sql::{PATIENCE, execute, value};
 use idgen_testkit::{Cluster, Stop, pause};
 use nix::sys::signal::{Signal, kill};
@@ -10,7 +11,6 @@ use nix::unistd::Pid;
 
 use super::Worker;
 use super::load::Load;
-use super::random::Random;
 use crate::POOL;
 use idgen_testkit::grants::{Seen, epoch_us};
 
@@ -77,7 +77,7 @@ impl Fault {
 
     /// Makes the fault happen to a server under load. `coordinator` is `None` if none answers. Returns the ids of a copy of the
     /// server, if there is one.
-    pub fn happen(self, load: &Load, coordinator: Option<&Cluster>, random: &mut Random) -> Option<Seen> {
+    pub fn happen(self, load: &Load, coordinator: Option<&Cluster>, random: &mut Rng) -> Option<Seen> {
         let server = load.cluster;
         match self {
             Fault::BackendKilled => {
@@ -115,14 +115,14 @@ impl Fault {
             Fault::Revoked => revoke(load, coordinator.expect("a coordinator that answers")),
             Fault::Copied => return Some(copy(server, coordinator.is_some())),
             Fault::ClockStepped => {
-                let step_ms = 1 + random.below(1000) as i64;
+                let step_ms = 1 + random.usize(..1000) as i64;
                 for offset_ms in [step_ms, -2 * step_ms, 0] {
                     server.clock().set_offset_ms(offset_ms);
                     wait_for_ids_or_end(load, coordinator.is_some());
                 }
             }
             Fault::ClockLeapt => {
-                server.clock().set_offset_ms(2000 + random.below(2000) as i64);
+                server.clock().set_offset_ms(2000 + random.usize(..2000) as i64);
                 // The next lease must begin there. If no coordinator answers, the lease is over.
                 wait_for_ids_or_end(load, coordinator.is_some());
                 server.clock().set_offset_ms(0);

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::thread;
 
+use fastrand::Rng;
 use idgen_testkit::ids::assert_distinct;
 use idgen_testkit::sql::{PATIENCE, execute, value};
-use idgen_testkit::{Cluster, Stop, pause, rounds};
+use idgen_testkit::{Cluster, Stop, pause, rounds, seed};
 
 use super::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
 use super::load::Load;
-use super::random::Random;
 use super::{Worker, any_of, coordinator};
 use crate::{builder, pooled};
 use idgen_testkit::grants::{Rectangle, Seen, assert_ids_granted, merge_lost, rectangles, worker_id_of};
@@ -41,7 +41,7 @@ enum Event {
 const YEAR_MS: i64 = 365 * 86_400_000;
 
 /// Every event once, in random order.
-fn events(random: &mut Random) -> Vec<Event> {
+fn events(random: &mut Rng) -> Vec<Event> {
     let can_wait = |fault: &Fault| !fault.needs_coordinator() && !matches!(fault, Fault::Copied);
     let mut in_outage: Vec<Fault> = ALL.into_iter().filter(can_wait).collect();
     random.shuffle(&mut in_outage);
@@ -144,10 +144,10 @@ struct Fleet<'a> {
 }
 
 impl Fleet<'_> {
-    fn apply(&mut self, event: Event, random: &mut Random) {
+    fn apply(&mut self, event: Event, random: &mut Rng) {
         let index = match event {
             Event::Fault(fault) | Event::FaultInOutage(fault) if fault.needs_fake_clock() => self.loads.len() - 1,
-            _ => random.below(self.loads.len()),
+            _ => random.usize(..self.loads.len()),
         };
         println!("{event:?}, server {index}");
         let load = &self.loads[index];
@@ -183,7 +183,7 @@ impl Fleet<'_> {
             Event::LaggardPromoted => self.promote_a_laggard(event, random),
             Event::CoordinatorClockStepped => {
                 self.begin_outage();
-                let step_ms = 1 + random.below(3000) as i64;
+                let step_ms = 1 + random.usize(..3000) as i64;
                 self.step_clock(&[step_ms, -step_ms, 0]);
                 end_outage(event, self.loads);
             }
@@ -213,12 +213,12 @@ impl Fleet<'_> {
         }
     }
 
-    fn promote_a_laggard(&mut self, event: Event, random: &mut Random) {
+    fn promote_a_laggard(&mut self, event: Event, random: &mut Rng) {
         let laggard = self.coordinators.second_standby();
         let receiver: i32 = value(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
         let paused = pause(receiver);
         // The laggard lacks renewals, the end of a lease and the grant of another one.
-        let load = &self.loads[random.below(self.loads.len())];
+        let load = &self.loads[random.usize(..self.loads.len())];
         self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
         self.wait_for_renewals();
         self.begin_outage();
@@ -265,7 +265,7 @@ fn end_outage(event: Event, loads: &[Load]) {
 
 #[test]
 fn fleet_issues_no_id_twice_under_any_fault() {
-    let mut random = Random::new();
+    let mut random = Rng::with_seed(seed());
     let coordinators = Coordinators::start();
     let start = |index: usize| {
         let server = pooled(&coordinators.connect_string());

@@ -172,26 +172,3 @@ fn promoted_standby_leases_its_own_worker_id_smoke() {
     assert_distinct([&of_primary[..], &of_promoted].concat());
     assert_granted(&coordinator, [(&primary, of_primary), (&standby, of_promoted)]);
 }
-
-#[test]
-fn copied_server_has_no_worker_id_until_it_leases_one() {
-    let (coordinator, server) = coordinator_and_server(4, "1 hour");
-    let mut client = server.client();
-    let mut seen = draw_some(&mut client);
-    coordinator.stop(Stop::Immediate);
-    let copy = server.copy();
-    let mut other = copy.client();
-    assert_eq!(
-        expect_error(&mut other, "SELECT snowflake_next()", "55000").message(),
-        "this server has no worker id yet from pool \"servers\""
-    );
-    assert_eq!(Worker::of(&mut other).worker_id, None);
-
-    coordinator.start_again();
-    let [held, of_copy] = [&server, &copy].map(|server| Worker::wait_for_state(server, "leased").worker_id);
-    assert_ne!(held, of_copy);
-    seen.extend(draw_some(&mut client));
-    let copied = draw_some(&mut other);
-    assert_distinct([&seen[..], &copied].concat());
-    assert_granted(&coordinator, [(&server, seen), (&copy, copied)]);
-}

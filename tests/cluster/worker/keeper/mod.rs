@@ -10,7 +10,6 @@ mod fleet;
 mod life;
 mod load;
 mod network;
-mod random;
 mod stop;
 mod unset;
 

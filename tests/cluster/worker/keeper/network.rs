@@ -1,12 +1,10 @@
 //! Connecting to the coordinator: names that do not resolve, silent addresses, and the pauses between attempts.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use idgen_testkit::sql::{PATIENCE, value};
-use idgen_testkit::{Builder, Cluster, Proxy, Stop};
+use idgen_testkit::{Builder, Cluster, Proxy, Stop, compile_shim};
 
 use super::{Worker, coordinator};
 use crate::{builder, pooled};
@@ -14,22 +12,12 @@ use crate::{builder, pooled};
 /// A server that resolves names through `resolver.c`.
 fn resolving(builder: Builder) -> Cluster {
     let server = builder.start_with_extension();
+    let library = server.data_dir().with_file_name("resolver.so");
+    compile_shim("worker/keeper/resolver.c", &library);
     server.stop(Stop::Fast);
-    server.set_env("LD_PRELOAD", compile(&server));
+    server.set_env("LD_PRELOAD", library);
     server.start_again();
     server
-}
-
-fn compile(server: &Cluster) -> std::path::PathBuf {
-    let library = server.data_dir().with_file_name("resolver.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker/keeper/resolver.c");
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&library, &source])
-        .output()
-        .expect("the test needs a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    library
 }
 
 fn tcp(hosts: &str, ports: &str) -> String {
