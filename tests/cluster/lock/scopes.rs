@@ -1,7 +1,7 @@
 //! The scope of locks: sessions, transactions, subtransactions, prepared transactions and databases.
 
 use idgen_testkit::script::{play, play_each};
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, in_new_database, value};
+use idgen_testkit::sql::{backend_pid, column, execute, in_new_database, value};
 use postgres::Client;
 
 use crate::{builder, locks_of};
@@ -80,26 +80,20 @@ fn prepared_transaction_keeps_its_locks() {
     }
     assert!(!is_free(&mut standby.client(), "s"));
     assert!(value::<bool>(&mut session, "SELECT lock_release('s')"));
-    let (mut client, mut other) = (cluster.client(), cluster.client());
-
-    // PostgreSQL's rule for every advisory lock.
-    execute(&mut client, "BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')");
-    expect_error(&mut client, "PREPARE TRANSACTION 'both'", "0A000");
-    execute(&mut client, "ROLLBACK");
-    // A call that waits first takes a session lock, and then turns it into a transaction lock.
-    std::thread::scope(|scope| {
-        let pid = backend_pid(&mut client);
-        execute(&mut other, "SELECT lock_acquire('w')");
-        let waiter = scope.spawn(|| {
-            execute(&mut client, "BEGIN; SELECT lock_try_acquire_xact('w', '1 hour'); PREPARE TRANSACTION 'w'")
-        });
-        crate::wait_until_queued(&cluster, pid);
-        execute(&mut other, "SELECT lock_release('w')");
-        waiter.join().unwrap();
-    });
-    assert!(!is_free(&mut other, "w"));
-    execute(&mut other, "ROLLBACK PREPARED 'w'");
-    assert!(is_free(&mut other, "w"));
+    play(
+        &cluster,
+        "-- PostgreSQL's rule for every advisory lock.
+         client: BEGIN; SELECT lock_acquire('both'), lock_acquire_xact('both')
+         client: PREPARE TRANSACTION 'both' -> error 0A000
+         -- A call that waits first takes a session lock, and then turns it into a transaction lock.
+         other: SELECT lock_acquire('w')
+         client waits for advisory: BEGIN; SELECT lock_try_acquire_xact('w', '1 hour'); PREPARE TRANSACTION 'w'
+         other: SELECT lock_release('w') -> t
+         client ends -> t
+         other: SELECT lock_try_acquire('w') -> f
+         other: ROLLBACK PREPARED 'w'
+         other: SELECT lock_try_acquire('w') -> t",
+    );
 }
 
 /// Thousands of nested subtransactions that commit or roll back, some after a wait.
