@@ -1,7 +1,6 @@
 //! The durable clock on real servers: no id that a client has seen is issued again, over crashes, clock steps and promotions.
 
 mod crash;
-mod drift;
 mod file;
 mod histories;
 mod label;

@@ -1,8 +1,12 @@
-//! Fences and the lock manager: waits and deadlocks.
+//! Fences and the take-overs that wait for them: deadlocks, and the order. Earlier transactions may fence, later ones do not
+//! overtake the take-over.
 
+use idgen_testkit::lease::acquire;
+use idgen_testkit::rounds;
 use idgen_testkit::script::{play, play_each};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, value};
 
-use crate::builder;
+use crate::{builder, scenario, wait_for_state, wait_until_waiting_for_row};
 
 /// The take-over waits in the lock manager, so that a deadlock of a fence and a row is detected.
 #[test]
@@ -59,5 +63,151 @@ fn take_over_waits_for_any_of_several_fences() {
          $stays: COMMIT; DELETE FROM idgen.lease",
         ["$ends", "$slot", "$stays"],
         &[["zero", "0", "one"], ["one", "1", "zero"]],
+    );
+}
+
+#[test]
+fn fence_does_not_overtake_a_waiting_take_over_or_drop() {
+    play_each(
+        &builder().start_with_extension(),
+        "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         first: BEGIN; SELECT lease_fence('f', $token)
+         next waits for transactionid: SELECT $call
+         late waits for advisory: BEGIN; SELECT lease_fence('f', $token)
+         first: COMMIT
+         next ends -> $outcome
+         late ends -> error 55000",
+        ["$call", "$outcome"],
+        &[["lease_drop('f')", "''"], ["token FROM lease_acquire('f', '1 day')", "$taken > $token"]],
+    );
+}
+
+/// A transaction that the take-over waits for must not wait for the take-over.
+#[test]
+fn transaction_that_holds_the_row_fences_before_a_waiting_take_over() {
+    let cluster = builder().start_with_extension();
+    // The renewal was in time.
+    let once = "next waits for Extension
+         holder: SELECT lease_release('f', $token) -> t";
+    let twice = "next waits for Extension
+         holder: SELECT lease_release('f', $token), lease_release('f', $token) -> f|t";
+    play_each(
+        &cluster,
+        "holder: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT $first
+         next waits for transactionid: SELECT token FROM lease_acquire('f', '1 day')
+         holder: SET statement_timeout = '10 s'; SELECT lease_fence('f', $token)
+         -- The rollback of the second fence leaves the lock of the first one.
+         holder: SAVEPOINT s; SELECT lease_fence('f', $token); ROLLBACK TO s; COMMIT
+         $in_time
+         next ends -> $taken > $token
+         holder: DELETE FROM idgen.lease",
+        ["$first", "$in_time"],
+        &[
+            ["lease_fence('f', $token)", ""],
+            ["lease_renew('f', $token, '1 day')", once],
+            ["lease_acquire('f', '1 day', token => $token)", twice],
+            ["lease_renew_many('{f}', ARRAY[$token], '1 day')", once],
+        ],
+    );
+}
+
+/// The take-over sleeps at the head of the queue, because the other slot may become free first.
+#[test]
+fn fence_does_not_overtake_a_take_over_that_waits_for_several_slots() {
+    scenario(
+        "first: SELECT lease_define('s', 2, '100 ms')
+         first: SELECT token FROM lease_acquire('s') -> $token
+         first: SELECT lease_acquire('s', '1 day')
+         until: SELECT state FROM idgen.leases ORDER BY slot -> expired, held
+         first: BEGIN; SELECT lease_fence('s', $token)
+         next waits for Extension: SELECT slot FROM lease_acquire('s', '1 day')
+         late waits for advisory: BEGIN; SELECT lease_fence('s', $token)
+         first: COMMIT
+         next ends -> 0
+         late ends -> error 55000",
+    );
+}
+
+/// Each transaction ends only when the next one has fenced or waits. Without an order the take-over would starve.
+#[test]
+fn overlapping_fences_do_not_starve_a_take_over() {
+    let cluster = builder().start_with_extension();
+    let token = acquire(&mut cluster.client(), "'f', '100 ms'").token;
+    wait_for_state(&cluster, "f", "0 expired");
+    let fence = format!("BEGIN; SELECT lease_fence('f', {token})");
+    let mut next = cluster.client();
+    let pid = backend_pid(&mut next);
+    let mut running = cluster.client();
+    execute(&mut running, &fence);
+    std::thread::scope(|scope| {
+        let take_over = scope.spawn(|| acquire(&mut next, "'f', '1 day'"));
+        wait_until_waiting_for_row(&cluster, pid);
+        for _ in 0..rounds(20, 1000) {
+            let mut late = cluster.client();
+            let late_pid = backend_pid(&mut late);
+            let fencing = scope.spawn(|| {
+                let is_fenced = late.simple_query(&fence).is_ok();
+                (late, is_fenced)
+            });
+            let waits = format!("SELECT count(*) > 0 FROM pg_locks WHERE pid = {late_pid} AND NOT granted");
+            let mut observer = cluster.client();
+            cluster.wait_for(PATIENCE, "the next fence", || fencing.is_finished() || value(&mut observer, &waits));
+            execute(&mut running, "COMMIT");
+            let (late, is_fenced) = fencing.join().unwrap();
+            if !is_fenced {
+                assert!(take_over.join().unwrap().token > token);
+                return;
+            }
+            running = late;
+        }
+        execute(&mut running, "COMMIT");
+        panic!("the take-over starves");
+    });
+}
+
+/// A late renewal makes the take-over pointless, so fences of the holder do not wait for it.
+#[test]
+fn fence_of_a_renewed_lease_does_not_wait_for_a_take_over() {
+    scenario(
+        "first: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         until: SELECT state FROM idgen.leases -> expired
+         first: BEGIN; SELECT lease_fence('f', $token)
+         next waits for transactionid: SELECT lease_acquire('f')
+         holder: SELECT lease_renew('f', $token, '1 hour')
+         holder: SELECT lease_fence('f', $token)
+         first: COMMIT
+         holder: SELECT lease_release('f', $token) -> t
+         next ends",
+    );
+}
+
+#[test]
+fn transaction_that_has_released_once_fences_before_a_waiting_take_over() {
+    scenario(
+        "holder: SELECT token FROM lease_acquire('f', '100 ms') -> $token
+         holder: SELECT lease_acquire('f', '100 ms', token => $token)
+         until: SELECT state FROM idgen.leases -> expired
+         holder: BEGIN; SELECT lease_release('f', $token)
+         next waits for transactionid: SELECT token FROM lease_acquire('f')
+         holder: SELECT lease_fence('f', $token); COMMIT
+         next ends -> $taken > $token",
+    );
+}
+
+/// Several instances of a service do this as they start.
+#[test]
+fn transaction_that_defines_a_name_acquires_it_before_the_waiters() {
+    scenario(
+        "definer: BEGIN; SELECT lease_define('f')
+         head waits for advisory: SELECT lease_acquire('f')
+         second waits for advisory: SELECT lease_define('f')
+         definer: SELECT token FROM lease_try_acquire('f') -> $token > 0
+         definer: COMMIT
+         second ends
+         definer: SELECT lease_release('f', $token) -> t
+         head ends",
     );
 }

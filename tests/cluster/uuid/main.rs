@@ -4,7 +4,6 @@
 use postgres::{Client, Row};
 
 mod modes;
-mod node;
 mod random;
 mod unique;
 
