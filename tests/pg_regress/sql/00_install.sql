@@ -95,9 +95,11 @@ BEGIN
         END;
         PERFORM set_config('role', role, false);
         detail := regexp_replace(detail, '^Failing row.*', '');
-        outcome := concat_ws(E'\n    ', trim(line) || ' -> ' || outcome, nullif(detail, ''), nullif(hint, ''));
+        outcome := concat_ws(E'\n    ', trim(line) || ' -> ' || outcome,
+                             'DETAIL:  ' || nullif(detail, ''), 'HINT:  ' || nullif(hint, ''));
         outcome := regexp_replace(outcome, 'since \d{4}-\S+ \S+', 'since <time>.');
-        RAISE WARNING '%', regexp_replace(outcome, '\m\d{16}\M', '<token>', 'g');
+        -- tokens count from a time in microseconds
+        RAISE WARNING '%', regexp_replace(outcome, '\m1\d{15}\M', '<token>', 'g');
         IF is_top_level THEN
             COMMIT;
         END IF;
