@@ -40,6 +40,10 @@ SELECT * FROM snowflake_parts(9223372036854775807, 'time:41 tag:4=7 worker:8 seq
 SELECT snowflake_time(9007199254740991, 'js53'), snowflake_time(1888944671579078656);
 
 SELECT snowflake_make('2026-01-01', 0, 4294967295, 'seconds');
+-- composing is the inverse
+SELECT snowflake_make(ts, worker, sequence, datacenter, 'twitter') FROM snowflake_parts(1888944671579078656, 'twitter');
+SELECT snowflake_floor('2026-01-01') = snowflake_floor('2026-01-01', 'snowflake') AS floor,
+       snowflake_ceil('2026-01-01') = snowflake_ceil('2026-01-01', 'snowflake') AS ceil;
 
 -- bounds of a tick, also outside the layout
 SELECT l, ts, snowflake_floor(ts, l), snowflake_ceil(ts, l)

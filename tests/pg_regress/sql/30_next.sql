@@ -15,6 +15,8 @@ CALL outcomes($$
     snowflake_next_many(1, NULL)
     snowflake_next_many(-1)
     snowflake_next_many(-2147483648, 'js53')
+    SELECT * FROM snowflake_next_many(3, NULL)
+    SELECT * FROM snowflake_next_many(3, 'no')
 $$);
 SELECT 1 + snowflake_next_many(2) IS NOT NULL AS in_an_expression;
 SELECT 1 WHERE snowflake_next_many(2) > 0;
@@ -31,6 +33,7 @@ SELECT snowflake_next() > 0 AS works, snowflake_next('js53') > 0 AS works_too;
 -- in a read-only transaction, and after a rollback to a savepoint
 BEGIN READ ONLY;
 SELECT snowflake_next() > 0 AS read_only;
+SELECT count(*) FROM snowflake_next_many(3);
 SAVEPOINT s;
 SELECT snowflake_next('nonsense');
 ROLLBACK TO s;

@@ -35,6 +35,9 @@ SELECT count(DISTINCT id) FROM uuidv7_next_many(10000) AS id;
 SELECT count(*) FROM uuidv7_next_many(0);
 SELECT n, count(id) FROM generate_series(0, 3) n LEFT JOIN LATERAL uuidv7_next_many(n) id ON true GROUP BY n ORDER BY n;
 SELECT count(*) FROM (SELECT uuidv7_next_many(2000000) LIMIT 5) streamed;
+-- the argument may change from row to row
+SELECT node, count(DISTINCT substring(bits(uuidv7_next(node)) FROM 75 FOR 31)) = 1 AS same
+FROM generate_series(1, 100), (VALUES (true), (false)) AS of (node) GROUP BY node ORDER BY node;
 
 -- the least and the greatest UUID of a millisecond
 SELECT uuidv7_floor(ts), uuidv7_ceil(ts + interval '999 us'), ts
@@ -77,5 +80,9 @@ RESET enable_indexscan;
 RESET enable_indexonlyscan;
 RESET enable_bitmapscan;
 
+-- in a read-only transaction
+BEGIN READ ONLY;
+SELECT uuidv7_next() IS NOT NULL AS uuid, (SELECT count(*) FROM uuidv7_next_many(2)) AS uuids;
+COMMIT;
 DROP TABLE drawn, events;
 DROP FUNCTION id, bits;

@@ -10,6 +10,10 @@ CALL outcomes($$
     idgen_somebody: snowflake_observe(1, 'js53', true)
     idgen_somebody: SELECT count(*) FROM idgen.stat_clock
     idgen_somebody: CREATE TABLE idgen.mine ()
+    GRANT EXECUTE ON FUNCTION idgen.reset_stats() TO idgen_somebody
+    idgen_somebody: idgen.reset_stats()
+    SELECT sum(issued) FROM idgen.stat_snowflake
+    REVOKE EXECUTE ON FUNCTION idgen.reset_stats() FROM idgen_somebody
 $$);
 DROP ROLE idgen_somebody;
 

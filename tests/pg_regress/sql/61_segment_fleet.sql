@@ -28,6 +28,16 @@ SELECT segment_create('new'), segment_next('new');
 SELECT * FROM segment_request('new', 1, 'one', 0, 5);
 ROLLBACK;
 
+-- After a change of the history, nothing until all servers have reported.
+CALL outcomes($$
+    UPDATE idgen.segment SET history = 'another' WHERE tag = 'fleet'
+    UPDATE idgen.segment_server SET history = 'another' WHERE tag = 'fleet'
+    SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10)
+    SELECT first_id, waits_for FROM segment_request('fleet', 2, 'two', 5000, 10)
+    segment_leave('fleet', 3, 1010)
+    SELECT first_id, waits_for FROM segment_request('fleet', 1, 'one', 2000, 10)
+$$);
+
 -- Bad arguments.
 CALL outcomes($$
     SELECT * FROM segment_request(NULL, 1, 'one', 0, 1)

@@ -77,6 +77,7 @@ CALL outcomes($$
     idgen_drawer: INSERT INTO sale (note) VALUES ('without the grant')
     segment_grant('shop', 'idgen_drawer')
     idgen_drawer: INSERT INTO sale (note) VALUES ('with it') RETURNING note
+    SELECT id > 0, note FROM sale
     DROP TABLE sale
 $$);
 

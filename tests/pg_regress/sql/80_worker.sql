@@ -2,7 +2,7 @@
 CREATE TEMP VIEW numbers AS
 SELECT pool, worker_id, state, owner, bound, not_before < not_after AS interval FROM idgen.workers ORDER BY pool, worker_id;
 SELECT lease_define('ids', 3, '1 h', '1 h');
--- without notices about waits
+-- the notice about a wait is tested below
 SET client_min_messages = warning;
 
 -- a worker id and an interval that begins now
@@ -92,6 +92,20 @@ SELECT worker_confirm('ids', :bare);
 SELECT worker_release('ids', :bare, now());
 SELECT worker_release('ids', :bare);
 SELECT token AS t FROM worker_acquire('ids') \gset
+
+-- a caller that has to wait gets a notice with the time, rounded up
+RESET client_min_messages;
+SELECT lease_define('late', 1, '10 min');
+SELECT token AS late FROM worker_acquire('late', ttl => '10 min') \gset
+SELECT worker_release('late', :late);
+SELECT token AS late FROM worker_acquire('late') \gset
+SELECT worker_release('late', :late);
+-- and one whose ids are beyond it gets none
+SELECT token AS late FROM worker_acquire('late', reached => now() + interval '1 h') \gset
+SELECT worker_release('late', :late);
+SELECT lease_drop('late');
+DELETE FROM idgen.worker_number WHERE pool = 'late';
+SET client_min_messages = warning;
 
 -- invalid calls
 SELECT worker_acquire('undefined');
