@@ -83,11 +83,15 @@ fn invalid_definition_is_rejected_by_field_and_range() {
     };
     assert_eq!(wrong(|d| d.max_id = -2).0, "max_id");
     assert_eq!(wrong(|d| d.step = 0), ("step", "It must be 1 to 1000000000.".to_owned()));
+    assert_eq!(wrong(|d| d.step = MAX_STEP + 1), ("step", "It must be 1 to 1000000000.".to_owned()));
     assert_eq!(wrong(|d| d.step = 101), ("step", "It must be 1 to 100.".to_owned()));
     assert_eq!(wrong(|d| d.min_step = 0).0, "min_step");
+    assert_eq!(wrong(|d| d.min_step = MAX_STEP + 1).0, "min_step");
     assert_eq!(wrong(|d| d.max_step = 0).0, "max_step");
     assert_eq!(wrong(|d| d.max_step = MAX_STEP + 1).0, "max_step");
     assert_eq!(wrong(|d| d.stride = 0).0, "stride");
+    assert_eq!(wrong(|d| d.stride = i64::from(i32::MAX) + 1), ("stride", "It must be 1 to 2147483647.".to_owned()));
+    assert_eq!(wrong(|d| d.residue = -1), ("residue", "It must be 0 to 1.".to_owned()));
     assert_eq!(wrong(|d| d.residue = 2), ("residue", "It must be 0 to 1.".to_owned()));
     assert_eq!(wrong(|d| d.target_us = 0), ("target_duration", "It must be above 0 microseconds.".to_owned()));
     assert_eq!(wrong(|d| d.upper_bound = -1), ("upper_bound", format!("It must be 0 to {}.", i64::MAX)));
