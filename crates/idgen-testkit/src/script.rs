@@ -24,9 +24,10 @@
 //! server: crashes                     its processes are killed, and it starts again
 //! ```
 //!
-//! Other sessions connect where they are first named, as the superuser, and `$b_pid` is its process. The name of a variable ends where no
-//! letter, digit or `_` follows. A line that is indented deeper than others continues the line above, however the first
-//! one is indented. A line that begins with `--` is a comment.
+//! Other sessions connect where they are first named, as the superuser, and `$b_pid` is its process. The name of a
+//! variable ends where no letter, digit or `_` follows. No session may wait when the server stops, crashes or recovers.
+//! A line that is indented deeper than others continues the line above, however the first one is indented. A line that
+//! begins with `--` is a comment.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -61,14 +62,13 @@ pub fn play(cluster: &Cluster, script: &str) {
     for step in steps(script) {
         running.step(&step);
     }
-    for (name, session) in &running.sessions {
-        assert!(matches!(session, Session::Idle(_)), "session {name} waits at the end of the script");
-    }
+    running.assert_all_idle("the end of the script");
 }
 
 /// Runs a script for each of the cases, whose texts replace these names in it.
 pub fn play_each<const N: usize>(cluster: &Cluster, script: &str, names: [&str; N], cases: &[[&str; N]]) {
     for case in cases {
+        eprintln!("case {case:?}");
         play(cluster, &filled_in(script, names, case));
     }
 }
@@ -100,9 +100,12 @@ impl Script<'_> {
             Some((action, outcome)) => (action, Some(outcome)),
             None => (rest, None),
         };
+        let of_server = ["clock", "setting", "server"].contains(&name);
+        let returns = action.starts_with(": ") || action == " ends";
+        assert!(outcome.is_none() || returns && !of_server, "{step}: this step has no outcome");
         if name == "until" {
             self.repeat(step, action.trim_start_matches(": "), outcome.expect("an outcome"));
-        } else if ["clock", "setting", "server"].contains(&name) {
+        } else if of_server {
             self.of_server(step, name, action.trim_start_matches(": "));
         } else if let Some(whose) = action.strip_prefix(" connects ") {
             let (database, role) = whose.split_once("as ").unwrap_or((whose, "postgres"));
@@ -115,7 +118,6 @@ impl Script<'_> {
             self.sessions.insert(name.to_owned(), Session::Idle(client.into()));
             self.check(step, answer, outcome);
         } else if let Some(wait) = action.strip_prefix(" waits for ") {
-            assert!(outcome.is_none(), "{step}: a wait has no outcome before it ends");
             let event = match wait.split_once(": ") {
                 Some((event, sql)) => {
                     self.start(step, name, self.filled_in(sql));
@@ -135,14 +137,14 @@ impl Script<'_> {
         } else if action == " is killed" {
             self.cluster.kill9(self.variables[&format!("{name}_pid")].parse().expect("a process id"));
             self.cluster.wait_until_ready();
-            self.sessions.clear();
+            self.forget(step);
         } else if action == " is paused" {
             let pid = self.variables[&format!("{name}_pid")].parse().expect("a process id");
             self.paused.insert(name.to_owned(), pause(pid));
         } else if action == " resumes" {
             assert!(self.paused.remove(name).is_some(), "{step}: it is not paused");
         } else {
-            assert!(action == " leaves" && outcome.is_none(), "\"{step}\" is no step");
+            assert_eq!(action, " leaves", "\"{step}\" is no step");
             drop(self.idle(name, step));
         }
     }
@@ -165,6 +167,18 @@ impl Script<'_> {
         assert!(before.is_none(), "{step}: it is connected");
     }
 
+    /// What a waiting session returns would be lost.
+    fn forget(&mut self, step: &str) {
+        self.assert_all_idle(step);
+        self.sessions.clear();
+    }
+
+    fn assert_all_idle(&self, when: &str) {
+        for (name, session) in &self.sessions {
+            assert!(matches!(session, Session::Idle(_)), "session {name} waits at {when}");
+        }
+    }
+
     fn of_server(&mut self, step: &str, name: &str, action: &str) {
         match (name, action) {
             ("setting", _) => {
@@ -177,11 +191,11 @@ impl Script<'_> {
                 self.cluster.clock().set_offset_ms(seconds * 1000);
             }
             ("server", "restarts") => {
-                self.sessions.clear();
+                self.forget(step);
                 self.cluster.restart();
             }
             ("server", "crashes") => {
-                self.sessions.clear();
+                self.forget(step);
                 self.cluster.kill9_and_restart();
             }
             _ => panic!("\"{step}\" is no step"),

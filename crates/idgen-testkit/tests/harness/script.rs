@@ -112,6 +112,13 @@ fn script_with_another_outcome_fails() {
         ("setting: a", "no value"),
         ("clock: 1 h", "no seconds"),
         ("server: sleeps", "is no step"),
+        ("server: restarts -> x", "no outcome"),
+        ("a connects as postgres -> x", "no outcome"),
+        ("a: SELECT 7\na is paused -> x", "no outcome"),
+        (
+            "a: SELECT pg_advisory_lock(3)\nb waits for advisory: SELECT pg_advisory_lock(3)\nserver: restarts",
+            "b waits at",
+        ),
     ] {
         let failed = catch_unwind(AssertUnwindSafe(|| play(&cluster, script))).expect_err(script);
         let message = failed.downcast_ref::<String>().expect("a message");
