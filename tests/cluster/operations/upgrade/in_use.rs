@@ -111,6 +111,10 @@ const USAGES: &[Usage] = &[
     },
 ];
 
+const INTERVALS: &str = "
+    SELECT string_agg(concat_ws(' ', pool, number, not_before, not_after), ', ' ORDER BY pool, number)
+    FROM idgen.worker_number";
+
 fn assert_all_true(client: &mut Client, when: &str) {
     for usage in USAGES {
         for sql in usage.uses {
@@ -133,11 +137,18 @@ fn data_and_objects_in_use_continue_over_the_upgrade_from_any_release_smoke() {
         execute(&mut holder, "SELECT lock_acquire('nightly')");
         assert_all_true(&mut client, &format!("under the SQL of {release}"));
 
+        let intervals: String = value(&mut client, INTERVALS);
+
         execute(&mut cluster.client_in(&database), "ALTER EXTENSION idgen UPDATE");
 
+        assert_eq!(value::<String>(&mut client, INTERVALS), intervals, "from {release}");
         assert_all_true(&mut client, &format!("in a session since before the upgrade from {release}"));
         let mut later = cluster.client_in(&database);
         assert_all_true(&mut later, &format!("after the upgrade from {release}"));
+        let next = "SELECT worker_id <> 0 AND token > (SELECT token FROM workers)
+                    FROM worker_acquire('pods', 'pod-2', '1 hour')";
+        assert!(value::<bool>(&mut later, next), "from {release}");
+        execute(&mut later, "SET ROLE pg_monitor; SELECT segment_next('ticket')");
     }
 }
 
