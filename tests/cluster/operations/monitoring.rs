@@ -58,6 +58,9 @@ fn ordinary_role_needs_no_privilege_on_statistics_smoke() {
     }
     assert!(value::<i64>(&mut app, "SELECT snowflake_settled()") < prepared);
     assert_eq!(value::<i64>(&mut app, "SELECT count(*) FROM lease_try_acquire('bound')"), 0);
+    // The caller is the same as before, and has no more privileges.
+    assert_eq!(value::<String>(&mut app, "SELECT current_user::text"), "app");
+    expect_error(&mut app, "SELECT FROM pg_prepared_xacts", "42501");
     execute(&mut app, "CREATE DATABASE shop");
     execute(&mut app, "DROP DATABASE shop");
 }
