@@ -1,6 +1,7 @@
 //! What other sessions use at once outlives a crash, whatever `synchronous_commit` says: definitions, grants and keys.
 
 use idgen_testkit::Cluster;
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{execute, value};
 use postgres::Client;
 
@@ -75,6 +76,24 @@ fn every_write_of_the_extension_waits_for_the_disk() {
         }
     }
     assert!(lazy.is_empty(), "{lazy:#?}");
+}
+
+/// Another position of the log than that of the commit could be on disk.
+#[test]
+fn what_was_seen_before_a_crash_is_there_after_it() {
+    play(
+        &with_lazy_flushes(),
+        "a: BEGIN; SELECT segment_create('t'); SELECT segment_next_many('t', 3); COMMIT
+         server: crashes
+         a: SELECT segment_create('t') -> error 42710
+         a: SELECT public_id_define('ord', 'short')
+         a: SELECT public_id('ord', 42) -> $text
+         server: crashes
+         a: SELECT public_id_decode('ord', '$text') -> 42
+         a: SELECT segment_alter('t', max_id => 1000000)
+         server: crashes
+         a: SELECT segment_next('t') > 1000000 -> t",
+    );
 }
 
 /// The control: neither ordinary rows nor a release, a fence and a refused attempt wait.
