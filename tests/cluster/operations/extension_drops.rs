@@ -130,7 +130,7 @@ fn drops_of_the_extension_under_load_break_nothing_smoke() {
 fn more_extensions_than_rings_are_dropped_and_created() {
     let cluster = builder().conf("idgen.max_segments", "16").start();
     let mut client = cluster.client();
-    let mut seen = Vec::new();
+    let (mut seen, mut snowflakes) = (Vec::new(), Vec::new());
     execute(&mut client, "CREATE EXTENSION idgen; SELECT segment_create('t', step => 10)");
     execute(&mut client, "CREATE DATABASE other");
     let mut other = cluster.client_in("other");
@@ -139,10 +139,12 @@ fn more_extensions_than_rings_are_dropped_and_created() {
     for round in 1..=40 {
         execute(&mut client, &recreate(round));
         seen.extend(ids(&mut client, "SELECT segment_next_many('t', 5)"));
+        snowflakes.extend(ids(&mut client, "SELECT snowflake_next_many(5)"));
         // A living tag of another database keeps its ring, so its values have no gap.
         kept.extend(ids(&mut other, "SELECT segment_next('kept')"));
     }
     assert_increasing(&seen);
+    assert_increasing(&snowflakes);
     assert_eq!(kept, (1..=40).collect::<Vec<i64>>());
     assert_eq!(value::<i64>(&mut client, "SELECT count(*) FROM idgen.stat_segment"), 1);
 }

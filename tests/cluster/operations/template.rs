@@ -28,6 +28,7 @@ fn copied_database_continues_after_the_values_of_its_origin_smoke() {
     let cluster = builder().start_with_extension();
     let mut shop = in_new_database(&cluster, "shop");
     create(&mut shop, "t", ", step => 20");
+    create(&mut shop, "fresh", ", start => 100, step => 20");
     let mut snowflakes = Vec::new();
     let mut values = draw(&mut shop, 30);
     snowflakes.extend(ids(&mut shop, "SELECT snowflake_next_many(100)"));
@@ -37,6 +38,7 @@ fn copied_database_continues_after_the_values_of_its_origin_smoke() {
         values.truncate(30);
         values.extend(draw(&mut copied, 30));
         assert_increasing(&values);
+        assert_eq!([next(&mut copied, "fresh"), next(&mut copied, "fresh")], [100, 101]);
         // The server issues them, whatever the database.
         snowflakes.extend(ids(&mut copied, "SELECT snowflake_next_many(100)"));
         snowflakes.extend(ids(&mut cluster.client_in("shop"), "SELECT snowflake_next_many(100)"));
@@ -62,7 +64,10 @@ fn assert_uses_no_values_of_a_dropped_database(builder: Builder) {
     drop(shop);
     const CREATE: &str = "CREATE DATABASE again OID 900000 TEMPLATE shop";
     cluster.execute(CREATE);
-    draw(&mut cluster.client_in("again"), 70);
+    let mut again = cluster.client_in("again");
+    draw(&mut again, 70);
+    let mut snowflakes = ids(&mut again, "SELECT snowflake_next_many(100)");
+    drop(again);
     // With one ring, this takes it.
     let mut other = cluster.client();
     create(&mut other, "t", "");
@@ -74,6 +79,8 @@ fn assert_uses_no_values_of_a_dropped_database(builder: Builder) {
     let drawn = draw(&mut again, 100);
     assert_eq!(drawn[0], first, "{drawn:?}");
     assert_increasing(&drawn);
+    snowflakes.extend(ids(&mut again, "SELECT snowflake_next_many(100)"));
+    assert_increasing(&snowflakes);
 }
 
 #[test]
