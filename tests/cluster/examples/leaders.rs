@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use idgen_testkit::sql::{PATIENCE, column, execute, value, wait_for_one};
-use idgen_testkit::{Cluster, Example, Proxy};
+use idgen_testkit::{Cluster, Example, Proxy, rounds};
+use postgres::Client;
 
 use crate::{counter, server, start, terminate, wait_until_queued};
 
@@ -77,6 +78,36 @@ fn resign_and_assert_one_leader_at_a_time(cluster: &Cluster, mut candidates: Vec
         assert!(status.success(), "{errors}");
     }
     assert_one_leader_at_a_time(&candidates)
+}
+
+/// The owner and the token of the lease, if it is held.
+fn holder(client: &mut Client) -> Option<(String, i64)> {
+    let sql = "SELECT owner, token FROM idgen.leases WHERE name = 'scheduler' AND state = 'held'";
+    client.query_opt(sql, &[]).expect("a query of the view").map(|row| (row.get(0), row.get(1)))
+}
+
+#[test]
+fn candidates_that_are_paused_at_random_never_lead_at_once() {
+    let cluster = server();
+    let mut client = cluster.client();
+    let candidates: Vec<_> = (0..3).map(|n| candidate(&cluster, &cluster.conninfo(), &n.to_string(), "0.5")).collect();
+    let number = |owner: &str| owner.parse::<usize>().expect("the number of a candidate");
+    let changes = rounds(3, 300);
+    for _ in 0..changes {
+        let mut current = None;
+        cluster.wait_for(PATIENCE, "a candidate that says that it leads", || {
+            current = holder(&mut client).filter(|(owner, token)| {
+                answers(&candidates[number(owner)]).last().is_some_and(|answer| answer.token == *token)
+            });
+            current.is_some()
+        });
+        let (owner, token) = current.expect("waited for");
+        let _paused = candidates[number(&owner)].pause();
+        cluster.wait_for(PATIENCE, "another leader", || {
+            holder(&mut client).is_some_and(|(other, later)| other != owner && later != token)
+        });
+    }
+    assert!(resign_and_assert_one_leader_at_a_time(&cluster, candidates) >= changes);
 }
 
 #[test]
