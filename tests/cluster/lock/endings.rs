@@ -82,7 +82,7 @@ fn timed_out_wait_changes_no_lock() {
                 wait.replace("1 hour", limit)
             )
         };
-        ["1 us", "999 us", "1 ms", "30 ms"].map(by_limit).concat()
+        ["0", "1 us", "999 us", "1 ms", "30 ms"].map(by_limit).concat()
     };
     for_each_wait(|wait| in_time(wait) + RELEASE);
     // Forms with a timeout neither use nor change lock_timeout.
