@@ -167,7 +167,7 @@ fn objects_of_a_user_do_not_shadow_those_of_postgresql() {
              AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''operator of {name}''); RETURN true; END'"
         );
         execute(&mut maker, &trap);
-        for operator in ["=", "<>", "+", "*", "/", ">="] {
+        for operator in ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/"] {
             let both = format!("FUNCTION = public.op, LEFTARG = pg_catalog.{name}, RIGHTARG = pg_catalog.{name}");
             execute(&mut maker, &format!("CREATE OPERATOR public.{operator} ({both})"));
         }
@@ -180,6 +180,7 @@ fn objects_of_a_user_do_not_shadow_those_of_postgresql() {
          SELECT public.segment_grant('t', 'drawer');
          SELECT public.segment_revoke('t', 'drawer');
          SELECT count(public.segment_next('t')) FROM generate_series(1, 20);
+         SELECT public.segment_reserve('t', 50);
          BEGIN; SELECT public.segment_create('p'); SELECT public.segment_next('p'); COMMIT;
          SELECT count(*) FROM idgen.stat_segment;
          SELECT public.segment_drop('t')",
