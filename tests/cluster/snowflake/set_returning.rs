@@ -71,6 +71,8 @@ fn next_many_returns_exactly_the_requested_count() {
     assert_eq!(ids(&mut client, "SELECT snowflake_next_many(0)").len(), 0);
     assert_eq!(ids(&mut client, "SELECT * FROM snowflake_next_many(0)").len(), 0);
     expect_error(&mut client, "SELECT * FROM snowflake_next_many(-2147483648)", "22023");
+    expect_error(&mut client, "SELECT * FROM snowflake_next_many(3, NULL)", "22004");
+    expect_error(&mut client, "SELECT * FROM snowflake_next_many(3, 'no')", "22023");
     assert_eq!(value::<i64>(&mut client, issued), 0, "none of these drew an id");
     let mut all = Vec::new();
     // Counts around the size of a tick, and a reservation that spans several.
@@ -110,13 +112,19 @@ fn set_reserves_ids_as_they_are_read() {
 fn batch_beyond_the_drift_takes_several_reservations() {
     let cluster = Cluster::builder().conf("idgen.max_drift", "5ms").start_with_extension();
     let narrow = "time:41 sequence:3 epoch:2020-01-01";
-    let sql = format!("SELECT snowflake_next_many(2000, '{narrow}')");
+    let draw = |n: usize| {
+        let sql = match n % 2 {
+            0 => format!("SELECT snowflake_next_many(2000, '{narrow}')"),
+            _ => format!("SELECT snowflake_next('{narrow}') FROM generate_series(1, 500)"),
+        };
+        ids(&mut cluster.client(), &sql)
+    };
     let drawn: Vec<Vec<i64>> = std::thread::scope(|scope| {
-        let sessions: Vec<_> = (0..4).map(|_| scope.spawn(|| ids(&mut cluster.client(), &sql))).collect();
+        let sessions: Vec<_> = (0..8).map(|n| scope.spawn(move || draw(n))).collect();
         sessions.into_iter().map(|session| session.join().unwrap()).collect()
     });
     drawn.iter().for_each(|ids| assert_increasing(ids));
-    assert_eq!(assert_distinct(drawn.concat()).len(), 8000);
+    assert_eq!(assert_distinct(drawn.concat()).len(), 10_000);
     let batches: i64 = value(&mut cluster.client(), "SELECT batches FROM idgen.stat_snowflake");
     assert!(batches >= 8000 / (8 * 6), "at most six ticks of eight ids each: {batches}");
 }
