@@ -2,7 +2,7 @@
 
 use idgen_testkit::ids::last;
 use idgen_testkit::sql::{PATIENCE, execute, value};
-use idgen_testkit::{Cluster, high_water};
+use idgen_testkit::{Cluster, Stop, high_water, rounds};
 use postgres::Client;
 
 use crate::recovery::{HOUR_MS, SECOND_MS, insert, primary_of, stored};
@@ -98,4 +98,27 @@ fn two_promotions_in_a_row_repeat_no_id_smoke() {
     insert(&mut client, 1000);
     let replicated = fail_over(&second, &third);
     assert_begins_after(&third, &replicated);
+}
+
+/// A server with its own worker id is rewound to its successor and promoted again. It has lost its own high-water file and
+/// has the successor's.
+#[test]
+fn server_promoted_again_after_a_rewind_repeats_no_id() {
+    for _ in 0..rounds(1, 5) {
+        let first = primary_of(builder().conf("wal_log_hints", "on"));
+        let second = first.standby_builder().conf("idgen.worker_id", "6").start();
+        let mut client = first.client();
+        take_ahead(&mut client);
+        let mut known = insert(&mut client, 10_000);
+        drop(client);
+        second.wait_until_replayed(&first);
+        first.stop(Stop::Fast);
+        second.promote();
+        let theirs = insert(&mut second.client(), 1000);
+        assert!(theirs[0] > last(&known), "ids increase");
+        first.rewind_to(&second);
+        known.extend(fail_over(&second, &first));
+        known.sort_unstable();
+        assert_begins_after(&first, &known);
+    }
 }

@@ -204,6 +204,26 @@ fn assert_lead_is_paid_back(samples: &[Vec<Sample>], offsets: &[i64], setting: u
     assert!(ticks <= most, "{ticks} ticks for {all} ids under setting {setting}");
 }
 
+#[test]
+fn slow_drawing_continues_after_a_step_back_without_a_drift() {
+    for _ in 0..rounds(1, 10) {
+        let cluster = builder().conf("idgen.max_drift", "0").start_with_extension();
+        wait_until_past_checkpoint(&cluster);
+        let mut client = cluster.client();
+        // Ids begin at the millisecond after the first clock reading. If the file is created faster, the first id waits for
+        // the rest of the millisecond.
+        let mut ids = vec![draw_one(&mut client, "snowflake").id];
+        let waited_before = waits(&mut client);
+        for offset_ms in [0, -HOUR_MS, -2 * HOUR_MS, -2 * HOUR_MS - 3, HOUR_MS, 0] {
+            cluster.clock().set_offset_ms(offset_ms);
+            ids.extend((0..300).map(|_| draw_one(&mut client, "snowflake").id));
+            assert_eq!(waits(&mut client), waited_before, "at {offset_ms} ms");
+        }
+        assert_increasing(&ids);
+        assert_eq!(steps_seen(&mut client).0, 4);
+    }
+}
+
 /// Two ids a second.
 const SLOW: &str = "time:31 sequence:1 unit:1s epoch:2020-01-01";
 

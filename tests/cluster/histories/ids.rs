@@ -18,8 +18,8 @@ const SESSIONS: usize = 12;
 const FAULTS: [Fault; 10] = [
     Fault::Terminate,
     Fault::Clock(5_000),
-    Fault::KillBackend,
     Fault::Clock(-4_000),
+    Fault::KillBackend,
     Fault::Pause(Duration::from_millis(300)),
     Fault::KillPostmaster,
     Fault::Cancel,

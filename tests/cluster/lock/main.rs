@@ -1,5 +1,6 @@
 //! Named locks on real servers: every way in which a call ends, queues, full tables, and poolers.
 
+mod contention;
 mod endings;
 mod limits;
 mod messages;

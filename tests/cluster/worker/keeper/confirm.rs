@@ -1,5 +1,6 @@
 //! A server uses only what the coordinator has confirmed of a grant.
 
+use idgen_testkit::grants::time_us_of;
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Stop, pause};
 
@@ -55,6 +56,49 @@ fn unconfirmed_worker_id_is_confirmed_when_the_standby_is_back() {
     Worker::wait_until(&server, "another term", |worker| worker.state == "leased" && worker.from_us > held.from_us);
     draw(&mut server.client());
     assert_eq!(value::<i64>(&mut primary.client(), ROWS), 2, "the revoked one, and one for all attempts");
+}
+
+#[test]
+fn keeper_ignores_unrelated_warnings() {
+    let coordinator = coordinator(builder(), 4, "1 s");
+    coordinator.execute(
+        "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE WARNING 'database must be vacuumed within 1000000 transactions'; RETURN NULL; END $$;
+         CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn()",
+    );
+    let server = pooled(&coordinator.conninfo()).start_with_extension();
+    let worker = Worker::wait_until(&server, "renewals", |worker| worker.renewals > 3);
+    assert_eq!((worker.failures, worker.changes), (0, 1));
+    draw(&mut server.client());
+    assert_eq!(value::<i64>(&mut coordinator.client(), ROWS), 1);
+}
+
+/// A copy of the server's memory has the same token. Here a session renews as the copy would.
+#[test]
+fn server_does_not_use_a_renewal_by_another_holder_of_its_token() {
+    let (coordinator, server) = coordinator_and_server(4, "3 s");
+    let mut client = server.client();
+    draw(&mut client);
+    let keeper = pause(Worker::of(&mut client).keeper.expect("the server has a keeper"));
+    let before = Worker::of(&mut client);
+    let renew = format!(
+        "SELECT (extract(epoch FROM r.not_after) * 1000000)::bigint
+         FROM idgen.worker_number AS n, worker_renew('{POOL}', n.token, n.not_after) AS r"
+    );
+    let others_us: i64 = value(&mut coordinator.client(), &renew);
+    keeper.resume();
+    let until_us = before.until_us.expect("the server has a lease");
+    assert!(others_us > until_us);
+    let mut seen = Vec::new();
+    server.wait_for(PATIENCE, "another term", || {
+        seen.extend(client.query("SELECT snowflake_next()", &[]).iter().flatten().map(|row| row.get::<_, i64>(0)));
+        Worker::of(&mut client).from_us > before.from_us
+    });
+    seen.push(draw(&mut client));
+    let of_other = |id: &&i64| (until_us..others_us).contains(&time_us_of(**id));
+    assert_eq!(seen.iter().filter(of_other).count(), 0, "ids in the other holder's renewal");
+    assert!(server.log().contains("was renewed by another holder of its token"), "{}", server.log());
+    assert_granted(&coordinator, [(&server, seen)]);
 }
 
 /// Each start releases the worker id of the one before. Its id times lie ahead, so another worker id is preferred.
