@@ -33,6 +33,11 @@ fn evidence(wall_ms: i64) -> Evidence {
 }
 
 #[test]
+fn clocks_of_linux_end_in_2262() {
+    assert_eq!(crate::layout::time_text(LATEST_MS), "2262-04-11T23:47:16.854Z");
+}
+
+#[test]
 fn backward_step_is_returned_once_and_counted() {
     let clock = ClockSteps::new(reading(NOW_MS, 0));
     let sample = |wall_ms, boot_ms| clock.sample(|| Some(reading(wall_ms, boot_ms)));

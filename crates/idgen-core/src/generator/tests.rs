@@ -101,8 +101,11 @@ fn full_table_evicts_the_space_that_was_idle_longest() {
     let still = server.attach(&tagged(1));
     server.draw(&tagged(1), still, NOW_MS + 1).unwrap();
     server.draw(&tagged(0), busy, NOW_MS + 5).unwrap();
+    let is_current = |server: &Server, at: Attached| server.table.generators[at.index].is_current(at.handle);
+    assert!(is_current(&server, still));
     let new = server.attach(&tagged(2));
     assert_eq!(new.index, still.index);
+    assert!(is_current(&server, busy) && !is_current(&server, still));
     assert!(server.draw(&tagged(0), busy, NOW_MS + 10).is_some());
     assert_eq!(server.draw(&tagged(1), still, NOW_MS + 10), None, "the tenancy has ended");
 }
