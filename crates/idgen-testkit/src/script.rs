@@ -25,9 +25,9 @@
 //! ```
 //!
 //! Other sessions connect where they are first named, as the superuser, and `$b_pid` is its process. The name of a
-//! variable ends where no letter, digit or `_` follows. No session may wait when the server stops, crashes or recovers.
-//! A line that is indented deeper than others continues the line above, however the first one is indented. A line that
-//! begins with `--` is a comment.
+//! variable ends where no letter, digit or `_` follows. No other session may wait when one is killed, and none when the
+//! server stops or crashes. A line that is indented deeper than others continues the line above, however the first one is
+//! indented. A line that begins with `--` is a comment.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -136,6 +136,8 @@ impl Script<'_> {
             self.check(step, answer, outcome);
         } else if action == " is killed" {
             self.cluster.kill9(self.variables[&format!("{name}_pid")].parse().expect("a process id"));
+            // It may wait, and returns nothing.
+            self.sessions.remove(name);
             self.cluster.wait_until_ready();
             self.forget(step);
         } else if action == " is paused" {
