@@ -87,13 +87,13 @@ fn entry(check: Check) -> Value {
 fn stat_get_checks() -> SetOfIterator<'static, Composite<7>> {
     SetOfIterator::new(checks().into_iter().map(|check| {
         Composite([
-            check.name.into_datum(),
-            check.severity.is_none().into_datum(),
-            check.severity.into_datum(),
-            check.since_ms.and_then(datum::from_ms).into_datum(),
-            check.affects.map(Text::from).into_datum(),
-            Text::from(check.message).into_datum(),
-            check.action.map(Text::from).into_datum(),
+            check.name.into(),
+            check.severity.is_none().into(),
+            check.severity.into(),
+            check.since_ms.and_then(datum::from_ms).into(),
+            check.affects.map(Text::from).into(),
+            Text::from(check.message).into(),
+            check.action.map(Text::from).into(),
         ])
     }))
 }

@@ -2,10 +2,10 @@
 //! They read no other rows, and need no subtransaction. [`super::attempt`] decides all other cases.
 
 use super::attempt::{AcquireRequest, Outcome, begun};
-use super::begin::{HeldTerm, NewHolder, begin, has_raised_tokens, insert_text, update_text};
 use super::locks::Queue;
 use super::stats::COUNTERS;
 use super::store::{self, LEASE};
+use super::terms::{HeldTerm, NewHolder, begin, has_raised_tokens, insert_text, update_text};
 use super::{definitions, errors, sweep};
 use crate::pg::spi::Query;
 use crate::pg::{session, system_clock, xact};

@@ -1,11 +1,11 @@
 //! One attempt to grant a lease, by the head of its queue: one of a few slots that the caller takes for free, or by all
 //! rows of the lease.
 
-use super::begin::{self, HeldTerm, NewHolder};
 use super::definitions::{self, Defined};
 use super::locks::{self, Queue};
 use super::stats::{self, COUNTERS};
 use super::store::{self, LEASE, LeaseState, TERM, clock, term};
+use super::terms::{self, HeldTerm, NewHolder};
 use super::unseen::{self, Rows};
 use super::{at_once, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
@@ -194,7 +194,7 @@ impl Attempt<'_> {
             let changed = |rows| unseen::have_changed_since_snapshot(request.name, rows);
             ends.is_empty() && !changed(Rows::OfSlot(slot)) && !changed(Rows::Shared)
         });
-        let insert = || begin::insert(request.name, slot, request.holder, self.ttl_us);
+        let insert = || terms::insert(request.name, slot, request.holder, self.ttl_us);
         let granted = if ends.is_empty() {
             insert()
         } else {
@@ -225,7 +225,7 @@ impl Attempt<'_> {
         let was_shared = || unseen::have_changed_since_snapshot(request.name, Rows::Shared);
         refuse_older_snapshot(request, || ends.is_empty() && !is_take_over && is_unchanged() && !was_shared());
         stats::notify_expired(request.name, slot);
-        let granted = begin::take(request.name, slot, request.holder, self.ttl_us)?;
+        let granted = terms::take(request.name, slot, request.holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
         Some(granted)
     }

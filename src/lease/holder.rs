@@ -3,10 +3,9 @@
 //! other functions queues.
 
 use super::attempt::{AcquireRequest, Outcome, attempt, refuse_older_snapshot, refuse_to_share_slots};
-use super::begin::{HeldTerm, NewHolder};
 use super::locks::{self, Precedence, Queue, with_tables};
 use super::stats::{self, COUNTERS};
-use super::terms::{self, Renewed};
+use super::terms::{self, HeldTerm, NewHolder, Renewed};
 use super::{definitions, errors, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
@@ -106,13 +105,13 @@ unsafe fn acquire_by_args(
     let expires_at = granted.expires_at();
     let HeldTerm { slot, token, owner, acquired_at, depth, .. } = granted;
     Some(Composite([
-        Text::from(name).into_datum(),
-        slot.into_datum(),
-        token.into_datum(),
-        owner.map(Text::from).into_datum(),
-        acquired_at.into_datum(),
-        expires_at.into_datum(),
-        depth.into_datum(),
+        Text::from(name).into(),
+        slot.into(),
+        token.into(),
+        owner.map(Text::from).into(),
+        acquired_at.into(),
+        expires_at.into(),
+        depth.into(),
     ]))
 }
 
@@ -217,7 +216,7 @@ fn lease_renew_many(
         let session_key = renewed_binding(&name, token, session_key);
         COUNTERS.add(1, |counters| &counters.renewals);
         let expires_at = if session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(ends_us) };
-        Composite([Text::from(name).into_datum(), token.into_datum(), expires_at.into_datum()])
+        Composite([Text::from(name).into(), token.into(), expires_at.into()])
     };
     let rows: Vec<_> = renewed.into_iter().map(row).collect();
     SetOfIterator::new(rows)

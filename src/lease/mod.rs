@@ -10,7 +10,6 @@ use crate::shmem;
 
 mod at_once;
 mod attempt;
-mod begin;
 mod define;
 mod definitions;
 mod errors;
@@ -24,7 +23,6 @@ mod terms;
 mod unseen;
 
 pub use attempt::{AcquireRequest, Candidates, SlotPreference, Unused};
-pub use begin::{HeldTerm, NewHolder, next_token};
 pub use define::{at_definition, define, lock_definition, lock_slots, rename, require_definer};
 pub use definitions::{Defined, Holder, defined, idle_holders};
 pub use holder::{acquire, checked_ttl_us, raise_stale, release, renew};
@@ -32,6 +30,7 @@ pub use locks::Queue;
 pub use stats::checks;
 pub use store::{LEASE, LEASE_DEFINITION, LeaseState, lock_slot_waiting};
 pub use terms::slot_of;
+pub use terms::{HeldTerm, NewHolder, next_token};
 
 /// While the postmaster preloads libraries.
 pub fn init() {

@@ -4,9 +4,9 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::begin::HeldTerm;
 use super::store::{self, LEASE, TERM, clock, term};
 use super::sweep::Deleted;
+use super::terms::HeldTerm;
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
@@ -17,6 +17,7 @@ use crate::pg::system_clock;
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, Now, Session, Term};
 use idgen_core::lock::NameHash;
+use pgrx::datum::DatumWithOid;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use serde_json::Value;
@@ -46,9 +47,9 @@ pub struct Counters {
 #[pg_extern(sql = false)]
 fn stat_get_lease() -> SetOfIterator<'static, Composite<8>> {
     let row = COUNTERS.get().map(|counters| {
-        let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let of = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         let Counters { grants, take_overs, renewals, releases, fences, refused, probes, wait_us } = counters;
-        let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into_datum();
+        let wait_time = datum::interval_of_us(wait_us.load(Relaxed) as i64).into();
         Composite([
             of(grants),
             of(take_overs),
@@ -112,10 +113,10 @@ fn lease_get_state(
     let now = store::now_for(std::slice::from_ref(&term));
     let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
     Composite([
-        state(&term, lock_delay_us, now).into_datum(),
-        ends_us.and_then(system_clock::wall_time_of_boot_us).into_datum(),
-        (term.session == Session::Lives).into_datum(),
-        NameHash::of(name).key.into_datum(),
+        state(&term, lock_delay_us, now).into(),
+        ends_us.and_then(system_clock::wall_time_of_boot_us).into(),
+        (term.session == Session::Lives).into(),
+        NameHash::of(name).key.into(),
     ])
 }
 

@@ -221,8 +221,7 @@ fn lock_get_names() -> SetOfIterator<'static, Composite<2>> {
     if names.is_none() {
         errors::names_unknown().warn();
     }
-    let rows =
-        names.into_iter().flatten().map(|(key, name)| Composite([key.into_datum(), Text::from(name).into_datum()]));
+    let rows = names.into_iter().flatten().map(|(key, name)| Composite([key.into(), Text::from(name).into()]));
     SetOfIterator::new(rows)
 }
 
@@ -234,17 +233,28 @@ fn lock_get_holds() -> SetOfIterator<'static, Composite<7>> {
         let Some(pid) = backend.pid_here() else {
             continue;
         };
-        let row = |key: i64, mode| [pid.into_datum(), key.into_datum(), (mode == Mode::Shared).into_datum()];
+        let row =
+            |key: i64, mode, depths: Option<(i32, i32)>, since: Option<TimestampWithTimeZone>, waits: Option<&str>| {
+                let (session, transaction) = depths.unzip();
+                let is_shared = mode == Mode::Shared;
+                Composite([
+                    pid.into(),
+                    key.into(),
+                    is_shared.into(),
+                    session.into(),
+                    transaction.into(),
+                    since.into(),
+                    waits.into(),
+                ])
+            };
         for hold in backend.holds() {
-            let [pid, key, shared] = row(hold.key(), hold.mode());
-            let depth = |scope| (hold.depth(scope).load(Relaxed) as i32).into_datum();
-            let since = datum::from_ms(hold.since_ms()).into_datum();
-            rows.push(Composite([pid, key, shared, depth(Scope::Session), depth(Scope::Transaction), since, None]));
+            let depth = |scope| hold.depth(scope).load(Relaxed) as i32;
+            let depths = (depth(Scope::Session), depth(Scope::Transaction));
+            rows.push(row(hold.key(), hold.mode(), Some(depths), datum::from_ms(hold.since_ms()), None));
         }
         if let Some((key, mode, scope)) = backend.wait() {
-            let [pid, key, shared] = row(key, mode);
             let scope = if scope == Scope::Transaction { "transaction" } else { "session" };
-            rows.push(Composite([pid, key, shared, None, None, None, scope.into_datum()]));
+            rows.push(row(key, mode, None, None, Some(scope)));
         }
     }
     SetOfIterator::new(rows)

@@ -253,8 +253,9 @@ pub unsafe fn text_arg<'a>(fcinfo: pg_sys::FunctionCallInfo, arg: usize) -> Opti
     unsafe { pg_getarg::<&[u8]>(fcinfo, arg) }.map(decoded)
 }
 
-/// A row that a function returns, or a set of: its OUT parameters, in their order and of their types.
-pub struct Composite<const N: usize>(pub [Option<pg_sys::Datum>; N]);
+/// A row that a function returns, or a set of: its OUT parameters, in their order. Another type than the declaration has is
+/// an error, not a wrong read.
+pub struct Composite<const N: usize>(pub [DatumWithOid<'static>; N]);
 
 // SAFETY: the type of functions with OUT parameters. The declarations are in the files of `sql/`.
 unsafe impl<const N: usize> SqlTranslatable for Composite<N> {
@@ -267,12 +268,16 @@ unsafe impl<const N: usize> SqlTranslatable for Composite<N> {
 // SAFETY: a function that returns a record must return a composite datum in the memory context of the call.
 unsafe impl<const N: usize> BoxRet for Composite<N> {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        let mut values = self.0.map(|column| column.unwrap_or(pg_sys::Datum::null()));
-        let mut nulls = self.0.map(|column| column.is_none());
-        // SAFETY: the running call of a function that is declared with these columns; an older declaration has fewer.
+        // SAFETY: the running call of a function that returns a record; an older declaration has fewer columns.
         unsafe {
             let row_type = row_type(fcinfo.as_mut_ptr());
-            assert!((*row_type).natts as usize <= N, "more columns than {N}");
+            for number in 1..=(*row_type).natts {
+                let (declared, column) = (pg_sys::SPI_gettypeid(row_type, number), self.0.get(number as usize - 1));
+                assert!(column.is_some_and(|column| column.oid() == declared), "column {number} has another type");
+            }
+            let columns = self.0.map(|column| column.datum().map(|datum| datum.sans_lifetime()));
+            let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+            let mut nulls = columns.map(|column| column.is_none());
             let row = pg_sys::heap_form_tuple(row_type, values.as_mut_ptr(), nulls.as_mut_ptr());
             fcinfo.return_raw_datum(pg_sys::HeapTupleHeaderGetDatum((*row).t_data))
         }

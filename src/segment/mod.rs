@@ -72,7 +72,7 @@ fn segment_reserve(fcinfo: pg_sys::FunctionCallInfo) -> Composite<3> {
     }
     let run = site
         .with(attach::of_call, |attached| Drawing { attached, site: &site, want: count as u64, is_block: true }.draw());
-    Composite([run.first.into_datum(), run.last().into_datum(), run.stride.into_datum()])
+    Composite([run.first.into(), run.last().into(), run.stride.into()])
 }
 
 /// A set that is being returned.

@@ -15,6 +15,7 @@ use crate::pg::system_clock;
 use crate::shmem;
 use idgen_core::layout::time_text;
 use idgen_core::segment::{Remaining, TagKey, ValueRun};
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,21 +26,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 fn stat_get_segment() -> SetOfIterator<'static, Composite<12>> {
     SetOfIterator::new(visible_rings().into_iter().map(|ring| {
         let state = ring_state(ring.index);
-        let of = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let of = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         let Remaining { current, next, count } = ring.remaining;
         Composite([
-            ring.tenant.key.creation.into_datum(),
-            current.map(|run| run.first).into_datum(),
-            current.as_ref().map(ValueRun::last).into_datum(),
-            next.map(|run| run.first).into_datum(),
-            next.as_ref().map(ValueRun::last).into_datum(),
-            (count as i64).into_datum(),
-            (ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64).into_datum(),
+            ring.tenant.key.creation.into(),
+            current.map(|run| run.first).into(),
+            current.as_ref().map(ValueRun::last).into(),
+            next.map(|run| run.first).into(),
+            next.as_ref().map(ValueRun::last).into(),
+            (count as i64).into(),
+            (ring.position.saturating_sub(state.reset_at.load(Relaxed)) as i64).into(),
             of(&state.refills),
             of(&state.refill_us),
             of(&state.waits),
             of(&state.wait_us),
-            ring.error.text().map(Text::from).into_datum(),
+            ring.error.text().map(Text::from).into(),
         ])
     }))
 }
@@ -52,7 +53,7 @@ fn stat_get_segment_supply() -> SetOfIterator<'static, Composite<3>> {
     let attached = states.filter(|(_, state)| state.is_attached.load(Relaxed));
     SetOfIterator::new(attached.map(|(creation, state)| {
         let rate = f64::from_bits(state.rate.load(Relaxed));
-        Composite([creation.into_datum(), state.coordinator().name().into_datum(), rate.into_datum()])
+        Composite([creation.into(), state.coordinator().name().into(), rate.into()])
     }))
 }
 

@@ -10,6 +10,7 @@ use super::layouts;
 use crate::pg::datum::{self, Composite, Text};
 use idgen_core::layout::{Layout, Node, Parts};
 use idgen_core::text::Format;
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 
 /// The parts of an id; NULL for a field that the layout lacks. Raises 22003 if the id is not of the layout, and 22008 if its
@@ -26,14 +27,8 @@ fn snowflake_parts_in(id: i64, layout: Text) -> Composite<5> {
 
 fn parts(id: i64, layout: &Layout) -> Composite<5> {
     let (parts, time) = unpacked(id, layout);
-    let int = |field: Option<u32>| field.map(|value| value as i32).into_datum();
-    Composite([
-        time.into_datum(),
-        int(parts.datacenter),
-        int(parts.worker),
-        int(parts.tag),
-        (parts.sequence as i64).into_datum(),
-    ])
+    let int = |field: Option<u32>| DatumWithOid::from(field.map(|value| value as i32));
+    Composite([time.into(), int(parts.datacenter), int(parts.worker), int(parts.tag), (parts.sequence as i64).into()])
 }
 
 /// The start of the id's tick. Raises what `snowflake_parts` raises.
@@ -122,13 +117,13 @@ fn snowflake_layout_in(layout: Text) -> Composite<7> {
 
 fn describe(layout: &Layout) -> Composite<7> {
     Composite([
-        layout.to_string().into_datum(),
-        (layout.bits() as i32).into_datum(),
-        datum::interval_of_us(i64::from(layout.unit_ms()) * 1000).into_datum(),
-        datum::from_ms_or_infinity(layout.epoch_ms()).into_datum(),
-        (layout.workers() as i64).into_datum(),
-        (layout.ids_per_second() as i64).into_datum(),
-        datum::from_ms_or_infinity(layout.ends_at_ms()).into_datum(),
+        layout.to_string().into(),
+        (layout.bits() as i32).into(),
+        datum::interval_of_us(i64::from(layout.unit_ms()) * 1000).into(),
+        datum::from_ms_or_infinity(layout.epoch_ms()).into(),
+        (layout.workers() as i64).into(),
+        (layout.ids_per_second() as i64).into(),
+        datum::from_ms_or_infinity(layout.ends_at_ms()).into(),
     ])
 }
 

@@ -11,6 +11,7 @@ use crate::pg::spi::{Query, value};
 use crate::pg::{datum, recovery, session, system_clock};
 use idgen_core::generator::GeneratorTenant;
 use idgen_core::layout::time_text;
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,19 +22,19 @@ fn stat_get_snowflake() -> SetOfIterator<'static, Composite<11>> {
     flush();
     let rows = tenants().into_iter().map(|(index, tenant, last)| {
         let counters = &COUNTERS.require()[index];
-        let count = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         Composite([
-            tenant.layout.to_string().into_datum(),
-            (tenant.node.datacenter as i32).into_datum(),
-            (tenant.node.worker as i32).into_datum(),
-            last.map(|slot| tenant.space.id(slot)).into_datum(),
-            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))).into_datum(),
+            tenant.layout.to_string().into(),
+            (tenant.node.datacenter as i32).into(),
+            (tenant.node.worker as i32).into(),
+            last.map(|slot| tenant.space.id(slot)).into(),
+            last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))).into(),
             count(&counters.issued),
             count(&counters.batches),
             count(&counters.borrowed),
             count(&counters.waits),
             count(&counters.wait_us),
-            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()).into_datum(),
+            datum::from_ms_or_infinity(tenant.layout.ends_at_ms()).into(),
         ])
     });
     SetOfIterator::new(rows)

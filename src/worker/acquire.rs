@@ -55,11 +55,11 @@ fn worker_acquire(
     holder.begin(rectangle, request.owner);
     announce_wait(&holder, rectangle, reached_us);
     Composite([
-        granted.slot.into_datum(),
-        granted.token.into_datum(),
-        datum::from_us_or_infinity(rectangle.not_before_us).into_datum(),
-        datum::from_us_or_infinity(rectangle.not_after_us).into_datum(),
-        granted.expires_at().into_datum(),
+        granted.slot.into(),
+        granted.token.into(),
+        datum::from_us_or_infinity(rectangle.not_before_us).into(),
+        datum::from_us_or_infinity(rectangle.not_after_us).into(),
+        granted.expires_at().into(),
     ])
 }
 

@@ -61,7 +61,7 @@ fn worker_renew_compared(
         }
     };
     let not_after = datum::from_us_or_infinity(rectangle.not_after_us);
-    Composite([not_after.into_datum(), renewed.expires_at().into_datum()])
+    Composite([not_after.into(), renewed.expires_at().into()])
 }
 
 /// Another pool may have got the worker ids that a new definition leaves out.

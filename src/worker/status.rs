@@ -12,6 +12,7 @@ use crate::settings;
 use crate::shmem;
 use crate::snowflake::{default_layout, node};
 use idgen_core::layout::{Node, time_text, time_text_us};
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -27,21 +28,21 @@ fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
         let rectangle = lease.rectangle();
         // Without a pool the keeper sleeps.
         let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
-        let count = |counter: &AtomicU64| (counter.load(Relaxed) as i64).into_datum();
+        let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
         Composite([
-            if current.is_setting() { "setting" } else { "pool" }.into_datum(),
-            status(&lease).name().into_datum(),
-            node.map(|node| node.worker as i32).into_datum(),
-            node.map(|node| node.datacenter as i32).into_datum(),
-            pool.map(Text::from).into_datum(),
-            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_before_us)).into_datum(),
-            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_after_us)).into_datum(),
-            lease.coordinator.text().map(Text::from).into_datum(),
-            pid.into_datum(),
+            if current.is_setting() { "setting" } else { "pool" }.into(),
+            status(&lease).name().into(),
+            node.map(|node| node.worker as i32).into(),
+            node.map(|node| node.datacenter as i32).into(),
+            pool.map(Text::from).into(),
+            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_before_us)).into(),
+            rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_after_us)).into(),
+            lease.coordinator.text().map(Text::from).into(),
+            pid.into(),
             count(&worker.renewals),
             count(&worker.failures),
-            lease.failing_since_ms.and_then(datum::from_ms).into_datum(),
-            lease.last_error.text().map(Text::from).into_datum(),
+            lease.failing_since_ms.and_then(datum::from_ms).into(),
+            lease.last_error.text().map(Text::from).into(),
             count(&worker.changes),
         ])
     });

@@ -63,12 +63,12 @@ fn segment_request(
     write_tag(tag, row.key.creation, &shared);
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
     Composite([
-        first.into_datum(),
-        count.into_datum(),
-        row.definition.stride.into_datum(),
-        row.definition.residue.into_datum(),
-        Text::from(source(&row)).into_datum(),
-        waits_for.map(Text::from).into_datum(),
+        first.into(),
+        count.into(),
+        row.definition.stride.into(),
+        row.definition.residue.into(),
+        Text::from(source(&row)).into(),
+        waits_for.map(Text::from).into(),
     ])
 }
 

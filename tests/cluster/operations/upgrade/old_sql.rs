@@ -129,6 +129,22 @@ fn functions_work_or_ask_for_the_update_under_the_sql_of_every_release_also_afte
     }
 }
 
+/// The SQL of a release declares the columns of rows that the library forms.
+#[test]
+fn row_with_a_column_of_another_type_than_declared_is_an_error() {
+    let (_cluster, [mut client]) = Cluster::builder().start_with_clients();
+    let columns = ["layout text, OUT bits int", "layout text, OUT bits bigint", "layout bigint"];
+    for (n, columns) in columns.iter().enumerate() {
+        let symbol = "'$libdir/idgen', 'snowflake_layout_wrapper'";
+        execute(&mut client, &format!("CREATE FUNCTION f{n}(OUT {columns}, OUT unit interval) LANGUAGE c AS {symbol}"));
+    }
+    assert_eq!(value::<i32>(&mut client, "SELECT bits FROM f0()"), 63);
+    for (n, column) in [(1, 2), (2, 1)] {
+        let error = expect_error(&mut client, &format!("SELECT f{n}()"), "XX000");
+        assert_eq!(error.message(), format!("column {column} has another type"));
+    }
+}
+
 /// The library handles REASSIGN OWNED and DROP OWNED under the tables of every release, and without tables.
 #[test]
 fn ownership_commands_work_with_the_sql_of_every_release() {
