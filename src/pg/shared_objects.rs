@@ -25,8 +25,13 @@ pub struct OwnedRows {
 
 static OWNED_ROWS: Mutex<Vec<OwnedRows>> = Mutex::new(Vec::new());
 
-/// Called with the OID of a database that is dropped: before the command, and after it.
-static DATABASE_FOLLOWER: OnceLock<[fn(u32); 2]> = OnceLock::new();
+/// Called with the OID of a database.
+struct DatabaseFollower {
+    before_drop: fn(u32),
+    after_drop: fn(u32),
+}
+
+static DATABASE_FOLLOWER: OnceLock<DatabaseFollower> = OnceLock::new();
 
 /// The hook that another library installed before.
 static PREVIOUS: Mutex<pg_sys::ProcessUtility_hook_type> = Mutex::new(None);
@@ -57,7 +62,8 @@ pub fn follow_owners_of(rows: OwnedRows) {
 /// the second one is called, no session of the database is left, and none begins.
 pub fn follow_dropped_databases(before_drop: fn(u32), after_drop: fn(u32)) {
     install();
-    let _ = DATABASE_FOLLOWER.set([before_drop, after_drop]);
+    let is_first = DATABASE_FOLLOWER.set(DatabaseFollower { before_drop, after_drop }).is_ok();
+    assert!(is_first, "one room follows dropped databases");
 }
 
 fn install() {
@@ -88,14 +94,14 @@ unsafe extern "C-unwind" fn process_utility(
         let tag = (*command).type_;
         let database = if tag == pg_sys::NodeTag::T_DropdbStmt { database_of(command) } else { pg_sys::InvalidOid };
         if database != pg_sys::InvalidOid {
-            follow_drop(database, 0);
+            follow_drop(database, false);
         }
         run(statement, query, is_read_only_tree, context, params, environment, receiver, completion);
         if matches!(tag, pg_sys::NodeTag::T_ReassignOwnedStmt | pg_sys::NodeTag::T_DropOwnedStmt) {
             follow(command);
         }
         if database != pg_sys::InvalidOid {
-            follow_drop(database, 1);
+            follow_drop(database, true);
         }
     }
 }
@@ -108,11 +114,11 @@ unsafe extern "C-unwind" fn database_of(command: *mut pg_sys::Node) -> pg_sys::O
     unsafe { pg_sys::get_database_oid((*command.cast::<pg_sys::DropdbStmt>()).dbname, true) }
 }
 
-/// `moment` is 0 before the command, and 1 after it.
 #[pg_guard]
-unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid, moment: usize) {
+unsafe extern "C-unwind" fn follow_drop(database: pg_sys::Oid, is_over: bool) {
     if let Some(follower) = DATABASE_FOLLOWER.get() {
-        follower[moment](database.to_u32());
+        let call = if is_over { follower.after_drop } else { follower.before_drop };
+        call(database.to_u32());
     }
 }
 

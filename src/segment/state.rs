@@ -243,7 +243,12 @@ pub enum CoordinatorState {
 
 impl CoordinatorState {
     pub fn name(self) -> &'static str {
-        ["unknown", "answering", "refusing", "failing"][self as usize]
+        match self {
+            Self::Unknown => "unknown",
+            Self::Answering => "answering",
+            Self::Refusing => "refusing",
+            Self::Failing => "failing",
+        }
     }
 }
 
@@ -253,8 +258,9 @@ impl RingState {
     }
 
     pub fn coordinator(&self) -> CoordinatorState {
-        use CoordinatorState::*;
-        [Unknown, Answering, Refusing, Failing][usize::from(self.coordinator.load(Relaxed))]
+        use CoordinatorState::{Answering, Failing, Refusing, Unknown};
+        let stored = self.coordinator.load(Relaxed);
+        [Answering, Refusing, Failing].into_iter().find(|state| *state as u8 == stored).unwrap_or(Unknown)
     }
 
     fn begin(&self, position: u64) {
