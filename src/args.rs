@@ -110,7 +110,7 @@ pub fn owns_or_has(role: &str, grantees: &str) -> String {
 }
 
 /// A table of rows that roles own and grant, and the statements that change the roles. They are rare: no plan is kept.
-pub struct GrantedTable {
+pub struct AclTable {
     pub table: &'static ExtensionTable,
     /// The column that names what is owned. It may have several rows.
     pub key: &'static str,
@@ -122,7 +122,7 @@ pub struct GrantedTable {
 /// True if an owner is among the roles of the first parameter.
 const IS_OWNED: &str = "owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1)";
 
-impl GrantedTable {
+impl AclTable {
     /// Grants a role what the owner may grant, or revokes it; 0 is PUBLIC.
     pub fn set_grantee(&self, key: &str, role: pg_sys::Oid, is_granted: bool) {
         let Self { key: column, grantees, .. } = self;

@@ -6,7 +6,7 @@
 //! all rows grant it: otherwise a new row would take the prefix over.
 
 use super::errors;
-use crate::args::{self, GrantedTable};
+use crate::args::{self, AclTable};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
 use crate::pg::session;
@@ -19,8 +19,8 @@ use pgrx::spi::{SpiError, SpiHeapTupleData};
 pub static PUBLIC_KEY: ExtensionTable = ExtensionTable::new(c"public_key");
 
 /// The grantees may make and decode texts.
-pub static OWNERS: GrantedTable =
-    GrantedTable { table: &PUBLIC_KEY, key: "prefix", lock_order: "prefix, version", grantees: "users" };
+pub static OWNERS: AclTable =
+    AclTable { table: &PUBLIC_KEY, key: "prefix", lock_order: "prefix, version", grantees: "users" };
 
 /// Valid until something changes.
 struct KnownPrefix {

@@ -1,6 +1,6 @@
 //! The table `idgen.segment`: every query on its rows.
 
-use crate::args::{self, GrantedTable};
+use crate::args::{self, AclTable};
 use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
@@ -17,10 +17,10 @@ use std::sync::atomic::AtomicBool;
 pub static SEGMENT: ExtensionTable = ExtensionTable::new(c"segment");
 
 /// The grantees may draw.
-pub static DRAWERS: GrantedTable = GrantedTable { table: &SEGMENT, key: "tag", lock_order: "tag", grantees: "drawers" };
+pub static DRAWERS: AclTable = AclTable { table: &SEGMENT, key: "tag", lock_order: "tag", grantees: "drawers" };
 
 /// At a coordinator: the grantees may request and report for attached servers.
-pub static SERVERS: GrantedTable = GrantedTable { grantees: "servers", ..DRAWERS };
+pub static SERVERS: AclTable = AclTable { grantees: "servers", ..DRAWERS };
 
 /// The row of a tag, and what the current user may do with it.
 #[derive(Clone, Debug)]
