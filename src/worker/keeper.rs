@@ -70,7 +70,7 @@ pub struct Keeper {
     pub coordinator: Option<Coordinator>,
     /// How long the last connection took; zero before the first one.
     pub connected_in: Duration,
-    /// Counts failed tries, each of which the next one begins at another host and address.
+    /// The host and address to try first. Counts failed tries, so that each begins at another one.
     pub first_address: usize,
     /// Attempts that have failed in a row.
     pub failures: u32,

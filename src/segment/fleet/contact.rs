@@ -30,7 +30,7 @@ const LOADED: Duration = Duration::from_mins(1);
 pub struct Contact {
     conninfo: CString,
     coordinator: Option<Coordinator>,
-    /// Counts failed tries, each of which the next one begins at another host and address.
+    /// The host and address to try first. Counts failed tries, so that each begins at another one.
     first_address: usize,
     answered_at: Option<Instant>,
     granted_at: Option<Instant>,

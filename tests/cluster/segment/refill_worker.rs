@@ -9,7 +9,7 @@ use idgen_testkit::sql::{
 use idgen_testkit::{Cluster, pause};
 use postgres::Client;
 
-use crate::refill::{wait_for_worker, wait_until_no_worker, worker};
+use crate::refill::{wait_for_worker, wait_until_no_worker, wait_until_worker_waits, worker};
 use crate::{draw_until_refused, max_id};
 
 #[test]
@@ -75,6 +75,38 @@ fn synchronous_wait_does_not_delay_a_stop() {
 /// The error of the last refill of a tag.
 fn last_error(client: &mut Client, tag: &str) -> Option<String> {
     value(client, &format!("SELECT last_error FROM idgen.stat_segment WHERE tag = '{tag}'"))
+}
+
+/// A worker whose refills of one tag fail ends after two seconds. A request for another tag that comes in its last refill
+/// is the only one before that tag is drawn dry.
+#[test]
+fn refill_worker_serves_a_request_that_comes_before_it_ends() {
+    let (cluster, [mut client]) = Cluster::builder().start_with_clients();
+    create(&mut client, "t", ONE);
+    create(&mut client, "u", ", step => 100, max_step => 100");
+    execute(
+        &mut client,
+        "CREATE TABLE gate AS SELECT false AS is_closed;
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF NEW.tag <> 't' THEN RETURN NEW; END IF;
+             WHILE (SELECT is_closed FROM public.gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
+             RAISE 'no values';
+         END $$;
+         CREATE TRIGGER zz BEFORE UPDATE ON idgen.segment FOR EACH ROW EXECUTE FUNCTION fail()",
+    );
+    let refills = "SELECT refills FROM idgen.stat_segment WHERE tag = 'u'";
+    assert_eq!(next(&mut client, "u"), 1);
+    assert_eq!(value::<i64>(&mut client, refills), 1);
+    execute(&mut client, "SET idgen.segment_timeout = '300ms'");
+    draw_until_refused(&mut client, "t");
+    let failed_at: String = value(&mut client, "SELECT clock_timestamp()::text");
+    execute(&mut client, "UPDATE gate SET is_closed = true");
+    wait_until_worker_waits(&cluster, "PgSleep");
+    let is_idle = format!("SELECT clock_timestamp() > timestamptz '{failed_at}' + interval '2 s'");
+    cluster.wait_for(PATIENCE, "the time to end", || value(&mut client, &is_idle));
+    execute(&mut client, "SELECT count(*) FROM segment_next_many('u', 90)");
+    execute(&mut client, "UPDATE gate SET is_closed = false");
+    cluster.wait_for(PATIENCE, "the values of the other tag", || value::<i64>(&mut client, refills) == 2);
 }
 
 #[test]

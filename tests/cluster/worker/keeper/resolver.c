@@ -1,7 +1,7 @@
 /*
  * Name resolution with faults. Preloaded into a server, it replaces the C library's getaddrinfo:
  *
- *   two.test      has the addresses 127.0.0.2 and 127.0.0.1, in this order
+ *   five.test     has four times the address 127.0.0.2, and then 127.0.0.1
  *
  * Other names are resolved as usual.
  */
@@ -17,16 +17,20 @@ __attribute__((constructor)) static void find(void) {
 }
 
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
-    if (!node || strcmp(node, "two.test") != 0)
+    static const char *const addresses[] = {"127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.1"};
+    if (!node || strcmp(node, "five.test") != 0)
         return true_getaddrinfo(node, service, hints, found);
-    int error = true_getaddrinfo("127.0.0.2", service, hints, found);
-    if (error)
-        return error;
-    struct addrinfo *last = *found;
-    while (last->ai_next)
-        last = last->ai_next;
-    error = true_getaddrinfo("127.0.0.1", service, hints, &last->ai_next);
-    if (error)
-        freeaddrinfo(*found);
-    return error;
+    struct addrinfo **end = found;
+    *found = NULL;
+    for (int i = 0; i < 5; i++) {
+        int error = true_getaddrinfo(addresses[i], service, hints, end);
+        if (error) {
+            if (*found)
+                freeaddrinfo(*found);
+            return error;
+        }
+        while (*end)
+            end = &(*end)->ai_next;
+    }
+    return 0;
 }
