@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -10,7 +11,7 @@ import java.sql.SQLException;
  * <p>java -cp postgresql.jar Pooled.java 'jdbc:postgresql://127.0.0.1:6432/shop?prepareThreshold=0' USER COUNT
  */
 public class Pooled {
-    public static void main(String[] arguments) throws SQLException {
+    public static void main(String[] arguments) throws IOException, SQLException {
         String url = arguments[0], user = arguments[1];
         int count = Integer.parseInt(arguments[2]);
         for (int n = 0; n < 3; n++) {
@@ -20,6 +21,8 @@ public class Pooled {
                     try (ResultSet rows = draw.executeQuery()) {
                         rows.next();
                         System.out.println(rows.getLong(1));
+                        // A full device raises no exception.
+                        if (System.out.checkError()) throw new IOException("the ids cannot be written");
                     }
                 }
             }
