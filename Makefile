@@ -7,8 +7,10 @@ endif
 PG_CONFIG ?= $(shell PG='$(PG)' IDGEN_CACHE='$(IDGEN_CACHE)' scripts/default-pg-config.sh)
 # The root of a staged installation, as in PGXS.
 DESTDIR ?=
-# The length of `make soak`: 1 takes minutes, 100 takes a night.
+# The length of the storms of `make soak`: 1 takes minutes, 100 takes a night. The mutants take two hours in any case.
 ROUNDS ?= 1
+# The mutants that `make soak` samples.
+SEED ?= 0
 # How long `make fuzz` runs each fuzz target.
 SECONDS ?= 60
 # The releases of Debian of `make test-packages`, by default all.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mutants.sh [SEED]: changes the core in one place after another, in a copy, at a fifth of all places that the seed selects.
+# mutants.sh SEED: changes the core in one place after another, in a copy, at a fifth of all places that the seed selects.
 # Fails if the core's tests notice fewer than nine of ten changes. Those that they miss are in target/mutants.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ out=target/mutants
 rm -rf "$out"
 mkdir -p "$out"
 status=0
-cargo mutants -p idgen-core --shard "$((${1:-0} % share))/$share" --sharding round-robin --timeout 180 --output "$out" ||
+cargo mutants -p idgen-core --shard "$(($1 % share))/$share" --sharding round-robin --timeout 180 --output "$out" ||
   status=$?
 # 2 and 3: changes were missed, or a test never ended.
 [ "$status" = 0 ] || [ "$status" = 2 ] || [ "$status" = 3 ] || exit "$status"
