@@ -6,6 +6,7 @@ use crate::layout::Layout;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
+mod label;
 mod promotion;
 mod start;
 mod walk;

@@ -1,0 +1,71 @@
+//! The label's shared state, one call after the other. The models of loom have the interleavings.
+
+use crate::clock::label::{LabelReach, LabelWorker, Labels, PATIENCE, RETRY};
+
+const PATIENCE_US: i64 = PATIENCE.as_micros() as i64;
+const RETRY_US: i64 = RETRY.as_micros() as i64;
+
+#[test]
+fn worker_is_requested_again_when_it_is_late_and_soon_after_a_failure() {
+    let worker = LabelWorker::new();
+    assert!(worker.request(10));
+    assert!(!worker.request(10 + PATIENCE_US - 1));
+    assert!(worker.request(10 + PATIENCE_US));
+    worker.fail(20 + PATIENCE_US);
+    assert!(!worker.request(20 + PATIENCE_US + RETRY_US - 1));
+    assert!(worker.request(20 + PATIENCE_US + RETRY_US));
+    worker.succeed();
+    assert!(worker.request(21 + PATIENCE_US + RETRY_US));
+}
+
+#[test]
+fn worker_is_given_up_after_a_failure_unless_another_one_is_pending() {
+    let worker = LabelWorker::new();
+    assert!(!worker.is_given_up(10, true), "it has not failed");
+    worker.fail(10);
+    assert!(worker.is_given_up(11, false));
+    let requested_us = 10 + RETRY_US;
+    assert!(worker.request(requested_us));
+    assert!(!worker.is_given_up(requested_us + PATIENCE_US - 1, false));
+    assert!(worker.is_given_up(requested_us + PATIENCE_US, false));
+    assert!(worker.is_given_up(requested_us, true), "the caller has waited");
+    worker.succeed();
+    assert!(!worker.is_given_up(requested_us, true));
+    assert!(worker.request(requested_us));
+    worker.time_out();
+    assert!(!worker.is_given_up(requested_us + 1, false), "it is pending still");
+    assert!(worker.is_given_up(requested_us + 1, true));
+}
+
+#[test]
+fn mark_that_passes_the_label_is_told_once_and_known_with_the_next_label() {
+    let (reach, mut labels) = (LabelReach::new(), Labels::default());
+    assert!(!reach.is_passed() && !reach.reaches(0));
+    let label = labels.begin(&reach, 10);
+    assert!(!labels.commit(&reach, &label), "nothing was passed");
+    assert!(reach.reaches(10) && !reach.reaches(11));
+    assert!(!reach.follow(10) && !reach.is_passed());
+    assert!(reach.follow(11) && reach.is_passed());
+    assert!(!reach.follow(12), "told already");
+    let label = labels.begin(&reach, 11);
+    assert!(!labels.commit(&reach, &label) && reach.is_passed(), "12 is past it");
+    let label = labels.begin(&reach, 12);
+    assert!(labels.commit(&reach, &label) && !reach.is_passed());
+}
+
+#[test]
+fn label_that_goes_back_limits_the_mark_from_its_beginning() {
+    let (reach, mut labels) = (LabelReach::new(), Labels::default());
+    let first = labels.begin(&reach, 10);
+    assert!(!first.is_lower && !reach.reaches(10), "it is not in WAL yet");
+    labels.commit(&reach, &first);
+    let lower = labels.begin(&reach, 5);
+    assert!(lower.is_lower && !reach.reaches(6));
+    assert_eq!(labels.latest_ms, 10);
+    let same = labels.begin(&reach, 10);
+    assert!(!same.is_lower);
+    labels.commit(&reach, &lower);
+    assert_eq!((labels.latest_ms, reach.until_ms()), (10, 5), "another one has begun");
+    labels.commit(&reach, &same);
+    assert!(reach.reaches(10));
+}
