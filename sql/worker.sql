@@ -1,64 +1,95 @@
--- The id times of the last holder of each worker id (column number). The rows outlive leases, pools and a dump: the next
--- holder begins after them.
-CREATE TABLE idgen.worker_number (
-    pool text NOT NULL,
-    number int NOT NULL,
-    not_before timestamptz NOT NULL,
-    not_after timestamptz NOT NULL,
-    token bigint NOT NULL,
-    owner text,
-    released boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (pool, number)
-) WITH (fillfactor = 50);
-COMMENT ON TABLE idgen.worker_number IS 'id times of the last holder of each worker id';
-COMMENT ON COLUMN idgen.worker_number.pool IS 'name of the pool';
-COMMENT ON COLUMN idgen.worker_number.number IS 'the worker id: a slot of the lease of that name';
-COMMENT ON COLUMN idgen.worker_number.not_before IS 'start of the id times of the last holder';
-COMMENT ON COLUMN idgen.worker_number.not_after IS 'no id of that holder has this time or a later one';
-COMMENT ON COLUMN idgen.worker_number.token IS 'token of the lease of that holder';
-COMMENT ON COLUMN idgen.worker_number.owner IS 'name that the holder gave itself';
-COMMENT ON COLUMN idgen.worker_number.released IS 'released by worker_release()';
-GRANT SELECT, INSERT ON idgen.worker_number TO pg_database_owner;
-
--- To find free worker ids without reading a pool. They are here because an index on the end of a term in idgen.lease would
--- cost every lease an entry for each renewal and each release. An owner can be longer than an index allows.
-CREATE INDEX worker_number_released ON idgen.worker_number (pool, not_after) WHERE released;
-
-CREATE INDEX worker_number_unreleased ON idgen.worker_number (pool, not_after) WHERE NOT released;
-
-CREATE INDEX worker_number_owner ON idgen.worker_number (pool, pg_catalog.hashtext(owner), token) WHERE owner IS NOT NULL;
-
-SELECT pg_catalog.pg_extension_config_dump('idgen.worker_number', '');
-
--- The server, timeline, database and data directory that grant worker ids from this database, to detect that another one
--- continues with its data. At most one row.
-CREATE TABLE idgen.worker_history (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    system_identifier bigint NOT NULL,
-    timeline int NOT NULL,
-    database oid NOT NULL,
-    place text NOT NULL,
+-- The definitions of pools, and what each must remember of its coordinator.
+CREATE TABLE idgen.worker_pool (
+    name text PRIMARY KEY
+        CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
+    first int NOT NULL CHECK (first >= 0),
+    count int NOT NULL CHECK (count >= 1 AND count <= 65536),
+    ttl interval NOT NULL CHECK (ttl > '0 seconds'),
+    owner regrole NOT NULL,
+    identity text NOT NULL,
     since timestamptz NOT NULL,
-    first_token bigint NOT NULL,
-    longest interval NOT NULL
+    longest interval NOT NULL,
+    CHECK (first <= 65536 - count)
 );
-COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
-COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one row';
-COMMENT ON COLUMN idgen.worker_history.system_identifier IS 'system identifier of the server; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.timeline IS 'timeline of the server; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.database IS 'OID of the database; 0 in a dump';
-COMMENT ON COLUMN idgen.worker_history.place IS
-    'inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place';
-COMMENT ON COLUMN idgen.worker_history.since IS
-    'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
-COMMENT ON COLUMN idgen.worker_history.first_token IS 'lowest token granted since then; lower ones cannot be renewed';
-COMMENT ON COLUMN idgen.worker_history.longest IS
+COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
+COMMENT ON COLUMN idgen.worker_pool.name IS 'name, 1 to 255 bytes';
+COMMENT ON COLUMN idgen.worker_pool.first IS 'lowest worker id';
+COMMENT ON COLUMN idgen.worker_pool.count IS 'how many worker ids it has';
+COMMENT ON COLUMN idgen.worker_pool.ttl IS 'how far ahead of its holder''s time a worker id is granted';
+COMMENT ON COLUMN idgen.worker_pool.owner IS 'role that defined it; its members may change it';
+COMMENT ON COLUMN idgen.worker_pool.identity IS
+    'system identifier, timeline, database and place that grant from it, to detect that another one continues with its data; empty in a dump';
+COMMENT ON COLUMN idgen.worker_pool.since IS
+    'when a failover, a restore or a new history was last noticed; -infinity if all grants are known';
+COMMENT ON COLUMN idgen.worker_pool.longest IS
     'longest time from the clock to the end of id times, under any settings so far';
-GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
+GRANT SELECT ON idgen.worker_pool TO PUBLIC;
+GRANT SELECT, INSERT ON idgen.worker_pool TO pg_database_owner;
+GRANT SELECT ON idgen.worker_pool TO pg_monitor;
 
 -- A restored database must not pass for the one that granted.
-SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
-    SELECT one, 0, 0, 0::oid, place, since, first_token, longest FROM idgen.worker_history$condition$);
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_pool', $condition$WHERE false UNION ALL
+    SELECT name, first, count, ttl,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, '', since, longest
+    FROM idgen.worker_pool$condition$);
+
+-- The worker ids of pools, each with the id times of its current or last holder. A row exists from the definition of its pool
+-- on. It outlives its pool, the holder and a dump: the next holder begins after these id times.
+-- The table has tokens, so it is not readable: the view hides them.
+CREATE TABLE idgen.worker_id (
+    pool text NOT NULL,
+    worker_id int NOT NULL,
+    token bigint,
+    owner text,
+    role regrole,
+    acquired_at timestamptz,
+    not_before timestamptz NOT NULL DEFAULT '-infinity',
+    not_after timestamptz NOT NULL DEFAULT '-infinity',
+    released boolean NOT NULL DEFAULT true,
+    PRIMARY KEY (pool, worker_id)
+) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
+COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
+COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
+COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
+COMMENT ON COLUMN idgen.worker_id.token IS
+    'identifies the holder; NULL if it was never granted, or its holder may not renew it any more';
+COMMENT ON COLUMN idgen.worker_id.owner IS 'name that the holder gave itself';
+COMMENT ON COLUMN idgen.worker_id.role IS 'role that acquired it; its members may act as the holder';
+COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
+COMMENT ON COLUMN idgen.worker_id.not_after IS
+    'no id of that holder has this time or a later one; -infinity if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.released IS 'true if it was released, or never granted';
+GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
+
+-- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
+-- than an index allows.
+CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token IS NOT NULL;
+
+CREATE INDEX worker_id_times ON idgen.worker_id (pool, released, not_after, worker_id);
+
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner)) WHERE owner IS NOT NULL;
+
+-- The server that restores it has no holders.
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, released FROM idgen.worker_id$condition$);
+
+CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
+RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+COMMENT ON FUNCTION worker_pool_define IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
+-- A superuser grants it. The role that defines a name owns it.
+REVOKE EXECUTE ON FUNCTION worker_pool_define FROM PUBLIC;
+
+CREATE FUNCTION worker_pool_alter(
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
+RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+COMMENT ON FUNCTION worker_pool_alter IS
+    'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
+
+CREATE FUNCTION worker_pool_drop(name text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
+COMMENT ON FUNCTION worker_pool_drop IS 'drops a pool of worker ids none of which is held';
 
 CREATE FUNCTION worker_acquire(
     pool text, owner text DEFAULT NULL, ttl interval DEFAULT NULL, reached timestamptz DEFAULT NULL,
@@ -66,7 +97,7 @@ CREATE FUNCTION worker_acquire(
     OUT not_after timestamptz, OUT expires_at timestamptz)
 SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'worker_acquire_wrapper';
 COMMENT ON FUNCTION worker_acquire IS
-    'acquires a worker id of a pool and an interval of id time; bound to the session unless a ttl is given';
+    'acquires a worker id of a pool and an interval of id time';
 
 CREATE FUNCTION worker_confirm(pool text, token bigint) RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_confirm_wrapper';
@@ -83,19 +114,20 @@ REVOKE EXECUTE ON FUNCTION worker_begin_history FROM PUBLIC;
 CREATE FUNCTION worker_move(from_pool text, to_pool text) RETURNS int
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_move_wrapper';
 COMMENT ON FUNCTION worker_move IS
-    'moves the worker ids of a pool to another one with their id times and leases, and drops the pool; returns their count';
+    'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
 
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz) RETURNS timestamptz
+CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
+RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
 COMMENT ON FUNCTION worker_correct IS
-    'records that no id at or after a time was issued under a free worker id; returns the time recorded before';
+    'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 
 CREATE FUNCTION worker_renew(
     pool text, token bigint, last_not_after timestamptz, reached timestamptz DEFAULT NULL, OUT not_after timestamptz,
     OUT expires_at timestamptz)
 SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'worker_renew_compared_wrapper';
 COMMENT ON FUNCTION worker_renew IS
-    'extends the lease and the id time of a worker id, if its end is the one that the caller was last told';
+    'extends the id time of a worker id, if its end is the one that the caller was last told';
 
 CREATE FUNCTION worker_release(
     pool text, token bigint, last_time timestamptz DEFAULT NULL, last_not_after timestamptz DEFAULT NULL) RETURNS boolean
@@ -111,22 +143,24 @@ PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'stat_get_worker_wrapper';
 COMMENT ON FUNCTION idgen.stat_get_worker IS 'row of the view idgen.stat_worker';
 GRANT EXECUTE ON FUNCTION idgen.stat_get_worker TO pg_monitor;
 
+-- Only members of the holder's role see the token.
 CREATE VIEW idgen.workers AS
-SELECT lease.name AS pool, lease.slot AS worker_id, lease.state, lease.token, lease.owner, lease.role, lease.acquired_at,
-       lease.expires_at, lease.bound, known.not_before, known.not_after
-FROM idgen.leases AS lease JOIN idgen.worker_number AS known
-  ON known.pool = lease.name AND known.number = lease.slot;
+SELECT known.pool, known.worker_id,
+       CASE WHEN known.released THEN 'free'
+            WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
+       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
+       known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
+       known.not_before, known.not_after
+FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
 COMMENT ON COLUMN idgen.workers.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.workers.worker_id IS 'the worker id';
-COMMENT ON COLUMN idgen.workers.state IS 'as in idgen.leases';
-COMMENT ON COLUMN idgen.workers.token IS 'token; NULL for other roles, and if free';
+COMMENT ON COLUMN idgen.workers.state IS
+    'held; expired: its id times are over, and it was neither released nor granted again; free: released';
+COMMENT ON COLUMN idgen.workers.token IS 'token; NULL for other roles, and if its holder may not renew it';
 COMMENT ON COLUMN idgen.workers.owner IS 'name that the holder gave itself';
-COMMENT ON COLUMN idgen.workers.role IS 'role that acquired it';
+COMMENT ON COLUMN idgen.workers.role IS 'role that acquired it; NULL if free';
 COMMENT ON COLUMN idgen.workers.acquired_at IS 'when it was acquired';
-COMMENT ON COLUMN idgen.workers.expires_at IS
-    'when the lease ends unless it is renewed; NULL if it is bound to a session';
-COMMENT ON COLUMN idgen.workers.bound IS 'true while the session that it is bound to lives';
 COMMENT ON COLUMN idgen.workers.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.workers.not_after IS 'end of these id times';
 GRANT SELECT ON idgen.workers TO PUBLIC, pg_monitor;
