@@ -1,4 +1,4 @@
--- The definitions of pools, and what each must remember of its coordinator.
+-- The definitions of pools.
 CREATE TABLE idgen.worker_pool (
     name text PRIMARY KEY
         CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
@@ -6,9 +6,6 @@ CREATE TABLE idgen.worker_pool (
     count int NOT NULL CHECK (count >= 1 AND count <= 65536),
     ttl interval NOT NULL CHECK (ttl > '0 seconds'),
     owner regrole NOT NULL,
-    identity text NOT NULL,
-    since timestamptz NOT NULL,
-    longest interval NOT NULL,
     CHECK (first <= 65536 - count)
 );
 COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
@@ -17,21 +14,14 @@ COMMENT ON COLUMN idgen.worker_pool.first IS 'lowest worker id';
 COMMENT ON COLUMN idgen.worker_pool.count IS 'how many worker ids it has';
 COMMENT ON COLUMN idgen.worker_pool.ttl IS 'how far ahead of its holder''s time a worker id is granted';
 COMMENT ON COLUMN idgen.worker_pool.owner IS 'role that defined it; its members may change it';
-COMMENT ON COLUMN idgen.worker_pool.identity IS
-    'system identifier, timeline, database and place that grant from it, to detect that another one continues with its data; empty in a dump';
-COMMENT ON COLUMN idgen.worker_pool.since IS
-    'when a failover, a restore or a new history was last noticed; -infinity if all grants are known';
-COMMENT ON COLUMN idgen.worker_pool.longest IS
-    'longest time from the clock to the end of id times, under any settings so far';
 GRANT SELECT ON idgen.worker_pool TO PUBLIC;
 GRANT SELECT, INSERT ON idgen.worker_pool TO pg_database_owner;
 GRANT SELECT ON idgen.worker_pool TO pg_monitor;
 
--- A restored database must not pass for the one that granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_pool', $condition$WHERE false UNION ALL
     SELECT name, first, count, ttl,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
-                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, '', since, longest
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END
     FROM idgen.worker_pool$condition$);
 
 -- The worker ids of pools, each with the id times of its current or last holder. A row exists from the definition of its pool
@@ -74,6 +64,28 @@ CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
     SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, released FROM idgen.worker_id$condition$);
+
+-- What grants worker ids from this database, to detect that something else continues with its data. At most one row, from the
+-- definition of the first pool on.
+CREATE TABLE idgen.worker_history (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    since timestamptz NOT NULL,
+    longest interval NOT NULL,
+    identity text NOT NULL
+);
+COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
+COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one row';
+COMMENT ON COLUMN idgen.worker_history.since IS
+    'when a failover, a restore or a new history was last noticed; -infinity if the history is complete';
+COMMENT ON COLUMN idgen.worker_history.longest IS
+    'longest time from the clock to the end of id times, under any settings so far';
+COMMENT ON COLUMN idgen.worker_history.identity IS
+    'system identifier and timeline of the server, OID of the database, and place: inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place; empty in a dump';
+GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
+
+-- A restored database must not pass for the one that granted.
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
+    SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
 
 CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
 RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
@@ -150,7 +162,7 @@ SELECT known.pool, known.worker_id,
             WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
        CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
        known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
-       known.not_before, known.not_after
+       known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
 FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
 COMMENT ON COLUMN idgen.workers.pool IS 'name of the pool';
@@ -161,6 +173,8 @@ COMMENT ON COLUMN idgen.workers.token IS 'token; NULL for other roles, and if it
 COMMENT ON COLUMN idgen.workers.owner IS 'name that the holder gave itself';
 COMMENT ON COLUMN idgen.workers.role IS 'role that acquired it; NULL if free';
 COMMENT ON COLUMN idgen.workers.acquired_at IS 'when it was acquired';
+COMMENT ON COLUMN idgen.workers.expires_at IS 'the same as not_after; kept for views on this one, as the next one';
+COMMENT ON COLUMN idgen.workers.bound IS 'always false';
 COMMENT ON COLUMN idgen.workers.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.workers.not_after IS 'end of these id times';
 GRANT SELECT ON idgen.workers TO PUBLIC, pg_monitor;

@@ -4,9 +4,11 @@
 use crate::pg::datum::{c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
+use crate::settings;
 use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::pg_sys;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 errors! {
@@ -26,6 +28,12 @@ errors! {
     fn timeout_out_of_range() {
         ERRCODE_INVALID_PARAMETER_VALUE: "timeout is out of range";
         detail: "It must be 0 to 24 days.";
+    }
+
+    fn ttl_out_of_range(limits: RangeInclusive<i64>) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "ttl is out of range";
+        detail: "It must be {} to {}.", duration_text(*limits.start()), duration_text(*limits.end());
+        hint: "The limits are idgen.lease_min_ttl and idgen.lease_max_ttl.";
     }
 
     fn unknown_role(name: &str) {
@@ -72,6 +80,27 @@ pub fn timeout(timeout: Option<Interval>) -> Duration {
     let longest = Duration::from_millis(i32::MAX as u64);
     let given = u64::try_from(required(timeout, "timeout").as_micros()).map(Duration::from_micros);
     given.ok().filter(|given| *given <= longest).unwrap_or_else(|| timeout_out_of_range().raise())
+}
+
+/// Raises 22023 unless a ttl in microseconds is within the limits that are set.
+pub fn check_ttl_us(ttl_us: i64) {
+    let limits = settings::lease_ttl_limits_us();
+    if !limits.contains(&ttl_us) {
+        ttl_out_of_range(limits).raise();
+    }
+}
+
+/// A duration for messages.
+pub fn duration_text(us: i64) -> String {
+    format!("{:?}", Duration::from_micros(us as u64))
+}
+
+/// The first ten numbers, and how many more there are.
+pub fn numbers_text(numbers: &[i32]) -> String {
+    const MOST: usize = 10;
+    let shown: Vec<String> = numbers.iter().take(MOST).map(i32::to_string).collect();
+    let more = if numbers.len() > MOST { format!(" and {} more", numbers.len() - MOST) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The OID of a role. Raises an error of its own: pgrx cannot pass on PostgreSQL's text in every encoding.

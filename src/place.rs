@@ -8,6 +8,7 @@
 use crate::error;
 use crate::pg::{recovery, session, system_clock, xact};
 use idgen_core::coordinator::{Place, life_number};
+use idgen_core::history::Identity;
 use idgen_core::life::{Life, Start, Wal};
 use pgrx::prelude::*;
 use std::fs;
@@ -95,11 +96,23 @@ fn at_exit(code: i32) {
 
 /// Raises 58030 if a file of the data directory cannot be read, and 55000 without preload: a start without it draws no
 /// number, so the one in the file may be that of an earlier state.
-pub fn current() -> Place {
+fn current() -> Place {
     if !HAS_BEGUN.load(Relaxed) {
         error::not_preloaded().raise();
     }
     read().unwrap_or_else(|(path, error)| error::directory_unreadable(path, &error).raise())
+}
+
+/// What grants from this database. As [`current`]. The same for this process from the first call on, which is not during
+/// recovery.
+pub fn identity() -> &'static Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY.get_or_init(|| Identity {
+        system_identifier: recovery::system_identifier(),
+        timeline: recovery::timeline(),
+        database: session::database(),
+        place: current(),
+    })
 }
 
 /// The error names the file.

@@ -367,6 +367,13 @@ fn as_read_committed() -> Replaced<i32> {
     }
 }
 
+/// An interval as microseconds. One that is too long for a bigint never ends.
+pub fn micros(interval: &str) -> String {
+    format!(
+        "LEAST(pg_catalog.extract('epoch', {interval}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint"
+    )
+}
+
 /// A column that is never NULL.
 pub fn value<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> T {
     optional(row, column).unwrap_or_else(|| unexpected(pgrx::spi::SpiError::InvalidPosition))

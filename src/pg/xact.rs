@@ -273,15 +273,6 @@ pub fn require_durability(durability: Durability) {
     *required = durability.max(*required);
 }
 
-/// Under `synchronous_commit = local`, what `work` requires waits for the disk only. The client then calls a function that
-/// waits for the standbys.
-pub fn deferring_standbys<R>(work: impl FnOnce() -> R) -> R {
-    let before = *REQUIRED.lock();
-    let result = work();
-    *REQUIRED.lock() = before.max(Durability::Crash);
-    result
-}
-
 fn durability_event(event: pg_sys::XactEvent::Type) {
     match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT | pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {

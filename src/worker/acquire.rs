@@ -1,35 +1,31 @@
-//! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use; and which worker ids a new
-//! holder prefers, by the rectangles of their last holders.
+//! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use.
 
-use super::errors;
-use super::history::{self, HistoryBounds};
-use super::store::{HeldWorkerId, WORKER_NUMBER, finite_us, require_own_transaction, used_until_us};
+use super::store::{Pool, WORKER_ID, finite_us, require_own_transaction, share_pool};
+use super::{errors, history};
 use crate::args;
-use crate::lease;
-use crate::lease::{AcquireRequest, Candidates, HeldTerm, LEASE, NewHolder, SlotPreference, Unused};
-use crate::pg::advisory_lock::Limit;
 use crate::pg::datum::{self, Composite, Text};
-use crate::pg::spi::{Query, value};
-use crate::pg::{system_clock, xact};
+use crate::pg::spi::{Query, text, user, value};
+use crate::pg::xact::{self, Durability};
+use crate::pg::{session, system_clock};
 use idgen_core::worker::{PoolBounds, Rectangle};
-use pgrx::datum::Interval;
+use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
-use std::collections::HashSet;
+use pgrx::spi::SpiHeapTupleData;
 use std::time::Duration;
 
 /// The arguments after the pool.
 struct Request<'a> {
     owner: Option<&'a str>,
-    ttl: Option<Interval>,
+    ttl_us: Option<i64>,
     reached_us: Option<i64>,
     prefer: Option<i32>,
 }
 
-/// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if it is free, else the last worker id
-/// of `owner` if its id times are over, else any other. `ttl` is at most the pool's; NULL binds the lease to the
-/// session. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an
-/// infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool, 53400 if no
-/// worker id is free, and 55000 if the caller is too far ahead.
+/// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
+/// id of `owner` if its id times are over, else the one whose id times ended first, released ones before others. `ttl` is at
+/// most the pool's; NULL: the pool's. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock.
+/// Raises 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool,
+/// 53400 if no worker id is free, and 55000 if the caller is too far ahead, or this database is a copy.
 #[pg_extern(sql = false)]
 fn worker_acquire(
     pool: Option<Text>,
@@ -40,202 +36,159 @@ fn worker_acquire(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<5> {
     let reached_us = reached.map(|reached| finite_us("reached", reached));
-    let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
-    let pool = args::name(pool.as_deref(), "pool");
+    let ttl_us = ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
+    let request = Request { owner: owner.as_deref(), ttl_us, reached_us, prefer };
+    let name = args::name(pool.as_deref(), "pool");
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
-    let history = history::for_grant(pool_ttl_us(pool));
-    let (lease_ttl_us, lead_us) = checked_ttl(pool, &request, history);
-    let (granted, bounds) = acquire_slot(pool, &request, lease_ttl_us, history);
-    let holder = HeldWorkerId { pool, worker_id: granted.slot, token: granted.token };
-    let reached_us = request.reached_us.unwrap_or_else(|| bounds.now_us.saturating_add(lead_us));
-    let ttl_us = lease_ttl_us.unwrap_or(bounds.ttl_us).min(bounds.ttl_us);
-    let rectangle = Rectangle::grant(used_until_us(pool, granted.slot), reached_us, ttl_us, &bounds)
-        .unwrap_or_else(|not_before_us| errors::begins_too_far(pool, granted.slot, not_before_us, &bounds).raise());
-    holder.begin(rectangle, request.owner);
-    announce_wait(&holder, rectangle, reached_us);
-    Composite([
-        granted.slot.into(),
-        granted.token.into(),
-        datum::from_us_or_infinity(rectangle.not_before_us).into(),
-        datum::from_us_or_infinity(rectangle.not_after_us).into(),
-        granted.expires_at().into(),
-    ])
-}
-
-/// The ttl of the lease, `None` to bind it to the session; and how far the caller is ahead of this clock, if it does
-/// not pass `reached`.
-fn checked_ttl(pool: &str, request: &Request, history: HistoryBounds) -> (Option<i64>, i64) {
-    let bounds = history.of_pool(pool_ttl_us(pool));
-    // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
-    let is_the_pools = |ttl: &Interval| ttl.as_micros() == i128::from(bounds.ttl_us);
-    let ttl_us = match request.ttl {
-        Some(ttl) if is_the_pools(&ttl) => Some(bounds.ttl_us),
-        ttl => lease::checked_ttl_us(ttl),
-    };
-    match (ttl_us, request.reached_us) {
-        (Some(ttl_us), None) => {
-            let (lease_us, reached_us) = bounds.split(ttl_us);
-            (Some(lease_us), reached_us.saturating_sub(bounds.now_us))
-        }
-        (Some(ttl_us), Some(_)) if ttl_us > bounds.ttl_us => errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise(),
-        (ttl_us, reached_us) => {
-            if let Some(excess_us) = reached_us.and_then(|reached_us| bounds.excess_us(reached_us)) {
-                errors::too_far_ahead(excess_us, bounds.max_lead_us).raise();
-            }
-            (ttl_us, 0)
-        }
+    let pool = share_pool(name);
+    let history = history::for_grant(pool.history.clone(), pool.ttl_us);
+    let bounds = history::bounds(&history, pool.ttl_us);
+    let (ttl_us, reached_us) = checked_ttl(name, &request, &bounds);
+    let free = pick(name, &pool, &request, &bounds);
+    let rectangle = Rectangle::grant(free.used_until_us, reached_us, ttl_us, &bounds)
+        .unwrap_or_else(|not_before_us| errors::begins_too_far(name, free.worker_id, not_before_us, &bounds).raise());
+    let token = grant(name, free.worker_id, request.owner, rectangle);
+    if request.reached_us.is_none() {
+        // Callers that pass `reached` call worker_confirm() after the commit. The commit of others waits for the standbys.
+        xact::require_durability(Durability::Failover);
     }
+    announce_wait(name, free.worker_id, rectangle, reached_us);
+    let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
+    Composite([free.worker_id.into(), token.into(), not_before.into(), not_after.into(), not_after.into()])
 }
 
-/// Acquires a slot of the pool, and reads the bounds of its rectangle.
-fn acquire_slot(
-    pool: &str,
-    request: &Request,
-    lease_ttl_us: Option<i64>,
-    history: HistoryBounds,
-) -> (HeldTerm, PoolBounds) {
-    let latest_us = history.of_pool(pool_ttl_us(pool)).latest_start_us();
-    let is_usable = |id: &i32| used_until_us(pool, *id).is_none_or(|until_us| until_us <= latest_us);
-    let owner = request.owner;
-    let acquire = AcquireRequest {
-        name: pool,
-        ttl_us: lease_ttl_us,
-        holder: NewHolder { owner, data: None, bind_session: lease_ttl_us.is_none() },
-        shared: false,
-        only_if_free: true,
-        preference: Some(&WorkerPreference { pool, owner, wanted: request.prefer.filter(is_usable) }),
-        shares_snapshot: false,
+/// The ttl of the grant, and the time that the caller has reached.
+fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64) {
+    let ttl_us = request.ttl_us.unwrap_or(bounds.ttl_us);
+    // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
+    if ttl_us != bounds.ttl_us {
+        args::check_ttl_us(ttl_us);
+    }
+    let Some(reached_us) = request.reached_us else {
+        return bounds.split(ttl_us);
     };
-    let take = || lease::acquire(&acquire, Limit::by_lock_timeout());
-    // Callers that do not pass `reached` need not call worker_confirm(): their commit waits for the standbys.
-    let granted = if request.reached_us.is_some() { xact::deferring_standbys(take) } else { take() };
-    let Some(granted) = granted else {
-        let slots = lease::defined(pool).map_or(0, |defined| defined.definition.slots);
-        errors::exhausted(pool, slots, &lease::idle_holders(pool)).raise()
+    if ttl_us > bounds.ttl_us {
+        errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise();
+    }
+    if let Some(excess_us) = bounds.excess_us(reached_us) {
+        errors::too_far_ahead(excess_us, bounds.max_lead_us).raise();
+    }
+    (ttl_us, reached_us)
+}
+
+/// A worker id that is locked, and can be granted.
+struct Free {
+    worker_id: i32,
+    /// The end of its last rectangle; `None` if it was never granted.
+    used_until_us: Option<i64>,
+}
+
+/// Picks and locks one row. The arguments: the pool, its lowest and its highest worker id, now, the latest start of a
+/// rectangle, the preferred worker id, and the owner. Each part runs only if those before it have found none, and reads an
+/// index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments,
+/// because an index does not compare with `clock_timestamp()`.
+fn pick_text(when_locked: &str) -> String {
+    const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $4";
+    let of_owner = format!(
+        "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($7) AND owner OPERATOR(pg_catalog.=) $7 AND {OVER}"
+    );
+    // The next holders of the last ones have to wait.
+    let parts = [
+        ("preferred", format!("worker_id OPERATOR(pg_catalog.=) $6 AND {OVER}"), "worker_id"),
+        ("owned", of_owner, "not_after DESC"),
+        ("released", format!("released AND {OVER}"), "not_after, worker_id"),
+        ("expired", format!("NOT released AND {OVER}"), "not_after, worker_id"),
+        (
+            "ahead",
+            "released AND not_after OPERATOR(pg_catalog.>) $4 AND not_after OPERATOR(pg_catalog.<=) $5".to_owned(),
+            "not_after, worker_id",
+        ),
+    ];
+    let mut found: Vec<String> = Vec::new();
+    let mut texts = Vec::new();
+    for (part, condition, order) in parts {
+        let unless: String = found.iter().map(|earlier| format!(" AND NOT EXISTS ({earlier})")).collect();
+        texts.push(format!(
+            "{part} AS MATERIALIZED (SELECT worker_id, not_after, acquired_at IS NOT NULL AS was_granted \
+             FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.>=) $2 \
+             AND worker_id OPERATOR(pg_catalog.<=) $3 AND {condition}{unless} ORDER BY {order} LIMIT 1 FOR UPDATE {when_locked})"
+        ));
+        found.push(format!("SELECT worker_id, not_after, was_granted FROM {part}"));
+    }
+    format!("WITH {} {}", texts.join(", "), found.join(" UNION ALL "))
+}
+
+static PICK: Query = Query::new(&WORKER_ID, || pick_text("SKIP LOCKED"));
+/// After [`PICK`] has found none: rows that other transactions are about to grant, or about to leave as they are.
+static PICK_LOCKED: Query = Query::new(&WORKER_ID, || pick_text(""));
+
+fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds) -> Free {
+    let [now, latest] = [bounds.now_us, bounds.latest_start_us()].map(datum::from_us_or_infinity);
+    let args = [
+        name.into(),
+        (*pool.range().start()).into(),
+        (*pool.range().end()).into(),
+        now.into(),
+        latest.into(),
+        request.prefer.into(),
+        request.owner.into(),
+    ];
+    let read = |row: &SpiHeapTupleData| {
+        let (worker_id, not_after, was_granted) = (value(row, 1), value(row, 2), value::<bool>(row, 3));
+        Free { worker_id, used_until_us: was_granted.then(|| datum::to_us(not_after)) }
     };
-    // Read again: during the wait the pool may have been moved, dropped or changed, and the history interrupted.
-    let ttl_us = pool_ttl_us(pool);
-    let bounds = history::for_holder(pool, granted.token, ttl_us).of_pool(ttl_us);
-    (granted, bounds)
+    let free = [&PICK, &PICK_LOCKED].into_iter().find_map(|query| query.write_losable(&args, read).pop());
+    free.unwrap_or_else(|| raise_exhausted(name, pool, bounds))
+}
+
+static GRANT: Query = WORKER_ID.query(
+    "UPDATE idgen.worker_id SET token = $3, owner = $4, role = $5::pg_catalog.regrole, \
+         acquired_at = pg_catalog.clock_timestamp(), not_before = $6, not_after = $7, released = false \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
+);
+
+/// Exact in a number of JavaScript, and so many that none is drawn twice for a worker id.
+const TOKEN_BITS: u32 = 53;
+
+/// Grants a worker id whose row is locked. Returns the token.
+fn grant(pool: &str, worker_id: i32, owner: Option<&str>, rectangle: Rectangle) -> i64 {
+    let token = ((session::random_i64() as u64 >> (u64::BITS - TOKEN_BITS)) as i64).max(1);
+    let [not_before, not_after]: [DatumWithOid; 2] =
+        [rectangle.not_before_us, rectangle.not_after_us].map(|us| datum::from_us_or_infinity(us).into());
+    let args = [pool.into(), worker_id.into(), token.into(), owner.into(), user().into(), not_before, not_after];
+    GRANT.write_latest(&args, |_| ());
+    token
 }
 
 /// Tells a caller that has to wait before its first id for how long.
-fn announce_wait(holder: &HeldWorkerId, rectangle: Rectangle, reached_us: i64) {
+fn announce_wait(pool: &str, worker_id: i32, rectangle: Rectangle, reached_us: i64) {
     let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
     if wait_us > 0 {
-        errors::not_yet(holder.pool, holder.worker_id, Duration::from_micros(wait_us as u64)).notice();
+        errors::not_yet(pool, worker_id, Duration::from_micros(wait_us as u64)).notice();
     }
 }
 
-/// The ttl of a pool. Raises 42704 if it is not defined.
-fn pool_ttl_us(pool: &str) -> i64 {
-    lease::defined(pool).unwrap_or_else(|| errors::unknown_pool(pool).raise()).definition.ttl_us
+static FIRST_RELEASED: Query = WORKER_ID.query(
+    "SELECT worker_id, not_after FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND released \
+     AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 1",
+);
+
+static HOLDERS: Query = WORKER_ID.query(
+    "SELECT pg_catalog.format('%s by %s since %s', worker_id, \
+            CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+                 ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
+            pg_catalog.date_trunc('second', acquired_at)) \
+     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released ORDER BY not_after LIMIT 5",
+);
+
+/// No worker id is free. One that was released may begin too far ahead.
+fn raise_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) -> ! {
+    let args = [name.into(), (*pool.range().start()).into(), (*pool.range().end()).into()];
+    let released = FIRST_RELEASED.read_latest(&args, |row| (value(row, 1), datum::to_us(value(row, 2)))).pop();
+    if let Some((worker_id, not_after_us)) = released {
+        errors::begins_too_far(name, worker_id, not_after_us, bounds).raise();
+    }
+    let holders = HOLDERS.read_latest(&[name.into()], |row| text(row, 1));
+    errors::exhausted(name, pool.count, &holders.join("; ")).raise()
 }
-
-/// The preference of one request.
-struct WorkerPreference<'a> {
-    pool: &'a str,
-    owner: Option<&'a str>,
-    /// The worker id that the caller asks for.
-    wanted: Option<i32>,
-}
-
-impl SlotPreference for WorkerPreference<'_> {
-    fn first(&self) -> Vec<i32> {
-        self.wanted_or_last_of_owner().slots
-    }
-
-    fn last(&self) -> Vec<i32> {
-        AHEAD.read_latest(&[self.pool.into()], |row| value(row, 1))
-    }
-
-    fn ended(&self) -> HashSet<i32> {
-        OVER.read_latest(&[self.pool.into()], |row| value(row, 1)).into_iter().collect()
-    }
-
-    /// The preferred worker ids and one that was never granted, then those whose rectangles are over: released ones, the
-    /// longest over first, then expired ones. Then one that a request for a higher one has left out, then released ones
-    /// whose next holder has to wait. A holder that neither
-    /// renews nor releases, or a slot that was freed as a lease, is found once its rectangle is over.
-    fn candidates(&self, unused: Unused) -> Box<dyn Iterator<Item = Candidates> + '_> {
-        let first = move || {
-            let mut first = self.wanted_or_last_of_owner();
-            first.slots.extend(unused.above);
-            first
-        };
-        let over = |query: &Query| {
-            let slots = self.at_now(query);
-            Candidates { ended: slots.iter().copied().collect(), slots, only_unused: false }
-        };
-        let batches: [Box<dyn FnOnce() -> Candidates + '_>; 5] = [
-            Box::new(first),
-            Box::new(move || over(&RELEASED)),
-            Box::new(move || over(&EXPIRED)),
-            Box::new(|| Candidates { slots: unused.spread, only_unused: true, ..Candidates::default() }),
-            Box::new(|| Candidates { slots: self.at_now(&RELEASED_AHEAD), ..Candidates::default() }),
-        ];
-        Box::new(batches.into_iter().map(|batch| batch()))
-    }
-}
-
-impl WorkerPreference<'_> {
-    /// The wanted worker id, then the last one of the owner: each only if its rectangle is over.
-    fn wanted_or_last_of_owner(&self) -> Candidates {
-        let last_of_owner = || self.owner.and_then(|owner| last_of_owner(self.pool, owner));
-        let now_us = system_clock::now_us();
-        let mut preferred = Candidates::default();
-        for worker_id in self.wanted.into_iter().chain(last_of_owner()) {
-            let used_until_us = used_until_us(self.pool, worker_id);
-            if used_until_us.is_none_or(|used_until_us| used_until_us <= now_us) {
-                preferred.slots.push(worker_id);
-                preferred.ended.extend(used_until_us.map(|_| worker_id));
-            }
-        }
-        preferred
-    }
-
-    fn at_now(&self, query: &Query) -> Vec<i32> {
-        let now = datum::from_us_or_infinity(system_clock::now_us());
-        query.read_latest(&[self.pool.into(), now.into()], |row| value(row, 1))
-    }
-}
-
-/// By the hash, because an owner can be longer than an index allows.
-static LAST_OF_OWNER: Query = WORKER_NUMBER.query(
-    "SELECT number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) $1 \
-     AND pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($2) AND owner OPERATOR(pg_catalog.=) $2 \
-     ORDER BY token DESC LIMIT 1",
-);
-
-/// The last worker id of an owner, unless another owner has had it since.
-fn last_of_owner(pool: &str, owner: &str) -> Option<i32> {
-    LAST_OF_OWNER.read_latest(&[pool.into(), owner.into()], |row| value(row, 1)).pop()
-}
-
-/// With the time as an argument: an index does not compare with clock_timestamp().
-static RELEASED: Query = WORKER_NUMBER.query(
-    "SELECT number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) $1 AND released \
-     AND not_after OPERATOR(pg_catalog.<=) $2 ORDER BY not_after LIMIT 16",
-);
-static EXPIRED: Query = WORKER_NUMBER.query(
-    "SELECT number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released \
-     AND not_after OPERATOR(pg_catalog.<=) $2 ORDER BY not_after LIMIT 16",
-);
-static RELEASED_AHEAD: Query = WORKER_NUMBER.query(
-    "SELECT number FROM idgen.worker_number WHERE pool OPERATOR(pg_catalog.=) $1 AND released \
-     AND not_after OPERATOR(pg_catalog.>) $2 ORDER BY not_after LIMIT 16",
-);
-
-/// Worker ids whose next holder has to wait, the shortest wait first.
-static AHEAD: Query = LEASE.query(
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
-     ORDER BY not_after",
-);
-
-/// Worker ids whose rectangles are over: their holders can issue nothing more.
-static OVER: Query = LEASE.query(
-    "SELECT number FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND not_after OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()",
-);

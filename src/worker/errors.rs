@@ -2,7 +2,7 @@
 
 use super::lease_file;
 use super::state::{ServerLease, WorkerState};
-use crate::lease::Holder;
+use crate::args::numbers_text;
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
 use crate::settings;
@@ -16,9 +16,8 @@ use std::time::Duration;
 errors! {
     fn unknown_pool(pool: &str) {
         ERRCODE_UNDEFINED_OBJECT: "worker pool \"{pool}\" does not exist";
-        detail: "A pool is a defined lease, with one slot for each worker id.";
-        hint: "Check the name: worker_move() may have changed it. To define a new pool, run SELECT lease_define({}, \
-            slots => 1024);", quoted(pool);
+        hint: "Check the name: worker_move() may have changed it. To define a new pool, run SELECT \
+            worker_pool_define({});", quoted(pool);
     }
 
     fn not_yet(pool: &str, worker_id: i32, wait: Duration) {
@@ -30,7 +29,8 @@ errors! {
     fn ttl_beyond_the_pools(pool: &str, ttl_us: i64) {
         ERRCODE_INVALID_PARAMETER_VALUE: "ttl is longer than that of worker pool \"{pool}\"";
         detail: "The ttl of the pool is {}.", micros_text(ttl_us);
-        hint: "Use a shorter ttl, or raise that of the pool: run SELECT lease_alter({}, ttl => ...);", quoted(pool);
+        hint: "Use a shorter ttl, or raise that of the pool: run SELECT worker_pool_alter({}, ttl => ...);",
+            quoted(pool);
     }
 
     fn renewed_by_another(pool: &str, worker_id: i32, last_us: i64, not_after_us: i64) {
@@ -69,11 +69,46 @@ errors! {
             worker_begin_history();";
     }
 
-    fn bare_lease(pool: &str, worker_id: i32) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "worker id {worker_id} of pool \"{pool}\" was not acquired with \
-            worker_acquire()";
-        detail: "A lease of lease_acquire() has no id times.";
-        hint: "Release it with lease_release(), and acquire a worker id with worker_acquire().";
+    fn stale(pool: &str, token: i64) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "no worker id of pool \"{pool}\" is held under token {token}";
+        detail: "It was released or granted again, its pool was changed, or the history of this coordinator was \
+            interrupted (failover or restore).";
+        hint: "Stop generating ids under it, and acquire a worker id with worker_acquire().";
+    }
+
+    fn not_the_holders_role(pool: &str, worker_id: i32, role: &str) {
+        ERRCODE_INSUFFICIENT_PRIVILEGE: "permission denied for worker id {worker_id} of pool \"{pool}\"";
+        detail: "It was acquired by role \"{role}\".";
+    }
+
+    fn not_owner(pool: &str) {
+        ERRCODE_INSUFFICIENT_PRIVILEGE: "must be owner of worker pool \"{pool}\"";
+    }
+
+    fn defined_otherwise(pool: &str) {
+        ERRCODE_DUPLICATE_OBJECT: "worker pool \"{pool}\" exists with another definition";
+        hint: "To change it, run SELECT worker_pool_alter({}, ...); with the settings to change.", quoted(pool);
+    }
+
+    fn count_out_of_range(count: i32, most: i32) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "invalid count \"{count}\"";
+        detail: "A pool has 1 to {most} worker ids.";
+    }
+
+    fn first_out_of_range(first: i32, count: i32, most: i32) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "invalid first worker id \"{first}\"";
+        detail: "With a count of {count}, it must be 0 to {}.", most - count;
+    }
+
+    fn excludes_holders(pool: &str, old: &RangeInclusive<i32>, new: &RangeInclusive<i32>, held: &[i32]) {
+        ERRCODE_OBJECT_IN_USE: "worker pool \"{pool}\" has holders outside of its new range";
+        detail: "Its worker ids are {} to {}, and would be {} to {}. Held are {}.", old.start(), old.end(),
+            new.start(), new.end(), numbers_text(held);
+    }
+
+    fn in_use(pool: &str, worker_id: i32) {
+        ERRCODE_OBJECT_IN_USE: "cannot drop worker pool \"{pool}\": worker id {worker_id} is held";
+        hint: "Stop its holder, and release it or wait until its id times are over: see idgen.workers.";
     }
 
     fn same_pool(pool: &str) {
@@ -84,19 +119,13 @@ errors! {
         ERRCODE_OBJECT_IN_USE: "cannot move worker pool \"{from}\": worker id {worker_id} was granted from pool \
             \"{to}\" too";
         detail: "The two histories of this worker id cannot be merged.";
-        hint: "Define a new pool with the same slots, and move \"{from}\" to it.";
-    }
-
-    fn shared(pool: &str, slot: i32) {
-        ERRCODE_OBJECT_IN_USE: "cannot move worker pool \"{pool}\": a shared term of it is held";
-        detail: "It has the number {slot}.";
-        hint: "Wait until it is released, or run SELECT lease_revoke({}, {slot});", quoted(pool);
+        hint: "Define a new pool with the same worker ids, and move \"{from}\" to it.";
     }
 
     fn held(pool: &str, worker_id: i32) {
-        ERRCODE_OBJECT_IN_USE: "worker id {worker_id} of pool \"{pool}\" is held";
+        ERRCODE_OBJECT_IN_USE: "worker id {worker_id} of pool \"{pool}\" has a holder";
         detail: "Its holder has not released it, and may issue ids under it.";
-        hint: "Stop its holder, then run SELECT lease_revoke({}, {worker_id});", quoted(pool);
+        hint: "Stop its holder, and use force => true.";
     }
 
     fn never_granted(pool: &str, worker_id: i32) {
@@ -117,12 +146,11 @@ errors! {
             idgen.worker_pool until a worker id is leased.";
     }
 
-    fn exhausted(pool: &str, slots: i32, idle: &[Holder]) {
-        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "all {slots} worker ids of pool \"{pool}\" are taken";
-        detail: "Least recently renewed: {}.", holders_text(idle);
-        hint: "Release unused worker ids, or run SELECT lease_alter({0}, slots => ...); up to the limit of the \
-            layout's worker field. To take a worker id from its holder, run SELECT lease_revoke({0}, <worker id>);",
-            quoted(pool);
+    fn exhausted(pool: &str, count: i32, holders: &str) {
+        ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "all {count} worker ids of pool \"{pool}\" are taken";
+        detail: "Least recently renewed: {holders}.";
+        hint: "Release unused worker ids, or run SELECT worker_pool_alter({}, count => ...); up to the limit of the \
+            layout's worker field.", quoted(pool);
     }
 
     /// All free worker ids begin further ahead of the clock than a holder may be.
@@ -131,7 +159,7 @@ errors! {
             time_text_us(not_before_us);
         detail: "Its last holder was granted id times up to then. The clock of this server says {}.",
             time_text_us(bounds.now_us);
-        hint: "Wait, or define more slots for the pool. If a clock was wrong and no id of that time was issued, run \
+        hint: "Wait, or raise the count of the pool. If a clock was wrong and no id of that time was issued, run \
             SELECT worker_correct({}, {worker_id}, <time after its last id>);", quoted(pool);
     }
 
@@ -140,13 +168,6 @@ errors! {
             clock", micros_text(excess_us);
         detail: "Worker ids are granted to callers that are at most {} ahead.", micros_text(max_lead_us);
         hint: "Correct the clock that is wrong, or raise idgen.worker_max_lead on the coordinator.";
-    }
-
-    fn outside_of_range(pool: &str, worker_id: i32, range: RangeInclusive<i32>) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "worker id {worker_id} of pool \"{pool}\" is outside of the pool's \
-            range";
-        detail: "The pool was changed, and now has the worker ids {} to {}.", range.start(), range.end();
-        hint: "Stop generating ids under it, and acquire a worker id with worker_acquire().";
     }
 
     fn not_own_statement(function: &CStr) {
@@ -259,6 +280,7 @@ fn last_pool_text(is_file_unreadable: bool) -> String {
     }
 }
 
-fn holders_text(holders: &[Holder]) -> String {
-    holders.iter().map(|holder| format!("{} by {}", holder.slot, holder.text)).collect::<Vec<_>>().join("; ")
+/// For [`excludes_holders`].
+pub fn hint_to_force() -> String {
+    "Stop them first, or use force => true: they are refused at their next renewal.".to_owned()
 }

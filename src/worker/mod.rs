@@ -1,15 +1,15 @@
-//! Worker ids from a pool. A worker id is a slot of a lease, with the rectangle of id times that its holder may use.
+//! Worker ids from a pool: each with the rectangle of id times that its holder may use.
 //!
 //! On a coordinator, the SQL functions grant, renew, confirm and release worker ids. On every server, a background
 //! worker, the keeper, leases the worker id of the server from the coordinator.
 //!
-//! The SQL functions that write raise what those of leases raise, 55000 for a token that is older than an interruption
-//! of the coordinator's history or in a copy of the coordinator, and 58030 if the data directory cannot be read. They
-//! add the errors that their comments say.
+//! The SQL functions that write raise 22004 for a NULL without a meaning, 25006 on a standby and in a read-only
+//! transaction, 55000 in a copy of the coordinator, 55P03 if `lock_timeout` ends a wait, and 58030 if the data directory
+//! cannot be read. They add the errors that their comments say.
 
 use crate::clock;
-use crate::lease;
 use crate::pg::latch::{ConditionVariable, WaitEvent};
+use crate::pg::shared_objects::{self, OwnedRows};
 use crate::pg::system_clock;
 use crate::place;
 use crate::settings;
@@ -27,7 +27,7 @@ mod errors;
 mod history;
 mod keeper;
 mod lease_file;
-mod manage;
+mod pool;
 mod renew;
 mod requests;
 mod state;
@@ -44,7 +44,11 @@ pub fn init() {
     node::lease_from(node::NodeSource { follow_settings, wait: wait_for_node });
     clock::on_lease_end_reached(wait_for_renewal);
     settings::on_worker_pool(note_pool);
-    lease::at_definition(history::begin);
+    shared_objects::follow_owners_of(OwnedRows {
+        exist: || store::WORKER_POOL.find().is_some(),
+        reassign: pool::reassign,
+        drop: pool::drop_owned,
+    });
     keeper::register();
 }
 

@@ -1,10 +1,9 @@
 //! The view `idgen.stat_worker`, and the checks of worker ids: this server's own, and the pools of this database.
 
-use super::history::{self, WORKER_HISTORY};
+use super::history;
 use super::state::{SERVER_LEASE, STATE, ServerLease};
-use super::store::{WORKER_NUMBER, full_pools, outside_of_ranges, pool_that_grants};
+use super::store::{WORKER_HISTORY, WORKER_ID, WORKER_POOL, full_pools, outside_of_ranges, pool_that_grants};
 use crate::error::{Check, listed};
-use crate::lease::{LEASE, LEASE_DEFINITION};
 use crate::pg::datum::{self, Composite, Text, from_us_or_infinity};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock};
@@ -16,7 +15,6 @@ use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-// "lease_views": the view idgen.workers reads idgen.leases.
 /// One row if the library is preloaded, else none.
 #[pg_extern(sql = false)]
 fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
@@ -86,7 +84,7 @@ pub fn status(lease: &ServerLease) -> WorkerStatus {
 }
 
 /// What the checks read.
-pub static TABLES: [&ExtensionTable; 4] = [&LEASE, &LEASE_DEFINITION, &WORKER_NUMBER, &WORKER_HISTORY];
+pub static TABLES: [&ExtensionTable; 3] = [&WORKER_POOL, &WORKER_ID, &WORKER_HISTORY];
 
 pub fn checks() -> Vec<Check> {
     vec![own(), ranges(), slots(), lost_grants()]
@@ -232,13 +230,13 @@ fn ranges() -> Check {
 /// Fails if a pool has no free worker id.
 fn slots() -> Check {
     const NAME: &str = "pool slots";
-    let full = full_pools();
+    let full = full_pools(system_clock::now_us());
     match full.first() {
         None => Check::ok(NAME, "each pool of this database has a free worker id"),
         Some(pool) => Check::warning(
             NAME,
             format!("all worker ids of pool \"{pool}\" are taken: the next holder gets none"),
-            "Release unused ones, or raise the slots of the pool with lease_alter(name, slots => ...).",
+            "Release unused ones, or raise the count of the pool with worker_pool_alter(name, count => ...).",
         )
         .affects(listed(&full)),
     }

@@ -1,109 +1,167 @@
-//! The rectangles of worker ids, in `idgen.worker_number`, and checks that the functions of worker ids share. Column `number` is the
-//! worker id.
+//! The rows of pools and of worker ids, and checks that the functions of worker ids share.
+//!
+//! The order of locks: the row of a pool, the table of the history, the rows of worker ids. Who changes a pool locks its row
+//! alone, and who grants from it locks it with others, so that no grant begins while the pool changes. A renewal locks
+//! nothing before it writes: whoever ends a holder's right sets its token to NULL, and then no renewal finds it.
 
 use super::errors;
-use crate::pg::spi::{ExtensionTable, Query, text, value};
+use super::history;
+use crate::pg::spi::{ExtensionTable, Query, micros, optional, text, user, value};
 use crate::pg::{datum, xact};
+use idgen_core::history::History;
 use idgen_core::worker::Rectangle;
-use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::spi::SpiHeapTupleData;
 use std::ffi::CStr;
+use std::ops::RangeInclusive;
 
-/// One row for each worker id of a pool that was ever granted.
-pub static WORKER_NUMBER: ExtensionTable = ExtensionTable::new(c"worker_number");
+pub static WORKER_POOL: ExtensionTable = ExtensionTable::new(c"worker_pool");
+/// One row for each worker id of a pool, from its definition on.
+pub static WORKER_ID: ExtensionTable = ExtensionTable::new(c"worker_id");
+/// At most one row.
+pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
 
-/// A worker id, and the token of its lease.
-#[derive(Clone, Copy)]
-pub struct HeldWorkerId<'a> {
-    pub pool: &'a str,
+/// The definition of a pool, and the history of its database.
+pub struct Pool {
+    pub first: i32,
+    pub count: i32,
+    pub ttl_us: i64,
+    /// The current user may act as the role that has defined it.
+    pub is_owned: bool,
+    pub history: Option<History>,
+}
+
+impl Pool {
+    pub fn range(&self) -> RangeInclusive<i32> {
+        self.first..=self.first + self.count - 1
+    }
+}
+
+fn pool_text(lock: &str) -> String {
+    format!(
+        "SELECT pool.first, pool.count, {}, pg_catalog.pg_has_role($2, pool.owner::pg_catalog.oid, 'USAGE'), {} \
+         FROM idgen.worker_pool AS pool LEFT JOIN idgen.worker_history AS history ON true \
+         WHERE pool.name OPERATOR(pg_catalog.=) $1 {lock}",
+        micros("pool.ttl"),
+        history::columns()
+    )
+}
+
+static FIND_POOL: Query = Query::new(&WORKER_POOL, || pool_text(""));
+static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE OF pool"));
+static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE OF pool"));
+
+fn pool(row: &SpiHeapTupleData) -> Pool {
+    Pool {
+        first: value(row, 1),
+        count: value(row, 2),
+        ttl_us: value(row, 3),
+        is_owned: value(row, 4),
+        history: history::from_row(row, 5),
+    }
+}
+
+/// A pool that grants go on from until the transaction ends, and that nobody changes until then. Raises 42704 without it.
+pub fn share_pool(name: &str) -> Pool {
+    let found = SHARE_POOL.write_losable(&[name.into(), user().into()], pool).pop();
+    found.unwrap_or_else(|| errors::unknown_pool(name).raise())
+}
+
+/// A pool that no transaction grants from until this one ends. Raises 42501 for another role than its owner, and 42704
+/// without it.
+pub fn lock_pool(name: &str) -> Pool {
+    // Before the wait, so that a call that must fail does not wait, and after it, when the pool may be another.
+    require_owned(name, FIND_POOL.read_latest(&[name.into(), user().into()], pool).pop());
+    require_owned(name, LOCK_POOL.write_losable(&[name.into(), user().into()], pool).pop())
+}
+
+fn require_owned(name: &str, found: Option<Pool>) -> Pool {
+    let pool = found.unwrap_or_else(|| errors::unknown_pool(name).raise());
+    if !pool.is_owned {
+        errors::not_owner(name).raise();
+    }
+    pool
+}
+
+/// A worker id with a current token.
+pub struct Held {
     pub worker_id: i32,
-    pub token: i64,
+    pub rectangle: Rectangle,
+    pub acquired_us: i64,
+    pub pool: Pool,
+    /// The running transaction has granted or renewed it.
+    pub is_uncommitted: bool,
 }
 
-static FIND: Query = WORKER_NUMBER.query(
-    "SELECT not_before, not_after, token FROM idgen.worker_number \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2",
-);
+fn held_text(lock: &str) -> String {
+    format!(
+        "SELECT pool.first, pool.count, {}, true, {}, held.worker_id, held.not_before, held.not_after, held.acquired_at, \
+         COALESCE(held.xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid, false), \
+         CASE WHEN NOT pg_catalog.pg_has_role($3, held.role::pg_catalog.oid, 'USAGE') THEN held.role::pg_catalog.text END \
+         FROM idgen.worker_id AS held JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) held.pool \
+         LEFT JOIN idgen.worker_history AS history ON true \
+         WHERE held.pool OPERATOR(pg_catalog.=) $1 AND held.token OPERATOR(pg_catalog.=) $2 {lock}",
+        micros("pool.ttl"),
+        history::columns()
+    )
+}
 
-/// The last rectangle, and its token. The caller holds the lease of the worker id, so no other transaction changes the
-/// row.
-fn find(pool: &str, worker_id: i32) -> Option<(Rectangle, i64)> {
-    let read = |row: &SpiHeapTupleData| {
-        let [not_before_us, not_after_us] = [1, 2].map(|column| datum::to_us(value(row, column)));
-        (Rectangle { not_before_us, not_after_us }, value(row, 3))
+static FIND_HELD: Query = Query::new(&WORKER_ID, || held_text(""));
+static LOCK_HELD: Query = Query::new(&WORKER_ID, || held_text("FOR NO KEY UPDATE OF held"));
+
+/// The worker id of a token, and its holder's role if the current user may not act as that.
+fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
+    let [not_before_us, not_after_us, acquired_us] = [9, 10, 11].map(|column| datum::to_us(value(row, column)));
+    let held = Held {
+        worker_id: value(row, 8),
+        rectangle: Rectangle { not_before_us, not_after_us },
+        acquired_us,
+        pool: pool(row),
+        is_uncommitted: value(row, 12),
     };
-    FIND.read_latest(&[pool.into(), worker_id.into()], read).pop()
+    (held, optional::<datum::Text>(row, 13).map(String::from))
 }
 
-/// The end of the last rectangle of a worker id; `None` if it was never granted.
-pub fn used_until_us(pool: &str, worker_id: i32) -> Option<i64> {
-    find(pool, worker_id).map(|(rectangle, _)| rectangle.not_after_us)
+/// The worker id of a token. Raises 42501 if it was acquired by another role, and 55000 if the token is not current.
+pub fn find_held(name: &str, token: i64) -> Held {
+    permitted(name, token, FIND_HELD.read_latest(&[name.into(), token.into(), user().into()], held).pop())
 }
 
-impl HeldWorkerId<'_> {
-    /// The holder's rectangle. Raises 55000 if the slot was acquired as a bare lease: the row is that of an earlier
-    /// holder.
-    pub fn rectangle(&self) -> Rectangle {
-        let last = find(self.pool, self.worker_id).filter(|(_, token)| *token == self.token);
-        last.unwrap_or_else(|| errors::bare_lease(self.pool, self.worker_id).raise()).0
-    }
+/// The same, locked until the transaction ends.
+pub fn lock_held(name: &str, token: i64) -> Held {
+    permitted(name, token, LOCK_HELD.write_losable(&[name.into(), token.into(), user().into()], held).pop())
+}
 
-    /// Inserts or replaces the row of the worker id, for a new holder.
-    pub fn begin(&self, rectangle: Rectangle, owner: Option<&str>) {
-        let [pool, worker_id, token, not_before, not_after] = self.row(rectangle);
-        BEGIN.write_latest(&[pool, worker_id, token, not_before, not_after, owner.into()], |_| ());
-    }
-
-    /// Moves the end of the rectangle.
-    pub fn extend(&self, rectangle: Rectangle) {
-        EXTEND.write_latest(&self.row(rectangle), |_| ());
-    }
-
-    /// Records that the worker id was released, and the end of its rectangle if the holder reports an earlier one. The row
-    /// of a bare lease is that of an earlier holder, and stays.
-    pub fn end(&self, used_until_us: Option<i64>) {
-        let used_until = used_until_us.map(datum::from_us_or_infinity);
-        END.write_latest(&[self.pool.into(), self.worker_id.into(), self.token.into(), used_until.into()], |_| ());
-    }
-
-    fn row(&self, rectangle: Rectangle) -> [DatumWithOid<'_>; 5] {
-        let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
-        [self.pool.into(), self.worker_id.into(), self.token.into(), not_before.into(), not_after.into()]
-    }
-
-    /// Raises 55000 unless the rectangle ends where the caller was last told: another process has the token and renewed
-    /// it.
-    pub fn require_end(&self, rectangle: Rectangle, last_us: i64) {
-        if rectangle.not_after_us != last_us {
-            errors::renewed_by_another(self.pool, self.worker_id, last_us, rectangle.not_after_us).raise();
-        }
+fn permitted(name: &str, token: i64, found: Option<(Held, Option<String>)>) -> Held {
+    match found {
+        Some((held, None)) => held,
+        Some((held, Some(role))) => errors::not_the_holders_role(name, held.worker_id, &role).raise(),
+        None => errors::stale(name, token).raise(),
     }
 }
 
-static BEGIN: Query = WORKER_NUMBER.query(
-    "INSERT INTO idgen.worker_number AS known (pool, number, token, not_before, not_after, owner, released) \
-     VALUES ($1, $2, $3, $4, $5, $6, false) ON CONFLICT (pool, number) DO UPDATE \
-     SET token = excluded.token, not_before = excluded.not_before, not_after = excluded.not_after, \
-         owner = excluded.owner, released = false",
-);
+static LONGEST_TTL: Query = Query::new(&WORKER_POOL, || {
+    format!("SELECT COALESCE(pg_catalog.max({}), 0) FROM idgen.worker_pool", micros("ttl"))
+});
 
-static EXTEND: Query = WORKER_NUMBER.query(
-    "UPDATE idgen.worker_number SET not_before = $4, not_after = $5 \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
-);
+/// The longest ttl of the pools in microseconds.
+pub fn longest_ttl_us() -> i64 {
+    LONGEST_TTL.read_latest(&[], |row| value(row, 1)).pop().unwrap_or(0)
+}
 
-static END: Query = WORKER_NUMBER.query(
-    "UPDATE idgen.worker_number SET not_after = COALESCE($4, not_after), released = true \
-     WHERE pool OPERATOR(pg_catalog.=) $1 AND number OPERATOR(pg_catalog.=) $2 AND token OPERATOR(pg_catalog.=) $3",
-);
+static ANY: Query = WORKER_ID.query("SELECT FROM idgen.worker_id LIMIT 1");
 
-static OUTSIDE: Query = WORKER_NUMBER.query(
-    "SELECT known.pool, known.number, known.not_after FROM idgen.worker_number AS known \
-     JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) known.pool \
+/// True if this database knows of no worker id.
+pub fn is_empty() -> bool {
+    ANY.read_latest(&[], |_| ()).is_empty()
+}
+
+static OUTSIDE: Query = WORKER_ID.query(
+    "SELECT known.pool, known.worker_id, known.not_after FROM idgen.worker_id AS known \
+     JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) known.pool \
      WHERE known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() \
-       AND (known.number OPERATOR(pg_catalog.<) defined.first_slot \
-            OR known.number OPERATOR(pg_catalog.>=) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots)) \
+       AND (known.worker_id OPERATOR(pg_catalog.<) pool.first \
+            OR known.worker_id OPERATOR(pg_catalog.>=) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
      ORDER BY known.not_after DESC LIMIT 1",
 );
 
@@ -114,34 +172,28 @@ pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
     OUTSIDE.read_latest(&[], read).pop()
 }
 
-/// With as many rows of holders as slots. Whether these terms are over is told by the view only.
-static FULL: Query = WORKER_NUMBER.query(
-    "SELECT defined.name FROM idgen.lease_definition AS defined \
-     WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
-       AND (SELECT pg_catalog.count(*) FROM idgen.lease \
-            WHERE lease.name OPERATOR(pg_catalog.=) defined.name AND lease.depth OPERATOR(pg_catalog.>) 0) \
-           OPERATOR(pg_catalog.>=) defined.slots \
-       AND (SELECT pg_catalog.count(*) FROM idgen.leases AS term \
-            WHERE term.name OPERATOR(pg_catalog.=) defined.name AND term.state OPERATOR(pg_catalog.=) 'held' \
-              AND term.slot OPERATOR(pg_catalog.>=) defined.first_slot) \
-           OPERATOR(pg_catalog.>=) defined.slots \
-     ORDER BY defined.name",
+static FULL: Query = WORKER_ID.query(
+    "SELECT pool.name FROM idgen.worker_pool AS pool \
+     WHERE NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
+         AND known.released AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
+         AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
+       AND NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
+         AND NOT known.released AND known.not_after OPERATOR(pg_catalog.<=) $1 \
+         AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
+         AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
+     ORDER BY pool.name",
 );
 
-/// The pools of this database whose worker ids are all held.
-pub fn full_pools() -> Vec<String> {
-    FULL.read_latest(&[], |row| text(row, 1))
+/// The pools of this database whose worker ids are all held at this time.
+pub fn full_pools(now_us: i64) -> Vec<String> {
+    FULL.read_latest(&[datum::from_us_or_infinity(now_us).into()], |row| text(row, 1))
 }
 
-/// A pool is a lease that has granted a worker id.
-static POOL_THAT_GRANTS: Query = WORKER_NUMBER.query(
-    "SELECT known.pool FROM idgen.worker_number AS known WHERE known.number OPERATOR(pg_catalog.=) $1 \
+static POOL_THAT_GRANTS: Query = WORKER_ID.query(
+    "SELECT name FROM idgen.worker_pool \
+     WHERE $1 OPERATOR(pg_catalog.>=) first AND $1 OPERATOR(pg_catalog.<) (first OPERATOR(pg_catalog.+) count) \
      UNION ALL \
-     SELECT defined.name FROM idgen.lease_definition AS defined \
-     WHERE $1 OPERATOR(pg_catalog.>=) defined.first_slot \
-       AND $1 OPERATOR(pg_catalog.<) (defined.first_slot OPERATOR(pg_catalog.+) defined.slots) \
-       AND EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name) \
-     LIMIT 1",
+     SELECT pool FROM idgen.worker_id WHERE worker_id OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL LIMIT 1",
 );
 
 /// A pool in this database that has granted this worker id, or may grant it.

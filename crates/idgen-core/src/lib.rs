@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod coordinator;
 pub mod generator;
+pub mod history;
 pub mod hosts;
 pub mod layout;
 pub mod lease;

@@ -17,7 +17,7 @@ use crate::place;
 use crate::segment::define::{self, lock_owned};
 use crate::segment::errors as segment_errors;
 use crate::segment::store::{self, Link, TagRow};
-use idgen_core::coordinator::Place;
+use idgen_core::history::HistoryState;
 use idgen_core::segment::fleet::{Reply, ServerReport, SharedTag, Standing};
 use idgen_core::segment::tag::{Allocation, MAX_STEP, TagDefinition};
 use pgrx::prelude::*;
@@ -232,34 +232,18 @@ fn source(row: &TagRow) -> String {
     format!("{}/{}/{creation}/{version}", recovery::system_identifier(), session::database())
 }
 
-/// Identifies what this database knows. A failover, a restore and a copy begin another history.
-struct CurrentHistory {
-    /// System identifier, timeline and database.
-    server: String,
-    place: Place,
-    text: String,
-}
-
-fn current() -> &'static CurrentHistory {
-    static CURRENT: OnceLock<CurrentHistory> = OnceLock::new();
-    CURRENT.get_or_init(|| {
-        let place = place::current();
-        let (system, timeline) = (recovery::system_identifier(), recovery::timeline());
-        let server = format!("{system}/{timeline}/{}/", session::database());
-        let text = format!("{server}{place}");
-        CurrentHistory { server, place, text }
-    })
-}
-
+/// The text of what grants from this database. A failover, a restore and a copy begin another history.
 fn history() -> &'static str {
-    &current().text
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| place::identity().to_string())
 }
 
 /// The current history, if a row has it in the form of an earlier release. Otherwise what the row has.
 fn in_the_present_form(recorded: String) -> String {
-    let CurrentHistory { server, place, text } = current();
-    let recorded_place = recorded.strip_prefix(server).map(Place::parse);
-    if recorded_place.is_some_and(|recorded| place.continues(&recorded)) { text.clone() } else { recorded }
+    match place::identity().state_of(&recorded) {
+        HistoryState::Own => history().to_owned(),
+        HistoryState::Interrupted | HistoryState::Copied => recorded,
+    }
 }
 
 /// One row for each tag and server.

@@ -8,7 +8,6 @@
 //! the coordinator's clock moves no rectangle of a holder that reports the time it has reached. And every rectangle
 //! ends at most a known time ahead of the clock: the time to wait where rectangles may be forgotten.
 
-pub mod history;
 pub mod memory;
 pub mod pace;
 

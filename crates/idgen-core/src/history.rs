@@ -1,0 +1,165 @@
+//! The history of a coordinator: whether its database knows all that it has granted.
+//!
+//! A row of the database records the server, timeline, database and data directory that grant from it. If another one
+//! continues with the data, the last grants may be missing: a promoted standby lacks what had not been replicated, and
+//! a restored dump lacks everything after it. What follows from that is a matter of what is granted: new rectangles of
+//! worker ids begin after every rectangle that may be missing, and segments wait for what their servers have received.
+
+use crate::coordinator::Place;
+use std::fmt;
+
+/// Identifies what grants from a database: a copy of the database has another identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub system_identifier: u64,
+    pub timeline: u32,
+    pub database: u32,
+    /// A standby has another one.
+    pub place: Place,
+}
+
+/// Whether the grants in a database are those of what grants from it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryState {
+    /// All its grants come from this database.
+    Own,
+    /// Another server or database made its grants, or the data have been another server's or a backup since.
+    Interrupted,
+    /// The data directory was copied. Both copies would grant the same.
+    Copied,
+}
+
+impl Identity {
+    /// The state of a history that was recorded with this text: that of an identity, also of an earlier release.
+    pub fn state_of(&self, recorded: &str) -> HistoryState {
+        let Some(place) = recorded.strip_prefix(&self.server()).map(Place::parse) else {
+            return HistoryState::Interrupted;
+        };
+        match self.place.continues(&place) {
+            true => HistoryState::Own,
+            false if !self.place.is_directory_of(&place) => HistoryState::Copied,
+            false => HistoryState::Interrupted,
+        }
+    }
+
+    /// True for a server that was neither promoted nor restored.
+    fn is_first_server(&self) -> bool {
+        self.timeline == 1 && !self.place.has_followed_other_wal()
+    }
+
+    fn server(&self) -> String {
+        format!("{}/{}/{}/", self.system_identifier, self.timeline, self.database)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.server(), self.place)
+    }
+}
+
+/// The history of the worker ids of a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// The text of the identity that has granted.
+    pub identity: String,
+    /// When it was last interrupted; `None` if it is complete.
+    pub since_us: Option<i64>,
+    /// The longest time from the clock to the end of a rectangle, under any settings so far.
+    pub longest_us: i64,
+}
+
+/// What a database without a history tells of its past.
+#[derive(Clone, Copy, Debug)]
+pub struct Past {
+    /// This database knows of no worker id.
+    pub is_new: bool,
+    pub now_us: i64,
+    /// When this server began to write: at its start or its promotion.
+    pub began_us: i64,
+    /// The end of the wait that a dropped database or extension of this server has left, if one has granted.
+    pub label_until_us: Option<i64>,
+}
+
+impl History {
+    /// The first one of a database. Without a row, grants may be forgotten: the row is written with the first pool.
+    /// What a new database has forgotten ended with a promotion or a restore, which the first server never had.
+    pub fn begun(identity: &Identity, past: Past) -> Self {
+        let since_us = match past.label_until_us {
+            Some(until_us) => Some(past.now_us.max(until_us)),
+            None if !past.is_new => Some(past.now_us),
+            None if identity.is_first_server() => None,
+            None => Some(past.began_us),
+        };
+        History { identity: identity.to_string(), since_us, longest_us: 0 }
+    }
+
+    /// The history after an interruption that is noticed now. An earlier interruption counts too: rectangles granted after
+    /// it began ahead of the clock.
+    pub fn interrupted(&self, identity: &Identity, now_us: i64) -> Self {
+        let since_us = self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(self.longest_us)));
+        History { identity: identity.to_string(), since_us: Some(since_us), ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::life_number;
+
+    fn place(directory: &str, number: &str) -> Place {
+        Place::new(directory, "6-7", number)
+    }
+
+    fn identity() -> Identity {
+        Identity { system_identifier: 1, timeline: 2, database: 3, place: place("4-5", "one") }
+    }
+
+    #[test]
+    fn history_is_interrupted_in_another_server_timeline_or_database_or_by_a_restore_and_copied_in_another_directory() {
+        let recorded = identity().to_string();
+        let copied = Identity { place: place("8-9", "one"), ..identity() };
+        assert_eq!(identity().state_of(&recorded), HistoryState::Own);
+        assert_eq!(copied.state_of(&recorded), HistoryState::Copied);
+        for other in [
+            Identity { system_identifier: 9, ..identity() },
+            Identity { timeline: 9, ..identity() },
+            Identity { database: 9, ..identity() },
+            Identity { timeline: 9, ..copied },
+            Identity { place: place("4-5", "another"), ..identity() },
+        ] {
+            assert_eq!(other.state_of(&recorded), HistoryState::Interrupted, "{other:?}");
+        }
+        assert_eq!(identity().state_of(""), HistoryState::Interrupted, "a dump");
+        assert_eq!(identity().state_of("1/2/3/4-5 -"), HistoryState::Own, "a row of 0.14.1");
+    }
+
+    #[test]
+    fn history_without_a_row_is_complete_only_for_a_new_database_of_the_first_server() {
+        let past = Past { is_new: true, now_us: 1000, began_us: 400, label_until_us: None };
+        let since_us = |identity: &Identity, past| History::begun(identity, past).since_us;
+        let first = Identity { timeline: 1, ..identity() };
+        let restored = Identity { place: Place::new("4-5", "6-7", &life_number(1, true)), ..first.clone() };
+        assert_eq!(since_us(&first, past), None);
+        assert_eq!(since_us(&identity(), past), Some(400), "it was promoted");
+        assert_eq!(since_us(&restored, past), Some(400));
+        for identity in [first, identity(), restored] {
+            assert_eq!(since_us(&identity, Past { is_new: false, ..past }), Some(1000), "a dump or an older release");
+            assert_eq!(since_us(&identity, Past { label_until_us: Some(i64::MIN), ..past }), Some(1000));
+            assert_eq!(since_us(&identity, Past { label_until_us: Some(1090), ..past }), Some(1090));
+        }
+    }
+
+    #[test]
+    fn interruption_soon_after_another_counts_from_where_grants_began() {
+        let since_us = |history: &History, now_us| history.interrupted(&identity(), now_us).since_us;
+        let complete = History { identity: String::new(), since_us: None, longest_us: 90 };
+        assert_eq!(complete.interrupted(&identity(), 1000).identity, identity().to_string());
+        assert_eq!(since_us(&complete, 1000), Some(1000));
+        let interrupted = History { since_us: Some(990), ..complete };
+        assert_eq!(since_us(&interrupted, 1000), Some(1080));
+        assert_eq!(since_us(&interrupted, 5000), Some(5000));
+        // The clock went back.
+        assert_eq!(since_us(&interrupted, 0), Some(1080));
+    }
+}

@@ -1,0 +1,189 @@
+\echo Use "ALTER EXTENSION idgen UPDATE TO '0.18.0'" to load this file. \quit
+
+-- The definitions of pools.
+CREATE TABLE idgen.worker_pool (
+    name text PRIMARY KEY
+        CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
+    first int NOT NULL CHECK (first >= 0),
+    count int NOT NULL CHECK (count >= 1 AND count <= 65536),
+    ttl interval NOT NULL CHECK (ttl > '0 seconds'),
+    owner regrole NOT NULL,
+    CHECK (first <= 65536 - count)
+);
+COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
+COMMENT ON COLUMN idgen.worker_pool.name IS 'name, 1 to 255 bytes';
+COMMENT ON COLUMN idgen.worker_pool.first IS 'lowest worker id';
+COMMENT ON COLUMN idgen.worker_pool.count IS 'how many worker ids it has';
+COMMENT ON COLUMN idgen.worker_pool.ttl IS 'how far ahead of its holder''s time a worker id is granted';
+COMMENT ON COLUMN idgen.worker_pool.owner IS 'role that defined it; its members may change it';
+GRANT SELECT ON idgen.worker_pool TO PUBLIC;
+GRANT SELECT, INSERT ON idgen.worker_pool TO pg_database_owner;
+GRANT SELECT ON idgen.worker_pool TO pg_monitor;
+
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_pool', $condition$WHERE false UNION ALL
+    SELECT name, first, count, ttl,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END
+    FROM idgen.worker_pool$condition$);
+
+-- The worker ids of pools, each with the id times of its current or last holder. A row exists from the definition of its pool
+-- on. It outlives its pool, the holder and a dump: the next holder begins after these id times.
+-- The table has tokens, so it is not readable: the view hides them.
+CREATE TABLE idgen.worker_id (
+    pool text NOT NULL,
+    worker_id int NOT NULL,
+    token bigint,
+    owner text,
+    role regrole,
+    acquired_at timestamptz,
+    not_before timestamptz NOT NULL DEFAULT '-infinity',
+    not_after timestamptz NOT NULL DEFAULT '-infinity',
+    released boolean NOT NULL DEFAULT true,
+    PRIMARY KEY (pool, worker_id)
+) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
+COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
+COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
+COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
+COMMENT ON COLUMN idgen.worker_id.token IS
+    'identifies the holder; NULL if it was never granted, or its holder may not renew it any more';
+COMMENT ON COLUMN idgen.worker_id.owner IS 'name that the holder gave itself';
+COMMENT ON COLUMN idgen.worker_id.role IS 'role that acquired it; its members may act as the holder';
+COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
+COMMENT ON COLUMN idgen.worker_id.not_after IS
+    'no id of that holder has this time or a later one; -infinity if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.released IS 'true if it was released, or never granted';
+GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
+
+-- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
+-- than an index allows.
+CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token IS NOT NULL;
+
+CREATE INDEX worker_id_times ON idgen.worker_id (pool, released, not_after, worker_id);
+
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner)) WHERE owner IS NOT NULL;
+
+-- The server that restores it has no holders.
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, released FROM idgen.worker_id$condition$);
+
+-- A pool was a lease that has granted a worker id, or has a first slot for that and has granted nothing.
+INSERT INTO idgen.worker_pool (name, first, count, ttl, owner)
+SELECT defined.name, defined.first_slot, defined.slots, defined.ttl, defined.owner FROM idgen.lease_definition AS defined
+WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR(pg_catalog.=) defined.name)
+   OR (defined.first_slot OPERATOR(pg_catalog.>) 0
+       AND NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) defined.name));
+
+-- A token stays current if its lease was held, and was granted since the last interruption. A worker id whose lease ended
+-- otherwise than by worker_release() is free once its id times are over.
+INSERT INTO idgen.worker_id (pool, worker_id, token, owner, role, acquired_at, not_before, not_after, released)
+SELECT known.pool, known.number, held.token, known.owner, held.role,
+       COALESCE(held.acquired_at, known.not_before), known.not_before, known.not_after, known.released AND held.token IS NULL
+FROM idgen.worker_number AS known LEFT JOIN idgen.lease AS held
+  ON held.name OPERATOR(pg_catalog.=) known.pool AND held.slot OPERATOR(pg_catalog.=) known.number
+ AND held.token OPERATOR(pg_catalog.=) known.token AND held.depth OPERATOR(pg_catalog.>) 0
+ AND held.token OPERATOR(pg_catalog.>=) COALESCE((SELECT first_token FROM idgen.worker_history), 0);
+
+INSERT INTO idgen.worker_id (pool, worker_id)
+SELECT pool.name, number
+FROM idgen.worker_pool AS pool,
+     pg_catalog.generate_series(pool.first, pool.first OPERATOR(pg_catalog.+) pool.count OPERATOR(pg_catalog.-) 1) AS number
+ON CONFLICT (pool, worker_id) DO NOTHING;
+
+ALTER TABLE idgen.worker_history ADD COLUMN identity text NOT NULL DEFAULT '';
+UPDATE idgen.worker_history
+SET identity = pg_catalog.concat_ws('/', system_identifier, timeline, database::pg_catalog.oid, place);
+ALTER TABLE idgen.worker_history ALTER COLUMN identity DROP DEFAULT, DROP COLUMN system_identifier, DROP COLUMN timeline,
+    DROP COLUMN database, DROP COLUMN place, DROP COLUMN first_token;
+COMMENT ON COLUMN idgen.worker_history.identity IS
+    'system identifier and timeline of the server, OID of the database, and place: inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place; empty in a dump';
+
+-- A restored database must not pass for the one that granted.
+SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
+    SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
+
+-- Only members of the holder's role see the token.
+CREATE OR REPLACE VIEW idgen.workers AS
+SELECT known.pool, known.worker_id,
+       CASE WHEN known.released THEN 'free'
+            WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
+       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
+       known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
+       known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
+FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
+COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
+COMMENT ON COLUMN idgen.workers.pool IS 'name of the pool';
+COMMENT ON COLUMN idgen.workers.worker_id IS 'the worker id';
+COMMENT ON COLUMN idgen.workers.state IS
+    'held; expired: its id times are over, and it was neither released nor granted again; free: released';
+COMMENT ON COLUMN idgen.workers.token IS 'token; NULL for other roles, and if its holder may not renew it';
+COMMENT ON COLUMN idgen.workers.owner IS 'name that the holder gave itself';
+COMMENT ON COLUMN idgen.workers.role IS 'role that acquired it; NULL if free';
+COMMENT ON COLUMN idgen.workers.acquired_at IS 'when it was acquired';
+COMMENT ON COLUMN idgen.workers.expires_at IS 'the same as not_after; kept for views on this one, as the next one';
+COMMENT ON COLUMN idgen.workers.bound IS 'always false';
+COMMENT ON COLUMN idgen.workers.not_before IS 'start of the id times of the current or last holder';
+COMMENT ON COLUMN idgen.workers.not_after IS 'end of these id times';
+
+DO LANGUAGE plpgsql $update$
+DECLARE
+    pool record;
+BEGIN
+    FOR pool IN
+        SELECT known.name, pg_catalog.count(held.slot) AS bare
+        FROM idgen.worker_pool AS known LEFT JOIN idgen.lease AS held
+          ON held.name OPERATOR(pg_catalog.=) known.name AND held.depth OPERATOR(pg_catalog.>) 0
+         AND NOT EXISTS (SELECT FROM idgen.worker_id AS granted WHERE granted.pool OPERATOR(pg_catalog.=) held.name
+                           AND granted.token OPERATOR(pg_catalog.=) held.token)
+        GROUP BY known.name ORDER BY known.name
+    LOOP
+        -- No notice: a script of an extension shows none.
+        RAISE WARNING 'lease "%" is a worker pool now, and no lease any more', pool.name
+            USING DETAIL = pg_catalog.format('Its holders of worker ids go on. Other holders of the lease that lose it: %s.', pool.bare),
+                  HINT = 'Change it with worker_pool_alter() and worker_pool_drop() from now on.';
+    END LOOP;
+END
+$update$;
+DELETE FROM idgen.lease USING idgen.worker_pool AS pool WHERE lease.name OPERATOR(pg_catalog.=) pool.name;
+DELETE FROM idgen.lease_definition AS defined USING idgen.worker_pool AS pool
+WHERE defined.name OPERATOR(pg_catalog.=) pool.name;
+DROP TABLE idgen.worker_number;
+
+-- Slots begin at 0. By way of negative numbers: no two rows have the same one at any time. From 65536 on are shared terms.
+UPDATE idgen.lease SET slot = defined.first_slot OPERATOR(pg_catalog.-) lease.slot OPERATOR(pg_catalog.-) 1
+FROM idgen.lease_definition AS defined
+WHERE defined.name OPERATOR(pg_catalog.=) lease.name AND defined.first_slot OPERATOR(pg_catalog.>) 0
+  AND lease.slot OPERATOR(pg_catalog.<) 65536;
+UPDATE idgen.lease SET slot = -1 OPERATOR(pg_catalog.-) slot WHERE slot OPERATOR(pg_catalog.<) 0;
+ALTER TABLE idgen.lease_definition DROP COLUMN first_slot;
+
+-- @LEASE@
+CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
+RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+COMMENT ON FUNCTION worker_pool_define IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
+-- A superuser grants it. The role that defines a name owns it.
+REVOKE EXECUTE ON FUNCTION worker_pool_define FROM PUBLIC;
+
+CREATE FUNCTION worker_pool_alter(
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
+RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+COMMENT ON FUNCTION worker_pool_alter IS
+    'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
+
+CREATE FUNCTION worker_pool_drop(name text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
+COMMENT ON FUNCTION worker_pool_drop IS 'drops a pool of worker ids none of which is held';
+
+CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
+RETURNS timestamptz
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+COMMENT ON FUNCTION worker_correct IS
+    'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
+
+COMMENT ON FUNCTION worker_acquire(text, text, interval, timestamptz, int) IS
+    'acquires a worker id of a pool and an interval of id time';
+COMMENT ON FUNCTION worker_move(text, text) IS
+    'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
+COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
+    'extends the id time of a worker id, if its end is the one that the caller was last told';
+-- @PRIVILEGES@

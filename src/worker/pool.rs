@@ -1,0 +1,264 @@
+//! What the owner of a pool does: defines, alters and drops it, moves its worker ids to another pool, and corrects the end of
+//! a rectangle.
+
+use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_pool};
+use super::{errors, history};
+use crate::args;
+use crate::pg::datum::{self, Text};
+use crate::pg::spi::{Query, micros, text, user, value};
+use crate::pg::xact::{self, Durability};
+use pgrx::datum::Interval;
+use pgrx::prelude::*;
+use std::ops::RangeInclusive;
+
+/// More than fit the worker field of any layout that is in use, and few enough for a row each.
+const MAX_COUNT: i32 = 65536;
+
+/// Defines a pool of worker ids. Does nothing if it is defined so. Raises 22004 for NULL, 22023 for an invalid name, range or
+/// ttl, 25006 where nothing can be written, and 42710 if it is defined otherwise.
+#[pg_extern(sql = false)]
+fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>, ttl: Option<Interval>) {
+    let name = args::stored_name(name.as_deref(), "name");
+    let (first, count) = (args::required(first, "first"), args::required(count, "count"));
+    let ttl = args::required(ttl, "ttl");
+    check_range(first, count);
+    check_ttl(ttl);
+    xact::require_read_write(c"worker_pool_define()");
+    history::begin();
+    let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
+    if DEFINE.write_latest(&args, |_| ()).is_empty() {
+        let is_same = |defined: Pool| {
+            (defined.first, defined.count, i128::from(defined.ttl_us)) == (first, count, ttl.as_micros())
+        };
+        if !is_same(lock_pool(name)) {
+            errors::defined_otherwise(name).raise();
+        }
+        return;
+    }
+    add_rows(name, first..=first + count - 1);
+    xact::require_durability(Durability::Failover);
+}
+
+static DEFINE: Query = WORKER_POOL.query(
+    "INSERT INTO idgen.worker_pool (name, first, count, ttl, owner) VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole) \
+     ON CONFLICT (name) DO NOTHING RETURNING count",
+);
+
+static ADD_ROWS: Query = WORKER_ID.query(
+    "INSERT INTO idgen.worker_id (pool, worker_id) SELECT $1, number FROM pg_catalog.generate_series($2, $3) AS number \
+     ON CONFLICT (pool, worker_id) DO NOTHING",
+);
+
+/// Rows of an earlier definition stay as they are.
+fn add_rows(pool: &str, range: RangeInclusive<i32>) {
+    ADD_ROWS.write_latest(&[pool.into(), (*range.start()).into(), (*range.end()).into()], |_| ());
+}
+
+fn check_range(first: i32, count: i32) {
+    if !(1..=MAX_COUNT).contains(&count) {
+        errors::count_out_of_range(count, MAX_COUNT).raise();
+    }
+    if !(0..=MAX_COUNT - count).contains(&first) {
+        errors::first_out_of_range(first, count, MAX_COUNT).raise();
+    }
+}
+
+fn check_ttl(ttl: Interval) {
+    args::check_ttl_us(i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
+}
+
+static ALTER: Query = WORKER_POOL.query(
+    "UPDATE idgen.worker_pool SET first = $2, count = $3, ttl = COALESCE($4, ttl) WHERE name OPERATOR(pg_catalog.=) $1",
+);
+
+/// Changes a pool; NULL keeps a setting. A worker id that is held and that the pool would no longer have is an error unless
+/// `force` ends its token. Raises 22004 for NULL in `name` or `force`, 22023 as `worker_pool_define`, 42501 for another role
+/// than the owner, 42704 for an unknown pool, and 55006 for such a worker id.
+#[pg_extern(sql = false)]
+fn worker_pool_alter(
+    name: Option<Text>,
+    first: Option<i32>,
+    count: Option<i32>,
+    ttl: Option<Interval>,
+    force: Option<bool>,
+) {
+    let (name, force) = (args::name(name.as_deref(), "name"), args::required(force, "force"));
+    ttl.into_iter().for_each(check_ttl);
+    xact::require_read_write(c"worker_pool_alter()");
+    let pool = lock_pool(name);
+    let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));
+    check_range(first, count);
+    let range = first..=first + count - 1;
+    let excluded = end_tokens(name, &range);
+    if !excluded.is_empty() {
+        let report = errors::excludes_holders(name, &pool.range(), &range, &excluded);
+        if force { report.notice() } else { report.hint(errors::hint_to_force()).raise() }
+    }
+    ALTER.write_latest(&[name.into(), first.into(), count.into(), ttl.into()], |_| ());
+    remove_unused(name, &range);
+    add_rows(name, range);
+    xact::require_durability(Durability::Failover);
+}
+
+static END_TOKENS: Query = WORKER_ID.query(
+    "UPDATE idgen.worker_id SET token = NULL WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NOT NULL \
+     AND (worker_id OPERATOR(pg_catalog.<) $2 OR worker_id OPERATOR(pg_catalog.>) $3) \
+     RETURNING worker_id, not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
+);
+
+/// Ends the tokens of worker ids outside of a range. Returns the worker ids that are held.
+fn end_tokens(pool: &str, range: &RangeInclusive<i32>) -> Vec<i32> {
+    let args = [pool.into(), (*range.start()).into(), (*range.end()).into()];
+    let ended = END_TOKENS.write_latest(&args, |row| (value::<i32>(row, 1), value::<bool>(row, 2)));
+    let mut held: Vec<i32> =
+        ended.into_iter().filter(|(_, is_held)| *is_held).map(|(worker_id, _)| worker_id).collect();
+    held.sort_unstable();
+    held
+}
+
+static REMOVE_UNUSED: Query = WORKER_ID.query(
+    "DELETE FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NULL \
+     AND (worker_id OPERATOR(pg_catalog.<) $2 OR worker_id OPERATOR(pg_catalog.>) $3)",
+);
+
+/// Deletes the rows outside of a range that were never granted.
+fn remove_unused(pool: &str, range: &RangeInclusive<i32>) {
+    REMOVE_UNUSED.write_latest(&[pool.into(), (*range.start()).into(), (*range.end()).into()], |_| ());
+}
+
+/// A range outside of which every worker id is.
+const NONE: RangeInclusive<i32> = -1..=-1;
+
+static DROP: Query = WORKER_POOL.query("DELETE FROM idgen.worker_pool WHERE name OPERATOR(pg_catalog.=) $1");
+
+/// Drops a pool. The id times of its worker ids stay: a pool of this name that is defined again begins after them. Raises
+/// 42501 for another role than the owner, 42704 for an unknown pool, and 55006 if a worker id is held.
+#[pg_extern(sql = false)]
+fn worker_pool_drop(name: Option<Text>) {
+    drop_pool(args::name(name.as_deref(), "name"));
+}
+
+fn drop_pool(name: &str) {
+    xact::require_read_write(c"worker_pool_drop()");
+    lock_pool(name);
+    if let Some(worker_id) = end_tokens(name, &NONE).first() {
+        errors::in_use(name, *worker_id).raise();
+    }
+    remove_unused(name, &NONE);
+    DROP.write_latest(&[name.into()], |_| ());
+    xact::require_durability(Durability::Failover);
+}
+
+static OWNED: Query = WORKER_POOL.query(
+    "SELECT name FROM idgen.worker_pool WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
+);
+
+/// Drops all pools of these roles. False if there are none.
+pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
+    let names = OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1));
+    names.iter().for_each(|name| drop_pool(name));
+    !names.is_empty()
+}
+
+static REASSIGN: Query = WORKER_POOL.query(
+    "UPDATE idgen.worker_pool SET owner = $2::pg_catalog.regrole \
+     WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) RETURNING count",
+);
+
+/// Makes another role the owner of all pools of these roles. False if there are none.
+pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
+    !REASSIGN.write_latest(&[owners.to_vec().into(), heir.into()], |_| ()).is_empty()
+}
+
+/// Moves the worker ids of a pool that were ever granted to another pool, with their id times and holders, and drops the
+/// pool. Returns the count of worker ids. Tokens stay current under the new name, except for worker ids outside of its range.
+/// For the owner of both pools. Raises 22023 for two equal names, 42501 for another role, 42704 for an unknown pool, and 55006
+/// if both pools have granted a worker id.
+#[pg_extern(sql = false)]
+fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
+    let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
+        .map(|(pool, argument)| args::name(pool.as_deref(), argument));
+    if from == to {
+        errors::same_pool(from).raise();
+    }
+    xact::require_read_write(c"worker_move()");
+    let mut pools = [from, to];
+    pools.sort_unstable();
+    pools.into_iter().for_each(|pool| drop(lock_pool(pool)));
+    let both = [from.into(), to.into()];
+    if let Some(worker_id) = GRANTED_FROM_BOTH.read_latest(&both, |row| value(row, 1)).pop() {
+        errors::granted_from_both(worker_id, from, to).raise();
+    }
+    REPLACED.write_latest(&both, |_| ());
+    let moved = MOVE.write_latest(&both, |_| ()).len();
+    end_tokens(to, &lock_pool(to).range());
+    remove_unused(from, &NONE);
+    DROP.write_latest(&[from.into()], |_| ());
+    xact::require_durability(Durability::Failover);
+    moved as i32
+}
+
+static GRANTED_FROM_BOTH: Query = WORKER_ID.query(
+    "SELECT known.worker_id FROM idgen.worker_id AS known JOIN idgen.worker_id AS other USING (worker_id) \
+     WHERE known.pool OPERATOR(pg_catalog.=) $1 AND known.acquired_at IS NOT NULL \
+       AND other.pool OPERATOR(pg_catalog.=) $2 AND other.acquired_at IS NOT NULL \
+     ORDER BY known.worker_id LIMIT 1",
+);
+
+/// The rows of the other pool that those which move replace.
+static REPLACED: Query = WORKER_ID.query(
+    "DELETE FROM idgen.worker_id AS known USING idgen.worker_id AS moved \
+     WHERE known.pool OPERATOR(pg_catalog.=) $2 AND moved.pool OPERATOR(pg_catalog.=) $1 \
+       AND moved.worker_id OPERATOR(pg_catalog.=) known.worker_id AND moved.acquired_at IS NOT NULL",
+);
+
+static MOVE: Query = WORKER_ID.query(
+    "UPDATE idgen.worker_id SET pool = $2 WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL \
+     RETURNING worker_id",
+);
+
+/// Records that no id at or after `used_until` was issued under a worker id, which is free then. Returns the time recorded
+/// before. A worker id with a holder is an error unless `force` ends its token. For the owner of the pool. Raises 22004 for
+/// NULL, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
+/// and 55006 for one with a holder.
+#[pg_extern(sql = false)]
+fn worker_correct(
+    pool: Option<Text>,
+    worker_id: Option<i32>,
+    used_until: Option<TimestampWithTimeZone>,
+    force: Option<bool>,
+) -> TimestampWithTimeZone {
+    let pool = args::name(pool.as_deref(), "pool");
+    let worker_id = args::required(worker_id, "worker_id");
+    let used_until = args::required(used_until, "used_until");
+    let force = args::required(force, "force");
+    if datum::from_us(datum::to_us(used_until)).is_none() {
+        errors::used_until_not_finite().raise();
+    }
+    xact::require_read_write(c"worker_correct()");
+    // A running transaction may acquire this worker id.
+    lock_pool(pool);
+    let corrected = CORRECT.write_latest(&[pool.into(), worker_id.into(), used_until.into()], |row| {
+        (value::<TimestampWithTimeZone>(row, 1), value::<bool>(row, 2))
+    });
+    let Some((before, has_holder)) = corrected.into_iter().next() else {
+        errors::never_granted(pool, worker_id).raise()
+    };
+    // The holder of one whose id times are over may still renew it.
+    if has_holder && !force {
+        errors::held(pool, worker_id).raise();
+    }
+    xact::require_durability(Durability::Failover);
+    before
+}
+
+/// Locks the row first, so that the end before is that of a running renewal.
+static CORRECT: Query = WORKER_ID.query(
+    "UPDATE idgen.worker_id AS known \
+     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, released = true \
+     FROM (SELECT pool, worker_id, not_after, token FROM idgen.worker_id \
+           WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 AND acquired_at IS NOT NULL \
+           FOR UPDATE) AS before \
+     WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.worker_id OPERATOR(pg_catalog.=) before.worker_id \
+     RETURNING before.not_after, before.token IS NOT NULL",
+);
