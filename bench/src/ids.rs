@@ -93,7 +93,7 @@ fn leased(server: &Server, scale: &Scale, section: &mut Section) {
         ("`snowflake_next('seconds')`", Source::Expression("snowflake_next('seconds')")),
         ("`snowflake_next()`", Source::Expression("snowflake_next()")),
     ];
-    server.cluster.execute("SELECT lease_define('servers', slots => 2)");
+    server.cluster.execute("SELECT worker_pool_define('servers', count => 2)");
     let leased = with_leased_worker_id(server);
     let mut sessions = [server.client(), leased.client()].map(|mut client| (backend_pid(&mut client), client));
     // The first call of a session fills its caches.

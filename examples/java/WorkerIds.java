@@ -18,7 +18,7 @@ import org.postgresql.Driver;
  * Needs Java 17 or later, and PostgreSQL's JDBC driver. On the coordinator, define the pool once. The layout has 10
  * bits for the worker id, so 1024 at most:
  *
- *     SELECT lease_define('shop-ids', slots => 1024, ttl => '30 s');
+ *     SELECT worker_pool_define('shop-ids', count => 1024, ttl => '30 s');
  *
  * Any role can lease. This prints ids. TTL is in seconds, and at most the pool's:
  *

@@ -38,9 +38,9 @@ wait_for() {
   done
 }
 
-# What pg_dump copies: segments with the servers that are attached, definitions of leases, what was granted from pools
-# of worker ids, and keys of public ids.
-copied=(segment segment_server lease_definition worker_history worker_number public_key)
+# What pg_dump copies: segments with the servers that are attached, definitions of leases, pools of worker ids with what
+# was granted from them, and keys of public ids.
+copied=(segment segment_server lease_definition worker_pool worker_id worker_history public_key)
 
 tables="SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
   WHERE relkind = 'r' AND relpersistence = 'p' AND nspname !~ '^pg_' AND nspname <> 'information_schema'

@@ -1,6 +1,6 @@
 //! A worker id from a pool in which all others are taken.
 
-use super::{Growth, copy_rows, database};
+use super::{Growth, database};
 use crate::harness::comparison::Comparison;
 use crate::harness::report::Section;
 use crate::harness::scale::Scale;
@@ -57,29 +57,22 @@ struct Pool {
 impl Pool {
     fn fill(client: &mut Client, slots: u32) -> Self {
         let (name, free) = (format!("pool:{slots}"), slots as i32 / 2);
-        execute(client, &format!("SELECT lease_define('{name}', {slots}, '1 hour')"));
+        execute(client, &format!("SELECT worker_pool_define('{name}', count => {slots}, ttl => '1 hour')"));
         let template = format!(
             "SELECT token, not_before FROM worker_acquire('{name}', 'server', '1 hour', clock_timestamp(), {free})"
         );
         let template = row(client, &template);
         let (token, not_before): (i64, SystemTime) = (template.get(0), template.get(1));
-        let others = format!("(SELECT n FROM generate_series(0, {slots} - 1) AS n WHERE n <> {free})");
         execute(
             client,
-            &copy_rows(
-                "idgen.lease",
-                &others,
-                &format!("template.name = '{name}'"),
-                "'slot', n, 'token', nextval('idgen.lease_token'), 'owner', 'server ' || n",
-            ),
-        );
-        execute(
-            client,
-            &copy_rows(
-                "idgen.worker_number",
-                &format!("(SELECT slot, token FROM idgen.lease WHERE name = '{name}' AND slot <> {free})"),
-                &format!("template.pool = '{name}'"),
-                "'number', n.slot, 'token', n.token",
+            &format!(
+                "UPDATE idgen.worker_id AS other
+                 SET token = other.worker_id + 1, owner = 'server ' || other.worker_id, role = template.role,
+                     acquired_at = template.acquired_at, not_before = template.not_before,
+                     not_after = template.not_after, released = false
+                 FROM idgen.worker_id AS template
+                 WHERE template.pool = '{name}' AND template.worker_id = {free}
+                   AND other.pool = '{name}' AND other.worker_id <> {free}"
             ),
         );
         client.query_one(RELEASE, &[&name, &token, &not_before]).expect("worker_release failed");
