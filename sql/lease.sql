@@ -6,9 +6,7 @@ CREATE TABLE idgen.lease_definition (
     ttl interval NOT NULL CHECK (ttl > '0 seconds'),
     lock_delay interval NOT NULL CHECK (lock_delay >= '0 seconds'),
     owner regrole NOT NULL,
-    first_slot int NOT NULL DEFAULT 0 CHECK (first_slot >= 0),
-    notify boolean NOT NULL DEFAULT false,
-    CHECK (first_slot <= 65536 - slots)
+    notify boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE idgen.lease_definition IS 'definitions of leases';
 COMMENT ON COLUMN idgen.lease_definition.name IS 'name, 1 to 255 bytes';
@@ -16,7 +14,6 @@ COMMENT ON COLUMN idgen.lease_definition.slots IS 'how many holders it can have 
 COMMENT ON COLUMN idgen.lease_definition.ttl IS 'length of a term unless its holder gives another';
 COMMENT ON COLUMN idgen.lease_definition.lock_delay IS 'how long a slot stays unavailable after its holder vanished';
 COMMENT ON COLUMN idgen.lease_definition.owner IS 'role that defined it; its members may change it';
-COMMENT ON COLUMN idgen.lease_definition.first_slot IS 'lowest slot; of a pool, the lowest worker id';
 COMMENT ON COLUMN idgen.lease_definition.notify IS 'NOTIFY idgen_lease tells of each term';
 GRANT SELECT ON idgen.lease_definition TO PUBLIC;
 GRANT SELECT, INSERT ON idgen.lease_definition TO pg_database_owner;
@@ -25,7 +22,7 @@ GRANT SELECT ON idgen.lease_definition TO pg_monitor;
 SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
     SELECT name, slots, ttl, lock_delay,
            CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
-                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, first_slot, notify
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, notify
     FROM idgen.lease_definition$condition$);
 
 -- Fencing tokens. A dump contains neither the sequence nor the terms: the server that restores it has no holders.
@@ -94,17 +91,17 @@ COMMENT ON FUNCTION lease_try_acquire IS
 
 CREATE FUNCTION lease_define(
     name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', lock_delay interval DEFAULT '0',
-    first_slot int DEFAULT 0, notify boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'lease_define_unless_harmful_wrapper';
+    notify boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_define_wrapper';
 COMMENT ON FUNCTION lease_define IS
-    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, its first slot, and if NOTIFY tells of its terms; force excludes holders';
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, and if NOTIFY tells of its terms; force excludes holders';
 -- A superuser grants it. The role that defines a name owns it.
 REVOKE EXECUTE ON FUNCTION lease_define FROM PUBLIC;
 
 CREATE FUNCTION lease_alter(
     name text, slots int DEFAULT NULL, ttl interval DEFAULT NULL, lock_delay interval DEFAULT NULL,
-    first_slot int DEFAULT NULL, notify boolean DEFAULT NULL, force boolean DEFAULT false) RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_wrapper';
+    notify boolean DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_definition_wrapper';
 COMMENT ON FUNCTION lease_alter IS 'changes the definition of a lease; omitted arguments keep their values';
 
 CREATE FUNCTION lease_drop(name text) RETURNS void

@@ -2,25 +2,11 @@
 //! EXTENSION idgen UPDATE later. A function stays here while an update starts at a release that declares it. It works as
 //! before if that takes a line or two, and otherwise asks for the UPDATE.
 
-use crate::lease;
-use crate::pg::datum::{Composite, Text};
+use crate::pg::datum::{self, Composite, Text};
 use crate::pg::ereport::errors;
 use crate::segment::define::set_grantee;
-use pgrx::datum::Interval;
 use pgrx::prelude::*;
-
-/// Of 0.14.0 to 0.14.1: nothing is refused, because the caller has no argument to insist.
-#[pg_extern(sql = false)]
-fn lease_define_watched(
-    name: Option<Text>,
-    slots: Option<i32>,
-    ttl: Option<Interval>,
-    lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
-    notify: Option<bool>,
-) {
-    lease::define(name, slots, ttl, lock_delay, first_slot, notify, true);
-}
+use std::ffi::CStr;
 
 /// Of 0.14.0 to 0.14.1: a server that stopped gave values back. They are a gap.
 #[pg_extern(sql = false)]
@@ -40,10 +26,36 @@ fn segment_revoke(tag: Option<Text>, role: Option<Text>) {
     set_grantee(tag, role, Some(false), false);
 }
 
-/// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
-#[pg_extern(sql = false)]
-fn worker_renew(_fcinfo: pg_sys::FunctionCallInfo) -> Composite<0> {
-    of_an_earlier_version("worker_renew(text, bigint, interval)").raise()
+/// Declares functions that ask for the UPDATE.
+macro_rules! of_earlier_versions {
+    ($($(#[$doc:meta])* $name:ident)+) => {$(
+        $(#[$doc])*
+        #[pg_extern(sql = false)]
+        fn $name(fcinfo: pg_sys::FunctionCallInfo) -> Composite<0> {
+            // SAFETY: PostgreSQL passes the call's own fcinfo.
+            of_an_earlier_version(&unsafe { signature(fcinfo) }).raise()
+        }
+    )+};
+}
+
+of_earlier_versions! {
+    /// Of 0.14.0 to 0.14.1.
+    lease_define_watched
+    /// Of 0.14.2 to 0.17.0: slots began at `first_slot`.
+    lease_define_unless_harmful
+    /// As [`lease_define_unless_harmful`].
+    lease_alter
+    /// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
+    worker_renew
+}
+
+/// The function that is called, as SQL names it.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+unsafe fn signature(fcinfo: pg_sys::FunctionCallInfo) -> String {
+    // SAFETY: by the above. The text is copied at once.
+    unsafe { datum::name(CStr::from_ptr(pg_sys::format_procedure((*(*fcinfo).flinfo).fn_oid))) }
 }
 
 errors! {

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Attempts a grant by one statement. `None` if the statement is not enough. An observer of an expired term is told of its
 /// owner, which the statement replaces. And it would raise the tokens of the process before it knows that it grants one.
 pub fn attempt_at_once(request: &AcquireRequest, queue: &Queue) -> Option<Outcome> {
-    if request.preference.is_some() || request.shares_snapshot || !has_raised_tokens() {
+    if request.shares_snapshot || !has_raised_tokens() {
         return None;
     }
     let AtOnce { granted, lock_delay_us, is_visible } = xact::releasing_locks_on_none(|| {
         let known = definitions::of(request.name);
         let definition = known.definition.unwrap_or_else(store::undefined);
-        if definition.slots > 1 || definition.first_slot > 0 || known.notify {
+        if definition.slots > 1 || known.notify {
             return None;
         }
         COUNTERS.add(1, |counters| &counters.probes);

@@ -8,53 +8,30 @@ use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
 use crate::pg::{spi, xact};
 use crate::settings;
-use idgen_core::lease::{LeaseDefinition, MAX_SLOTS, Term};
+use idgen_core::lease::{MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use std::sync::OnceLock;
 
 /// Defines a lease, or replaces its definition: how many slots it has, the ttl of terms, how long a slot stays
-/// unavailable after its holder vanished or was revoked, its first slot, and whether NOTIFY tells of its terms. Running
-/// terms keep their end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as
-/// the definer, or as the role of a holder of an undefined lease; and, unless forced, 55006 for slots that exclude a
-/// holder, and 55000 for another first slot of a defined lease.
+/// unavailable after its holder vanished or was revoked, and whether NOTIFY tells of its terms. Running terms keep their
+/// end. Waits for transactions that have acquired the lease. Raises 42501 if the caller may not act as the definer, or as
+/// the role of a holder of an undefined lease; and, unless forced, 55006 for slots that exclude a holder.
 #[pg_extern(sql = false)]
-fn lease_define_unless_harmful(
+fn lease_define(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
     notify: Option<bool>,
     force: Option<bool>,
 ) {
     let force = args::required(force, "force");
-    define(name, slots, ttl, lock_delay, first_slot, notify, force);
-}
-
-static AT_DEFINITION: OnceLock<fn()> = OnceLock::new();
-
-/// Registers a function that is called before each definition, in its transaction. While the postmaster preloads libraries.
-pub fn at_definition(function: fn()) {
-    let _ = AT_DEFINITION.set(function);
-}
-
-pub fn define(
-    name: Option<Text>,
-    slots: Option<i32>,
-    ttl: Option<Interval>,
-    lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
-    notify: Option<bool>,
-    force: bool,
-) {
     let name = args::stored_name(name.as_deref(), "name");
     let slots = args::required(slots, "slots");
     let ttl = args::required(ttl, "ttl");
     let lock_delay = args::required(lock_delay, "lock_delay");
-    let first_slot = args::required(first_slot, "first_slot");
     let notify = args::required(notify, "notify");
-    check_slots(first_slot, slots);
+    check_slots(slots);
     check_times(Some(ttl), Some(lock_delay));
     xact::require_read_write(c"lease_define()");
     // Before the wait, so that no caller waits in vain.
@@ -63,15 +40,10 @@ pub fn define(
     }
     // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
-    refuse_foreign_holder(name);
     let lease = LeaseState::read(name);
-    let new = LeaseDefinition { first_slot, slots, ..lease.definition };
-    require_holders_inside(name, &lease, &new, force);
-    if lease.definer.is_some() && first_slot != lease.definition.first_slot && !force {
-        errors::moves_first_slot(name, &lease.definition, &new).hint(errors::hint_to_keep_or_force(name)).raise();
-    }
-    AT_DEFINITION.get().into_iter().for_each(|function| function());
-    if !definitions::define(name, slots, ttl, lock_delay, first_slot, notify) {
+    refuse_foreign_holder(name, &lease);
+    require_holders_inside(name, &lease, slots, force);
+    if !definitions::define(name, slots, ttl, lock_delay, notify) {
         errors::not_definer(name).raise();
     }
     // There may be more slots now.
@@ -79,33 +51,27 @@ pub fn define(
 }
 
 /// Changes the definition of a lease; NULL keeps a setting. Raises 42704 if the lease is not defined, else as
-/// `lease_define`; but the first slot may be moved.
+/// `lease_define`.
 #[pg_extern(sql = false)]
-fn lease_alter(
+fn lease_alter_definition(
     name: Option<Text>,
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
     notify: Option<bool>,
     force: Option<bool>,
 ) {
     let name = args::name(name.as_deref(), "name");
     let force = args::required(force, "force");
+    slots.into_iter().for_each(check_slots);
     check_times(ttl, lock_delay);
     xact::require_read_write(c"lease_alter()");
-    // Before the wait, as in `define`, and after it, when the lease may be another.
+    // Before the wait, as in `lease_define`, and after it, when the lease may be another.
     require_defined(name);
     lock_definition(name);
     let lease = require_defined(name);
-    let new = LeaseDefinition {
-        first_slot: first_slot.unwrap_or(lease.definition.first_slot),
-        slots: slots.unwrap_or(lease.definition.slots),
-        ..lease.definition
-    };
-    check_slots(new.first_slot, new.slots);
-    require_holders_inside(name, &lease, &new, force);
-    definitions::alter(name, slots, ttl, lock_delay, first_slot, notify);
+    require_holders_inside(name, &lease, slots.unwrap_or(lease.definition.slots), force);
+    definitions::alter(name, slots, ttl, lock_delay, notify);
     pending::wake_at_end(name);
 }
 
@@ -117,12 +83,9 @@ fn require_defined(name: &str) -> LeaseState {
     lease
 }
 
-fn check_slots(first_slot: i32, slots: i32) {
+fn check_slots(slots: i32) {
     if !(1..=MAX_SLOTS).contains(&slots) {
         errors::slots_out_of_range(slots).raise();
-    }
-    if !(0..=MAX_SLOTS - slots).contains(&first_slot) {
-        errors::first_slot_out_of_range(first_slot, slots).raise();
     }
 }
 
@@ -137,16 +100,15 @@ fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
 /// Raises 55006 if a slot that only the old definition has is held; says so if the caller insists. Such a holder keeps its
 /// term, and may extend it, and no later definition excludes it once more. Nor can one exclude shared terms, which are
 /// outside of every definition.
-fn require_holders_inside(name: &str, lease: &LeaseState, new: &LeaseDefinition, force: bool) {
-    let now = lease.now();
-    let old = lease.definition;
-    let is_excluded = |term: &&Term| old.has(term.slot) && !new.has(term.slot) && term.is_held(now);
+fn require_holders_inside(name: &str, lease: &LeaseState, slots: i32, force: bool) {
+    let (old, now) = (lease.definition, lease.now());
+    let is_excluded = |term: &&Term| old.has(term.slot) && term.slot >= slots && term.is_held(now);
     let mut excluded: Vec<i32> = lease.terms.iter().filter(is_excluded).map(|term| term.slot).collect();
     if excluded.is_empty() {
         return;
     }
     excluded.sort_unstable();
-    let report = errors::excludes_holders(name, &lease.definition, new, &excluded);
+    let report = errors::excludes_holders(name, old.slots, slots, &excluded);
     if force { report.notice() } else { report.hint(errors::hint_to_keep_or_force(name)).raise() }
 }
 
@@ -170,7 +132,7 @@ fn drop_lease(name: &str) {
     require_unheld(name, &LeaseState::read(name));
     // Until the transaction ends: before that, acquirers would see the rows that are dropped here.
     Queue::of(name).enter(Limit::by_lock_timeout());
-    // A move from another pool holds this lock, but is not in the queue.
+    // A change of the definition holds this lock, but is not in the queue.
     lock_definition(name);
     let terms = lock_slots(name);
     let lease = LeaseState { terms, ..LeaseState::read(name) };
@@ -184,7 +146,7 @@ fn drop_lease(name: &str) {
 
 /// Locks all rows of a lease until the transaction ends, and returns them. Waits for transactions that have fenced;
 /// later fences wait for this transaction.
-pub fn lock_slots(name: &str) -> Vec<Term> {
+fn lock_slots(name: &str) -> Vec<Term> {
     for term in LeaseState::read(name).terms.iter().filter(|term| term.depth > 0) {
         let mut precedence = Precedence::new();
         precedence.acquire(name, term.slot, Limit::by_lock_timeout());
@@ -194,18 +156,8 @@ pub fn lock_slots(name: &str) -> Vec<Term> {
     store::lock_all(name)
 }
 
-/// Moves the terms of a lease, whose rows are locked, to another lease, and drops the definition. Shared terms, which are
-/// over, end here: in the other lease, no slot would be granted beside one.
-pub fn rename(from: &str, to: &str) {
-    for term in LeaseState::read(from).terms.iter().filter(|term| term.is_shared()) {
-        stats::notify_expired(from, term.slot);
-        store::remove(from, term.slot);
-    }
-    definitions::rename(from, to);
-}
-
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
-pub fn lock_definition(name: &str) {
+fn lock_definition(name: &str) {
     // First without the lock: a transaction that is waited for may acquire another slot.
     unseen::wait_for_grants(name);
     definition_lock(name, Mode::Exclusive).acquire(Scope::Transaction);
@@ -214,8 +166,7 @@ pub fn lock_definition(name: &str) {
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
-fn refuse_foreign_holder(name: &str) {
-    let lease = LeaseState::read(name);
+fn refuse_foreign_holder(name: &str, lease: &LeaseState) {
     if lease.definer.is_some() {
         return;
     }
@@ -236,8 +187,7 @@ fn require_unheld(name: &str, lease: &LeaseState) {
 }
 
 /// Ends the term in a slot, whose lock delay begins. False if the slot has no term; warns if an open transaction has
-/// acquired it. Raises 42501 if the caller may not act
-/// as the definer; of an undefined lease, unless it is a superuser.
+/// acquired it. Raises 42501 if the caller may not act as the definer; of an undefined lease, unless it is a superuser.
 #[pg_extern(sql = false)]
 fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let name = args::name(name.as_deref(), "name");
@@ -245,9 +195,9 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     xact::require_read_write(c"lease_revoke()");
     require_definer(name, &LeaseState::read(name));
     let revoked = store::revoke(name, slot);
-    if let Some(token) = revoked {
-        pending::released(token);
-        stats::notify_revoked(name, slot);
+    if let Some((token, owner)) = &revoked {
+        pending::released(*token);
+        stats::notify_event(name, slot, "revoked", owner.as_deref());
         // A crash must not restore the term.
         pending::require_durability();
         pending::wake_at_end(name);
@@ -258,7 +208,7 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
 }
 
 /// Raises 42501 unless the caller may act as the definer; of an undefined lease, unless it is a superuser.
-pub fn require_definer(name: &str, lease: &LeaseState) {
+fn require_definer(name: &str, lease: &LeaseState) {
     match lease.definer {
         Some(definer) => require_membership(name, definer),
         // SAFETY: reads the system caches.

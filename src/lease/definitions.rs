@@ -1,11 +1,10 @@
 //! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
-//! PostgreSQL's cache invalidations tell it to forget. Also names of leases, and texts about holders.
+//! PostgreSQL's cache invalidations tell it to forget. Also what messages and notifications say of holders.
 
-use super::store::{LEASE, LEASE_DEFINITION, micros};
-use crate::pg::datum::Text;
+use super::store::{LEASE, LEASE_DEFINITION};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
-use crate::pg::spi::{Query, optional, text, user, value};
+use crate::pg::spi::{Query, micros, optional_text, text, user, value};
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -32,11 +31,24 @@ pub fn of(name: &str) -> KnownDefinition {
     known.unwrap_or_else(|| look_up(name))
 }
 
+static DEFINED: Query = Query::new(&LEASE, || {
+    format!(
+        "SELECT slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",
+        micros("ttl"),
+        micros("lock_delay")
+    )
+});
+
+/// Reads the definition, whatever the transaction's snapshot shows.
 fn look_up(name: &str) -> KnownDefinition {
     let changes = CHANGES.follow();
-    let defined = defined(name);
-    let notify = defined.as_ref().is_some_and(|defined| defined.notify);
-    let known = KnownDefinition { definition: defined.map(|defined| defined.definition), notify, changes };
+    let read = |row: &SpiHeapTupleData| KnownDefinition {
+        definition: Some(LeaseDefinition { slots: value(row, 1), ttl_us: value(row, 2), lock_delay_us: value(row, 3) }),
+        notify: value(row, 4),
+        changes,
+    };
+    let found = DEFINED.read_latest(&[name.into()], read).pop();
+    let known = found.unwrap_or(KnownDefinition { definition: None, notify: false, changes });
     KNOWN.insert(name, known);
     known
 }
@@ -52,24 +64,22 @@ fn lease_definition_changed(fcinfo: pg_sys::FunctionCallInfo) -> TriggerRow {
 }
 
 static DEFINE: Query = LEASE.query(
-    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner, first_slot, notify) \
-     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole, $6, $7) \
+    "INSERT INTO idgen.lease_definition AS defined (name, slots, ttl, lock_delay, owner, notify) \
+     VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole, $6) \
      ON CONFLICT (name) DO UPDATE \
-     SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay, first_slot = excluded.first_slot, \
-         notify = excluded.notify \
+     SET slots = excluded.slots, ttl = excluded.ttl, lock_delay = excluded.lock_delay, notify = excluded.notify \
      WHERE pg_catalog.pg_has_role($5, defined.owner::pg_catalog.oid, 'USAGE') RETURNING slots",
 );
 
 /// Defines a lease, or changes its definition and keeps its definer. False if the caller may not act as the definer.
-pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, first_slot: i32, notify: bool) -> bool {
-    let args =
-        [name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into(), first_slot.into(), notify.into()];
+pub fn define(name: &str, slots: i32, ttl: Interval, lock_delay: Interval, notify: bool) -> bool {
+    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), user().into(), notify.into()];
     !DEFINE.write_latest(&args, |_| ()).is_empty()
 }
 
 static ALTER: Query = LEASE.query(
     "UPDATE idgen.lease_definition SET slots = COALESCE($2, slots), ttl = COALESCE($3, ttl), \
-     lock_delay = COALESCE($4, lock_delay), first_slot = COALESCE($5, first_slot), notify = COALESCE($6, notify) \
+     lock_delay = COALESCE($4, lock_delay), notify = COALESCE($5, notify) \
      WHERE name OPERATOR(pg_catalog.=) $1",
 );
 
@@ -79,52 +89,10 @@ pub fn alter(
     slots: Option<i32>,
     ttl: Option<Interval>,
     lock_delay: Option<Interval>,
-    first_slot: Option<i32>,
     notify: Option<bool>,
 ) {
-    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), first_slot.into(), notify.into()];
+    let args = [name.into(), slots.into(), ttl.into(), lock_delay.into(), notify.into()];
     ALTER.write_latest(&args, |_| ());
-}
-
-/// The definition of a lease, and its definer.
-pub struct Defined {
-    pub definition: LeaseDefinition,
-    pub definer: pg_sys::Oid,
-    /// True if observers are notified of its terms.
-    notify: bool,
-}
-
-static DEFINED: Query = Query::new(&LEASE, || {
-    format!(
-        "SELECT slots, {}, {}, first_slot, owner::pg_catalog.oid, notify FROM idgen.lease_definition \
-         WHERE name OPERATOR(pg_catalog.=) $1",
-        micros("ttl"),
-        micros("lock_delay")
-    )
-});
-
-/// The definition of a lease, whatever the transaction's snapshot shows; `None` if it is not defined.
-pub fn defined(name: &str) -> Option<Defined> {
-    let read = DEFINED.read_latest(&[name.into()], |row| Defined {
-        definition: LeaseDefinition {
-            first_slot: value(row, 4),
-            slots: value(row, 1),
-            ttl_us: value(row, 2),
-            lock_delay_us: value(row, 3),
-        },
-        definer: value(row, 5),
-        notify: value(row, 6),
-    });
-    read.into_iter().next()
-}
-
-static RENAME: Query =
-    LEASE.query("UPDATE idgen.lease SET name = $2 WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot");
-
-/// Moves all terms of a lease, whose rows are locked, to another lease, and drops the definition.
-pub fn rename(from: &str, to: &str) {
-    RENAME.write_latest(&[from.into(), to.into()], |_| ());
-    DROP_DEFINITION.write_latest(&[from.into()], |_| ());
 }
 
 static DROP_ROWS: Query = LEASE.query("DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot");
@@ -143,20 +111,7 @@ static DEPTH_AND_OWNER: Query = LEASE.query(
 
 /// The depth of a slot, and the owner of its current or last term.
 pub fn depth_and_owner(name: &str, slot: i32) -> Option<(i32, Option<String>)> {
-    DEPTH_AND_OWNER.read_latest(&[name.into(), slot.into()], number_and_owner).pop()
-}
-
-static SLOT_AND_OWNER: Query = LEASE.query(
-    "SELECT slot, owner FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2",
-);
-
-/// The slot of a token, and its owner.
-pub fn slot_and_owner(name: &str, token: i64) -> Option<(i32, Option<String>)> {
-    SLOT_AND_OWNER.read_latest(&[name.into(), token.into()], number_and_owner).pop()
-}
-
-fn number_and_owner(row: &SpiHeapTupleData) -> (i32, Option<String>) {
-    (value(row, 1), optional::<Text>(row, 2).map(String::from))
+    DEPTH_AND_OWNER.read_latest(&[name.into(), slot.into()], |row| (value(row, 1), optional_text(row, 2))).pop()
 }
 
 static REASSIGN: Query = LEASE.query(
@@ -178,38 +133,10 @@ pub fn owned(owners: &[pg_sys::Oid]) -> Vec<String> {
     OWNED.read_latest(&[owners.to_vec().into()], |row| text(row, 1))
 }
 
-/// The holder of a slot, as a text for messages.
-pub struct Holder {
-    pub slot: i32,
-    pub text: String,
-}
-
-const HOLDER: &str = "SELECT slot, pg_catalog.format('%s since %s', \
-                      CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
-                           ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
-                      pg_catalog.date_trunc('second', acquired_at)) \
-                      FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1";
-
-static HOLDERS: Query = Query::new(&LEASE, || format!("{HOLDER} ORDER BY slot LIMIT $2"));
-
-/// The last holders of the lowest slots.
-pub fn holders(name: &str, count: i64) -> Vec<Holder> {
-    HOLDERS.read_latest(&[name.into(), count.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
-}
-
 static FOREIGN_HOLDERS: Query = LEASE.query("SELECT slot, role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
      AND depth OPERATOR(pg_catalog.>) 0 AND NOT pg_catalog.pg_has_role($2, role::pg_catalog.oid, 'USAGE') ORDER BY slot");
 
 /// Slots with terms, even expired ones, of roles that the caller may not act as, and these roles.
 pub fn foreign_holders(name: &str) -> Vec<(i32, String)> {
     FOREIGN_HOLDERS.read_latest(&[name.into(), user().into()], |row| (value(row, 1), text(row, 2)))
-}
-
-static IDLE_HOLDERS: Query = Query::new(&LEASE, || {
-    format!("{HOLDER} AND depth OPERATOR(pg_catalog.>) 0 ORDER BY ends_us OPERATOR(pg_catalog.-) ttl_us LIMIT 5")
-});
-
-/// The five holders whose last renewal is longest ago.
-pub fn idle_holders(name: &str) -> Vec<Holder> {
-    IDLE_HOLDERS.read_latest(&[name.into()], |row| Holder { slot: value(row, 1), text: text(row, 2) })
 }

@@ -2,7 +2,7 @@
 
 use crate::pg::ereport::{errors, quoted};
 use crate::place;
-use idgen_core::lease::{LeaseDefinition, MAX_SLOTS};
+use idgen_core::lease::MAX_SLOTS;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -16,16 +16,6 @@ errors! {
     fn slots_out_of_range(slots: i32) {
         ERRCODE_INVALID_PARAMETER_VALUE: "invalid number of slots \"{slots}\"";
         detail: "It must be 1 to {MAX_SLOTS}.";
-    }
-
-    fn first_slot_out_of_range(first_slot: i32, slots: i32) {
-        ERRCODE_INVALID_PARAMETER_VALUE: "invalid first slot \"{first_slot}\"";
-        detail: "With {slots} slots it must be 0 to {}: the highest slot is {}.", MAX_SLOTS - slots, MAX_SLOTS - 1;
-    }
-
-    fn moves_first_slot(name: &str, old: &LeaseDefinition, new: &LeaseDefinition) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "lease \"{name}\" is defined with another first slot";
-        detail: "{}", ranges(old, new);
     }
 
     fn lengths_differ(names: usize, tokens: usize) {
@@ -155,9 +145,10 @@ errors! {
         detail: "It must be 0 to {}, which is idgen.lease_max_ttl.", duration_text(longest_us);
     }
 
-    fn excludes_holders(name: &str, old: &LeaseDefinition, new: &LeaseDefinition, held: &[i32]) {
+    fn excludes_holders(name: &str, old_slots: i32, slots: i32, held: &[i32]) {
         ERRCODE_OBJECT_IN_USE: "lease \"{name}\" has holders outside of its new slots";
-        detail: "{} Holders are in {}.", ranges(old, new), slots_text(held);
+        detail: "Its slots are 0 to {}, and would be 0 to {}. Holders are in {}.", old_slots - 1, slots - 1,
+            slots_text(held);
     }
 
     fn term_is_shared(name: &str) {
@@ -173,17 +164,12 @@ errors! {
     }
 }
 
-/// For [`moves_first_slot`] and [`excludes_holders`].
+/// For [`excludes_holders`].
 pub fn hint_to_keep_or_force(name: &str) -> String {
     format!(
         "To keep the settings that you do not name, use SELECT lease_alter({}, ...); to insist, add force => true.",
         quoted(name)
     )
-}
-
-fn ranges(old: &LeaseDefinition, new: &LeaseDefinition) -> String {
-    let text = |range: RangeInclusive<i32>| format!("{} to {}", range.start(), range.end());
-    format!("Its slots are {}, and would be {}.", text(old.range()), text(new.range()))
 }
 
 fn duration_text(us: i64) -> String {

@@ -86,8 +86,6 @@ unsafe fn acquire_by_args(
                 ttl_us,
                 holder: NewHolder { owner: owner.as_deref(), data, bind_session },
                 shared,
-                only_if_free: false,
-                preference: None,
                 shares_snapshot: !is_own_statement && !xact::is_read_committed(),
             };
             acquire(&request, limit)?
@@ -116,7 +114,7 @@ unsafe fn acquire_by_args(
 }
 
 /// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
-pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
+fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
     // A call that can only fail does not wait in the queue.
     if request.shared
         && let Some(definition) = with_tables(limit, || definitions::of(request.name))?.definition
@@ -134,18 +132,17 @@ pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
         return granted;
     }
     queue.leave();
-    let is_over = limit.left() == Some(Duration::ZERO);
-    if request.only_if_free && !is_over { None } else { limit.time_out() }
+    limit.time_out()
 }
 
-/// Attempts a grant whenever a slot may have become free. `None` if the request is refused or the limit has passed.
+/// Attempts a grant whenever a slot may have become free. `None` if the limit has passed.
 fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<HeldTerm> {
     let mut precedence = None;
     let granted = loop {
         let broadcasts = queue.broadcasts();
         let until_us = match attempt(request, limit, queue) {
             Outcome::Granted(granted) => break Some(granted),
-            Outcome::Refused => break None,
+            Outcome::TimedOut => break None,
             Outcome::Retry => Some(0),
             Outcome::Wait { until_us } => {
                 precedence.take().into_iter().for_each(Precedence::release);
@@ -188,7 +185,11 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
     let (name, token) = checked(&name, token);
     let ttl_us = checked_ttl_us(ttl);
     xact::require_read_write(c"lease_renew()");
-    renew(name, token, ttl_us).expires_at()
+    let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
+    let session_key = renewed_binding(name, token, renewed.session_key);
+    pending::require_durability();
+    COUNTERS.add(1, |counters| &counters.renewals);
+    HeldTerm { session_key, ..renewed }.expires_at()
 }
 
 /// Renews those of several terms that are still held, and returns them. Leaves out other tokens.
@@ -228,7 +229,21 @@ fn lease_renew_many(
 fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_release()");
-    release(name, token)
+    let is_first = xact::log_position() == 0;
+    let is_defined = definitions::of(name).definition.is_some();
+    let released = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
+    if released.depth > 0 {
+        pending::locked(token);
+        return false;
+    }
+    pending::released(token);
+    stats::notify_event(name, released.slot, "released", released.owner.as_deref());
+    pending::wake_at_end(name);
+    if is_first {
+        pending::need_not_be_durable();
+    }
+    COUNTERS.add(1, |counters| &counters.releases);
+    true
 }
 
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
@@ -260,7 +275,7 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 }
 
 /// Acquires the term of a token once more.
-pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> HeldTerm {
+fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> HeldTerm {
     let granted = terms::deepen(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let is_shared = granted.slot >= FIRST_SHARED;
     match (is_shared, shared) {
@@ -276,15 +291,6 @@ pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, s
     HeldTerm { session_key, ..granted }
 }
 
-/// Extends the term of a token to its ttl from now on, or to the ttl given.
-pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> HeldTerm {
-    let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
-    let session_key = renewed_binding(name, token, renewed.session_key);
-    pending::require_durability();
-    COUNTERS.add(1, |counters| &counters.renewals);
-    HeldTerm { session_key, ..renewed }
-}
-
 /// Records that a term was extended. If the session that it was bound to has ended, the holder lives on without it: the
 /// term is unbound, and lasts its time from now on.
 fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i64> {
@@ -294,26 +300,6 @@ fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i
         terms::unbind(name, token);
     }
     alive
-}
-
-/// Releases the term of a token once. True if the slot is free now.
-pub fn release(name: &str, token: i64) -> bool {
-    let is_first = xact::log_position() == 0;
-    let is_defined = definitions::of(name).definition.is_some();
-    let watched = stats::about_to_release(name, token);
-    let depth = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
-    if depth > 0 {
-        pending::locked(token);
-        return false;
-    }
-    pending::released(token);
-    watched.into_iter().for_each(|term| stats::notify_released(name, term));
-    pending::wake_at_end(name);
-    if is_first {
-        pending::need_not_be_durable();
-    }
-    COUNTERS.add(1, |counters| &counters.releases);
-    true
 }
 
 /// The slot of a token, which never changes. A session fences by the same token repeatedly.
@@ -327,7 +313,7 @@ fn cached_slot_of(name: &str, token: i64) -> i32 {
 }
 
 /// Raises 55000, or 42501 if the term belongs to a role that the caller may not act as.
-pub fn raise_stale(name: &str, token: i64) -> ! {
+fn raise_stale(name: &str, token: i64) -> ! {
     COUNTERS.add(1, |counters| &counters.refused);
     if let Some(role) = terms::foreign_role(name, token) {
         errors::not_the_holders_role(name, &role).raise();

@@ -6,7 +6,7 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
-use crate::pg::spi::{Query, text, value};
+use crate::pg::spi::{Query, value};
 use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::Mutex;
@@ -209,7 +209,7 @@ fn remove_bound(token: i64) {
     }
 }
 
-/// Releases the locks of terms that other sessions have ended, and renames those that they have moved.
+/// Releases the locks of terms that other sessions have ended.
 ///
 /// Call it before each new term. It reads the rows when as many terms were bound as it has kept the last time. So a
 /// term costs the same however many are bound.
@@ -221,25 +221,10 @@ fn sweep_bound() {
         }
         terms.by_token.iter().map(|(token, term)| (term.name.clone(), *token)).unzip()
     };
-    let ended_or_moved = without_term(names, tokens);
-    if !ended_or_moved.is_empty() {
-        let mut names = names_of(ended_or_moved.clone());
-        for token in ended_or_moved {
-            match names.remove(&token) {
-                Some(name) => rename(token, name),
-                None => remove_bound(token),
-            }
-        }
-    }
+    without_term(names, tokens).into_iter().for_each(remove_bound);
     let mut terms = BOUND.lock();
     terms.kept = terms.by_token.len();
     terms.bound = 0;
-}
-
-fn rename(token: i64, name: String) {
-    if let Some(term) = BOUND.lock().by_token.get_mut(&token) {
-        term.name = name;
-    }
 }
 
 /// The session ends, and PostgreSQL has released its locks: the slots are free.
@@ -266,13 +251,4 @@ fn without_term(names: Vec<String>, tokens: Vec<i64>) -> Vec<i64> {
         return Vec::new();
     }
     WITHOUT_TERM.read_latest(&[names.into(), tokens.into()], |row| value(row, 1))
-}
-
-static NAMES_OF: Query = LEASE.query(
-    "SELECT token, name FROM idgen.lease WHERE token OPERATOR(pg_catalog.=) ANY ($1) AND depth OPERATOR(pg_catalog.>) 0",
-);
-
-/// The current leases of tokens that have a term. Reads the whole table: the index has tokens after leases.
-fn names_of(tokens: Vec<i64>) -> HashMap<i64, String> {
-    NAMES_OF.read_latest(&[tokens.into()], |row| (value(row, 1), text(row, 2))).into_iter().collect()
 }

@@ -4,9 +4,8 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, LEASE, TERM, clock, term};
+use super::store::{self, LEASE, TERM, TERM_COLUMNS, clock, term};
 use super::sweep::Deleted;
-use super::terms::HeldTerm;
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
@@ -149,17 +148,13 @@ impl StoredTerm<'_> {
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
 pub fn states_text(name: &str) -> String {
     const MOST: i64 = 5;
-    let lock_delay_us = definitions::defined(name).map_or(0, |defined| defined.definition.lock_delay_us);
+    let lock_delay_us = definitions::of(name).definition.map_or(0, |definition| definition.lock_delay_us);
     let terms = first_terms(name, MOST);
-    let now = store::now_for(&terms);
-    let holders = definitions::holders(name, MOST);
-    let sentence = |term: &Term| {
+    let now = store::now_for(&terms.iter().map(|(term, _)| *term).collect::<Vec<Term>>());
+    let sentence = |(term, holder): &(Term, String)| {
         let state = state(term, lock_delay_us, now);
-        let holder = holders.iter().find(|holder| holder.slot == term.slot).filter(|_| term.depth > 0);
-        match holder {
-            Some(holder) => format!("Slot {} is {state} by {}.", term.slot, holder.text),
-            None => format!("Slot {} is {state}.", term.slot),
-        }
+        let by = if term.depth > 0 { format!(" by {holder}") } else { String::new() };
+        format!("Slot {} is {state}{by}.", term.slot)
     };
     let sentences: Vec<String> = terms.iter().map(sentence).collect();
     if sentences.is_empty() { "It has no holder.".to_owned() } else { sentences.join(" ") }
@@ -167,14 +162,18 @@ pub fn states_text(name: &str) -> String {
 
 static FIRST_TERMS: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT {TERM} FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 \
-         ORDER BY lease.slot LIMIT $3"
+        "SELECT {TERM}, pg_catalog.format('%s since %s', \
+         CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
+              ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
+         pg_catalog.date_trunc('second', acquired_at)) \
+         FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 ORDER BY lease.slot LIMIT $3"
     )
 });
 
-/// The rows of the lowest slots.
-fn first_terms(name: &str, count: i64) -> Vec<Term> {
-    FIRST_TERMS.read_latest(&[name.into(), clock().into(), count.into()], |row| term(row, None))
+/// The terms of the lowest slots, each with a text about its last holder.
+fn first_terms(name: &str, count: i64) -> Vec<(Term, String)> {
+    let args = [name.into(), clock().into(), count.into()];
+    FIRST_TERMS.read_latest(&args, |row| (term(row, None), text(row, TERM_COLUMNS + 1)))
 }
 
 /// Sessions that have waited for 10 s for a lock that a transaction holds on the row of a lease, or on the whole table. The head
@@ -232,29 +231,10 @@ const CHANNEL: &CStr = c"idgen_lease";
 /// A payload has less than 8,000 bytes. JSON escapes a character with at most 6 bytes, and a name has at most 255.
 const OWNER_CHARACTERS: usize = 1000;
 
-/// A term has begun.
-pub fn notify_granted(name: &str, granted: &HeldTerm) {
+/// What has happened to a term: "granted", "released", "revoked" or "expired".
+pub fn notify_event(name: &str, slot: i32, event: &str, owner: Option<&str>) {
     if is_watched(name) {
-        send(name, granted.slot, "granted", granted.owner.as_deref());
-    }
-}
-
-/// The slot and owner of a token whose term is about to be released, if its end is to be told. The row may go with it.
-pub fn about_to_release(name: &str, token: i64) -> Option<(i32, Option<String>)> {
-    is_watched(name).then(|| definitions::slot_and_owner(name, token)).flatten()
-}
-
-/// A term was released, with what [`about_to_release`] has returned.
-pub fn notify_released(name: &str, (slot, owner): (i32, Option<String>)) {
-    send(name, slot, "released", owner.as_deref());
-}
-
-/// A term was revoked.
-pub fn notify_revoked(name: &str, slot: i32) {
-    if is_watched(name)
-        && let Some((_, owner)) = definitions::depth_and_owner(name, slot)
-    {
-        send(name, slot, "revoked", owner.as_deref());
+        send(name, slot, event, owner);
     }
 }
 
@@ -269,8 +249,8 @@ pub fn notify_expired(name: &str, slot: i32) {
 
 /// The row of a term that has expired, or was released, was deleted.
 pub fn notify_deleted(row: &Deleted) {
-    if row.depth > 0 && is_watched(&row.name) {
-        send(&row.name, row.slot, "expired", row.owner.as_deref());
+    if row.depth > 0 {
+        notify_event(&row.name, row.slot, "expired", row.owner.as_deref());
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tables `idgen.lease` and `idgen.lease_definition`: reading the slots of a lease, locking them, and ending their terms.
 
 use super::{errors, locks};
-use crate::pg::spi::{ExtensionTable, Query, optional, value};
+use crate::pg::spi::{ExtensionTable, Query, micros, optional, optional_text, value};
 use crate::pg::{recovery, system_clock};
 use crate::place;
 use crate::settings;
@@ -27,7 +27,7 @@ pub fn clock() -> &'static str {
 
 /// What applies to a lease that is not defined.
 pub fn undefined() -> LeaseDefinition {
-    LeaseDefinition { first_slot: 0, slots: 1, ttl_us: settings::lease_ttl_us(), lock_delay_us: 0 }
+    LeaseDefinition { slots: 1, ttl_us: settings::lease_ttl_us(), lock_delay_us: 0 }
 }
 
 /// The definition of a lease, and its terms.
@@ -42,18 +42,13 @@ pub struct LeaseState {
 pub const TERM: &str = "lease.slot, lease.token, lease.depth, lease.ends_us, lease.ttl_us, lease.revoked, \
                     lease.clock OPERATOR(pg_catalog.=) $2, lease.session, lease.session_key";
 
-/// An interval too long for a bigint of microseconds never ends.
-const MICROS: &str =
-    "LEAST(pg_catalog.extract('epoch', {}) OPERATOR(pg_catalog.*) 1000000, 9223372036854775807)::bigint";
-
-pub fn micros(column: &str) -> String {
-    MICROS.replace("{}", column)
-}
+/// The number of columns of [`TERM`].
+pub const TERM_COLUMNS: usize = 9;
 
 /// One row without a term if the lease has none, and without a definition if it is not defined.
 static READ: Query = Query::new(&LEASE, || {
     format!(
-        "SELECT {TERM}, defined.slots, {}, {}, defined.first_slot, defined.owner::pg_catalog.oid \
+        "SELECT {TERM}, defined.slots, {}, {}, defined.owner::pg_catalog.oid \
          FROM (SELECT $1) AS asked (name) \
          LEFT JOIN idgen.lease_definition AS defined ON defined.name OPERATOR(pg_catalog.=) asked.name \
          LEFT JOIN idgen.lease ON lease.name OPERATOR(pg_catalog.=) asked.name AND lease.slot OPERATOR(pg_catalog.<) $3",
@@ -82,13 +77,12 @@ impl LeaseState {
     fn read_rows(name: &str, below: i32, wants_slot: bool) -> Self {
         let rows = READ.read_latest(&[name.into(), clock().into(), below.into()], |row| {
             let definition: Option<LeaseDefinition> = optional(row, 10).map(|slots| LeaseDefinition {
-                first_slot: value(row, 13),
                 slots,
                 ttl_us: value(row, 11),
                 lock_delay_us: value(row, 12),
             });
             let delay_us = definition.filter(|_| wants_slot).map(|definition| definition.lock_delay_us);
-            (definition, optional(row, 14), optional::<i32>(row, 1).map(|_| term(row, delay_us)))
+            (definition, optional(row, 13), optional::<i32>(row, 1).map(|_| term(row, delay_us)))
         });
         let (definition, definer) =
             rows.first().map(|(definition, definer, _)| (*definition, *definer)).unwrap_or_default();
@@ -164,10 +158,16 @@ pub fn lock_slot_waiting(name: &str, slot: i32) {
     LOCK_WAITING.write_losable(&[name.into(), clock().into(), slot.into()], |_| ());
 }
 
-static END: Query = LEASE.query(
-    "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = false, session = NULL, session_key = NULL \
-     WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0",
-);
+static END: Query = Query::new(&LEASE, || end_text(false));
+static REVOKE: Query = Query::new(&LEASE, || end_text(true));
+
+fn end_text(is_revoked: bool) -> String {
+    format!(
+        "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = {is_revoked}, session = NULL, session_key = NULL \
+         WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
+         RETURNING token, owner"
+    )
+}
 
 /// Ends an expired term whose row is locked. Its lock delay is over: the slot is free from now on.
 pub fn end(name: &str, slot: i32) {
@@ -188,16 +188,11 @@ static LOCK_TERM: Query = LEASE.query(
     "SELECT token FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 \
      AND depth OPERATOR(pg_catalog.>) 0 FOR NO KEY UPDATE",
 );
-static REVOKE: Query = LEASE.query(
-    "UPDATE idgen.lease SET depth = 0, ends_us = $3, clock = $4, revoked = true, session = NULL, session_key = NULL \
-     WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
-     RETURNING token",
-);
 
-/// Ends the term in a slot, and begins the lock delay when the row is locked. Returns the token of the term.
-pub fn revoke(name: &str, slot: i32) -> Option<i64> {
+/// Ends the term in a slot, and begins the lock delay when the row is locked. Returns the token and the owner of the term.
+pub fn revoke(name: &str, slot: i32) -> Option<(i64, Option<String>)> {
     LOCK_TERM.write_losable(&[name.into(), slot.into()], |_| ());
     let now_us = system_clock::boot_us();
     let args = [name.into(), slot.into(), now_us.into(), clock().into()];
-    REVOKE.write_latest(&args, |row| value(row, 1)).pop()
+    REVOKE.write_latest(&args, |row| (value(row, 1), optional_text(row, 2))).pop()
 }

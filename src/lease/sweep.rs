@@ -8,9 +8,8 @@
 //! few rows, and reads few.
 
 use super::stats;
-use super::store::{LEASE, TERM, clock, now_for, term};
-use crate::pg::datum::Text;
-use crate::pg::spi::{Query, optional, text, value};
+use super::store::{LEASE, TERM, TERM_COLUMNS, clock, now_for, term};
+use crate::pg::spi::{Query, optional_text, text, value};
 use crate::pg::{recovery, session, system_clock};
 use crate::shmem::Part;
 use idgen_core::lease::{ABANDONED_AFTER_US, Term};
@@ -81,14 +80,12 @@ fn pages() -> i64 {
 }
 
 /// What `Term::is_abandoned` says of terms without a session, and less than it says of others. A defined name keeps the rows
-/// of its slots: those of a pool are its worker ids.
+/// of its slots.
 const ENDED: &str = "CASE WHEN lease.clock OPERATOR(pg_catalog.=) $2 THEN lease.ends_us OPERATOR(pg_catalog.<=) $3 \
                           ELSE lease.ttl_us OPERATOR(pg_catalog.<=) $4 END \
                      AND (lease.slot OPERATOR(pg_catalog.>=) 65536 OR NOT EXISTS (\
                               SELECT FROM idgen.lease_definition AS defined \
-                              WHERE defined.name OPERATOR(pg_catalog.=) lease.name \
-                              UNION ALL SELECT FROM idgen.worker_number AS known \
-                              WHERE known.pool OPERATOR(pg_catalog.=) lease.name))";
+                              WHERE defined.name OPERATOR(pg_catalog.=) lease.name))";
 
 static FIND: Query = Query::new(&LEASE, || {
     format!(
@@ -105,9 +102,6 @@ fn find(from: i64, until: i64) -> Vec<Abandoned> {
     let found = FIND.read_latest(&args, |row| Abandoned { term: term(row, None), name: text(row, TERM_COLUMNS + 1) });
     found.into_iter().filter(|row| row.term.is_abandoned(now_for(&[row.term]))).collect()
 }
-
-/// The number of columns of `TERM`.
-const TERM_COLUMNS: usize = 9;
 
 /// The name of this clock; the latest end of an abandoned term by this clock; and the longest ttl of an abandoned term by
 /// another clock.
@@ -150,7 +144,7 @@ fn delete(rows: &[Abandoned]) -> Vec<Deleted> {
         name: text(row, 1),
         slot: value(row, 2),
         depth: value(row, 3),
-        owner: optional::<Text>(row, 4).map(String::from),
+        owner: optional_text(row, 4),
     };
     DELETE.write_latest(&args, deleted)
 }

@@ -4,8 +4,7 @@
 use super::locks;
 use super::store::{LEASE, clock};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::datum::Text;
-use crate::pg::spi::{Query, optional, text, user, value};
+use crate::pg::spi::{Query, optional, optional_text, text, user, value};
 use crate::pg::system_clock;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::datum::DatumWithOid;
@@ -50,7 +49,7 @@ pub fn held(row: &SpiHeapTupleData) -> HeldTerm {
     HeldTerm {
         slot: value(row, 1),
         token: value(row, 2),
-        owner: optional::<Text>(row, 3).map(String::from),
+        owner: optional_text(row, 3),
         acquired_at: value(row, 4),
         ends_us: value(row, 5),
         depth: value(row, 6),
@@ -133,7 +132,7 @@ static RAISE_TOKENS: Query = LEASE.query(
 ///
 /// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
 /// set the sequence back below tokens that other processes have drawn since.
-pub fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
+fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
     if !has_raised_tokens() {
         with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
         HAS_RAISED_TOKENS.store(true, Relaxed);
@@ -158,14 +157,6 @@ fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
     let result = work();
     lock.release(Scope::Transaction);
     result
-}
-
-static DRAW_TOKEN: Query = Query::new(&LEASE, || format!("SELECT {NEXT_TOKEN}"));
-
-/// A token that no term gets. All later tokens are greater.
-pub fn next_token() -> i64 {
-    let next = || DRAW_TOKEN.write_losable(&[], |row| value(row, 1)).pop();
-    with_tokens(next).expect("a sequence has a next value")
 }
 
 /// The term of a token, if the caller may act as the holder's role.
@@ -267,7 +258,7 @@ static REMOVE: Query = Query::new(&LEASE, || {
         "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {BY_TOKEN} \
          AND lease.depth OPERATOR(pg_catalog.=) 1 AND (lease.slot OPERATOR(pg_catalog.>=) {FIRST_SHARED} OR NOT EXISTS ( \
              SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name)) \
-         FOR UPDATE SKIP LOCKED) RETURNING slot"
+         FOR UPDATE SKIP LOCKED) RETURNING 0, slot, owner"
     )
 });
 static RELEASE: Query = Query::new(&LEASE, || release_text(""));
@@ -281,22 +272,32 @@ fn release_text(condition: &str) -> String {
          clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
          session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, \
          session_key = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session_key END, revoked = false \
-         WHERE {BY_TOKEN} {condition} RETURNING depth"
+         WHERE {BY_TOKEN} {condition} RETURNING depth, slot, owner"
     )
 }
 
-/// Releases a term once, and returns the depth that is left. `None` if the token has no term. The token stays in the
-/// row until the next grant, which waits for transactions that have fenced by it. The row of an undefined lease, and that
-/// of a shared term, is deleted unless a transaction has fenced, so that such rows do not accumulate.
-pub fn release(name: &str, token: i64, is_defined: bool) -> Option<i32> {
+/// A term that was released once.
+pub struct Released {
+    /// How often it is still to be released.
+    pub depth: i32,
+    pub slot: i32,
+    pub owner: Option<String>,
+}
+
+/// Releases a term once. `None` if the token has no term. The token stays in the row until the next grant, which waits for
+/// transactions that have fenced by it. The row of an undefined lease, and that of a shared term, is deleted unless a
+/// transaction has fenced, so that such rows do not accumulate.
+pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
     let (user, now_us, clock) = (user(), system_clock::boot_us(), clock());
+    let released =
+        |row: &SpiHeapTupleData| Released { depth: value(row, 1), slot: value(row, 2), owner: optional_text(row, 3) };
     let update = |query: &Query| {
         let args = [name.into(), token.into(), user.into(), now_us.into(), clock.into()];
-        query.write_losable(&args, |row| value(row, 1)).pop()
+        query.write_losable(&args, released).pop()
     };
-    let remove = || REMOVE.write_losable(&[name.into(), token.into(), user.into()], |_| 0).pop();
-    let released = if is_defined { update(&RELEASE_SLOT) } else { None };
-    released.or_else(remove).or_else(|| update(&RELEASE))
+    let remove = || REMOVE.write_losable(&[name.into(), token.into(), user.into()], released).pop();
+    let at_once = if is_defined { update(&RELEASE_SLOT) } else { None };
+    at_once.or_else(remove).or_else(|| update(&RELEASE))
 }
 
 static FENCE: Query =

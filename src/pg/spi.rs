@@ -89,7 +89,7 @@ impl ExtensionTable {
             loop {
                 // Every query passes here, and with it every loop that reads rows until they are as it needs them.
                 check_for_interrupts!();
-                let table = self.find().unwrap_or_else(|| missing_table(&self.full_name()).raise());
+                let table = self.find().unwrap_or_else(|| self.raise_missing());
                 // SAFETY: in a transaction. It waits for a lock as a query does.
                 unsafe { pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE) };
                 if self.find() == Some(table) {
@@ -99,6 +99,13 @@ impl ExtensionTable {
                 unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
             }
         })
+    }
+
+    fn raise_missing(&self) -> ! {
+        // SAFETY: a C string; looks into the system's caches.
+        let extension = unsafe { pg_sys::get_extension_oid(ereport::EXTENSION.as_ptr(), true) };
+        let missing = if extension == pg_sys::InvalidOid { missing_table } else { table_of_another_version };
+        missing(&self.full_name()).raise()
     }
 
     /// As [`ExtensionTable::lock`], without a wait. `None` if the lock is held, or there is no such table.
@@ -384,6 +391,11 @@ pub fn text(row: &SpiHeapTupleData, column: usize) -> String {
     value::<Text>(row, column).into()
 }
 
+/// As [`text`], of a column that can be NULL.
+pub fn optional_text(row: &SpiHeapTupleData, column: usize) -> Option<String> {
+    optional::<Text>(row, column).map(String::from)
+}
+
 pub fn optional<T: FromDatum + IntoDatum>(row: &SpiHeapTupleData, column: usize) -> Option<T> {
     row.get(column).unwrap_or_else(unexpected)
 }
@@ -396,8 +408,12 @@ pub fn unexpected<T>(error: pgrx::spi::SpiError) -> T {
 errors! {
     fn missing_table(table: &str) {
         ERRCODE_UNDEFINED_TABLE: "table \"{table}\" of extension idgen does not exist";
-        hint: "The extension was dropped, or is of an older version: run CREATE EXTENSION idgen or ALTER EXTENSION \
-            idgen UPDATE.";
+        hint: "Run CREATE EXTENSION idgen.";
+    }
+
+    fn table_of_another_version(table: &str) {
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" is not among the SQL objects of this version";
+        hint: "Run ALTER EXTENSION idgen UPDATE.";
     }
 
     fn unreadable(error: &pgrx::spi::SpiError) {

@@ -71,17 +71,18 @@ pub fn hint(error: &DbError) -> &str {
     error.hint().unwrap_or_else(|| panic!("a HINT in {error:?}"))
 }
 
-/// How many rows of `idgen.lease` and `idgen.worker_number` a session reads, in the tables and in their indexes. For
-/// PostgreSQL 15 and later, and without other sessions.
-pub fn lease_rows_read<R>(client: &mut Client, run: impl FnOnce(&mut Client) -> R) -> (R, i64) {
-    const TOTAL: &str = "
-        SELECT sum(read)::bigint
-        FROM (SELECT relid, seq_tup_read AS read FROM pg_stat_all_tables
-              UNION ALL SELECT relid, idx_tup_read FROM pg_stat_all_indexes) AS of_table
-        WHERE relid IN ('idgen.lease'::regclass, 'idgen.worker_number'::regclass)";
+/// How many rows of a table of the extension a session reads, in the table and in its indexes. For PostgreSQL 15 and later,
+/// and without other sessions.
+pub fn rows_read<R>(client: &mut Client, table: &str, run: impl FnOnce(&mut Client) -> R) -> (R, i64) {
+    let sum = format!(
+        "SELECT sum(read)::bigint
+         FROM (SELECT relid, seq_tup_read AS read FROM pg_stat_all_tables
+               UNION ALL SELECT relid, idx_tup_read FROM pg_stat_all_indexes) AS of_table
+         WHERE relid = 'idgen.{table}'::regclass"
+    );
     let total = |client: &mut Client| {
         execute(client, "SELECT pg_stat_force_next_flush()");
-        value::<i64>(client, TOTAL)
+        value::<i64>(client, &sum)
     };
     let before = total(client);
     let result = run(client);

@@ -43,9 +43,7 @@ fn rows_of_vanished_holders_are_deleted_after_a_day() {
     let mut token = |name: &str| acquire(&mut holder, &format!("'{name}', '1 min'")).token;
     let expired = token("expired");
     let [fenced, renewed] = ["kept: fenced", "kept: renewed"].map(&mut token);
-    for name in
-        ["released", "of another clock", "kept: of another clock", "kept: 23 hours", "kept: defined", "kept: a pool"]
-    {
+    for name in ["released", "of another clock", "kept: of another clock", "kept: 23 hours", "kept: defined"] {
         token(name);
     }
     acquire(&mut holder, "'kept: bound', '1 min', bind_session => true");
@@ -64,7 +62,6 @@ fn rows_of_vanished_holders_are_deleted_after_a_day() {
         &mut observer,
         "UPDATE idgen.lease SET depth = 0 WHERE name = 'released';
          UPDATE idgen.lease SET clock = 'another' WHERE name = 'kept: of another clock';
-         INSERT INTO idgen.worker_number (pool, number, not_before, not_after, token) VALUES ('kept: a pool', 0, now(), now(), 1);
          SELECT lease_define('kept: defined'), lease_define('shared')",
     );
     execute(&mut fencing, &format!("BEGIN; SELECT lease_fence('kept: fenced', {fenced})"));

@@ -3,7 +3,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::lease::acquire;
-use idgen_testkit::sql::{backend_pid, column, execute, expect_error, lease_rows_read, value};
+use idgen_testkit::sql::{backend_pid, column, execute, expect_error, rows_read, value};
 use postgres::Client;
 
 use crate::fairness::quiet;
@@ -78,8 +78,7 @@ fn failed_attempt_writes_nothing() {
 fn transaction_with_many_names_holds_no_definition_lock() {
     let cluster = quiet();
     let (mut holder, mut definer, mut other) = (cluster.client(), cluster.client(), cluster.client());
-    execute(&mut definer, "SELECT lease_define(name) FROM unnest('{a,b,pool,other pool}'::text[]) AS name");
-    execute(&mut definer, "SELECT worker_release('pool', token) FROM worker_acquire('pool', ttl => '1 s')");
+    execute(&mut definer, "SELECT lease_define(name) FROM unnest('{a,b}'::text[]) AS name");
     execute(&mut holder, "BEGIN; SELECT lease_acquire('name ' || i, '1 day') FROM generate_series(1, 1000) AS i");
     let of_definitions = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = x'6c64'::int";
     assert_eq!(value::<i64>(&mut other, of_definitions), 0);
@@ -90,7 +89,6 @@ fn transaction_with_many_names_holds_no_definition_lock() {
         expect_error(&mut definer, &format!("SELECT lease_define('{name}', 2)"), "55P03");
     }
     execute(&mut definer, "SELECT lease_define('a', 2), lease_define('c'), lease_drop('b')");
-    execute(&mut definer, "SELECT worker_correct('pool', 0, now()), worker_move('pool', 'other pool')");
     execute(&mut holder, "COMMIT");
     execute(&mut definer, "BEGIN; SELECT lease_define('name 1', 2)");
     execute(&mut other, "SET lock_timeout = '30ms'; SELECT lease_define('name 1000', 2)");
@@ -98,14 +96,14 @@ fn transaction_with_many_names_holds_no_definition_lock() {
 
 fn with_many_names() -> Cluster {
     let cluster = builder().conf("autovacuum", "off").start_with_extension();
-    cluster.execute("SELECT lease_define('pool', 200, '1 h')");
-    cluster.execute("SELECT worker_acquire('pool', ttl => '1 h') FROM generate_series(1, 2)");
+    cluster.execute("SELECT lease_define('servers', 200, '1 h')");
+    cluster.execute("SELECT lease_acquire('servers', ttl => '1 h') FROM generate_series(1, 2)");
     cluster.execute(
         "INSERT INTO idgen.lease (name, slot, token, depth, role, acquired_at, ttl_us, ends_us, clock, revoked)
          SELECT 'job ' || n, 0, n, 1, role, acquired_at, ttl_us, ends_us, clock, false
-         FROM idgen.lease, generate_series(1, 20000) AS n WHERE name = 'pool' AND slot = 0",
+         FROM idgen.lease, generate_series(1, 20000) AS n WHERE name = 'servers' AND slot = 0",
     );
-    cluster.execute("VACUUM ANALYZE idgen.lease, idgen.worker_number");
+    cluster.execute("VACUUM ANALYZE idgen.lease");
     cluster
 }
 
@@ -117,14 +115,13 @@ fn plan(client: &mut Client, query: &str) -> String {
 fn view_of_one_name_reads_its_rows_by_index_smoke() {
     let cluster = with_many_names();
     let mut client = cluster.client();
-    for query in ["SELECT * FROM idgen.leases WHERE name = 'job 7'", "SELECT * FROM idgen.workers WHERE pool = 'pool'"]
-    {
-        let plan = plan(&mut client, query);
+    for query in ["job 7", "servers"].map(|name| format!("SELECT * FROM idgen.leases WHERE name = '{name}'")) {
+        let plan = plan(&mut client, &query);
         assert!(plan.contains("lease_pkey") && !plan.contains("Seq Scan on lease"), "{query}:\n{plan}");
-        let ((), read) = lease_rows_read(&mut client, |client| execute(client, query));
+        let ((), read) = rows_read(&mut client, "lease", |client| execute(client, &query));
         assert!(read > 0 && read < 50, "{query} reads {read} rows");
     }
-    let ((), read) = lease_rows_read(&mut client, |client| execute(client, "SELECT * FROM idgen.leases"));
+    let ((), read) = rows_read(&mut client, "lease", |client| execute(client, "SELECT * FROM idgen.leases"));
     assert!(read > 20_000, "the whole view reads the whole table, and not {read} rows");
 }
 

@@ -13,7 +13,7 @@ use crate::{builder, scenario};
 fn for_each_change(script: &str) {
     for change in [
         "SELECT lease_define('p', 3, '1 hour', force => true)",
-        "SELECT lease_alter('p', slots => 3, first_slot => 100, force => true)",
+        "SELECT lease_alter('p', slots => 3, force => true)",
         "SELECT lease_define('q'), lease_define('p', 1, force => true), lease_drop('q')",
     ] {
         let cluster = builder().conf("lock_timeout", "100ms").start_with_extension();
@@ -41,49 +41,21 @@ fn uncommitted_definition_does_not_block_the_holder() {
 }
 
 #[test]
-fn uncommitted_definition_does_not_block_a_server_from_its_worker_id() {
-    for_each_change(
-        "holder: SELECT lease_define('p', 4, '1 hour')
-         holder: SELECT token FROM worker_acquire('p', ttl => '1 hour') -> $renewed
-         holder: SELECT token FROM worker_acquire('p', ttl => '1 hour') -> $released
-         definer: BEGIN; $change
-         holder: SELECT worker_renew('p', $renewed, (SELECT not_after FROM idgen.workers WHERE worker_id = 0))
-         holder: SELECT worker_release('p', $released, clock_timestamp())
-         definer: COMMIT",
-    );
-}
-
-#[test]
 fn grant_that_waits_for_a_definition_obeys_timeouts() {
     scenario(
         "definer: SELECT lease_define('p', 4, '1 hour')
          definer: BEGIN; SELECT lease_define('p', 5, '1 hour')
          client: SET lock_timeout = '50ms'
          client: SELECT lease_acquire('p') -> error 55P03
-         client: SELECT worker_acquire('p', ttl => '1 hour') -> error 55P03
          client: RESET lock_timeout
          client: SET statement_timeout = '50ms'
          client: SELECT lease_acquire('p') -> error 57014
-         client: SELECT worker_acquire('p', ttl => '1 hour') -> error 57014
          client: RESET statement_timeout
          client: SELECT lease_try_acquire('p', '50 ms') -> nothing
          -- None of these has left a lock: the next attempt waits only for the definition.
          client waits for advisory: SELECT slot FROM lease_acquire('p')
          definer: COMMIT
          client ends -> 0",
-    );
-}
-
-/// The name is no longer defined when the caller's turn comes.
-#[test]
-fn pool_dropped_during_the_wait_grants_no_worker_id() {
-    scenario(
-        "definer: SELECT lease_define('p', 4, '1 hour')
-         definer: BEGIN; SELECT lease_drop('p')
-         client waits for advisory: SELECT worker_acquire('p', ttl => '1 hour')
-         definer: COMMIT
-         client ends -> error 42704
-         definer: SELECT count(*) FROM idgen.worker_number -> 0",
     );
 }
 

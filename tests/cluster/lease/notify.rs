@@ -1,7 +1,7 @@
 //! `lease_define(..., notify => true)`: NOTIFY tells other sessions of each term, when the transaction commits.
 
 use idgen_testkit::lease::{acquire, try_acquire};
-use idgen_testkit::sql::{PATIENCE, execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
@@ -153,24 +153,6 @@ fn expired_term_is_told_when_fewer_slots_or_a_drop_end_it() {
     cluster.wait_for(PATIENCE, "the term to expire", || states(&mut cluster.client(), "w") == ["0 expired", "1 free"]);
     execute(&mut client, "SELECT lease_drop('w')");
     assert_eq!(listener.events(&cluster, "w"), ["0 expired c"]);
-}
-
-#[test]
-fn worker_ids_of_a_pool_are_told() {
-    let cluster = builder().start_with_extension();
-    let (mut listener, mut client) = (Listener::of(&cluster), cluster.client());
-    execute(&mut client, "SELECT lease_define('pool', 2, first_slot => 7, notify => true), lease_define('new', 9)");
-    let token: i64 = value(&mut client, "SELECT token FROM worker_acquire('pool', 'app', '30 s')");
-    execute(&mut client, &format!("SELECT worker_release('pool', {token})"));
-    assert_eq!(listener.events(&cluster, "pool"), ["7 granted app", "7 released app"]);
-    // A move ends no term. The new pool decides what is told of it.
-    let token: i64 = value(&mut client, "SELECT token FROM worker_acquire('pool', 'app', '30 s')");
-    listener.seen(&cluster);
-    execute(&mut client, "SELECT worker_move('pool', 'new')");
-    execute(&mut client, &format!("SELECT worker_release('new', {token})"));
-    assert_eq!(listener.seen(&cluster), [""; 0]);
-    execute(&mut client, "SELECT lease_acquire('pool')");
-    assert_eq!(listener.seen(&cluster), [""; 0], "the definition of the old pool is gone");
 }
 
 /// A session that acquires another name deletes the row a day later. Without preload, each session does.

@@ -25,7 +25,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT public_id_define('ord'), public_id_define('inv', 'long');
          SELECT public_id_grant('ord', 'drawer'), public_id_grant('inv', 'public');
          SELECT public_id_rotate('ord', 'long'), public_id_rotate('inv', 'short'), public_id_retire('inv', 1);
-         SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', first_slot => 100, notify => true)",
+         SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', notify => true)",
     );
     // In its own transaction.
     execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");

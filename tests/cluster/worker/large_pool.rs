@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::grants::epoch_us;
-use idgen_testkit::sql::{execute, expect_error, lease_rows_read, value};
+use idgen_testkit::sql::{execute, expect_error, rows_read, value};
 use postgres::Client;
 
 use crate::{Grant, builder, try_acquire};
@@ -41,7 +41,7 @@ fn nearly_full_pool() -> Cluster {
 
 /// Acquires with these arguments, and checks that few rows were read.
 fn acquire(client: &mut Client, arguments: &str) -> Grant {
-    let (grant, read) = lease_rows_read(client, |client| try_acquire(client, arguments).expect(arguments));
+    let (grant, read) = rows_read(client, "worker_id", |client| try_acquire(client, arguments).expect(arguments));
     assert!(read > 0 && read < FEW, "worker_acquire({arguments}) reads {read} rows");
     grant
 }
@@ -57,7 +57,7 @@ fn grant_from_a_large_pool_reads_few_rows_smoke() {
     let mut client = cluster.client();
     let release = |client: &mut Client, token: i64, last_time: &str| {
         let sql = format!("SELECT worker_release('p', {token}, {last_time})");
-        let (is_free, read) = lease_rows_read(client, |client| value::<bool>(client, &sql));
+        let (is_free, read) = rows_read(client, "worker_id", |client| value::<bool>(client, &sql));
         assert!(is_free && read < FEW, "{sql} reads {read} rows");
     };
 
@@ -66,10 +66,10 @@ fn grant_from_a_large_pool_reads_few_rows_smoke() {
     let told = format!("SELECT not_after::text FROM idgen.worker_number WHERE token = {}", last.token);
     let renew =
         format!("SELECT worker_renew('p', {}, '{}'::timestamptz)", last.token, value::<String>(&mut client, &told));
-    let ((), read) = lease_rows_read(&mut client, |client| execute(client, &renew));
+    let ((), read) = rows_read(&mut client, "worker_id", |client| execute(client, &renew));
     assert!(read > 0 && read < FEW, "{renew} reads {read} rows");
 
-    let ((), read) = lease_rows_read(&mut client, |client| {
+    let ((), read) = rows_read(&mut client, "worker_id", |client| {
         expect_error(client, "SELECT worker_renew('p', 1, now())", "55000");
     });
     assert!(read < FEW, "the error shows the first slots and reads {read} rows");

@@ -40,10 +40,9 @@ SELECT slot, token AS t5 FROM lease_try_acquire('pool') \gset
 \echo :slot
 
 -- changed settings: omitted arguments keep their values
-SELECT lease_define('servers', 900, '5 min', '7 s', 100, notify => true);
+SELECT lease_define('servers', 900, '5 min', '7 s', notify => true);
 CREATE TEMP VIEW definition AS
-SELECT slots, ttl, lock_delay, first_slot, notify FROM idgen.lease_definition WHERE name = 'servers';
-CALL outcomes($$lease_define('servers', ttl => '2 min')$$);
+SELECT slots, ttl, lock_delay, notify FROM idgen.lease_definition WHERE name = 'servers';
 SELECT lease_alter('servers');
 TABLE definition;
 SELECT lease_alter('servers', ttl => '2 min');
@@ -52,31 +51,23 @@ SELECT lease_alter('servers', notify => false), lease_alter('servers', lock_dela
 TABLE definition;
 -- what would exclude a holder is refused, or forced and told
 SELECT slot, token AS t6 FROM lease_acquire('servers') \gset
+SELECT slot, token AS t7 FROM lease_acquire('servers') \gset
 \echo :slot
-SELECT lease_alter('servers', first_slot => 200);
+SELECT lease_alter('servers', slots => 1);
 \echo :SQLSTATE
-SELECT lease_define('servers', 900, '2 min', first_slot => 200);
 SELECT lease_define('servers', ttl => '2 min');
-SELECT lease_alter('servers', 50, first_slot => 101);
-SELECT lease_alter('servers', slots => 50);
-SELECT lease_alter('servers', first_slot => 99, slots => 2);
+SELECT lease_alter('servers', slots => 2), lease_alter('servers', slots => 50);
 TABLE definition;
-SELECT lease_alter('servers', first_slot => 101, force => true);
+SELECT lease_alter('servers', slots => 1, force => true);
 -- a holder that is outside already is not excluded by another change
-SELECT lease_alter('servers', ttl => '3 min'), lease_alter('servers', slots => 3), lease_alter('servers', slots => 2);
-SELECT lease_define('servers', 2, '2 min', first_slot => 101);
-SELECT token AS inside FROM lease_acquire('servers') \gset
-SELECT lease_alter('servers', first_slot => 102);
-\echo :SQLSTATE
-SELECT lease_release('servers', :inside);
-SELECT lease_release('servers', :t6);
--- without holders, the first slot can be altered
-SELECT lease_alter('servers', first_slot => 300);
-SELECT lease_define('servers', 10, '2 min', first_slot => 400, force => true);
+SELECT lease_alter('servers', ttl => '3 min'), lease_define('servers', 1, '2 min');
+SELECT lease_release('servers', :t6), lease_release('servers', :t7);
+-- without holders, every number of slots is accepted
+SELECT lease_alter('servers', slots => 65536), lease_alter('servers', slots => 10);
 TABLE definition;
 CALL outcomes($$
     lease_alter('servers', slots => 65537)
-    lease_alter('servers', slots => 65200)
+    lease_alter('servers', slots => 0)
     lease_alter('servers', ttl => '1 ms')
     lease_alter('servers', lock_delay => '-1 s')
     lease_alter('servers', force => NULL)

@@ -4,13 +4,11 @@
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
-pub mod candidates;
 mod effects;
 
 pub use effects::{Effect, Effects};
-use std::ops::RangeInclusive;
 
-/// The most slots a lease can have: the number of worker ids in the widest preset.
+/// The most slots a lease can have.
 pub const MAX_SLOTS: i32 = 65_536;
 
 /// The first number for shared terms. Each has a number of its own, above those of slots.
@@ -21,7 +19,7 @@ pub const ABANDONED_AFTER_US: i64 = 86_400_000_000;
 /// The definition of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseDefinition {
-    pub first_slot: i32,
+    /// They are numbered from 0.
     pub slots: i32,
     pub ttl_us: i64,
     /// How long a slot stays unavailable after its holder vanished: work that the holder started elsewhere may still
@@ -32,11 +30,7 @@ pub struct LeaseDefinition {
 impl LeaseDefinition {
     /// True if the slot may be granted. Other slots have rows from an earlier definition.
     pub fn has(&self, slot: i32) -> bool {
-        self.range().contains(&slot)
-    }
-
-    pub fn range(&self) -> RangeInclusive<i32> {
-        self.first_slot..=self.first_slot.saturating_add(self.slots.saturating_sub(1))
+        (0..self.slots).contains(&slot)
     }
 }
 
@@ -94,12 +88,6 @@ impl Term {
     /// A shared term lets other shared ones be, and excludes all others.
     pub fn is_shared(&self) -> bool {
         self.slot >= FIRST_SHARED
-    }
-
-    /// The term of a holder that has ended, as known from another source than the clock. A term by this clock keeps its
-    /// end: the holder may renew it until then.
-    pub fn of_ended_holder(self) -> Self {
-        if self.by_this_clock { self } else { Self { ttl_us: 0, ..self } }
     }
 
     /// The end of the holder's time, before the lock delay. `None` while the session lives.
@@ -161,10 +149,9 @@ pub enum Choice {
     Wait { until_us: Option<i64> },
 }
 
-/// Chooses a slot, given the rows. The first of the `preferred` slots that is free is granted, even if it has no row.
-/// Otherwise slots without a row go first, then the one that has been free longest, so that a worker id is reused as
-/// late as possible.
-pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], now: Now) -> Choice {
+/// Chooses a slot, given the rows. Slots without a row go first, then the one that has been free longest, so that a slot is
+/// reused as late as possible.
+pub fn choose(terms: &[Term], definition: &LeaseDefinition, now: Now) -> Choice {
     let delay_us = definition.lock_delay_us;
     if let Some(until_us) = all_over_at(terms.iter().filter(|term| term.is_shared()), delay_us, now) {
         return Choice::Wait { until_us };
@@ -174,7 +161,7 @@ pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], n
     let mut until_us = None;
     for term in terms {
         match term.availability(delay_us, now) {
-            // A slot outside the range, from an earlier definition, is not granted again.
+            // A slot that only an earlier definition has is not granted again.
             Availability::Since(since_us) if definition.has(term.slot) => free.push((since_us, term.slot)),
             Availability::Since(_) => {}
             Availability::From(from_us) => {
@@ -184,22 +171,14 @@ pub fn choose(terms: &[Term], definition: &LeaseDefinition, preferred: &[i32], n
             Availability::WithSession => taken += 1,
         }
     }
-    // Slots outside the range count, so that there are never more holders than slots.
+    // Terms in other slots count too, so that there are never more holders than slots.
     if taken >= definition.slots {
         return Choice::Wait { until_us };
     }
-    let has_row = |slot| terms.iter().any(|term| term.slot == slot);
-    let is_free = |slot| free.iter().any(|(_, known)| *known == slot);
-    let can_be_made = |slot| definition.has(slot) && !has_row(slot);
-    let first_choice = preferred.iter().copied().find(|slot| is_free(*slot) || can_be_made(*slot));
-    let to_make = match first_choice {
-        Some(slot) => Some(slot).filter(|slot| !has_row(*slot)),
-        None => first_without_row(terms, definition),
-    };
-    if let Some(slot) = to_make {
+    if let Some(slot) = first_without_row(terms, definition) {
         return Choice::Make { slot };
     }
-    free.sort_unstable_by_key(|(since_us, slot)| (first_choice != Some(*slot), *since_us, *slot));
+    free.sort_unstable();
     let all = free.len() == definition.slots as usize;
     Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
 }
@@ -267,8 +246,8 @@ pub fn has_holders_outside(terms: &[Term], definition: &LeaseDefinition, now: No
 fn first_without_row(terms: &[Term], definition: &LeaseDefinition) -> Option<i32> {
     let mut known: Vec<i32> = terms.iter().map(|term| term.slot).filter(|slot| definition.has(*slot)).collect();
     known.sort_unstable();
-    let first = (definition.first_slot..).zip(&known).find(|(slot, known)| slot != *known).map(|(slot, _)| slot);
-    let first = first.unwrap_or(definition.first_slot + known.len() as i32);
+    let gap = (0..).zip(&known).find(|(slot, known)| slot != *known);
+    let first = gap.map_or(known.len() as i32, |(slot, _)| slot);
     definition.has(first).then_some(first)
 }
 

@@ -1,14 +1,13 @@
 use super::*;
 use proptest::prelude::*;
 
-mod candidates;
 mod effects;
 mod shared;
 mod world;
 
 const MS: i64 = 1000;
 const NOW: Now = Now { now_us: 1_000_000 * MS, began_us: 500_000 * MS };
-const LOCK: LeaseDefinition = LeaseDefinition { first_slot: 0, slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
+const LOCK: LeaseDefinition = LeaseDefinition { slots: 1, ttl_us: 30_000 * MS, lock_delay_us: 0 };
 
 fn held(slot: i32, ends_us: i64) -> Term {
     Term {
@@ -33,8 +32,8 @@ fn take(slots: &[i32], all: bool) -> Choice {
 
 #[test]
 fn term_is_held_until_its_end() {
-    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
-    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
+    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
     assert!(held(0, NOW.now_us + 1).is_held(NOW));
     assert!(!held(0, NOW.now_us).is_held(NOW));
     assert!(!free(0, NOW.now_us + 1).is_held(NOW));
@@ -44,16 +43,16 @@ fn term_is_held_until_its_end() {
 fn released_slot_is_free_at_once_and_a_revoked_one_after_the_lock_delay() {
     let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
-    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, &[], NOW), take(&[0], true));
-    assert_eq!(choose(&[revoked], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
-    assert_eq!(choose(&[revoked], &LOCK, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, NOW), take(&[0], true));
+    assert_eq!(choose(&[revoked], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
+    assert_eq!(choose(&[revoked], &LOCK, NOW), take(&[0], true));
 }
 
 #[test]
 fn expired_term_is_taken_after_the_lock_delay() {
     let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let expired = held(0, NOW.now_us - 2 * MS);
-    assert_eq!(choose(&[expired], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
+    assert_eq!(choose(&[expired], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
     assert!(!expired.is_held(NOW));
 }
 
@@ -66,21 +65,21 @@ fn term_by_another_clock_lasts_its_ttl_from_when_the_server_began() {
         assert_eq!(foreign.held_until_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
-        assert_eq!(choose(&[foreign], &LOCK, &[], later), take(&[0], true));
+        assert_eq!(choose(&[foreign], &LOCK, later), take(&[0], true));
         let revoked = Term { depth: 0, revoked: true, ..foreign };
         let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
-        assert_eq!(choose(&[revoked], &delayed, &[], now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
-        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, &[], now), take(&[0], true));
+        assert_eq!(choose(&[revoked], &delayed, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
+        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, now), take(&[0], true));
     }
 }
 
 #[test]
 fn bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
-    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, &[], NOW), Choice::Wait { until_us: None });
+    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, NOW), Choice::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
     let ended = Term { session: Session::Ended { since_us: NOW.now_us }, ..held(0, i64::MAX) };
-    assert_eq!(choose(&[ended], &LOCK, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&[ended], &LOCK, NOW), take(&[0], true));
 }
 
 #[test]
@@ -99,8 +98,8 @@ fn lock_delay_begins_when_the_session_is_known_to_have_ended() {
     let ended = |since_us| Term { session: Session::Ended { since_us }, ..held(0, i64::MAX) };
     let delayed = LeaseDefinition { lock_delay_us: 5, ..LOCK };
     let since_us = NOW.now_us - 3;
-    assert_eq!(choose(&[ended(since_us)], &delayed, &[], NOW), Choice::Wait { until_us: Some(since_us + 5) });
-    assert_eq!(choose(&[ended(since_us - 2)], &delayed, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&[ended(since_us)], &delayed, NOW), Choice::Wait { until_us: Some(since_us + 5) });
+    assert_eq!(choose(&[ended(since_us - 2)], &delayed, NOW), take(&[0], true));
     assert!(!ended(since_us).is_held(NOW));
 }
 
@@ -171,69 +170,10 @@ proptest! {
 fn slots_without_a_row_go_first_and_then_the_one_free_longest() {
     let five = LeaseDefinition { slots: 5, ..LOCK };
     let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
-    assert_eq!(choose(&three, &five, &[], NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&three, &five, NOW), Choice::Make { slot: 2 });
     let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
-    assert_eq!(choose(&all, &five, &[], NOW), take(&[3, 0, 2, 4], false));
-    assert_eq!(choose(&[], &five, &[], NOW), Choice::Make { slot: 0 });
-}
-
-#[test]
-fn preferred_slot_goes_first_if_it_is_free() {
-    let four = LeaseDefinition { slots: 4, ..LOCK };
-    let terms = [free(0, 10), free(1, 20), held(2, i64::MAX)];
-    assert_eq!(choose(&terms, &four, &[1], NOW), take(&[1, 0], false));
-    assert_eq!(choose(&terms, &four, &[2], NOW), Choice::Make { slot: 3 });
-    assert_eq!(choose(&terms, &four, &[7], NOW), Choice::Make { slot: 3 });
-    let lowered = LeaseDefinition { slots: 2, ..LOCK };
-    assert_eq!(choose(&terms[..2], &lowered, &[1], NOW), take(&[1, 0], true));
-    assert_eq!(choose(&terms[..2], &LeaseDefinition { slots: 1, ..LOCK }, &[1], NOW), take(&[0], true));
-}
-
-#[test]
-fn preferred_slot_is_made_if_it_has_no_row_and_is_in_the_range() {
-    let four = LeaseDefinition { first_slot: 10, slots: 4, ..LOCK };
-    let terms = [free(10, 10), held(11, i64::MAX)];
-    assert_eq!(choose(&terms, &four, &[13], NOW), Choice::Make { slot: 13 });
-    assert_eq!(choose(&terms, &four, &[11, 13], NOW), Choice::Make { slot: 13 });
-    assert_eq!(choose(&terms, &four, &[10, 13], NOW), take(&[10], false));
-    for outside in [-1, 0, 9, 14, i32::MAX] {
-        assert_eq!(choose(&terms, &four, &[outside], NOW), Choice::Make { slot: 12 }, "{outside}");
-    }
-    let taken: Vec<Term> = (10..14).map(|slot| held(slot, i64::MAX)).collect();
-    assert_eq!(choose(&taken, &four, &[13], NOW), Choice::Wait { until_us: Some(i64::MAX) });
-}
-
-#[test]
-fn slots_begin_at_first_slot() {
-    let three = LeaseDefinition { first_slot: 100, slots: 3, ..LOCK };
-    assert_eq!(choose(&[], &three, &[], NOW), Choice::Make { slot: 100 });
-    assert_eq!(choose(&[free(100, 1), free(102, 1)], &three, &[], NOW), Choice::Make { slot: 101 });
-    assert_eq!(choose(&[free(0, 1), free(101, 1)], &three, &[], NOW), Choice::Make { slot: 100 });
-    let all = [free(0, 1), free(100, 5), free(101, 3), free(102, 4), free(103, 1)];
-    assert_eq!(choose(&all, &three, &[], NOW), take(&[101, 102, 100], true));
-    // Holders outside the range count.
-    let outside = [held(0, NOW.now_us + 7), held(99, i64::MAX), held(103, i64::MAX)];
-    assert_eq!(choose(&outside, &three, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 7) });
-    assert!(has_holders_outside(&outside[..1], &three, NOW));
-    assert!(!has_holders_outside(&[free(0, 1), held(100, i64::MAX)], &three, NOW));
-    assert_eq!(to_end_before(&[held(0, 2), held(100, 1), held(101, i64::MAX)], &three, 102, NOW), [0]);
-    let last = LeaseDefinition { first_slot: MAX_SLOTS - 1, slots: 1, ..LOCK };
-    assert_eq!(choose(&[], &last, &[], NOW), Choice::Make { slot: MAX_SLOTS - 1 });
-}
-
-#[test]
-fn term_of_an_ended_holder_is_over_unless_this_clock_wrote_it() {
-    let now = Now { began_us: NOW.now_us - 10 * MS, ..NOW };
-    let foreign = Term { by_this_clock: false, ..held(0, i64::MAX) };
-    assert!(foreign.is_held(now));
-    assert!(!foreign.of_ended_holder().is_held(now));
-    assert_eq!(choose(&[foreign.of_ended_holder()], &LOCK, &[], now), take(&[0], true));
-    let own = held(0, NOW.now_us + 1);
-    assert_eq!(own.of_ended_holder(), own);
-    // The lock delay follows, as after every other holder.
-    let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
-    let until_us = Some(now.began_us + 20 * MS);
-    assert_eq!(choose(&[foreign.of_ended_holder()], &delayed, &[], now), Choice::Wait { until_us });
+    assert_eq!(choose(&all, &five, NOW), take(&[3, 0, 2, 4], false));
+    assert_eq!(choose(&[], &five, NOW), Choice::Make { slot: 0 });
 }
 
 #[test]
@@ -262,10 +202,10 @@ fn row_is_abandoned_a_day_after_its_term() {
 fn holders_above_a_lowered_limit_count_and_their_slots_are_not_granted_again() {
     let two = LeaseDefinition { slots: 2, ..LOCK };
     let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
-    assert_eq!(choose(&above, &two, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&above, &two, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
-    assert_eq!(choose(&above, &two, &[], later), take(&[0, 1], true));
-    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, &[], NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&above, &two, later), take(&[0, 1], true));
+    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, NOW), Choice::Make { slot: 0 });
 }
 
 #[test]
@@ -297,10 +237,10 @@ fn slot_outside_the_range_counts_until_it_is_free() {
 
 #[test]
 fn largest_values_do_not_overflow() {
-    let endless = LeaseDefinition { first_slot: 0, slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
+    let endless = LeaseDefinition { slots: MAX_SLOTS, ttl_us: i64::MAX, lock_delay_us: i64::MAX };
     let foreign = Term { by_this_clock: false, ttl_us: i64::MAX, ..held(0, i64::MAX) };
     let expired = held(1, NOW.now_us);
     assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));
     assert_eq!(expired.availability(i64::MAX, NOW), Availability::From(i64::MAX));
-    assert_eq!(choose(&[foreign, expired], &endless, &[], NOW), Choice::Make { slot: 2 });
+    assert_eq!(choose(&[foreign, expired], &endless, NOW), Choice::Make { slot: 2 });
 }

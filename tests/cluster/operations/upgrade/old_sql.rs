@@ -15,8 +15,9 @@ use super::{current, install, releases};
 /// What the calls below need.
 const SETUP: &str = "
     SELECT segment_create('t', step => 10), segment_create('attached'), segment_create('gone'), public_id_define('ord'),
-           public_id_define('gone'), lease_define('p', 4, '1 hour'), lease_define('pool', 4, '1 hour'),
-           lease_define('other pool', 4, '1 hour', first_slot => 10);
+           public_id_define('gone');
+    INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner, first_slot)
+    VALUES ('p', 4, '1 hour', '0', 'postgres', 0), ('q', 4, '1 hour', '1 s', 'postgres', 100);
     CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_next(), version bigint NOT NULL DEFAULT 1);
     CREATE TRIGGER version BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION row_version('version');
     CREATE TABLE guarded (n int);
@@ -55,25 +56,32 @@ const CALLS: &[&str] = &[
     "SELECT segment_confirm(), segment_leave('t', 1, 0), segment_resume('t', 1000000)",
     "SELECT public_id_rotate('ord', 'long'), public_id_alter('ord', 'pg_monitor'), public_id_grant('ord', 'pg_monitor')",
     "SELECT public_id_revoke('ord', 'pg_monitor'), public_id_retire('ord', 1), public_id_drop('gone')",
-    "SELECT lease_define('q', 4, '1 hour', '1 s', 100, true)",
-    "SELECT lease_alter('q', slots => 8)",
-    "SELECT lease_acquire('q'), lease_revoke('q', 100)",
+    // Its slots begin at 0 now.
+    "SELECT lease_acquire('q'), lease_revoke('q', 0)",
     "SELECT lease_drop('q')",
     "SELECT FROM lease_acquire('p'), lease_try_acquire('p', owner => 'app')",
     "WITH fenced AS MATERIALIZED (SELECT lease_fence(name, token) FROM idgen.leases WHERE name = 'p')
      INSERT INTO guarded SELECT 1 FROM fenced",
     "SELECT lease_renew('p', token), lease_renew_many('{p}', ARRAY[token]) FROM idgen.leases WHERE name = 'p'",
     "SELECT lease_release('p', token) FROM idgen.leases WHERE name = 'p'",
+];
+
+/// As [`CALLS`]. These functions need tables of this version.
+const ASKS_FOR_THE_UPDATE: &[&str] = &[
     "SELECT worker_acquire('pool', 'app', '1 hour', now(), 2)",
-    "SELECT renewed.* FROM idgen.workers AS known, worker_renew('pool', known.token, known.not_after) AS renewed",
-    "SELECT worker_confirm('pool', token) FROM idgen.workers",
-    "SELECT worker_release('pool', token, now(), not_after) FROM idgen.workers",
-    "SELECT worker_correct('pool', 2, now()), worker_move('pool', 'other pool')",
+    "SELECT worker_renew('pool', 1, last_not_after => now())",
+    "SELECT worker_confirm('pool', 1)",
+    "SELECT worker_release('pool', 1, now(), now())",
+    "SELECT worker_correct('pool', 2, now())",
+    "SELECT worker_move('pool', 'other pool')",
     "SELECT worker_begin_history()",
 ];
 
-/// Calls of functions that the library no longer has.
-const ASKS_FOR_THE_UPDATE: &[&str] = &["SELECT worker_renew('pool', 1, '1 hour'::interval)"];
+/// Calls of functions that only the SQL of earlier releases declares.
+const RETIRED: &str = "
+    SELECT format('SELECT %s(%s)', proname, (SELECT string_agg('NULL::' || format_type(type, NULL), ', ') FROM unnest(proargtypes) AS type))
+    FROM pg_proc WHERE probin = '$libdir/idgen'
+     AND prosrc IN ('lease_define_watched_wrapper', 'lease_define_unless_harmful_wrapper', 'lease_alter_wrapper', 'worker_renew_wrapper')";
 
 /// The C functions that users call.
 const FUNCTIONS: &str = "SELECT DISTINCT proname::text FROM pg_proc
@@ -85,19 +93,23 @@ const VIEWS: &str =
 fn call_all(client: &mut Client, release: &str) {
     let functions: Vec<String> = column(client, FUNCTIONS);
     let calls = |sql: &str, function: &String| sql.contains(&format!("{function}("));
+    let retired: Vec<String> = column(client, RETIRED);
     for function in &functions {
-        let is_called = [SETUP].iter().chain(CALLS).any(|sql| calls(sql, function));
+        let known = [SETUP].iter().chain(CALLS).chain(ASKS_FOR_THE_UPDATE).copied();
+        let is_called = known.chain(retired.iter().map(String::as_str)).any(|sql| calls(sql, function));
         assert!(is_called, "no call of {function}");
     }
+    let has_function = |sql: &str| functions.iter().any(|function| calls(sql, function));
     for sql in CALLS {
-        if functions.iter().any(|function| calls(sql, function)) || sql.contains("idgen.") {
+        if has_function(sql) || sql.contains("idgen.") {
             client.simple_query(sql).unwrap_or_else(|error| panic!("SQL of {release}: {sql}: {error:?}"));
         }
     }
     for view in column::<String>(client, VIEWS) {
         execute(client, &format!("SELECT * FROM {view}"));
     }
-    for sql in ASKS_FOR_THE_UPDATE {
+    let asking = ASKS_FOR_THE_UPDATE.iter().copied().filter(|sql| has_function(sql));
+    for sql in asking.chain(retired.iter().map(String::as_str)) {
         assert_eq!(hint(&expect_error(client, sql, "55000")), "Run ALTER EXTENSION idgen UPDATE.", "{release}: {sql}");
     }
     let is_current = "SELECT (c ->> 'ok')::bool FROM jsonb_array_elements(idgen.status() -> 'checks') c
@@ -163,41 +175,44 @@ fn ownership_commands_work_with_the_sql_of_every_release() {
     }
 }
 
-/// The SQL of 0.14.1 has six arguments. Its `lease_define` refuses nothing. Sessions and observers continue.
+/// Sessions and observers continue.
 #[test]
 fn lease_of_the_sql_of_0_14_1_continues_over_its_upgrade() {
     let cluster = Cluster::start();
     cluster.execute("CREATE EXTENSION idgen VERSION '0.14.1'");
     let (mut listener, mut client) = (cluster.client(), cluster.client());
     execute(&mut listener, "LISTEN idgen_lease");
-    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 50)");
-    execute(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 100, notify => true)");
+    execute(
+        &mut client,
+        "INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner, notify)
+         VALUES ('p', 4, '1 hour', '1 s', 'postgres', true)",
+    );
     let acquire = "SELECT token FROM lease_acquire('p')";
-    let [renewed, released]: [i64; 2] = [(); 2].map(|()| value(&mut client, acquire));
+    let [released, renewed]: [i64; 2] = [(); 2].map(|()| value(&mut client, acquire));
     let states = "SELECT slot || ' ' || state || ' of ' || slots FROM idgen.leases WHERE name = 'p' ORDER BY slot";
     let mut hold = |token: i64| {
         execute(&mut client, &format!("SELECT lease_renew('p', {token})"));
         execute(&mut client, &format!("BEGIN; SELECT lease_fence('p', {token}); COMMIT"));
         column::<String>(&mut client, states)
     };
-    assert_eq!(hold(renewed), ["100 held of 4", "101 held of 4"]);
+    assert_eq!(hold(renewed), ["0 held of 4", "1 held of 4"]);
     execute(&mut listener, "NOTIFY idgen_lease, 'update'");
     cluster.execute("ALTER EXTENSION idgen UPDATE");
     execute(&mut cluster.client(), &format!("SELECT lease_release('p', {released})"));
-    assert_eq!(hold(renewed), ["100 held of 4", "101 free of 4"]);
-    let kept = "SELECT concat_ws(' ', slots, ttl, lock_delay, first_slot, notify) FROM idgen.lease_definition";
-    assert_eq!(value::<String>(&mut client, kept), "4 01:00:00 00:00:01 100 t");
-    expect_error(&mut client, "SELECT lease_define('p', 4, '1 hour', '1 s', 101, notify => true)", "55006");
+    assert_eq!(hold(renewed), ["0 free of 4", "1 held of 4"]);
+    let kept = "SELECT concat_ws(' ', slots, ttl, lock_delay, notify) FROM idgen.lease_definition";
+    assert_eq!(value::<String>(&mut client, kept), "4 01:00:00 00:00:01 t");
+    expect_error(&mut client, "SELECT lease_define('p', 1, '1 hour', '1 s', notify => true)", "55006");
 
     let mut notifications = listener.notifications();
     let mut payloads = notifications.timeout_iter(PATIENCE);
     let mut next = || payloads.next().expect("a connection").expect("a notification").payload().to_owned();
     let event =
         |slot: i32, event: &str| format!(r#"{{"name": "p", "slot": {slot}, "event": "{event}", "owner": null}}"#);
-    assert_eq!(next(), event(100, "granted"));
-    assert_eq!(next(), event(101, "granted"));
+    assert_eq!(next(), event(0, "granted"));
+    assert_eq!(next(), event(1, "granted"));
     assert_eq!(next(), "update");
-    assert_eq!(next(), event(101, "released"));
+    assert_eq!(next(), event(0, "released"));
 }
 
 /// Sessions and the refill worker have read the columns of 0.14.1.

@@ -7,29 +7,29 @@ fn shared(index: i32, ends_us: i64) -> Term {
 #[test]
 fn slot_waits_for_the_latest_shared_term() {
     let readers = [shared(0, NOW.now_us + 3), shared(1, NOW.now_us + 5), shared(7, NOW.now_us - 1)];
-    assert_eq!(choose(&readers, &LOCK, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&readers, &LOCK, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     // A slot that is free does not matter, nor how many there are.
     let beside = [free(0, 1), shared(0, NOW.now_us + 3)];
     for slots in [1, 2] {
         let definition = LeaseDefinition { slots, ..LOCK };
-        assert_eq!(choose(&beside, &definition, &[0], NOW), Choice::Wait { until_us: Some(NOW.now_us + 3) });
+        assert_eq!(choose(&beside, &definition, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3) });
     }
     let bound = Term { session: Session::Lives, ..shared(1, 0) };
-    assert_eq!(choose(&[readers[0], bound], &LOCK, &[], NOW), Choice::Wait { until_us: None });
-    assert_eq!(choose(&[bound, readers[0]], &LOCK, &[], NOW), Choice::Wait { until_us: None });
+    assert_eq!(choose(&[readers[0], bound], &LOCK, NOW), Choice::Wait { until_us: None });
+    assert_eq!(choose(&[bound, readers[0]], &LOCK, NOW), Choice::Wait { until_us: None });
 }
 
 #[test]
 fn slot_is_granted_once_all_shared_terms_are_over() {
     let over = [shared(0, NOW.now_us), Term { depth: 0, ..shared(1, NOW.now_us) }];
-    assert_eq!(choose(&over, &LOCK, &[], NOW), Choice::Make { slot: 0 });
-    assert_eq!(choose(&[over[0], over[1], free(0, 1)], &LOCK, &[], NOW), take(&[0], true));
+    assert_eq!(choose(&over, &LOCK, NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&[over[0], over[1], free(0, 1)], &LOCK, NOW), take(&[0], true));
     // An expired or revoked one after the lock delay, a released one at once.
     let delayed = LeaseDefinition { lock_delay_us: 5, ..LOCK };
-    assert_eq!(choose(&over, &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&over, &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
     let revoked = Term { revoked: true, ..over[1] };
-    assert_eq!(choose(&[revoked], &delayed, &[], NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
-    assert_eq!(choose(&over[1..], &delayed, &[], NOW), Choice::Make { slot: 0 });
+    assert_eq!(choose(&[revoked], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(choose(&over[1..], &delayed, NOW), Choice::Make { slot: 0 });
 }
 
 /// Their holders may have fenced, even if they have released.

@@ -7,7 +7,6 @@ use super::*;
 enum Event {
     Acquire {
         bound: bool,
-        preferred: i32,
     },
     AcquireShared {
         bound: bool,
@@ -20,7 +19,6 @@ enum Event {
     /// Another server continues with the rows, by an unrelated clock that shows this time.
     Failover(i64),
     Define {
-        first_slot: i32,
         slots: i32,
         lock_delay_us: i64,
     },
@@ -29,7 +27,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let holder = || 0usize..6;
     let event = prop_oneof![
-        4 => (any::<bool>(), 0..8i32).prop_map(|(bound, preferred)| Event::Acquire { bound, preferred }),
+        4 => any::<bool>().prop_map(|bound| Event::Acquire { bound }),
         3 => any::<bool>().prop_map(|bound| Event::AcquireShared { bound }),
         2 => holder().prop_map(Event::Renew),
         2 => holder().prop_map(Event::Release),
@@ -37,8 +35,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => holder().prop_map(Event::SessionEnds),
         4 => (0..150i64).prop_map(Event::Pass),
         1 => (0..1_000i64).prop_map(Event::Failover),
-        1 => (0..4i32, 1..5i32, 0..60i64)
-            .prop_map(|(first_slot, slots, lock_delay_us)| Event::Define { first_slot, slots, lock_delay_us }),
+        1 => (1..5i32, 0..60i64).prop_map(|(slots, lock_delay_us)| Event::Define { slots, lock_delay_us }),
     ];
     proptest::collection::vec(event, 1..120)
 }
@@ -89,7 +86,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Acquire { bound, preferred } => self.acquire(bound, preferred),
+            Event::Acquire { bound } => self.acquire(bound),
             Event::AcquireShared { bound } => self.acquire_shared(bound),
             Event::Renew(holder) => {
                 let until = self.time + Self::TTL;
@@ -119,8 +116,8 @@ impl World {
             }
             Event::Pass(us) => self.time += us,
             Event::Failover(clock_us) => self.fail_over(clock_us),
-            Event::Define { first_slot, slots, lock_delay_us } => {
-                self.definition = LeaseDefinition { first_slot, slots, lock_delay_us, ..self.definition };
+            Event::Define { slots, lock_delay_us } => {
+                self.definition = LeaseDefinition { slots, lock_delay_us, ..self.definition };
                 self.may_hold = self.of_slots().max(slots as usize);
             }
         }
@@ -147,9 +144,9 @@ impl World {
         }
     }
 
-    fn acquire(&mut self, bound: bool, preferred: i32) {
+    fn acquire(&mut self, bound: bool) {
         let now = self.now();
-        let slot = match choose(&self.terms, &self.definition, &[preferred], now) {
+        let slot = match choose(&self.terms, &self.definition, now) {
             Choice::Take { slots, all } => {
                 assert_eq!(all, slots.len() == self.definition.slots as usize);
                 slots[0]
@@ -221,7 +218,7 @@ proptest! {
         let mut world = World {
             terms: Vec::new(),
             holders: Vec::new(),
-            definition: LeaseDefinition { first_slot: 0, slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
+            definition: LeaseDefinition { slots: 2, ttl_us: World::TTL, lock_delay_us: 0 },
             time: 1_000_000,
             clock_offset: 0,
             began_us: 0,
@@ -238,7 +235,7 @@ proptest! {
             }
         }
         world.time += 2 * World::TTL + world.definition.lock_delay_us;
-        let choice = choose(&world.terms, &world.definition, &[], world.now());
+        let choice = choose(&world.terms, &world.definition, world.now());
         let is_free = !matches!(choice, Choice::Wait { .. });
         prop_assert!(is_free, "{choice:?}");
     }
