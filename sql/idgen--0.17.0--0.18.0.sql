@@ -157,27 +157,44 @@ WHERE defined.name OPERATOR(pg_catalog.=) lease.name AND defined.first_slot OPER
 UPDATE idgen.lease SET slot = -1 OPERATOR(pg_catalog.-) slot WHERE slot OPERATOR(pg_catalog.<) 0;
 ALTER TABLE idgen.lease_definition DROP COLUMN first_slot;
 
--- @LEASE@
+SELECT pg_catalog.pg_extension_config_dump('idgen.lease_definition', $condition$WHERE false UNION ALL
+    SELECT name, slots, ttl, lock_delay,
+           CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles AS role WHERE role.oid OPERATOR(pg_catalog.=) owner::pg_catalog.oid)
+                THEN owner ELSE 'pg_database_owner'::pg_catalog.regrole END, notify
+    FROM idgen.lease_definition$condition$);
+CREATE FUNCTION lease_define(
+    name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', lock_delay interval DEFAULT '0',
+    notify boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_define_wrapper';
+COMMENT ON FUNCTION lease_define(text, int, interval, interval, boolean, boolean) IS
+    'defines the slots of a lease, its ttl, the lock delay after a holder vanished, and if NOTIFY tells of its terms; force excludes holders';
+CREATE FUNCTION lease_alter(
+    name text, slots int DEFAULT NULL, ttl interval DEFAULT NULL, lock_delay interval DEFAULT NULL,
+    notify boolean DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_definition_wrapper';
+COMMENT ON FUNCTION lease_alter(text, int, interval, interval, boolean, boolean) IS
+    'changes the definition of a lease; omitted arguments keep their values';
+
 CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
 RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
-COMMENT ON FUNCTION worker_pool_define IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
+COMMENT ON FUNCTION worker_pool_define(text, int, int, interval) IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
 -- A superuser grants it. The role that defines a name owns it.
-REVOKE EXECUTE ON FUNCTION worker_pool_define FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION worker_pool_define(text, int, int, interval) FROM PUBLIC;
 
 CREATE FUNCTION worker_pool_alter(
     name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
 RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
-COMMENT ON FUNCTION worker_pool_alter IS
+COMMENT ON FUNCTION worker_pool_alter(text, int, int, interval, boolean) IS
     'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
 
 CREATE FUNCTION worker_pool_drop(name text) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
-COMMENT ON FUNCTION worker_pool_drop IS 'drops a pool of worker ids none of which is held';
+COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none of which is held';
 
 CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
 RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
-COMMENT ON FUNCTION worker_correct IS
+COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 
 COMMENT ON FUNCTION worker_acquire(text, text, interval, timestamptz, int) IS
@@ -186,4 +203,39 @@ COMMENT ON FUNCTION worker_move(text, text) IS
     'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
 COMMENT ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) IS
     'extends the id time of a worker id, if its end is the one that the caller was last told';
--- @PRIVILEGES@
+
+-- New functions keep the owner and the privileges of those that they replace. A GRANT in this script would count as one of
+-- the extension, and pg_dump would leave it out.
+DO LANGUAGE plpgsql $update$
+DECLARE
+    replaced record;
+BEGIN
+    FOR replaced IN
+        SELECT old.oid AS old, new.oid AS new, pg_catalog.pg_get_userbyid(old.proowner) AS owner, old.proacl AS privileges
+        FROM (VALUES
+            ('lease_define(text, int, interval, interval, int, boolean, boolean)',
+             'lease_define(text, int, interval, interval, boolean, boolean)'),
+            ('lease_alter(text, int, interval, interval, int, boolean, boolean)',
+             'lease_alter(text, int, interval, interval, boolean, boolean)'),
+            ('worker_correct(text, int, timestamptz)', 'worker_correct(text, int, timestamptz, boolean)')
+        ) AS pair (old, new)
+        JOIN pg_catalog.pg_proc AS old ON old.oid OPERATOR(pg_catalog.=) pair.old::pg_catalog.regprocedure
+        JOIN pg_catalog.pg_proc AS new ON new.oid OPERATOR(pg_catalog.=) pair.new::pg_catalog.regprocedure
+    LOOP
+        EXECUTE pg_catalog.format('ALTER FUNCTION %s OWNER TO %I', replaced.new::pg_catalog.regprocedure, replaced.owner);
+        IF EXISTS (SELECT FROM pg_catalog.pg_init_privs
+                   WHERE objoid OPERATOR(pg_catalog.=) replaced.old
+                     AND classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass) THEN
+            EXECUTE pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', replaced.new::pg_catalog.regprocedure);
+        END IF;
+        UPDATE pg_catalog.pg_proc SET proacl = replaced.privileges WHERE oid OPERATOR(pg_catalog.=) replaced.new;
+        INSERT INTO pg_catalog.pg_shdepend (dbid, classid, objid, objsubid, refclassid, refobjid, deptype)
+        SELECT dbid, classid, replaced.new, objsubid, refclassid, refobjid, deptype FROM pg_catalog.pg_shdepend
+        WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                           WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+          AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+          AND objid OPERATOR(pg_catalog.=) replaced.old AND deptype OPERATOR(pg_catalog.=) 'a';
+        EXECUTE pg_catalog.format('DROP FUNCTION %s', replaced.old::pg_catalog.regprocedure);
+    END LOOP;
+END
+$update$;

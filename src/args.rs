@@ -82,12 +82,11 @@ pub fn timeout(timeout: Option<Interval>) -> Duration {
     given.ok().filter(|given| *given <= longest).unwrap_or_else(|| timeout_out_of_range().raise())
 }
 
-/// Raises 22023 unless a ttl in microseconds is within the limits that are set.
-pub fn check_ttl_us(ttl_us: i64) {
+/// A ttl in microseconds. Raises 22023 unless it is within the limits that are set.
+pub fn ttl_us(ttl: Interval) -> i64 {
     let limits = settings::lease_ttl_limits_us();
-    if !limits.contains(&ttl_us) {
-        ttl_out_of_range(limits).raise();
-    }
+    let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));
+    given.unwrap_or_else(|| ttl_out_of_range(limits).raise())
 }
 
 /// A duration for messages.

@@ -56,7 +56,8 @@ fn fleet(_: &Server, scale: &Scale, section: &mut Section) {
     let pace = Pace { ttl: scale.fleet };
     let ttl_s = pace.ttl.as_secs();
     // Each fleet starts while the leases of the one before have not ended.
-    coordinator.execute(&format!("SELECT worker_pool_define('fleet', count => {}, ttl => '{ttl_s} s')", 3 * KEPT.servers));
+    coordinator
+        .execute(&format!("SELECT worker_pool_define('fleet', count => {}, ttl => '{ttl_s} s')", 3 * KEPT.servers));
     let name = |fleet: Fleet| match fleet.keeps_connections {
         true => format!("{} servers, connections kept", fleet.servers),
         false => format!("{} servers, a connection for each renewal", fleet.servers),

@@ -1,10 +1,9 @@
 //! The errors of leases.
 
+use crate::args::{duration_text, numbers_text};
 use crate::pg::ereport::{errors, quoted};
 use crate::place;
 use idgen_core::lease::MAX_SLOTS;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 errors! {
     fn holders_unknown() {
@@ -134,12 +133,6 @@ errors! {
         hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
     }
 
-    fn ttl_out_of_range(limits: RangeInclusive<i64>) {
-        ERRCODE_INVALID_PARAMETER_VALUE: "ttl is out of range";
-        detail: "It must be {} to {}.", duration_text(*limits.start()), duration_text(*limits.end());
-        hint: "The limits are idgen.lease_min_ttl and idgen.lease_max_ttl.";
-    }
-
     fn lock_delay_out_of_range(longest_us: i64) {
         ERRCODE_INVALID_PARAMETER_VALUE: "lock_delay is out of range";
         detail: "It must be 0 to {}, which is idgen.lease_max_ttl.", duration_text(longest_us);
@@ -148,7 +141,7 @@ errors! {
     fn excludes_holders(name: &str, old_slots: i32, slots: i32, held: &[i32]) {
         ERRCODE_OBJECT_IN_USE: "lease \"{name}\" has holders outside of its new slots";
         detail: "Its slots are 0 to {}, and would be 0 to {}. Holders are in {}.", old_slots - 1, slots - 1,
-            slots_text(held);
+            numbers_text(held);
     }
 
     fn term_is_shared(name: &str) {
@@ -170,16 +163,4 @@ pub fn hint_to_keep_or_force(name: &str) -> String {
         "To keep the settings that you do not name, use SELECT lease_alter({}, ...); to insist, add force => true.",
         quoted(name)
     )
-}
-
-fn duration_text(us: i64) -> String {
-    format!("{:?}", Duration::from_micros(us as u64))
-}
-
-/// The first ten, and how many more there are.
-fn slots_text(held: &[i32]) -> String {
-    const MOST: usize = 10;
-    let slots: Vec<String> = held.iter().take(MOST).map(i32::to_string).collect();
-    let more = if held.len() > MOST { format!(" and {} more", held.len() - MOST) } else { String::new() };
-    format!("{}{more}", slots.join(", "))
 }

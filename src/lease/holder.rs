@@ -13,7 +13,6 @@ use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::{system_clock, xact};
 use crate::place;
-use crate::settings;
 use idgen_core::lease::FIRST_SHARED;
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
@@ -69,7 +68,7 @@ unsafe fn acquire_by_args(
         )
     };
     let name = args::name(name.as_deref(), "name");
-    let ttl_us = checked_ttl_us(ttl);
+    let ttl_us = ttl.map(args::ttl_us);
     let bind_session = args::required(bind_session, "bind_session");
     let shared = args::required(shared, "shared");
     xact::require_read_write(function);
@@ -169,21 +168,12 @@ fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option
     granted
 }
 
-/// A ttl in microseconds, within the limits that are set. `None` for the ttl of the definition.
-pub fn checked_ttl_us(ttl: Option<Interval>) -> Option<i64> {
-    ttl.map(|ttl| {
-        let limits = settings::lease_ttl_limits_us();
-        let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));
-        given.unwrap_or_else(|| errors::ttl_out_of_range(limits).raise())
-    })
-}
-
 /// Extends a term to its ttl from now on, or to the ttl given. Returns its new end; NULL for a term that is bound to a
 /// session. Raises 55000 for a token without a term, and 42501 for the token of another role.
 #[pg_extern(sql = false)]
 fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) -> Option<TimestampWithTimeZone> {
     let (name, token) = checked(&name, token);
-    let ttl_us = checked_ttl_us(ttl);
+    let ttl_us = ttl.map(args::ttl_us);
     xact::require_read_write(c"lease_renew()");
     let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let session_key = renewed_binding(name, token, renewed.session_key);
@@ -207,7 +197,7 @@ fn lease_renew_many(
     let names: Vec<Option<Text>> = names.iter().collect();
     let names: Vec<&str> = names.iter().map(|name| args::name(name.as_deref(), "name")).collect();
     let tokens: Vec<i64> = tokens.iter().map(|token| args::required(token, "token")).collect();
-    let ttl_us = checked_ttl_us(ttl);
+    let ttl_us = ttl.map(args::ttl_us);
     xact::require_read_write(c"lease_renew_many()");
     let renewed = terms::renew_many(names, tokens, ttl_us);
     if !renewed.is_empty() {

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The arguments after the pool.
 struct Request<'a> {
     owner: Option<&'a str>,
-    ttl_us: Option<i64>,
+    ttl: Option<Interval>,
     reached_us: Option<i64>,
     prefer: Option<i32>,
 }
@@ -36,8 +36,7 @@ fn worker_acquire(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<5> {
     let reached_us = reached.map(|reached| finite_us("reached", reached));
-    let ttl_us = ttl.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
-    let request = Request { owner: owner.as_deref(), ttl_us, reached_us, prefer };
+    let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
     let name = args::name(pool.as_deref(), "pool");
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
@@ -60,11 +59,9 @@ fn worker_acquire(
 
 /// The ttl of the grant, and the time that the caller has reached.
 fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64) {
-    let ttl_us = request.ttl_us.unwrap_or(bounds.ttl_us);
     // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
-    if ttl_us != bounds.ttl_us {
-        args::check_ttl_us(ttl_us);
-    }
+    let is_another = |ttl: &Interval| ttl.as_micros() != i128::from(bounds.ttl_us);
+    let ttl_us = request.ttl.filter(is_another).map_or(bounds.ttl_us, args::ttl_us);
     let Some(reached_us) = request.reached_us else {
         return bounds.split(ttl_us);
     };

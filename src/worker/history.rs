@@ -6,8 +6,7 @@
 
 use super::errors;
 use super::store::{self, WORKER_HISTORY, WORKER_ID, finite_us};
-use crate::pg::datum::Text;
-use crate::pg::spi::{Query, micros, optional, value};
+use crate::pg::spi::{Query, micros, optional_text, value};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{datum, recovery, session, shared_objects, system_clock};
 use crate::place;
@@ -165,9 +164,8 @@ pub fn columns() -> String {
 
 /// The history in a row, whose columns begin at this one.
 pub fn from_row(row: &SpiHeapTupleData, column: usize) -> Option<History> {
-    let identity: Text = optional(row, column)?;
     Some(History {
-        identity: identity.into(),
+        identity: optional_text(row, column)?,
         since_us: Some(datum::to_us(value(row, column + 1))).filter(|since_us| *since_us != i64::MIN),
         longest_us: value(row, column + 2),
     })

@@ -5,7 +5,7 @@ use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_pool};
 use super::{errors, history};
 use crate::args;
 use crate::pg::datum::{self, Text};
-use crate::pg::spi::{Query, micros, text, user, value};
+use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
@@ -22,7 +22,7 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     let (first, count) = (args::required(first, "first"), args::required(count, "count"));
     let ttl = args::required(ttl, "ttl");
     check_range(first, count);
-    check_ttl(ttl);
+    args::ttl_us(ttl);
     xact::require_read_write(c"worker_pool_define()");
     history::begin();
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
@@ -63,10 +63,6 @@ fn check_range(first: i32, count: i32) {
     }
 }
 
-fn check_ttl(ttl: Interval) {
-    args::check_ttl_us(i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX));
-}
-
 static ALTER: Query = WORKER_POOL.query(
     "UPDATE idgen.worker_pool SET first = $2, count = $3, ttl = COALESCE($4, ttl) WHERE name OPERATOR(pg_catalog.=) $1",
 );
@@ -83,7 +79,7 @@ fn worker_pool_alter(
     force: Option<bool>,
 ) {
     let (name, force) = (args::name(name.as_deref(), "name"), args::required(force, "force"));
-    ttl.into_iter().for_each(check_ttl);
+    ttl.map(args::ttl_us);
     xact::require_read_write(c"worker_pool_alter()");
     let pool = lock_pool(name);
     let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));

@@ -6,7 +6,7 @@
 
 use super::errors;
 use super::history;
-use crate::pg::spi::{ExtensionTable, Query, micros, optional, text, user, value};
+use crate::pg::spi::{ExtensionTable, Query, micros, optional_text, text, user, value};
 use crate::pg::{datum, xact};
 use idgen_core::history::History;
 use idgen_core::worker::Rectangle;
@@ -119,7 +119,7 @@ fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
         pool: pool(row),
         is_uncommitted: value(row, 12),
     };
-    (held, optional::<datum::Text>(row, 13).map(String::from))
+    (held, optional_text(row, 13))
 }
 
 /// The worker id of a token. Raises 42501 if it was acquired by another role, and 55000 if the token is not current.
