@@ -2,7 +2,7 @@
 
 use super::locks::{Precedence, Queue, definition_lock};
 use super::store::{self, LeaseState};
-use super::{definitions, errors, holder, pending, stats, unseen};
+use super::{definitions, errors, pending, stats, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
