@@ -58,6 +58,15 @@ pub fn for_grant(known: Option<History>, ttl_us: i64) -> History {
     history
 }
 
+/// Records an interruption that nothing has recorded yet. False if there is none. Raises 55000 if this database is a copy.
+pub fn end_tokens_if_interrupted(known: Option<&History>) -> bool {
+    let is_interrupted = known.is_some_and(|history| !is_own(history));
+    if is_interrupted {
+        for_grant(known.cloned(), 0);
+    }
+    is_interrupted
+}
+
 /// Raises 55000 if the history is interrupted: then no token is current.
 pub fn require_own(pool: &str, history: Option<&History>) {
     if history.is_some_and(|history| !is_own(history)) {

@@ -15,9 +15,10 @@ use crate::pg::{recovery, xact};
 use pgrx::prelude::*;
 
 /// Extends the end of the id time of a worker id. `last_not_after` is the end that the caller was last told. Of two processes
-/// with one token, the second one is refused. For a holder from before the start of this server, a later end than the recorded
-/// one proves that this database was set back, and interrupts its history; the result then is that end. `reached` is the latest
-/// time of the caller's ids and clock; NULL: this server's clock. Raises 22008 for an infinite `reached`, 25001 in a
+/// with one token, the second one is refused. If the history of this coordinator turns out to be interrupted, all tokens end, and
+/// the result is `last_not_after`, which stays valid. So it is for a holder from before the start of this server that was told a
+/// later end than the recorded one: this database was set back. `reached` is the latest time of the caller's ids and clock; NULL:
+/// this server's clock. Raises 22008 for an infinite `reached`, 25001 in a
 /// transaction block, 42501 if another role has acquired it, and 55000 for a token that is not current or another end.
 #[pg_extern(sql = false)]
 fn worker_renew_compared(
@@ -34,8 +35,10 @@ fn worker_renew_compared(
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
     let not_after_us = loop {
         let held = find_held(pool, token);
-        history::require_own(pool, held.pool.history.as_ref());
-        if last_us > held.rectangle.not_after_us && history::note_lost_grants(held.acquired_us) {
+        let knows_later_end = last_us > held.rectangle.not_after_us;
+        if history::end_tokens_if_interrupted(held.pool.history.as_ref())
+            || knows_later_end && history::note_lost_grants(held.acquired_us)
+        {
             // The next call raises that the token is not current: an error here would undo that.
             break last_us;
         }
