@@ -96,14 +96,16 @@ fn renewal_that_waits_for_the_record_of_an_interruption_extends_nothing() {
 
 #[test]
 fn move_waits_for_a_release() {
-    for (ending, renewed) in [("ROLLBACK", ""), ("COMMIT", "-> error 55000")] {
+    for (ending, renewal) in
+        [("ROLLBACK", "$renew_in_b"), ("COMMIT", "SELECT worker_renew('b', $token, now()) -> error 55000")]
+    {
         with_pools(&format!(
             "holder: $acquire -> $token
              holder: BEGIN; SELECT worker_release('a', $token)
              mover waits for transactionid: SELECT worker_move('a', 'b')
              holder: {ending}
              mover ends -> 1
-             holder: $renew_in_b {renewed}"
+             holder: {renewal}"
         ));
     }
 }

@@ -51,11 +51,11 @@ fn release(client: &mut Client, grant: &Grant) {
     execute(client, &format!("SELECT worker_release('p', {})", grant.token));
 }
 
-/// Frees a worker id whose token has ended, with the end that the row has.
-fn free(client: &mut Client, grant: &Grant) {
-    let worker_id = grant.worker_id;
-    let freed = "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id";
-    execute(client, &format!("{freed} WHERE pool = 'p' AND worker_id = {worker_id}"));
+/// Frees all worker ids that are not released, with the ends that the rows have.
+fn free_all(client: &mut Client) {
+    let freed =
+        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE NOT released";
+    execute(client, freed);
 }
 
 /// The history is interrupted. The first renewal records that and extends nothing; later ones are refused.

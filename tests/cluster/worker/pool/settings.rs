@@ -245,13 +245,12 @@ fn lease_min_ttl_above_that_of_the_pool_does_not_stop_renewals() {
 #[test]
 fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
     let (cluster, [mut client]) = builder().start_with_clients();
-    cluster.execute("SELECT worker_pool_define('servers', count => 4, ttl => '1 min')");
     let (is_well, message) = check(&mut client, "worker");
     assert!(
         !is_well && message.starts_with("idgen.worker_id is not set and acts as 0. Set a different one"),
         "{message}"
     );
-    cluster.execute("SELECT worker_acquire('servers', ttl => '1 min')");
+    cluster.execute("SELECT worker_pool_define('servers', count => 4, ttl => '1 min')");
     let grants = "but pool \"servers\" in this database grants the same worker id to other servers. Lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools.";
     let (is_well, message) = check(&mut client, "worker");
     let unset = "this server has worker id 0 and datacenter id 0 by the default of idgen.worker_id, ";
