@@ -134,7 +134,7 @@ fn rectangles_that_are_written_by_hand_are_refused() {
         .execute("CREATE TABLE used (number int, token bigint, time_us bigint); SELECT worker_pool_define('p', count => 2, ttl => '10 s')");
     begin_trace(&cluster);
     cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
-    let token: i64 = value(&mut cluster.client(), "SELECT token FROM idgen.worker_id");
+    let token: i64 = value(&mut cluster.client(), "SELECT token FROM idgen.worker_id WHERE worker_id = 0");
     let not_after: i64 =
         value(&mut cluster.client(), "SELECT (extract(epoch FROM not_after) * 1000000)::bigint FROM idgen.worker_id");
     let acquired = take_trace(&cluster);
@@ -161,6 +161,27 @@ fn rectangles_that_are_written_by_hand_are_refused() {
 }
 
 #[test]
+fn renewals_of_tokens_that_have_ended_are_refused() {
+    let cluster = builder().start_with_extension();
+    cluster.execute("SELECT worker_pool_define('p', count => 2, ttl => '10 s')");
+    let renew = "UPDATE idgen.worker_id SET not_after = not_after + '1 s'";
+    let revive = format!("UPDATE idgen.worker_id SET token = NULL; {renew}, token = old.token FROM old");
+    let interrupted = format!("UPDATE idgen.worker_history SET since = now(); {renew}");
+    for renewal in [&revive, &interrupted] {
+        begin_trace(&cluster);
+        cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
+        cluster.execute(&format!(
+            "CREATE TABLE old AS SELECT token FROM idgen.worker_id; {renewal} WHERE acquired_at IS NOT NULL"
+        ));
+        let mut replay = worker::Replay::new(70_000_000);
+        replay.replay(&take_trace(&cluster));
+        let refused = replay.report.refused.join("\n");
+        assert!(refused.contains("TokenOfHistory"), "{renewal}: {refused}");
+        cluster.execute("DROP TABLE old; DROP EXTENSION idgen; CREATE EXTENSION idgen; SELECT worker_pool_define('p', count => 2, ttl => '10 s'); SELECT pg_drop_replication_slot('trace')");
+    }
+}
+
+#[test]
 fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
     let cluster = builder().start_with_extension();
     begin_trace(&cluster);
@@ -169,6 +190,8 @@ fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
     cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
     let acquired = take_trace(&cluster);
     cluster.execute("CREATE TABLE original AS SELECT * FROM idgen.worker_id");
+    // The other pools have rows that were never granted, as a move finds and replaces them.
+    let of_row = "WHERE pool = 'p' AND worker_id = 0";
     let refused = |sql: &str| {
         take_trace(&cluster);
         cluster.execute(sql);
@@ -179,7 +202,10 @@ fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
         replay.report.refused.join("\n")
     };
     for change in ["not_after = not_after + '1 s'", "not_after = not_after - interval '1 s'", "released = true"] {
-        let changed = refused(&format!("UPDATE idgen.worker_id SET pool = 'q', {change}"));
+        let changed = format!(
+            "DELETE FROM idgen.worker_id WHERE pool = 'q'; UPDATE idgen.worker_id SET pool = 'q', {change} {of_row}"
+        );
+        let changed = refused(&changed);
         assert!(changed.starts_with("[RenewalCompares]"), "{changed}");
     }
     let copied =

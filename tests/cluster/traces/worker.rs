@@ -88,7 +88,7 @@ fn in_each_pool<T>(mut call: impl FnMut(&str) -> Result<Option<T>, Error>) -> Re
 
 /// Moves all worker ids to the other name, which is then defined in the same transaction.
 fn move_pool(client: &mut Client) -> Result<(), Error> {
-    let names = "SELECT name FROM idgen.lease_definition WHERE name = ANY ($1)";
+    let names = "SELECT name FROM idgen.worker_pool WHERE name = ANY ($1)";
     let from: String = client.query_one(names, &[&&POOLS[..]])?.get(0);
     let to = if from == POOLS[0] { POOLS[1] } else { POOLS[0] };
     let mut transaction = client.transaction()?;
@@ -121,11 +121,12 @@ fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
 
 fn rows(cluster: &Cluster) -> BTreeMap<i64, Row> {
     let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
-    let sql = format!("SELECT number::bigint, pool, token, {from}, {until}, released FROM idgen.worker_id");
+    let sql = format!("SELECT worker_id::bigint, pool, coalesce(token, 0), {from}, {until}, token IS NOT NULL, released FROM idgen.worker_id
+         WHERE acquired_at IS NOT NULL");
     let rows = cluster.client().query(&sql, &[]).expect("the rows");
     let row = |row: &postgres::Row| {
         let rectangle = Rectangle { token: row.get(2), not_before: row.get(3), not_after: row.get(4) };
-        (row.get(0), Row { pool: row.get(1), rectangle, is_released: row.get(5) })
+        (row.get(0), Row { pool: row.get(1), rectangle, is_current: row.get(5), is_released: row.get(6) })
     };
     rows.iter().map(row).collect()
 }
