@@ -135,8 +135,10 @@ fn rectangles_that_are_written_by_hand_are_refused() {
     begin_trace(&cluster);
     cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
     let token: i64 = value(&mut cluster.client(), "SELECT token FROM idgen.worker_id WHERE worker_id = 0");
-    let not_after: i64 =
-        value(&mut cluster.client(), "SELECT (extract(epoch FROM not_after) * 1000000)::bigint FROM idgen.worker_id");
+    let not_after: i64 = value(
+        &mut cluster.client(),
+        "SELECT (extract(epoch FROM not_after) * 1000000)::bigint FROM idgen.worker_id WHERE worker_id = 0",
+    );
     let acquired = take_trace(&cluster);
     let refused = |sql: &str| {
         cluster.execute(sql);
@@ -162,22 +164,21 @@ fn rectangles_that_are_written_by_hand_are_refused() {
 
 #[test]
 fn renewals_of_tokens_that_have_ended_are_refused() {
-    let cluster = builder().start_with_extension();
-    cluster.execute("SELECT worker_pool_define('p', count => 2, ttl => '10 s')");
     let renew = "UPDATE idgen.worker_id SET not_after = not_after + '1 s'";
-    let revive = format!("UPDATE idgen.worker_id SET token = NULL; {renew}, token = old.token FROM old");
-    let interrupted = format!("UPDATE idgen.worker_history SET since = now(); {renew}");
-    for renewal in [&revive, &interrupted] {
+    for renewal in [
+        format!("UPDATE idgen.worker_id SET token = NULL; {renew}, token = held.token FROM held WHERE worker_id = 0"),
+        format!("UPDATE idgen.worker_history SET since = now(); {renew} WHERE worker_id = 0"),
+    ] {
+        let cluster = builder().start_with_extension();
+        cluster.execute("SELECT worker_pool_define('p', count => 2, ttl => '10 s')");
         begin_trace(&cluster);
         cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
-        cluster.execute(&format!(
-            "CREATE TABLE old AS SELECT token FROM idgen.worker_id; {renewal} WHERE acquired_at IS NOT NULL"
-        ));
+        cluster.execute("CREATE TABLE held AS SELECT token FROM idgen.worker_id WHERE worker_id = 0");
+        cluster.execute(&renewal);
         let mut replay = worker::Replay::new(70_000_000);
         replay.replay(&take_trace(&cluster));
         let refused = replay.report.refused.join("\n");
         assert!(refused.contains("TokenOfHistory"), "{renewal}: {refused}");
-        cluster.execute("DROP TABLE old; DROP EXTENSION idgen; CREATE EXTENSION idgen; SELECT worker_pool_define('p', count => 2, ttl => '10 s'); SELECT pg_drop_replication_slot('trace')");
     }
 }
 
@@ -208,8 +209,12 @@ fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
         let changed = refused(&changed);
         assert!(changed.starts_with("[RenewalCompares]"), "{changed}");
     }
-    let copied =
-        refused("INSERT INTO idgen.worker_id SELECT 'q', number, not_before, not_after, token, owner FROM original");
+    let copied = format!(
+        "DELETE FROM idgen.worker_id WHERE pool = 'q';
+         INSERT INTO idgen.worker_id
+         SELECT 'q', worker_id, token, owner, role, acquired_at, not_before, not_after, released FROM original {of_row}"
+    );
+    let copied = refused(&copied);
     assert!(copied.starts_with("[RenewalCompares]"), "{copied}");
     // A pool that has the same worker ids, without a move.
     let again = refused("SELECT worker_acquire('r', ttl => '10 s', prefer => 0)");
