@@ -1,8 +1,12 @@
 //! Calls that wait for each other: moves, changes of a pool and interruptions against grants, renewals and releases.
 
-use idgen_testkit::script::play;
+use std::sync::Barrier;
 
-use crate::builder;
+use idgen_testkit::rounds;
+use idgen_testkit::script::play;
+use idgen_testkit::sql::{PATIENCE, value};
+
+use crate::{builder, try_acquire};
 
 /// Runs a script on a server with the pools a and b, which have the same range. `$acquire` acquires a worker id of pool a and
 /// returns its token. `$renew_in_a` and `$renew_in_b` renew the worker id of `$token` from the end that the holder knows, under
@@ -73,6 +77,44 @@ fn renewal_that_waits_for_the_end_of_its_token_is_refused_and_extends_nothing() 
              holder: SELECT worker_release('a', $token) -> error 55000"
         ));
     }
+}
+
+/// Its id times are over, so it is free for the next holder as long as the last one does not renew.
+#[test]
+fn expired_worker_id_is_renewed_or_granted_again_but_not_both() {
+    let (cluster, [mut client, mut other]) = builder().start_with_clients();
+    cluster.execute("SELECT worker_pool_define('p', count => 1, ttl => '1 min')");
+    let mut renewals = 0;
+    for _ in 0..rounds(20, 200) {
+        let grant = try_acquire(&mut client, "'p', ttl => '100 ms'").expect("a worker id");
+        let is_over = "SELECT not_after <= clock_timestamp() FROM idgen.worker_id";
+        cluster.wait_for(PATIENCE, "the id times to end", || value(&mut client, is_over));
+        let end = format!("'epoch'::timestamptz + {} * interval '1 microsecond'", grant.until_us);
+        let renew = format!("SELECT not_after FROM worker_renew('p', {}, {end})", grant.token);
+        let begin = Barrier::new(2);
+        let (renewed, granted) = std::thread::scope(|scope| {
+            let granted = scope.spawn(|| {
+                begin.wait();
+                try_acquire(&mut other, "'p', ttl => '100 ms'")
+            });
+            begin.wait();
+            (client.query_one(&renew, &[]), granted.join().expect("no panic"))
+        });
+        let code = |error: Option<&postgres::Error>| error.and_then(|error| Some(error.code()?.code().to_owned()));
+        match &granted {
+            Ok(next) => {
+                assert_eq!(code(renewed.as_ref().err()).as_deref(), Some("55000"), "{renewed:?}");
+                assert_eq!(next.from_us, grant.until_us);
+            }
+            Err(error) => {
+                assert_eq!((code(Some(error)).as_deref(), renewed.is_ok()), (Some("53400"), true), "{renewed:?}");
+                renewals += 1;
+            }
+        }
+        // Free for the next round.
+        cluster.execute("SELECT worker_correct('p', 0, now(), force => true)");
+    }
+    println!("{renewals} renewals have come first");
 }
 
 /// As a promoted standby or a restored database finds it. The grant that records the interruption waits for a row.
