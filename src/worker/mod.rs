@@ -29,7 +29,6 @@ mod keeper;
 mod lease_file;
 mod manage;
 mod renew;
-mod requests;
 mod state;
 mod status;
 mod store;
