@@ -5,7 +5,7 @@ use crate::pg::latch::WaitEvent;
 use crate::pg::libpq::{Connection, Error, INVALID_CONNECTION_STRING, Timeout};
 use crate::pg::session;
 use idgen_core::coordinator::CoordinatorId;
-use idgen_core::coordinator::link::{Link, Retry, Step, Terms};
+use idgen_core::coordinator::link::{Link, Step};
 use parking_lot::Mutex;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
@@ -16,19 +16,22 @@ mod protocol;
 
 pub use protocol::{Granted, Held, Origin, Server};
 
-/// A process's client of the coordinator. It keeps a connection between requests, and counts failures.
+/// A process's client of the coordinator.
 pub struct Client {
     /// The name of its sessions there.
     application: &'static CStr,
     conninfo: CString,
-    link: Link<Coordinator>,
+    pub link: Link<Coordinator>,
+    /// How long the last connection took; zero before the first one.
+    pub connected_in: Duration,
 }
 
 /// A connection to the coordinator's database, which has identified itself.
 pub struct Coordinator {
     connection: Connection,
     timeout: Timeout,
-    terms: Terms,
+    /// It may stay unused until then.
+    stays_until: Instant,
     pub identity: CoordinatorId,
     /// The quoted schema of idgen's functions.
     schema: String,
@@ -61,6 +64,10 @@ const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_cat
     LEFT JOIN pg_catalog.pg_extension AS extension ON extension.extname OPERATOR(pg_catalog.=) 'idgen' \
     LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) extension.extnamespace";
 
+/// How long an unused connection stays. A connection costs the coordinator several times the CPU time of a request. But the
+/// next one resolves the coordinator's name again, and the network may cut a connection that is idle for longer.
+const LONGEST_STAY: Duration = Duration::from_mins(5);
+
 /// The wait for the coordinator, to connect or to answer.
 pub static COORDINATOR_WAIT: WaitEvent = WaitEvent::new(c"IdgenCoordinator");
 
@@ -83,48 +90,38 @@ pub fn notice(known: &mut Option<CString>, now: CString) {
 impl Client {
     /// A connection that has answered within `fresh` is used without a probe. Not zero only if requests may be repeated.
     pub fn new(application: &'static CStr, conninfo: CString, fresh: Duration) -> Self {
-        Self { application, conninfo, link: Link::new(fresh) }
+        Self { application, conninfo, link: Link::new(fresh), connected_in: Duration::ZERO }
     }
 
     /// Applies a changed `idgen.coordinator`.
     pub fn follow(&mut self, conninfo: CString) {
         if conninfo != self.conninfo {
             self.conninfo = conninfo;
-            self.reset();
+            self.link.reset();
         }
     }
 
-    /// What has failed may succeed now. Also closes the connection.
-    pub fn reset(&mut self) {
-        self.link.reset();
-    }
-
-    /// A connection for a request: the kept one, or a new one. Pass it to [`Client::answered`], or call [`Client::failed`].
+    /// A connection for a request: the kept one, or a new one. Pass it to [`Client::answered`], or call [`Link::failed`].
     pub fn open(&mut self, timeout: Timeout) -> Result<Coordinator, Error> {
-        let first_host = match self.link.request(Instant::now(), timeout.duration) {
+        match self.link.request(Instant::now(), timeout.duration) {
             Step::Use(kept) => return Ok(kept),
             Step::Probe(mut kept) => {
                 if kept.answers() {
                     return Ok(kept);
                 }
-                self.link.unanswered()
             }
-            Step::Connect { first_host } => first_host,
-        };
-        let opened = Coordinator::connect(&self.conninfo, self.application, first_host, timeout)?;
-        self.link.connected(opened.terms.opened_at.elapsed());
+            Step::Connect => {}
+        }
+        let began = Instant::now();
+        let opened = Coordinator::connect(&self.conninfo, self.application, self.link.connect(), timeout)?;
+        self.connected_in = began.elapsed();
         Ok(opened)
     }
 
     /// The coordinator has answered, if only by an error that is no failure of its own.
     pub fn answered(&mut self, coordinator: Coordinator) {
-        let terms = coordinator.terms;
-        self.link.answered(Instant::now(), coordinator, terms);
-    }
-
-    /// The request has failed, and its connection is dropped.
-    pub fn failed(&mut self, longest_pause: Duration) -> Retry {
-        self.link.failed(Instant::now(), longest_pause, session::random_fraction())
+        let (limit, stays_until) = (coordinator.timeout.duration, coordinator.stays_until);
+        self.link.answered(Instant::now(), coordinator, limit, stays_until);
     }
 
     /// A request on a connection of its own, as to a former coordinator.
@@ -134,29 +131,9 @@ impl Client {
         timeout: Timeout,
         calls: impl FnOnce(&mut Coordinator) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let opened = Coordinator::connect(conninfo, self.application, self.link.first_host(), timeout);
+        let opened = Coordinator::connect(conninfo, self.application, self.link.first_host, timeout);
         let outcome = opened.and_then(|mut coordinator| calls(&mut coordinator));
-        outcome.inspect_err(|_| self.link.skip_host())
-    }
-
-    /// Before a pause: closes the connection, unless it is wanted and the coordinator has room.
-    pub fn pause(&mut self, pause: Duration, is_wanted: bool) {
-        self.link.pause(Instant::now(), pause, is_wanted);
-    }
-
-    /// How many requests in a row have failed.
-    pub fn failures(&self) -> u32 {
-        self.link.failures()
-    }
-
-    /// No request is due before this time.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.link.retry_at()
-    }
-
-    /// How long the last connection took; zero before the first one.
-    pub fn connected_in(&self) -> Duration {
-        self.link.connected_in()
+        outcome.inspect_err(|_| self.link.first_host += 1)
     }
 }
 
@@ -166,7 +143,6 @@ impl Coordinator {
         if conninfo.is_empty() {
             return Err(Error::new("idgen.coordinator is not set"));
         }
-        let opened_at = Instant::now();
         let opened = Connection::open(conninfo, application, first, timeout);
         let mut connection = opened.map_err(|error| match error.message.as_str() {
             INVALID_CONNECTION_STRING => Error::new(format!("idgen.coordinator: {INVALID_CONNECTION_STRING}")),
@@ -182,8 +158,8 @@ impl Coordinator {
         // A server that stops smartly waits for its clients, this process among them.
         let is_this_server = parse::<i64>(&row, 9)? == session::server_start_us();
         let [has_room, has_pools] = [8, 10].map(|column| text(&row, column).as_deref() == Some("t"));
-        let terms = Terms { limit: timeout.duration, opened_at, may_stay: has_room && !is_this_server };
-        Ok(Self { connection, timeout, terms, identity, schema, has_pools })
+        let stay = if has_room && !is_this_server { LONGEST_STAY } else { Duration::ZERO };
+        Ok(Self { connection, timeout, stays_until: Instant::now() + stay, identity, schema, has_pools })
     }
 
     /// So a coordinator that has been restarted, or is silent, is noticed before a request whose answer would be lost.

@@ -29,16 +29,16 @@ impl Keeper {
         if self.pool.is_none() {
             return Err(Error::new("idgen.worker_pool is not set"));
         }
-        let duration = self.pace.patience(self.client.failures(), self.client.connected_in());
+        let duration = self.pace.patience(self.client.link.failures, self.client.connected_in);
         let mut coordinator = self.client.open(Timeout { duration, event: &COORDINATOR_WAIT, is_interrupted })?;
         let is_renewed = self.lease_from(&mut coordinator, reached_ms)?;
         // After a common start or a common outage, servers spread their renewals.
-        let pause = match is_renewed && self.client.failures() == 0 {
+        let pause = match is_renewed && self.client.link.failures == 0 {
             true => self.pace.renew_after(session::random_fraction()),
             false => self.pace.first_renewal_after(session::random_fraction()),
         };
         self.client.answered(coordinator);
-        self.client.pause(pause, true);
+        self.client.link.pause(Instant::now() + pause);
         Ok(pause)
     }
 
@@ -83,7 +83,7 @@ impl Keeper {
             Ok(renewed) => renewed,
             Err(error) if is_over(&lease) && error.sqlstate.is_some() || coordinator.has_lost(held, &error)? => {
                 // Until there is another lease, each attempt fails here.
-                if self.client.failures() == 0 {
+                if self.client.link.failures == 0 {
                     log!("worker id {} of pool \"{pool}\" is lost: {}", lease.worker_id, error.message);
                 }
                 self.lose(coordinator, lease)?;
@@ -239,8 +239,6 @@ impl Keeper {
     pub fn give_back(&mut self, is_interrupted: fn() -> bool) {
         let (current, pending) = SERVER_LEASE.exclusive(|lease| (lease.current.take(), lease.pending.take()));
         let (former, pool) = (self.former.take(), self.pool.take());
-        // Each release opens a connection of its own, also to a former coordinator.
-        self.client.pause(Duration::ZERO, false);
         let until = Instant::now() + LONGEST;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
             clock::restrict_times(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());

@@ -21,7 +21,6 @@ use crate::settings;
 use crate::settings::Pool;
 use crate::snowflake::node;
 use crate::worker;
-use idgen_core::coordinator::link::Retry;
 use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::bgworkers::BgWorkerStartTime;
@@ -119,7 +118,7 @@ impl Keeper {
             self.requested_us = system_clock::boot_us();
             self.needed_ms = STATE.require().keeper.take_request().max(self.needed_ms);
             // After a failure requests do not shorten the pause.
-            let is_requested = self.needed_ms != NO_REQUEST && self.client.failures() == 0;
+            let is_requested = self.needed_ms != NO_REQUEST && self.client.link.failures == 0;
             if is_requested || self.due <= Instant::now() {
                 self.due = self.attempt_and_report();
             }
@@ -159,7 +158,7 @@ impl Keeper {
             None => self.leave_pool(),
         }
         self.client.follow(settings::coordinator());
-        self.client.reset();
+        self.client.link.reset();
         self.due = Instant::now();
         self.pool = pool;
     }
@@ -222,10 +221,9 @@ impl Keeper {
                     self.needed_ms = NO_REQUEST;
                 }
                 self.report(&error);
-                match self.client.failed(self.pace.longest_pause(self.client.failures())) {
-                    Retry::Now => Instant::now(),
-                    Retry::At(due) => due,
-                }
+                let pause = self.pace.retry_after(self.client.link.failures, session::random_fraction());
+                self.client.link.failed(Instant::now(), pause);
+                self.client.link.retry_at.unwrap_or_else(Instant::now)
             }
         };
         STATE.require().changed.broadcast();

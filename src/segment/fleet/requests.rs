@@ -2,8 +2,9 @@
 
 use crate::coordinator::{COORDINATOR_WAIT, Client, Coordinator, Origin, Server};
 use crate::pg::libpq::{Error, Timeout};
+use crate::pg::session;
 use crate::settings;
-use idgen_core::coordinator::link::Retry;
+use idgen_core::coordinator::link::retry_pause;
 use idgen_core::segment::ValueRun;
 use idgen_core::segment::fleet::is_answer;
 use pgrx::prelude::*;
@@ -21,12 +22,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Short enough that a session which waits for some seconds finds a coordinator that has returned.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Between requests the connection stays open if values were granted within this time.
-const LOADED: Duration = Duration::from_mins(1);
-
 pub struct Requests {
     client: Client,
-    granted_at: Option<Instant>,
     /// The last request for values was not confirmed.
     is_unconfirmed: bool,
     /// The last failure of the coordinator, unless it has answered since.
@@ -36,7 +33,7 @@ pub struct Requests {
 impl Requests {
     pub fn new() -> Self {
         let client = Client::new(c"idgen supply", settings::coordinator(), FRESH);
-        Self { client, granted_at: None, is_unconfirmed: false, failure: None }
+        Self { client, is_unconfirmed: false, failure: None }
     }
 
     /// Applies a changed `idgen.coordinator`.
@@ -46,12 +43,12 @@ impl Requests {
 
     /// No request is due before this time.
     pub fn retry_at(&self) -> Option<Instant> {
-        self.client.retry_at()
+        self.client.link.retry_at
     }
 
-    /// Closes the connection before a pause, unless it is in use and the coordinator has room.
+    /// Closes the connection before a pause, unless the coordinator has room.
     pub fn pause(&mut self, pause: Duration) {
-        self.client.pause(pause, self.granted_at.is_some_and(|granted_at| granted_at.elapsed() < LOADED));
+        self.client.link.pause(Instant::now() + pause);
     }
 
     /// Runs calls on a connection, and again where that is found broken at once.
@@ -70,7 +67,8 @@ impl Requests {
                 },
                 Err(error) => error.message,
             };
-            if self.client.failed(LONGEST_PAUSE) != Retry::Now {
+            let pause = retry_pause(self.client.link.failures, LONGEST_PAUSE, session::random_fraction());
+            if !self.client.link.failed(Instant::now(), pause) {
                 if self.failure.replace(reason.clone()).is_none() {
                     log!("could not fetch values of attached segments: {reason}");
                 }
@@ -93,9 +91,6 @@ impl Requests {
             Ok(granted)
         });
         self.is_unconfirmed = is_unconfirmed.get();
-        if outcome.is_ok() {
-            self.granted_at = Some(Instant::now());
-        }
         outcome
     }
 }

@@ -31,15 +31,11 @@ impl Pace {
         (self.ttl / RENEWALS).mul_f64(within_one(jitter))
     }
 
-    /// The longest pause from the end of a failed try to the next one. Short at first, because the lease may still be saved.
-    /// Then longer, but within a ttl of the coordinator's return.
-    pub fn longest_pause(self, failures_before: u32) -> Duration {
-        let at_most = if failures_before < SOON { self.ttl / (2 * RENEWALS) } else { self.ttl };
-        at_most.min(LONGEST_PAUSE)
-    }
-
+    /// From the end of a failed try to the next one. Short at first, because the lease may still be saved. Then longer,
+    /// but within a ttl of the coordinator's return.
     pub fn retry_after(self, failures_before: u32, jitter: f64) -> Duration {
-        retry_pause(failures_before, self.longest_pause(failures_before), jitter)
+        let at_most = if failures_before < SOON { self.ttl / (2 * RENEWALS) } else { self.ttl };
+        retry_pause(failures_before, at_most.min(LONGEST_PAUSE), jitter)
     }
 
     /// How long one call may take, after this many failures in a row. `connected_in` is the time that the last connection
