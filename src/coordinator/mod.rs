@@ -43,8 +43,8 @@ pub struct Coordinator {
 /// waiting. Commits wait for the disk only: nothing would end a wait for a standby, and a function that confirms waits
 /// for that. An idle session is not ended. Texts are UTF-8, as in Rust; a database with MULE_INTERNAL cannot convert
 /// them, and takes ASCII only. The last three columns: whether there is room for a connection that stays, when the
-/// server has started, and whether it has a table of pools. There is room if fewer than half of the connections are in use, and neither role nor database
-/// has a limit of its own.
+/// server has started, and whether it has a table of pools. There is room if fewer than half of the connections are in
+/// use, and neither role nor database has a limit of its own.
 const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false), \
     pg_catalog.set_config('synchronous_commit', 'local', false), \
@@ -79,26 +79,25 @@ pub fn follow(changed: fn()) {
     FOLLOWERS.lock().push(changed);
 }
 
-/// The keeper calls this with the setting that it knows, and as it is now.
-pub fn notice(known: &mut Option<CString>, now: CString) {
-    if known.as_ref() != Some(&now) {
-        *known = Some(now);
-        FOLLOWERS.lock().iter().for_each(|changed| changed());
-    }
+/// The keeper calls this.
+pub fn tell_followers() {
+    FOLLOWERS.lock().iter().for_each(|changed| changed());
 }
 
 impl Client {
     /// A connection that has answered within `fresh` is used without a probe. Not zero only if requests may be repeated.
-    pub fn new(application: &'static CStr, conninfo: CString, fresh: Duration) -> Self {
-        Self { application, conninfo, link: Link::new(fresh), connected_in: Duration::ZERO }
+    pub fn new(application: &'static CStr, fresh: Duration) -> Self {
+        Self { application, conninfo: CString::default(), link: Link::new(fresh), connected_in: Duration::ZERO }
     }
 
-    /// Applies a changed `idgen.coordinator`.
-    pub fn follow(&mut self, conninfo: CString) {
-        if conninfo != self.conninfo {
+    /// Applies `idgen.coordinator`. True if it has changed.
+    pub fn follow(&mut self, conninfo: CString) -> bool {
+        let is_changed = conninfo != self.conninfo;
+        if is_changed {
             self.conninfo = conninfo;
             self.link.reset();
         }
+        is_changed
     }
 
     /// A connection for a request: the kept one, or a new one. Pass it to [`Client::answered`], or call [`Link::failed`].

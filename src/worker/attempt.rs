@@ -239,6 +239,8 @@ impl Keeper {
     pub fn give_back(&mut self, is_interrupted: fn() -> bool) {
         let (current, pending) = SERVER_LEASE.exclusive(|lease| (lease.current.take(), lease.pending.take()));
         let (former, pool) = (self.former.take(), self.pool.take());
+        // A release opens its own, also to the former coordinator.
+        self.client.link.close();
         let until = Instant::now() + LONGEST;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
             clock::restrict_times(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());

@@ -25,7 +25,7 @@ use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
-use std::ffi::{CString, c_int};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -55,8 +55,6 @@ pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
 }
 
 pub struct Keeper {
-    /// `idgen.coordinator` as its followers know it; `None` before the first look.
-    noticed: Option<CString>,
     /// The configured pool; `None` if there is none.
     pub pool: Option<Pool>,
     /// The pool of the current lease, if the configuration has changed since it was granted.
@@ -87,12 +85,11 @@ impl Keeper {
         let is_leased = lease.newest().is_some();
         let abandoned = if is_leased { None } else { remembered_lease() };
         Self {
-            noticed: None,
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
             last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
             abandoned,
-            client: Client::new(c"idgen keeper", settings::coordinator(), Duration::ZERO),
+            client: Client::new(c"idgen keeper", Duration::ZERO),
             pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             needed_ms: NO_REQUEST,
             requested_us: 0,
@@ -146,7 +143,9 @@ impl Keeper {
     /// Applies the current settings.
     fn follow_settings(&mut self) {
         worker::follow_settings();
-        coordinator::notice(&mut self.noticed, settings::coordinator());
+        if self.client.follow(settings::coordinator()) {
+            coordinator::tell_followers();
+        }
         let pool = settings::worker_pool();
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
         let must_leave = pool.is_none() && !settings::worker_undecided() && !node::CURRENT.require().is_setting();
@@ -157,7 +156,6 @@ impl Keeper {
             Some(_) => self.change_pool(),
             None => self.leave_pool(),
         }
-        self.client.follow(settings::coordinator());
         self.client.link.reset();
         self.due = Instant::now();
         self.pool = pool;

@@ -22,8 +22,12 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Short enough that a session which waits for some seconds finds a coordinator that has returned.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+/// Between requests the connection stays open if values were granted within this time.
+const LOADED: Duration = Duration::from_mins(1);
+
 pub struct Requests {
     client: Client,
+    granted_at: Option<Instant>,
     /// The last request for values was not confirmed.
     is_unconfirmed: bool,
     /// The last failure of the coordinator, unless it has answered since.
@@ -32,8 +36,14 @@ pub struct Requests {
 
 impl Requests {
     pub fn new() -> Self {
-        let client = Client::new(c"idgen supply", settings::coordinator(), FRESH);
-        Self { client, is_unconfirmed: false, failure: None }
+        let mut requests = Self {
+            client: Client::new(c"idgen supply", FRESH),
+            granted_at: None,
+            is_unconfirmed: false,
+            failure: None,
+        };
+        requests.follow_settings();
+        requests
     }
 
     /// Applies a changed `idgen.coordinator`.
@@ -46,9 +56,12 @@ impl Requests {
         self.client.link.retry_at
     }
 
-    /// Closes the connection before a pause, unless the coordinator has room.
+    /// Closes the connection before a pause, unless it is in use and the coordinator has room.
     pub fn pause(&mut self, pause: Duration) {
-        self.client.link.pause(Instant::now() + pause);
+        match self.granted_at.is_some_and(|granted_at| granted_at.elapsed() < LOADED) {
+            true => self.client.link.pause(Instant::now() + pause),
+            false => self.client.link.close(),
+        }
     }
 
     /// Runs calls on a connection, and again where that is found broken at once.
@@ -91,6 +104,9 @@ impl Requests {
             Ok(granted)
         });
         self.is_unconfirmed = is_unconfirmed.get();
+        if outcome.is_ok() {
+            self.granted_at = Some(Instant::now());
+        }
         outcome
     }
 }

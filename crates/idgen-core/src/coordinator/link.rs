@@ -85,6 +85,10 @@ impl<C> Link<C> {
         self.kept.take_if(|kept| kept.stays_until <= until);
     }
 
+    pub fn close(&mut self) {
+        self.kept = None;
+    }
+
     /// The coordinator may be another one, and what failed may succeed.
     pub fn reset(&mut self) {
         *self = Self::new(self.fresh);

@@ -52,6 +52,9 @@ fn connection_is_closed_before_a_pause_that_it_may_not_outlast() {
     };
     assert_eq!(after(STAY - ms(1)), Step::Use(1));
     assert_eq!(after(STAY), Step::Connect);
+    let mut link = link_in_use(ms(1000), start);
+    link.close();
+    assert_eq!(link.request(start, LIMIT), Step::Connect);
 }
 
 #[test]
