@@ -170,4 +170,6 @@ fn coordinator_that_is_read_only_is_passed_over() {
     let conninfo = format!("host={hosts} port={} user=postgres dbname=postgres", primary.port());
     let server = attached(&format!("{conninfo} target_session_attrs=any"), "10 seconds");
     assert_eq!(draw_patiently(&server, 100).len(), 100);
+    let log = server.log();
+    assert!(!log.contains("could not fetch values of segment"), "the failure is no tag's:\n{log}");
 }
