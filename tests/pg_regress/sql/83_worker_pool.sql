@@ -152,7 +152,17 @@ SELECT worker_pool_define('expired', count => 1);
 SELECT worker_id FROM worker_acquire('expired', ttl => '100 ms', reached => '2020-01-01');
 SELECT * FROM ids WHERE pool = 'expired';
 SELECT worker_pool_drop('expired');
-DELETE FROM idgen.worker_id WHERE pool IN ('p', 'expired');
+-- one that has lost its token may still issue ids
+SELECT worker_pool_define('lost', count => 1);
+SELECT worker_id FROM worker_acquire('lost');
+CALL outcomes($$
+    worker_pool_alter('lost', 1, force => true)
+    worker_correct('lost', 0, now())
+    worker_pool_drop('lost')
+    SELECT worker_correct('lost', 0, now(), force => true) > now() AS was_later
+    worker_pool_drop('lost')
+$$);
+DELETE FROM idgen.worker_id WHERE pool IN ('p', 'expired', 'lost');
 
 -- a lease of the same name is another thing
 SELECT worker_pool_define('both', count => 2), lease_define('both', 1, '1 h');
