@@ -176,7 +176,8 @@ static HOLDERS: Query = WORKER_ID.query(
             CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
                  ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
             pg_catalog.date_trunc('second', acquired_at)) \
-     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released ORDER BY not_after LIMIT 5",
+     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released \
+       AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 5",
 );
 
 /// No worker id is free. One that was released may begin too far ahead.
@@ -186,6 +187,6 @@ fn raise_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) -> ! {
     if let Some((worker_id, not_after_us)) = released {
         errors::begins_too_far(name, worker_id, not_after_us, bounds).raise();
     }
-    let holders = HOLDERS.read_latest(&[name.into()], |row| text(row, 1));
+    let holders = HOLDERS.read_latest(&args, |row| text(row, 1));
     errors::exhausted(name, pool.count, &holders.join("; ")).raise()
 }

@@ -137,13 +137,20 @@ fn worker_pool_drop(name: Option<Text>) {
 fn drop_pool(name: &str) {
     xact::require_read_write(c"worker_pool_drop()");
     lock_pool(name);
-    if let Some(worker_id) = end_tokens(name, &NONE).first() {
-        errors::in_use(name, *worker_id).raise();
+    end_tokens(name, &NONE);
+    if let Some(worker_id) = HELD.read_latest(&[name.into()], |row| value(row, 1)).pop() {
+        errors::in_use(name, worker_id).raise();
     }
     remove_unused(name, &NONE);
     DROP.write_latest(&[name.into()], |_| ());
     xact::require_durability(Durability::Failover);
 }
+
+/// A holder that has lost its token may still issue ids.
+static HELD: Query = WORKER_ID.query(
+    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released \
+     AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() ORDER BY worker_id LIMIT 1",
+);
 
 static OWNED: Query = WORKER_POOL.query(
     "SELECT name FROM idgen.worker_pool WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
@@ -240,7 +247,7 @@ fn worker_correct(
     let Some((before, has_holder)) = corrected.into_iter().next() else {
         errors::never_granted(pool, worker_id).raise()
     };
-    // The holder of one whose id times are over may still renew it.
+    // One with a token may still renew it, and one whose id times are not over may still issue ids.
     if has_holder && !force {
         errors::held(pool, worker_id).raise();
     }
@@ -252,9 +259,11 @@ fn worker_correct(
 static CORRECT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id AS known \
      SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, released = true \
-     FROM (SELECT pool, worker_id, not_after, token FROM idgen.worker_id \
+     FROM (SELECT pool, worker_id, not_after, token IS NOT NULL \
+                OR NOT released AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AS has_holder \
+           FROM idgen.worker_id \
            WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 AND acquired_at IS NOT NULL \
            FOR UPDATE) AS before \
      WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.worker_id OPERATOR(pg_catalog.=) before.worker_id \
-     RETURNING before.not_after, before.token IS NOT NULL",
+     RETURNING before.not_after, before.has_holder",
 );
