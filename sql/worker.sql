@@ -59,7 +59,7 @@ CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token
 
 CREATE INDEX worker_id_times ON idgen.worker_id (pool, released, not_after, worker_id);
 
-CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner)) WHERE owner IS NOT NULL;
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL

@@ -7,6 +7,7 @@ use crate::pg::datum::{self, Composite, Text};
 use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
+use crate::settings;
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
@@ -61,7 +62,8 @@ fn worker_acquire(
 fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64) {
     // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
     let is_another = |ttl: &Interval| ttl.as_micros() != i128::from(bounds.ttl_us);
-    let ttl_us = request.ttl.filter(is_another).map_or(bounds.ttl_us, args::ttl_us);
+    let ttl_us =
+        request.ttl.filter(is_another).map_or(bounds.ttl_us, |ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     let Some(reached_us) = request.reached_us else {
         return bounds.split(ttl_us);
     };

@@ -7,6 +7,7 @@ use crate::args;
 use crate::pg::datum::{self, Text};
 use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
+use crate::settings;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::ops::RangeInclusive;
@@ -22,7 +23,7 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     let (first, count) = (args::required(first, "first"), args::required(count, "count"));
     let ttl = args::required(ttl, "ttl");
     check_range(first, count);
-    args::ttl_us(ttl);
+    args::ttl_us(ttl, settings::lease_ttl_limits_us());
     xact::require_read_write(c"worker_pool_define()");
     history::begin();
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
@@ -79,7 +80,7 @@ fn worker_pool_alter(
     force: Option<bool>,
 ) {
     let (name, force) = (args::name(name.as_deref(), "name"), args::required(force, "force"));
-    ttl.map(args::ttl_us);
+    ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"worker_pool_alter()");
     let pool = lock_pool(name);
     let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));
@@ -194,7 +195,11 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     }
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
-    end_tokens(to, &lock_pool(to).range());
+    let range = lock_pool(to).range();
+    let excluded = end_tokens(to, &range);
+    if !excluded.is_empty() {
+        errors::moved_outside(to, &range, &excluded).notice();
+    }
     remove_unused(from, &NONE);
     DROP.write_latest(&[from.into()], |_| ());
     xact::require_durability(Durability::Failover);
