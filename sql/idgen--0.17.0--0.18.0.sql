@@ -197,7 +197,7 @@ COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none o
 
 CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
 RETURNS timestamptz
-LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 

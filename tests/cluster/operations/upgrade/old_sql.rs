@@ -81,7 +81,7 @@ const ASKS_FOR_THE_UPDATE: &[&str] = &[
 const RETIRED: &str = "
     SELECT format('SELECT %s(%s)', proname, (SELECT string_agg('NULL::' || format_type(type, NULL), ', ') FROM unnest(proargtypes) AS type))
     FROM pg_proc WHERE probin = '$libdir/idgen'
-     AND prosrc IN ('lease_define_watched_wrapper', 'lease_define_unless_harmful_wrapper', 'lease_alter_wrapper', 'worker_renew_wrapper')";
+     AND prosrc IN ('lease_define_watched_wrapper', 'lease_define_unless_harmful_wrapper', 'lease_alter_wrapper', 'worker_renew_wrapper', 'worker_correct_wrapper')";
 
 /// The C functions that users call.
 const FUNCTIONS: &str = "SELECT DISTINCT proname::text FROM pg_proc
