@@ -3,12 +3,13 @@
 -- The definitions of pools.
 CREATE TABLE idgen.worker_pool (
     name text PRIMARY KEY
-        CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
-    first int NOT NULL CHECK (first >= 0),
-    count int NOT NULL CHECK (count >= 1 AND count <= 65536),
-    ttl interval NOT NULL CHECK (ttl > '0 seconds'),
+        CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1
+               AND pg_catalog.octet_length(name) OPERATOR(pg_catalog.<=) 255),
+    first int NOT NULL CHECK (first OPERATOR(pg_catalog.>=) 0),
+    count int NOT NULL CHECK (count OPERATOR(pg_catalog.>=) 1 AND count OPERATOR(pg_catalog.<=) 65536),
+    ttl interval NOT NULL CHECK (ttl OPERATOR(pg_catalog.>) '0 seconds'),
     owner regrole NOT NULL,
-    CHECK (first <= 65536 - count)
+    CHECK (first OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) count))
 );
 COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
 COMMENT ON COLUMN idgen.worker_pool.name IS 'name, 1 to 255 bytes';
@@ -106,7 +107,7 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WH
 CREATE OR REPLACE VIEW idgen.workers AS
 SELECT known.pool, known.worker_id,
        CASE WHEN known.released THEN 'free'
-            WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
+            WHEN known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
        CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
        known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
        known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
@@ -130,23 +131,26 @@ DECLARE
     pool record;
 BEGIN
     FOR pool IN
-        SELECT known.name, pg_catalog.count(held.slot) AS bare
+        SELECT known.name, pg_catalog.count(held.slot) AS lost
         FROM idgen.worker_pool AS known LEFT JOIN idgen.lease AS held
           ON held.name OPERATOR(pg_catalog.=) known.name AND held.depth OPERATOR(pg_catalog.>) 0
-         AND NOT EXISTS (SELECT FROM idgen.worker_id AS granted WHERE granted.pool OPERATOR(pg_catalog.=) held.name
+         AND NOT EXISTS (SELECT FROM idgen.worker_number AS granted WHERE granted.pool OPERATOR(pg_catalog.=) held.name
                            AND granted.token OPERATOR(pg_catalog.=) held.token)
         GROUP BY known.name ORDER BY known.name
     LOOP
         -- No notice: a script of an extension shows none.
-        RAISE WARNING 'lease "%" is a worker pool now, and no lease any more', pool.name
-            USING DETAIL = pg_catalog.format('Its holders of worker ids go on. Other holders of the lease that lose it: %s.', pool.bare),
-                  HINT = 'Change it with worker_pool_alter() and worker_pool_drop() from now on.';
+        RAISE WARNING 'lease "%" is now a worker pool', pool.name
+            USING DETAIL = pg_catalog.format('Holders of its worker ids keep them. Holders of the lease itself that have lost it: %s.',
+                                             pool.lost),
+                  HINT = 'To change the pool, use worker_pool_alter() and worker_pool_drop().';
     END LOOP;
 END
 $update$;
 DELETE FROM idgen.lease USING idgen.worker_pool AS pool WHERE lease.name OPERATOR(pg_catalog.=) pool.name;
 DELETE FROM idgen.lease_definition AS defined USING idgen.worker_pool AS pool
 WHERE defined.name OPERATOR(pg_catalog.=) pool.name;
+-- Otherwise the extension goes on listing it for dumps.
+ALTER EXTENSION idgen DROP TABLE idgen.worker_number;
 DROP TABLE idgen.worker_number;
 
 -- Slots begin at 0. By way of negative numbers: no two rows have the same one at any time. From 65536 on are shared terms.
@@ -193,7 +197,7 @@ COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none o
 
 CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
 RETURNS timestamptz
-LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 

@@ -130,7 +130,7 @@ COMMENT ON FUNCTION worker_move IS
 
 CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
 RETURNS timestamptz
-LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 

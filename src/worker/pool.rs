@@ -230,7 +230,7 @@ static MOVE: Query = WORKER_ID.query(
 /// NULL, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
 /// and 55006 for one with a holder.
 #[pg_extern(sql = false)]
-fn worker_correct(
+fn worker_correct_unless_held(
     pool: Option<Text>,
     worker_id: Option<i32>,
     used_until: Option<TimestampWithTimeZone>,
