@@ -40,7 +40,10 @@ pub fn begin() {
 /// rectangles before one is granted. Raises 55000 if this database is a copy.
 pub fn for_grant(known: Option<History>, ttl_us: i64) -> History {
     let longest_us = longest_of(ttl_us);
-    let is_current = |history: &History| is_own(history) && history.longest_us >= longest_us;
+    let identity = place::identity().to_string();
+    // A row of an earlier release has the identity in another form.
+    let is_current =
+        |history: &History| is_own(history) && history.identity == identity && history.longest_us >= longest_us;
     if let Some(history) = known.filter(is_current) {
         return history;
     }
@@ -48,7 +51,7 @@ pub fn for_grant(known: Option<History>, ttl_us: i64) -> History {
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
     let history = match read() {
         Some(history) if is_current(&history) => return history,
-        Some(history) if is_own(&history) => history,
+        Some(history) if is_own(&history) => History { identity, ..history },
         Some(history) => interrupted(&history),
         None => begun(),
     };

@@ -34,16 +34,15 @@ pub fn record(coordinator: &Cluster) {
                  until_us bigint);
              CREATE FUNCTION public.record_grant() RETURNS trigger SECURITY DEFINER SET search_path = pg_catalog LANGUAGE plpgsql AS $$
              BEGIN
-                 -- Neither a grant nor a renewal.
-                 IF TG_OP = 'UPDATE' AND NEW.token = OLD.token AND NEW.not_after = OLD.not_after THEN
-                     RETURN NULL;
+                 -- A grant, a renewal or a release, which ends the token.
+                 IF NEW.token IS NOT NULL AND NEW.token IS DISTINCT FROM OLD.token
+                     OR OLD.token IS NOT NULL AND NEW.not_after <> OLD.not_after THEN
+                     INSERT INTO public.recorded (worker_id, token, owner, from_us, until_us)
+                     VALUES (NEW.worker_id, coalesce(NEW.token, OLD.token), NEW.owner, {from}, {until});
                  END IF;
-                 INSERT INTO public.recorded (worker_id, token, owner, from_us, until_us)
-                 SELECT NEW.number, NEW.token, owner, {from}, {until}
-                 FROM idgen.lease WHERE name = NEW.pool AND slot = NEW.number AND token = NEW.token;
                  RETURN NULL;
              END $$;
-             CREATE TRIGGER record_grant AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION record_grant()"
+             CREATE TRIGGER record_grant AFTER UPDATE ON idgen.worker_id FOR EACH ROW EXECUTE FUNCTION record_grant()"
         ),
     );
 }

@@ -180,7 +180,7 @@ fn run(cluster: &Cluster, told: &Told, wanted: usize, faults: &[Fault]) {
 fn id_times_of_worker_ids_are_told_to_one_holder() {
     let builder = Cluster::builder().fake_clock().conf("fsync", "off").conf("idgen.worker_max_lead", "10min");
     let cluster = builder.start_with_extension();
-    cluster.execute(&format!("SELECT lease_define('p', {SESSIONS}, '{TTL_MS} ms')"));
+    cluster.execute(&format!("SELECT worker_pool_define('p', count => {SESSIONS}, ttl => '{TTL_MS} ms')"));
     let told = Told::default();
     let wanted = rounds(6_000, 1_000_000);
     run(&cluster, &told, wanted / 2, &repeat(&FAULTS, rounds(20, 100)));

@@ -23,7 +23,6 @@ mod terms;
 mod unpreloaded;
 mod waits;
 mod wake;
-mod worker_move;
 
 use idgen_testkit::script::play;
 use idgen_testkit::sql::{PATIENCE, column, value, wait_for_one};

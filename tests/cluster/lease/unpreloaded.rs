@@ -52,15 +52,16 @@ fn every_kind_of_end_is_noticed_without_preload() {
 /// Nothing then renews the number that tells a restored data directory.
 #[test]
 fn coordinator_grants_nothing_without_preload() {
-    for was_preloaded in [false, true] {
+    for (was_preloaded, call) in [(false, "SELECT worker_pool_define('p')"), (true, "SELECT worker_acquire('p')")] {
         let cluster = builder().preload(was_preloaded).start_with_extension();
-        cluster.execute("SELECT lease_define('p', 2), segment_create('t')");
+        cluster.execute("SELECT segment_create('t')");
         if was_preloaded {
+            cluster.execute("SELECT worker_pool_define('p')");
             cluster.set_conf("shared_preload_libraries", "");
             cluster.restart();
         }
         let mut client = cluster.client();
-        for call in ["SELECT worker_acquire('p')", "SELECT segment_request('t', 1, 'server', 0, 10)"] {
+        for call in [call, "SELECT segment_request('t', 1, 'server', 0, 10)"] {
             let error = expect_error(&mut client, call, "55000");
             assert_eq!(error.message(), "idgen must be preloaded", "{call}");
         }

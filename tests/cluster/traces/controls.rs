@@ -131,14 +131,12 @@ fn take_over_that_is_moved_before_the_end_of_a_prepared_fence_is_refused() {
 fn rectangles_that_are_written_by_hand_are_refused() {
     let cluster = builder().start_with_extension();
     cluster
-        .execute("CREATE TABLE used (number int, token bigint, time_us bigint); SELECT lease_define('p', 2, '10 s')");
+        .execute("CREATE TABLE used (number int, token bigint, time_us bigint); SELECT worker_pool_define('p', count => 2, ttl => '10 s')");
     begin_trace(&cluster);
     cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
-    let token: i64 = value(&mut cluster.client(), "SELECT token FROM idgen.worker_number");
-    let not_after: i64 = value(
-        &mut cluster.client(),
-        "SELECT (extract(epoch FROM not_after) * 1000000)::bigint FROM idgen.worker_number",
-    );
+    let token: i64 = value(&mut cluster.client(), "SELECT token FROM idgen.worker_id");
+    let not_after: i64 =
+        value(&mut cluster.client(), "SELECT (extract(epoch FROM not_after) * 1000000)::bigint FROM idgen.worker_id");
     let acquired = take_trace(&cluster);
     let refused = |sql: &str| {
         cluster.execute(sql);
@@ -153,13 +151,12 @@ fn rectangles_that_are_written_by_hand_are_refused() {
     assert_eq!(inside, "");
     let outside = refused(&format!("INSERT INTO used VALUES (0, {token}, {not_after})"));
     assert!(outside.starts_with("[UseIsInside]"), "{outside}");
-    let unasked = refused("UPDATE idgen.worker_number SET not_after = not_after + '1 s'");
+    let unasked = refused("UPDATE idgen.worker_id SET not_after = not_after + '1 s'");
     assert!(unasked.starts_with("[RenewalCompares]"), "{unasked}");
-    let early = refused("UPDATE idgen.worker_number SET token = token + 1");
+    let early = refused("UPDATE idgen.worker_id SET token = token + 1");
     assert!(early.starts_with("[BeginsAfterLast]"), "{early}");
-    let far = refused(
-        "UPDATE idgen.worker_number SET token = token + 1, not_before = not_after, not_after = not_after + '1 h'",
-    );
+    let far =
+        refused("UPDATE idgen.worker_id SET token = token + 1, not_before = not_after, not_after = not_after + '1 h'");
     assert!(far.starts_with("[BeginsAfterLast, EndsWithinLead]") || far.starts_with("[EndsWithinLead]"), "{far}");
 }
 
@@ -167,26 +164,26 @@ fn rectangles_that_are_written_by_hand_are_refused() {
 fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
     let cluster = builder().start_with_extension();
     begin_trace(&cluster);
-    cluster.execute("SELECT lease_define(pool, 2, '10 s') FROM unnest('{p,q,r}'::text[]) AS pool");
+    cluster
+        .execute("SELECT worker_pool_define(pool, count => 2, ttl => '10 s') FROM unnest('{p,q,r}'::text[]) AS pool");
     cluster.execute("SELECT worker_acquire('p', ttl => '10 s')");
     let acquired = take_trace(&cluster);
-    cluster.execute("CREATE TABLE original AS SELECT * FROM idgen.worker_number");
+    cluster.execute("CREATE TABLE original AS SELECT * FROM idgen.worker_id");
     let refused = |sql: &str| {
         take_trace(&cluster);
         cluster.execute(sql);
         let mut replay = worker::Replay::new(70_000_000);
         replay.replay(&acquired);
         replay.replay(&take_trace(&cluster));
-        cluster.execute("DELETE FROM idgen.worker_number; INSERT INTO idgen.worker_number SELECT * FROM original");
+        cluster.execute("DELETE FROM idgen.worker_id; INSERT INTO idgen.worker_id SELECT * FROM original");
         replay.report.refused.join("\n")
     };
     for change in ["not_after = not_after + '1 s'", "not_after = not_after - interval '1 s'", "released = true"] {
-        let changed = refused(&format!("UPDATE idgen.worker_number SET pool = 'q', {change}"));
+        let changed = refused(&format!("UPDATE idgen.worker_id SET pool = 'q', {change}"));
         assert!(changed.starts_with("[RenewalCompares]"), "{changed}");
     }
-    let copied = refused(
-        "INSERT INTO idgen.worker_number SELECT 'q', number, not_before, not_after, token, owner FROM original",
-    );
+    let copied =
+        refused("INSERT INTO idgen.worker_id SELECT 'q', number, not_before, not_after, token, owner FROM original");
     assert!(copied.starts_with("[RenewalCompares]"), "{copied}");
     // A pool that has the same worker ids, without a move.
     let again = refused("SELECT worker_acquire('r', ttl => '10 s', prefer => 0)");

@@ -97,7 +97,7 @@ fn move_pool(client: &mut Client) -> Result<(), Error> {
 }
 
 fn define(pool: &str) -> String {
-    format!("SELECT lease_define('{pool}', 6, '{TTL_MS} ms')")
+    format!("SELECT worker_pool_define('{pool}', count => 6, ttl => '{TTL_MS} ms')")
 }
 
 fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
@@ -121,7 +121,7 @@ fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
 
 fn rows(cluster: &Cluster) -> BTreeMap<i64, Row> {
     let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
-    let sql = format!("SELECT number::bigint, pool, token, {from}, {until}, released FROM idgen.worker_number");
+    let sql = format!("SELECT number::bigint, pool, token, {from}, {until}, released FROM idgen.worker_id");
     let rows = cluster.client().query(&sql, &[]).expect("the rows");
     let row = |row: &postgres::Row| {
         let rectangle = Rectangle { token: row.get(2), not_before: row.get(3), not_after: row.get(4) };

@@ -1,9 +1,10 @@
 //! Worker ids from a pool: no worker id has two holders, and the next holder begins after the last one.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use idgen_testkit::grants::epoch_us;
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::{Client, Config};
@@ -23,51 +24,78 @@ fn acquire(client: &mut Client, arguments: &str) -> Option<Grant> {
     }
 }
 
+/// All look for a row at once, and find rows that others have locked.
 #[test]
 fn pool_grants_each_worker_id_once_and_then_is_exhausted() {
-    const SLOTS: i32 = 32;
+    const COUNT: i32 = 64;
     let cluster = builder().start_with_extension();
-    cluster.execute(&format!("SELECT lease_define('p', {SLOTS}, '1 hour')"));
+    cluster.execute(&format!("SELECT worker_pool_define('p', count => {COUNT}, ttl => '1 hour')"));
+    let (clients, begin) = ((0..COUNT).map(|_| cluster.client()).collect::<Vec<_>>(), Barrier::new(COUNT as usize));
+    let claim = |mut client: Client, begin: &Barrier| {
+        begin.wait();
+        acquire(&mut client, "'p', 'pod', '1 hour'")
+    };
     let claims: Vec<_> = std::thread::scope(|scope| {
-        let claim = || acquire(&mut cluster.client(), "'p', 'pod', '1 hour'");
-        let claimants: Vec<_> = (0..SLOTS).map(|_| scope.spawn(claim)).collect();
+        let claimants: Vec<_> = clients.into_iter().map(|client| scope.spawn(|| claim(client, &begin))).collect();
         claimants.into_iter().map(|claimant| claimant.join().unwrap()).collect()
     });
     let worker_ids: BTreeSet<i32> = claims.iter().flatten().map(|grant| grant.worker_id).collect();
-    assert_eq!(worker_ids, (0..SLOTS).collect(), "claimants with the same owner have different worker ids");
+    assert_eq!(worker_ids, (0..COUNT).collect(), "claimants with the same owner have different worker ids");
+    let tokens: BTreeSet<i64> = claims.iter().flatten().map(|grant| grant.token).collect();
+    assert!(tokens.len() == COUNT as usize && tokens.iter().all(|token| (1..1 << 53).contains(token)), "{tokens:?}");
     let mut client = cluster.client();
     let error = expect_error(&mut client, "SELECT worker_acquire('p', 'pod')", "53400");
     let detail = error.detail().expect("a DETAIL with the holders");
     assert_eq!(detail.matches("\"pod\"").count(), 5, "{detail}");
 }
 
+/// The row may be left as it is. A call that finds no other row must not be refused.
 #[test]
-fn worker_id_is_free_when_its_session_ends_or_after_ttl_and_lock_delay() {
+fn acquisition_waits_for_a_locked_row_if_no_other_is_free() {
+    for (ending, outcome) in [("ROLLBACK", "0"), ("COMMIT", "error 53400 are taken")] {
+        play(
+            &builder().start_with_extension(),
+            &format!(
+                "locker: SELECT worker_pool_define('p', count => 1, ttl => '1 hour')
+                 locker: BEGIN; UPDATE idgen.worker_id SET not_after = now() + '1 hour', released = false
+                 client waits for transactionid: SELECT worker_id FROM worker_acquire('p')
+                 locker: {ending}
+                 client ends -> {outcome}"
+            ),
+        );
+    }
+}
+
+#[test]
+fn worker_id_outlives_its_session_and_is_free_after_its_release_or_its_id_times() {
     let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 1, '1 hour')");
+    cluster
+        .execute("SELECT worker_pool_define(pool, count => 1, ttl => '1 hour') FROM unnest('{p,q}'::text[]) AS pool");
     let (mut holder, mut client) = (cluster.client(), cluster.client());
     let first = acquire(&mut holder, "'p', 'a'").expect("the worker id is free");
-    assert_eq!(acquire(&mut client, "'p', 'b', '1 hour'"), None);
     let pid = backend_pid(&mut holder);
     assert!(value::<bool>(&mut client, &format!("SELECT pg_terminate_backend({pid}, 60000)")));
-    let second = acquire(&mut client, "'p', 'b', '1 hour'").expect("the holder's session has ended");
+    assert_eq!(acquire(&mut client, "'p', 'b', '1 hour'"), None);
+    execute(&mut client, &format!("SELECT worker_release('p', {})", first.token));
+    let second = acquire(&mut client, "'p', 'b', '1 hour'").expect("the worker id was released");
     // The first holder may have used its hour of id time, so the second one begins after it.
     assert_eq!(second.from_us, first.until_us);
 
-    execute(&mut client, &format!("SELECT worker_release('p', {})", second.token));
-    cluster.execute("SELECT lease_define('p', 1, '1 hour', '1 day')");
-    acquire(&mut client, "'p', 'b', '100 ms'").expect("the worker id was released");
-    let state = "SELECT state FROM idgen.workers";
-    cluster.wait_for(PATIENCE, "the worker id to rest", || value::<String>(&mut client, state) == "resting");
-    assert_eq!(acquire(&mut client, "'p', 'c', '1 hour'"), None);
-    cluster.execute("SELECT lease_define('p', 1, '1 hour', '1 ms')");
-    cluster.wait_for(PATIENCE, "the rest to end", || acquire(&mut client, "'p', 'c', '1 hour'").is_some());
+    let short = acquire(&mut client, "'q', 'b', '100 ms'").expect("the worker id is free");
+    let mut next = None;
+    cluster.wait_for(PATIENCE, "the id times to end", || {
+        next = acquire(&mut client, "'q', 'c', '1 hour'");
+        next.is_some()
+    });
+    assert_eq!(next.expect("waited for").from_us, short.until_us);
+    let renewal = format!("SELECT worker_renew('q', {}, clock_timestamp())", short.token);
+    expect_error(&mut client, &renewal, "55000");
 }
 
 #[test]
 fn early_grant_sends_a_notice_with_the_time_to_wait() {
     let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 1, '100 s')");
+    cluster.execute("SELECT worker_pool_define('p', count => 1, ttl => '100 s')");
     let notices = Arc::new(Mutex::new(Vec::new()));
     let mut config: Config = cluster.conninfo().parse().unwrap();
     let sink = Arc::clone(&notices);

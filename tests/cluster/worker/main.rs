@@ -9,6 +9,7 @@ mod history;
 mod keeper;
 mod large_pool;
 mod pool;
+mod races;
 mod rectangle;
 
 use idgen_testkit::grants::epoch_us;

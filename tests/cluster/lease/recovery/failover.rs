@@ -3,7 +3,7 @@
 
 use idgen_testkit::Stop;
 use idgen_testkit::lease::{acquire, assert_held, take_if_free, term};
-use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, expect_error, value, wait_for_event};
+use idgen_testkit::sql::{PATIENCE, backend_pid, column, execute, value, wait_for_event};
 
 use super::{HOUR_US, SECOND_US, TICK_US, assert_free_between, builder, by_another_clock, wait_for_walwriter};
 use crate::boot_us;
@@ -166,45 +166,4 @@ fn term_lasts_its_ttl_after_a_failover_to_a_clone_of_the_machine() {
     assert_held(&mut standby.client(), "cloned");
     standby.restart();
     assert_held(&mut standby.client(), "cloned");
-}
-
-/// A promoted coordinator has another clock of leases, so it cannot tell when terms end. For a worker id the wall clock tells:
-/// no more ids are issued once its id times are over.
-#[test]
-fn promoted_coordinator_grants_worker_ids_with_past_id_times_at_once() {
-    let primary = builder().start_with_extension();
-    let mut client = primary.client();
-    execute(&mut client, "SELECT lease_define('p', 4, '1 hour'), lease_define('bare', 1, '1 hour')");
-    let acquire_worker = "SELECT worker_id FROM worker_acquire('p', ttl => '1 hour')";
-    let granted: Vec<i32> = (0..4).map(|_| value(&mut client, acquire_worker)).collect();
-    assert_eq!(granted, [0, 1, 2, 3]);
-    acquire(&mut client, "'bare'");
-    for name in ["p", "bare"] {
-        by_another_clock(&mut client, name, 0);
-    }
-    // The id times of worker id 3 lie ahead.
-    let over =
-        "UPDATE idgen.worker_number SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
-                WHERE number <> 3";
-    execute(&mut client, over);
-    let standby = primary.standby();
-    standby.wait_until_replayed(&primary);
-    primary.kill9_postmaster();
-    standby.promote();
-    let mut client = standby.client();
-    // The term of worker id 2 was renewed since, by the clock of the new primary.
-    let is_by_this_clock = format!("ends_us = {}, clock = (SELECT clock FROM this)", boot_us() + HOUR_US);
-    execute(
-        &mut client,
-        &format!(
-            "SELECT lease_acquire('this');
-             WITH this AS (SELECT clock FROM idgen.lease WHERE name = 'this')
-             UPDATE idgen.lease SET {is_by_this_clock} WHERE name = 'p' AND slot = 2"
-        ),
-    );
-    let regranted: Vec<i32> = (0..2).map(|_| value(&mut client, acquire_worker)).collect();
-    assert_eq!(regranted, [0, 1]);
-    expect_error(&mut client, acquire_worker, "53400");
-    // A lease without a worker id has only its row.
-    assert_held(&mut client, "bare");
 }

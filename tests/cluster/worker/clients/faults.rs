@@ -77,7 +77,7 @@ fn says_how_long_it_waits_for_its_id_times(language: Language) {
 }
 
 fn refuses_a_worker_id_that_does_not_fit(language: Language) {
-    let site = Site::with_pool(builder(), "2, '30 s', first_slot => 1023");
+    let site = Site::with_pool(builder(), "first => 1023, count => 2");
     let mut fits = site.start(language, "fits", "6", ENDLESS);
     wait_for_ids(&site, &fits);
     let mut instance = site.start(language, "a", "6", ENDLESS);
@@ -124,9 +124,9 @@ fn takes_another_worker_id_when_its_token_is_used_elsewhere(language: Language) 
     let mut instance = site.start(language, "a", "6", ENDLESS);
     wait_for_ids(&site, &instance);
     let mut client = site.cluster.client();
-    let token = row(&mut client, "SELECT token, number FROM idgen.worker_number");
+    let token = row(&mut client, "SELECT token, worker_id FROM idgen.worker_id WHERE token IS NOT NULL");
     let (token, first): (i64, i32) = (token.get(0), token.get(1));
-    let renew = format!("SELECT worker_renew('p', {token}, not_after) FROM idgen.worker_number WHERE token = {token}");
+    let renew = format!("SELECT worker_renew('p', {token}, not_after) FROM idgen.worker_id WHERE token = {token}");
     execute(&mut client, &renew);
     site.cluster
         .wait_for(PATIENCE, "another worker id", || instance.last().is_some_and(|id| worker_id_of(id) != first));

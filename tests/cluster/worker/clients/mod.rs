@@ -65,14 +65,14 @@ fn builder() -> Builder {
 }
 
 impl Site {
-    fn new(builder: Builder, slots: usize) -> Site {
-        Site::with_pool(builder, &format!("{slots}, '30 s'"))
+    fn new(builder: Builder, count: usize) -> Site {
+        Site::with_pool(builder, &format!("count => {count}"))
     }
 
-    /// With these arguments of `lease_define` after the name of the pool.
+    /// With these arguments of `worker_pool_define` after the name of the pool.
     fn with_pool(builder: Builder, definition: &str) -> Site {
         let cluster = builder.start_with_extension();
-        cluster.execute(&format!("SELECT lease_define('p', {definition})"));
+        cluster.execute(&format!("SELECT worker_pool_define('p', {definition})"));
         grants::record(&cluster);
         let proxy = Proxy::on_tcp(&cluster);
         Site { cluster, proxy }
@@ -114,8 +114,7 @@ impl Site {
     fn granted(&self, owner: &str) -> (i32, i64, i64) {
         let us = |time: &str| format!("(extract(epoch FROM {time}) * 1000000)::bigint");
         let sql = format!(
-            "SELECT number, {}, {} FROM idgen.worker_number JOIN idgen.lease ON (name, slot) = (pool, number)
-             WHERE lease.owner = '{owner}'",
+            "SELECT worker_id, {}, {} FROM idgen.worker_id WHERE owner = '{owner}' ORDER BY acquired_at DESC LIMIT 1",
             us("not_before"),
             us("not_after")
         );
@@ -196,8 +195,9 @@ fn make_ids_concurrently() {
     }
     assert_eq!(worker_ids.len(), owners.len(), "each client has its own worker id");
     assert_distinct(all);
-    let renewals: i64 = value(&mut client, "SELECT renewals FROM idgen.stat_lease");
-    assert!(renewals > 0, "the clients have renewed");
+    // The grant and the release of each token are recorded too.
+    let renewals = "SELECT count(*) > 2 * count(DISTINCT token) FROM recorded";
+    assert!(value::<bool>(&mut client, renewals), "the clients have renewed");
 
     let begins = "SELECT (worker_id, (extract(epoch FROM not_before) * 1000000)::bigint)::text
                   FROM generate_series(1, $n) AS n, worker_acquire('p', 'next-' || n, '1 min')";
@@ -217,7 +217,7 @@ fn that_lost_its_worker_id_in_a_pause_stops_inside_its_rectangle(language: Langu
     let granted = site.granted("paused");
     let mut client = site.cluster.client();
     let is_over = "SELECT state <> 'held' FROM idgen.workers";
-    site.cluster.wait_for(PATIENCE, "the lease to end", || value(&mut client, is_over));
+    site.cluster.wait_for(PATIENCE, "the id times to end", || value(&mut client, is_over));
     let mut next = site.start(Python, "next", "30", ENDLESS);
     site.cluster.wait_for(PATIENCE, "ids of the next holder", || !next.ids().is_empty());
     guard.resume();
@@ -237,7 +237,8 @@ fn repeats_no_id_when_the_clock_steps_back(language: Language) {
     let mut client = site.cluster.client();
     // A client reads the clock between two renewals.
     let mut wait_for_renewals = || {
-        let renewals = "SELECT renewals FROM idgen.stat_lease";
+        // Of those that move no end, too.
+        let renewals = "SELECT n_tup_upd FROM pg_stat_all_tables WHERE relid = 'idgen.worker_id'::regclass";
         let before: i64 = value(&mut client, renewals);
         site.cluster.wait_for(PATIENCE, "renewals", || value::<i64>(&mut client, renewals) > before + 1);
     };
@@ -271,7 +272,7 @@ fn stops_inside_its_rectangle_when_the_clock_steps_ahead(language: Language) {
 fn waits_when_a_millisecond_is_full(language: Language) {
     const IDS_PER_MS: usize = 4096;
     // Leases last longer than the current hour.
-    let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "1, '4 hours'");
+    let site = Site::with_pool(builder().conf("idgen.worker_max_lead", "1d"), "count => 1, ttl => '4 hours'");
     let clock = FakeClock::with_grain(&site.dir(), Duration::from_secs(3600));
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs() as i64;
     // To the middle of the next hour, so that the hour does not end during the test.

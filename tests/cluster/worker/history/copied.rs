@@ -4,7 +4,7 @@ use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{acquire, assert_apart, release, renew, renewal, with_pool};
+use super::{acquire, acquire_all, assert_apart, free_all, renew, renewal, with_pool};
 use crate::Grant;
 
 #[test]
@@ -65,10 +65,9 @@ fn assert_grants_once_the_operator_has_decided(copy: &Cluster, first: &Grant, se
 
     let begins_us: i64 = value(&mut client, &format!("SELECT {}", epoch_us("worker_begin_history()")));
     expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
-    release(&mut client, first);
-    let (third, fourth) = (acquire(&mut client), acquire(&mut client));
+    free_all(&mut client);
+    let [mut third, fourth, fifth, sixth] = acquire_all(&mut client);
     assert_eq!(third.from_us, begins_us);
-    assert_apart(&[first, second, &third, &fourth]);
-    let mut third = third;
+    assert_apart(&[first, second, &third, &fourth, &fifth, &sixth]);
     renew(&mut client, &mut third, "10 s");
 }

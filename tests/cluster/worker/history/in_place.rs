@@ -6,7 +6,9 @@ use idgen_testkit::{Cluster, Stop};
 
 use tempfile::TempDir;
 
-use super::{acquire, assert_apart, builder, define_pool, release, renew, renewal, with_pool};
+use super::{
+    acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, free_all, release, renew, with_pool,
+};
 use crate::{Grant, try_acquire};
 
 const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
@@ -30,17 +32,19 @@ fn backup_restored_in_place_grants_no_id_time_again_however_its_recovery_ends() 
         let mut client = cluster.client();
         assert_eq!(value::<i32>(&mut client, TIMELINE), 1);
         release(&mut client, &first);
-        let (third, fourth) = (acquire(&mut client), acquire(&mut client));
-        assert_apart(&[&first, &second, &third, &fourth]);
-        expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
+        let granted = acquire_all(&mut client);
+        let before: Vec<_> = [&first, &second].into_iter().chain(&granted).collect();
+        assert_apart(&before);
+        assert_lost(&mut client, first.token);
         // The next start of the restored server interrupts nothing.
         cluster.restart();
         let mut client = cluster.client();
         let since = "SELECT since::text FROM idgen.worker_history";
         let since_before: String = value(&mut client, since);
-        let mut fifth = acquire(&mut client);
-        renew(&mut client, &mut fifth, "10 s");
-        assert_apart(&[&first, &second, &third, &fourth, &fifth]);
+        release(&mut client, &granted[0]);
+        let mut next = acquire(&mut client);
+        renew(&mut client, &mut next, "10 s");
+        assert_apart(&[&before[..], &[&next]].concat());
         assert_eq!(value::<String>(&mut client, since), since_before);
     }
 }
@@ -79,10 +83,10 @@ fn backup_written_over_the_same_files_is_found_out_by_a_holder() {
     let renewal = format!("SELECT {} FROM worker_renew('p', {}, {last})", epoch_us("not_after"), first.token);
     assert_eq!(value::<i64>(&mut client, &renewal), first.until_us, "the holder keeps what it was told, and no more");
     let error = expect_error(&mut client, &renewal, "55000");
-    assert!(error.message().contains("before the history of this coordinator was interrupted"), "{}", error.message());
-    release(&mut client, &first);
-    let (third, fourth) = (acquire(&mut client), acquire(&mut client));
-    assert_apart(&[&first, &second, &third, &fourth]);
+    assert!(error.message().starts_with("no worker id of pool \"p\" is held under token"), "{}", error.message());
+    free_all(&mut client);
+    let [third, fourth, fifth, sixth] = acquire_all(&mut client);
+    assert_apart(&[&first, &second, &third, &fourth, &fifth, &sixth]);
     // Once a start: no holder ends the history again and again.
     let since = "SELECT since::text FROM idgen.worker_history";
     let since_before: String = value(&mut client, since);
@@ -97,7 +101,7 @@ fn backup_written_over_the_same_files_is_found_out_by_a_holder() {
 fn later_end_of_a_term_of_this_start_proves_no_loss() {
     let cluster = builder().start_with_extension();
     define_pool(&cluster);
-    cluster.execute("CREATE ROLE nobody LOGIN; SELECT lease_define('other', 4, '1 hour')");
+    cluster.execute("CREATE ROLE nobody LOGIN; SELECT worker_pool_define('other', count => 4, ttl => '1 hour')");
     let mut keeper = cluster.client();
     let mut kept = acquire(&mut keeper);
     let mut nobody = cluster.client_as("postgres", "nobody");
@@ -136,10 +140,10 @@ fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
 
     let mut client = cluster.client();
     assert_eq!(value::<i32>(&mut client, TIMELINE), 1);
-    expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
-    release(&mut client, &first);
-    let (third, fourth) = (acquire(&mut client), acquire(&mut client));
-    assert_apart(&[&first, &second, &third, &fourth]);
+    assert_lost(&mut client, first.token);
+    free_all(&mut client);
+    let granted = acquire_all(&mut client);
+    assert_apart(&[&first, &second].into_iter().chain(&granted).collect::<Vec<_>>());
 }
 
 /// Their rows name the directory, and a digest of the label of a base backup.
@@ -148,7 +152,7 @@ fn rows_of_an_earlier_release_end_the_history_only_if_the_server_has_followed_ot
     for is_restored in [false, true] {
         let (cluster, mut client) = with_pool();
         let mut first = acquire(&mut client);
-        execute(&mut client, "UPDATE idgen.worker_history SET place = split_part(place, ' ', 1) || ' -'");
+        execute(&mut client, "UPDATE idgen.worker_history SET identity = split_part(identity, ' ', 1) || ' -'");
         let backup = cluster.base_backup();
         cluster.stop(Stop::Fast);
         if is_restored {
@@ -157,11 +161,11 @@ fn rows_of_an_earlier_release_end_the_history_only_if_the_server_has_followed_ot
         cluster.start_again();
         let mut client = cluster.client();
         match is_restored {
-            true => drop(expect_error(&mut client, &renewal(first.token, "10 s"), "55000")),
+            true => assert_lost(&mut client, first.token),
             false => renew(&mut client, &mut first, "10 s"),
         }
         acquire(&mut client);
-        let is_updated = "SELECT (since > '-infinity') = $1 AND place LIKE '% %/%' FROM idgen.worker_history";
+        let is_updated = "SELECT (since > '-infinity') = $1 AND identity LIKE '% %/%' FROM idgen.worker_history";
         assert!(client.query_one(is_updated, &[&is_restored]).expect("a row").get::<_, bool>(0));
     }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use idgen_testkit::Stop;
+use idgen_testkit::script::play;
 use idgen_testkit::sql::{check, execute, expect_error, hint, value};
 
 use super::{
-    acquire, assert_apart, assert_pool_is_apart_from, builder, define_pool, release, renew, renewal, with_pool,
+    acquire, assert_apart, assert_lost, assert_pool_is_apart_from, builder, define_pool, release, renew, renewal,
+    with_pool,
 };
 use crate::try_acquire;
 
@@ -34,12 +36,12 @@ fn promoted_lagging_standby_grants_no_id_time_again_smoke() {
     laggard.promote();
 
     let mut client = laggard.client();
-    let error = expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
+    let error = expect_error(&mut client, &format!("SELECT worker_confirm('p', {})", kept.token), "55000");
     assert!(error.message().contains("before the history of this coordinator was interrupted"), "{}", error.message());
     assert!(hint(&error).contains("worker_acquire()"));
-    expect_error(&mut client, &format!("SELECT worker_confirm('p', {})", kept.token), "55000");
     // A holder from before can release its worker id, and its times are not granted again.
     release(&mut client, &first);
+    assert_lost(&mut client, kept.token);
     let mut regranted = [acquire(&mut client), acquire(&mut client), acquire(&mut client)];
     assert!(regranted.iter().any(|grant| grant.worker_id == first.worker_id));
     assert!(regranted.iter().any(|grant| grant.worker_id == second.worker_id));
@@ -49,7 +51,8 @@ fn promoted_lagging_standby_grants_no_id_time_again_smoke() {
     expect_error(&mut client, &renewal(kept.token, "10 s"), "55000");
     let [one, two, three] = &regranted;
     assert_apart(&[&first, &kept, &second, one, two, three]);
-    let since = "SELECT since > clock_timestamp() - interval '1 min' AND timeline = 2 FROM idgen.worker_history";
+    let since =
+        "SELECT since > clock_timestamp() - interval '1 min' AND identity LIKE '%/2/%' FROM idgen.worker_history";
     assert!(value::<bool>(&mut client, since));
 }
 
@@ -139,7 +142,7 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
                     || value::<bool>(&mut client, "SELECT current_setting('idgen.worker_max_lead') = '40s'");
                 primary.wait_for(PATIENCE, "the reload", is_raised);
             }
-            false => execute(&mut client, "SELECT lease_define('p', 4, '50 s')"),
+            false => execute(&mut client, "SELECT worker_pool_alter('p', ttl => '50 s')"),
         }
         renew(&mut client, &mut first, "10 s");
         standby.wait_until_replayed(&primary);
@@ -148,18 +151,36 @@ fn renewal_under_a_raised_limit_is_not_granted_again_after_a_failover() {
         primary.stop(Stop::Immediate);
         standby.start_again();
         standby.promote();
-        define_pool(&standby);
         let mut client = standby.client();
+        execute(&mut client, "SELECT worker_pool_alter('p', ttl => '10 s')");
         release(&mut client, &first);
         assert_pool_is_apart_from(&[&first], &mut client);
     }
+}
+
+/// The wall clock tells, whatever the tokens that have ended.
+#[test]
+fn promoted_coordinator_grants_worker_ids_with_past_id_times_at_once() {
+    let (primary, mut client) = with_pool();
+    let granted = [(); 4].map(|()| acquire(&mut client));
+    let over = "UPDATE idgen.worker_id SET not_before = now() - interval '2 min', not_after = now() - interval '1 min'
+                WHERE worker_id < 2";
+    execute(&mut client, over);
+    let standby = primary.standby();
+    standby.wait_until_replayed(&primary);
+    primary.kill9_postmaster();
+    standby.promote();
+    let mut client = standby.client();
+    assert_eq!([(); 2].map(|()| acquire(&mut client).worker_id), [0, 1]);
+    expect_error(&mut client, "SELECT worker_acquire('p')", "53400");
+    granted.iter().for_each(|grant| assert_lost(&mut client, grant.token));
 }
 
 /// Until the grants that may be lost are over.
 #[test]
 fn check_fails_while_an_interruption_holds_back_grants() {
     let cluster = builder().start_with_extension();
-    cluster.execute("SELECT lease_define('p', 4, '1 s')");
+    cluster.execute("SELECT worker_pool_define('p', count => 4, ttl => '1 s')");
     cluster.reload_with("idgen.worker_max_lead", "1s");
     let mut client = cluster.client();
     try_acquire(&mut client, "'p'").expect("a grant");
@@ -173,13 +194,34 @@ fn check_fails_while_an_interruption_holds_back_grants() {
     cluster.wait_for(PATIENCE, "the end of lost grants", || check(&mut client, "history").0);
 }
 
-/// It writes the first row when it commits, and nothing waits for it before that. A grant may come first.
+/// It has written the only row of the history, which the next one needs.
 #[test]
-fn open_transaction_with_the_first_definition_blocks_no_grant() {
-    for end in ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'first'"] {
+fn definition_waits_for_an_open_transaction_with_the_first_one() {
+    for end in ["COMMIT", "ROLLBACK"] {
+        play(
+            &builder().start_with_extension(),
+            &format!(
+                "definer: BEGIN; SELECT worker_pool_define('mine'), worker_pool_define('another')
+                 other waits for transactionid: SELECT worker_pool_define('p')
+                 definer: {end}
+                 other ends
+                 other: SELECT token FROM worker_acquire('p') -> $token
+                 definer: SELECT worker_renew('p', $token, not_after) IS NOT NULL FROM idgen.worker_id WHERE token = $token -> t
+                 definer: SELECT worker_id FROM worker_acquire('p') -> 1
+                 definer: SELECT since FROM idgen.worker_history -> -infinity"
+            ),
+        );
+    }
+}
+
+/// Later definitions, and grants, need no change of that row.
+#[test]
+fn open_transaction_with_a_definition_blocks_no_grant() {
+    for end in ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'another'"] {
         let builder = builder().conf("lock_timeout", "2s").conf("max_prepared_transactions", "1");
         let (cluster, [mut definer]) = builder.start_with_clients();
-        execute(&mut definer, "BEGIN; SELECT lease_define('mine'), lease_define('another')");
+        execute(&mut definer, "SELECT worker_pool_define('mine')");
+        execute(&mut definer, "BEGIN; SELECT worker_pool_define('another'), worker_pool_alter('mine', count => 2)");
         define_pool(&cluster);
         let mut grant = acquire(&mut cluster.client());
         execute(&mut definer, end);
@@ -190,12 +232,15 @@ fn open_transaction_with_the_first_definition_blocks_no_grant() {
 }
 
 #[test]
-fn transaction_that_defines_leases_writes_the_first_row() {
+fn transaction_that_defines_a_pool_writes_the_first_row() {
     let (_cluster, [mut client]) = builder().start_with_clients();
     let rows = "SELECT count(*) FILTER (WHERE since = '-infinity') FROM idgen.worker_history";
-    execute(&mut client, "BEGIN; SELECT lease_define('mine'); ROLLBACK");
+    execute(&mut client, "SELECT lease_define('lease'); BEGIN; SELECT worker_pool_define('mine'); ROLLBACK");
     assert_eq!(value::<i64>(&mut client, rows), 0);
-    execute(&mut client, "BEGIN; SELECT lease_define('p'), lease_define('q'); SET TRANSACTION READ ONLY; COMMIT");
+    execute(
+        &mut client,
+        "BEGIN; SELECT worker_pool_define('p'), worker_pool_define('q'); SET TRANSACTION READ ONLY; COMMIT",
+    );
     assert_eq!(value::<i64>(&mut client, rows), 1);
-    execute(&mut client, "BEGIN; SELECT lease_define('r'); DROP EXTENSION idgen; COMMIT");
+    execute(&mut client, "BEGIN; SELECT worker_pool_define('r'); DROP EXTENSION idgen; COMMIT");
 }

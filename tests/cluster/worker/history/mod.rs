@@ -8,7 +8,7 @@ mod restored;
 mod wal_lost;
 
 use idgen_testkit::grants::epoch_us;
-use idgen_testkit::sql::{execute, value};
+use idgen_testkit::sql::{execute, expect_error, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::Client;
 
@@ -20,7 +20,7 @@ fn builder() -> Builder {
 }
 
 fn define_pool(cluster: &Cluster) {
-    cluster.execute("SELECT lease_define('p', 4, '10 s')");
+    cluster.execute("SELECT worker_pool_define('p', count => 4, ttl => '10 s')");
 }
 
 fn with_pool() -> (Cluster, Client) {
@@ -37,8 +37,8 @@ fn acquire(client: &mut Client) -> Grant {
 fn renewal(token: i64, time: &str) -> String {
     format!(
         "SELECT {} FROM worker_renew(
-             'p', {token}, coalesce((SELECT not_after FROM idgen.worker_number WHERE token = {token}), now()),
-             reached => clock_timestamp() + '{time}' - (SELECT ttl FROM idgen.lease_definition WHERE name = 'p'))",
+             'p', {token}, coalesce((SELECT not_after FROM idgen.worker_id WHERE token = {token}), now()),
+             reached => clock_timestamp() + '{time}' - (SELECT ttl FROM idgen.worker_pool WHERE name = 'p'))",
         epoch_us("not_after")
     )
 }
@@ -51,9 +51,35 @@ fn release(client: &mut Client, grant: &Grant) {
     execute(client, &format!("SELECT worker_release('p', {})", grant.token));
 }
 
-/// Acquires every worker id of the pool. No time of theirs is one of these grants.
+/// Frees all worker ids that are not released, with the ends that the rows have.
+fn free_all(client: &mut Client) {
+    let freed =
+        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE NOT released";
+    execute(client, freed);
+}
+
+/// The history is interrupted. The first renewal records that and extends nothing; later ones are refused.
+fn assert_lost(client: &mut Client, token: i64) {
+    let renewal = renewal(token, "10 s");
+    let end = format!("SELECT {} FROM idgen.worker_id WHERE token = {token}", epoch_us("not_after"));
+    if let Ok(Some(before)) = client.query_opt(&end, &[])
+        && let Ok(answer) = client.query_one(&renewal, &[])
+    {
+        assert_eq!(answer.get::<_, i64>(0), before.get::<_, i64>(0), "a lost token is renewed");
+    }
+    expect_error(client, &renewal, "55000");
+}
+
+fn acquire_all(client: &mut Client) -> [Grant; 4] {
+    [(); 4].map(|()| acquire(client))
+}
+
+/// Acquires every worker id of the pool, also those that are not released. No time of theirs is one of these grants.
 fn assert_pool_is_apart_from(grants: &[&Grant], client: &mut Client) {
-    let acquired: Vec<_> = (0..4).map(|_| acquire(client)).collect();
+    let lost =
+        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE NOT released";
+    execute(client, lost);
+    let acquired = acquire_all(client);
     assert_apart(&grants.iter().copied().chain(&acquired).collect::<Vec<_>>());
 }
 

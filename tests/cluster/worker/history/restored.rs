@@ -43,7 +43,7 @@ fn restored_dump_grants_no_id_time_again() {
     run(cluster.program("pg_restore").args(["-d", "postgres"]).arg(&file));
     let mut client = cluster.client();
     assert_pool_is_apart_from(&[&first, &second, &third], &mut client);
-    let interrupted = "SELECT since > '-infinity' AND system_identifier <> 0 FROM idgen.worker_history";
+    let interrupted = "SELECT since > '-infinity' AND identity <> '' FROM idgen.worker_history";
     assert!(value::<bool>(&mut client, interrupted));
 }
 
@@ -74,7 +74,7 @@ fn dump_of_a_pool_without_grants_grants_no_id_time_again() {
 #[test]
 fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
     let (cluster, [mut client]) = builder().start_with_clients();
-    execute(&mut client, "SELECT lease_define('p', 4, '1 hour')");
+    execute(&mut client, "SELECT worker_pool_define('p', count => 4, ttl => '1 hour')");
     let until = epoch_us("not_after");
     let first_us: i64 = value(&mut client, &format!("SELECT {until} FROM worker_acquire('p', NULL, '1 hour')"));
     execute(&mut client, "DROP EXTENSION idgen; CREATE EXTENSION idgen");
@@ -83,9 +83,9 @@ fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
     assert!(second.from_us >= first_us, "{} us before", first_us - second.from_us);
 
     // The state that a promoted standby finds, and then a shorter ttl.
-    execute(&mut client, "UPDATE idgen.worker_history SET timeline = 0");
+    execute(&mut client, "UPDATE idgen.worker_history SET identity = ''");
     let third = acquire(&mut client);
-    execute(&mut client, "SELECT lease_define('p', 4, '1 s')");
+    execute(&mut client, "SELECT worker_pool_alter('p', ttl => '1 s')");
     let from = epoch_us("not_before");
     let fourth_us: i64 = value(&mut client, &format!("SELECT {from} FROM worker_acquire('p', NULL, '1 s')"));
     assert!(fourth_us >= third.from_us, "{} us before", third.from_us - fourth_us);
@@ -93,8 +93,7 @@ fn pool_with_a_shorter_ttl_begins_after_the_longer_rectangles() {
     // The operator can decide otherwise.
     let begins = "SELECT worker_begin_history(now() - interval '1 min') < now()";
     assert!(value::<bool>(&mut client, begins));
-    let used = "SELECT worker_correct('p', worker_id, now()) FROM (SELECT worker_id FROM idgen.workers WHERE state = 'free') AS w";
-    execute(&mut client, &format!("SELECT lease_revoke('p'); {used}"));
+    execute(&mut client, "SELECT worker_correct('p', worker_id, now(), force => true) FROM idgen.workers");
     let lead = "SELECT extract(epoch FROM not_before - now()) < 1 FROM worker_acquire('p', NULL, '1 s')";
     assert!(value::<bool>(&mut client, lead), "the grant begins at once");
 }

@@ -4,17 +4,18 @@ use idgen_testkit::grants::time_us_of;
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
 use idgen_testkit::{Stop, pause};
 
-use super::{Worker, any_of, assert_granted, coordinator, coordinator_and_server, draw, draw_some, rectangles};
+use super::{
+    Worker, any_of, assert_granted, coordinator, coordinator_and_server, draw, draw_some, end_token, rectangles,
+};
 use crate::{POOL, builder, pooled};
 
-const ROWS: &str = "SELECT count(*) FROM idgen.worker_number";
+const ROWS: &str = "SELECT count(*) FROM idgen.worker_id WHERE acquired_at IS NOT NULL";
 
 /// The wait for the standby is cancelled again and again, and warnings do not reach the keeper.
 #[test]
 fn grant_that_the_standby_lacks_is_not_used() {
     let primary = coordinator(builder(), 24, "5 s");
     primary.execute("CREATE ROLE keeper LOGIN; ALTER ROLE keeper SET client_min_messages = error");
-    primary.execute("GRANT SELECT ON idgen.lease_definition TO keeper");
     let standby = primary.standby_builder().synchronous().start();
     let addresses = [&primary, &standby].map(|cluster| (cluster.host(), cluster.port().to_owned()));
     standby.stop(Stop::Fast);
@@ -48,14 +49,14 @@ fn unconfirmed_worker_id_is_confirmed_when_the_standby_is_back() {
     let server = pooled(&primary.conninfo()).start_with_extension();
     let held = Worker::wait_for_state(&server, "leased");
     let keeper = pause(held.keeper.expect("the server has a keeper"));
-    primary.execute(&format!("SELECT lease_revoke('{POOL}')"));
+    end_token(&primary, 0);
     standby.stop(Stop::Fast);
     keeper.resume();
     Worker::wait_until(&server, "failures", |worker| worker.failures > held.failures + 5);
     standby.start_again();
     Worker::wait_until(&server, "another term", |worker| worker.state == "leased" && worker.from_us > held.from_us);
     draw(&mut server.client());
-    assert_eq!(value::<i64>(&mut primary.client(), ROWS), 2, "the revoked one, and one for all attempts");
+    assert_eq!(value::<i64>(&mut primary.client(), ROWS), 2, "the lost one, and one for all attempts");
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn keeper_ignores_unrelated_warnings() {
     coordinator.execute(
         "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
              $$ BEGIN RAISE WARNING 'database must be vacuumed within 1000000 transactions'; RETURN NULL; END $$;
-         CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn()",
+         CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_id FOR EACH ROW EXECUTE FUNCTION warn()",
     );
     let server = pooled(&coordinator.conninfo()).start_with_extension();
     let worker = Worker::wait_until(&server, "renewals", |worker| worker.renewals > 3);
@@ -83,7 +84,7 @@ fn server_does_not_use_a_renewal_by_another_holder_of_its_token() {
     let before = Worker::of(&mut client);
     let renew = format!(
         "SELECT (extract(epoch FROM r.not_after) * 1000000)::bigint
-         FROM idgen.worker_number AS n, worker_renew('{POOL}', n.token, n.not_after) AS r"
+         FROM idgen.worker_id AS n, worker_renew('{POOL}', n.token, n.not_after) AS r"
     );
     let others_us: i64 = value(&mut coordinator.client(), &renew);
     keeper.resume();
@@ -123,7 +124,7 @@ fn repeated_crashes_do_not_exhaust_the_pool() {
 #[test]
 fn moved_worker_id_keeps_its_token_under_the_new_pool() {
     let coordinator = coordinator(builder(), 4, "1 min");
-    coordinator.execute("SELECT lease_define('others', 4, '1 min')");
+    coordinator.execute("SELECT worker_pool_define('others', count => 4, ttl => '1 min')");
     let (server, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     let mut seen = ids(&mut client, "SELECT snowflake_next_many(1000)");
     coordinator.execute(&format!("SELECT worker_move('{POOL}', 'others')"));
@@ -148,8 +149,7 @@ fn worker_id_is_not_used_if_idgen_worker_cannot_be_written() {
     let before = Worker::wait_for_state(&server, "leased");
     let obstacle = server.data_dir().join("idgen_worker.tmp");
     std::fs::create_dir(&obstacle).expect("the name is free");
-    coordinator
-        .execute(&format!("SELECT lease_revoke('{POOL}', {})", before.worker_id.expect("the server has a lease")));
+    end_token(&coordinator, before.worker_id.expect("the server has a lease"));
     let failing = Worker::wait_until(&server, "three attempts", |worker| worker.failures >= before.failures + 3);
     assert_eq!(failing.from_us, before.from_us);
     std::fs::remove_dir(&obstacle).expect("the directory is empty");

@@ -92,7 +92,7 @@ fn next_holder_begins_where_the_cut_off_holder_ended() {
     let why = "SELECT coalesce(last_error LIKE '%are taken%', false) FROM idgen.stat_worker";
     first.wait_for(PATIENCE, "the reported cause", || value(&mut client, why));
     assert_taken(&mut client);
-    coordinator.execute(&format!("SELECT lease_define('{POOL}', 2, '3 s')"));
+    coordinator.execute(&format!("SELECT worker_pool_alter('{POOL}', count => 2)"));
     let leased = Worker::wait_for_state(&first, "leased");
     assert_eq!((leased.worker_id, leased.changes), (Some(1), 2));
     of_first.extend(draw_some(&mut client));

@@ -27,7 +27,7 @@ pub enum Fault {
     KeeperPaused,
     /// While the server gets another worker id, until the times of the old one are over.
     BackendPaused,
-    Revoked,
+    TokenEnded,
     /// A copy starts beside it and draws too.
     Copied,
     /// Ahead by less than a lease, then behind the true time, then back to it.
@@ -51,7 +51,7 @@ pub const ALL: [Fault; 15] = [
     Fault::KeeperEnded,
     Fault::KeeperPaused,
     Fault::BackendPaused,
-    Fault::Revoked,
+    Fault::TokenEnded,
     Fault::Copied,
     Fault::ClockStepped,
     Fault::ClockLeapt,
@@ -68,7 +68,7 @@ pub const FIRST_BY_HAND: i32 = 500;
 impl Fault {
     /// True if the fault needs a coordinator that answers.
     pub fn needs_coordinator(self) -> bool {
-        matches!(self, Fault::BackendPaused | Fault::Revoked | Fault::Twinned | Fault::Moved | Fault::SetByHand)
+        matches!(self, Fault::BackendPaused | Fault::TokenEnded | Fault::Twinned | Fault::Moved | Fault::SetByHand)
     }
 
     pub fn needs_fake_clock(self) -> bool {
@@ -109,10 +109,10 @@ impl Fault {
             }
             Fault::BackendPaused => load.with_victim(|pid| {
                 let paused = pause(pid);
-                revoke(load, coordinator.expect("a coordinator that answers"));
+                end_token(load, coordinator.expect("a coordinator that answers"));
                 paused.resume();
             }),
-            Fault::Revoked => revoke(load, coordinator.expect("a coordinator that answers")),
+            Fault::TokenEnded => end_token(load, coordinator.expect("a coordinator that answers")),
             Fault::Copied => return Some(copy(server, coordinator.is_some())),
             Fault::ClockStepped => {
                 let step_ms = 1 + random.usize(..1000) as i64;
@@ -159,6 +159,11 @@ impl Fault {
 /// The first worker id of the other pool.
 pub const FIRST_OTHER: i32 = 100;
 
+/// The last token that was granted to the owner in this condition.
+fn last_token(own: &str) -> String {
+    format!("SELECT token FROM recorded WHERE {own} ORDER BY n DESC LIMIT 1")
+}
+
 /// Renews with the server's token and its last known end, as a copy of its memory would. Records the renewal as granted to
 /// the copy: the server must not use it.
 fn twin(load: &Load, coordinator: &Cluster) {
@@ -166,9 +171,10 @@ fn twin(load: &Load, coordinator: &Cluster) {
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
     let (before, after) = (epoch_us("known.not_after"), epoch_us("renewed.not_after"));
     let renew = format!(
-        "SELECT known.number, known.token, {before}, {after}
-         FROM idgen.worker_number AS known, worker_renew(known.pool, known.token, known.not_after) AS renewed
-         WHERE known.token = (SELECT max(token) FROM recorded WHERE {own})"
+        "SELECT known.worker_id, known.token, {before}, {after}
+         FROM idgen.worker_id AS known, worker_renew(known.pool, known.token, known.not_after) AS renewed
+         WHERE known.token = ({})",
+        last_token(&own)
     );
     let mut renewed = None;
     coordinator.wait_for(PATIENCE, "the renewal by the copy", || {
@@ -188,8 +194,8 @@ fn twin(load: &Load, coordinator: &Cluster) {
              VALUES ({worker_id}, -{token}, 'a copy of its memory', {until_us}, {twins_us})"
         ),
     );
-    let is_over = format!("SELECT max(token) > {token} FROM recorded WHERE {own}");
-    coordinator.wait_for(PATIENCE, "another term", || value(&mut client, &is_over));
+    let last = last_token(&own);
+    coordinator.wait_for(PATIENCE, "another term", || value::<i64>(&mut client, &last) != token);
 }
 
 fn keeper(server: &Cluster) -> i32 {
@@ -200,16 +206,24 @@ pub fn end(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a process of the server");
 }
 
-/// Revokes a server's worker id, and waits until it has another rectangle and the times of the old one are over. It does not
+/// Ends the token of a server, and waits until it has another rectangle and the times of the old one are over. It does not
 /// query the server: one of its processes may be paused while it holds a lock.
-fn revoke(load: &Load, coordinator: &Cluster) {
+fn end_token(load: &Load, coordinator: &Cluster) {
     let mut client = coordinator.client();
     let own = format!("owner LIKE '%{}'", load.cluster.data_dir().display());
-    let before: i64 = value(&mut client, &format!("SELECT max(token) FROM recorded WHERE {own}"));
-    execute(&mut client, &format!("SELECT lease_revoke(pool, worker_id) FROM idgen.workers WHERE {own}"));
+    let before: i64 = value(&mut client, &last_token(&own));
+    // The rows are locked before their ends are read: the server's keeper goes on to renew.
+    let of_rows = format!("WHERE token IS NOT NULL AND {own}");
+    execute(
+        &mut client,
+        &format!(
+            "BEGIN; SELECT FROM idgen.worker_id {of_rows} FOR UPDATE;
+             SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id {of_rows}; COMMIT"
+        ),
+    );
     let is_over = format!(
-        "SELECT max(token) > {before} AND max(until_us) FILTER (WHERE token = {before}) < {}
-         FROM recorded WHERE {own}",
+        "SELECT (array_agg(token ORDER BY n DESC))[1] <> {before}
+             AND max(until_us) FILTER (WHERE token = {before}) < {} FROM recorded WHERE {own}",
         epoch_us("clock_timestamp()")
     );
     let began = Instant::now();

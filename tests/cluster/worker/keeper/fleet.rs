@@ -69,12 +69,12 @@ impl Coordinators {
         // After a failover ids begin this far ahead. A small lead lets leases end during the test.
         let builder = builder.conf("idgen.worker_max_lead", "6 s");
         let serving = coordinator(builder, 24, TTL);
-        serving.execute(&format!("SELECT lease_define('{OTHER_POOL}', 24, '{TTL}', first_slot => {FIRST_OTHER})"));
+        serving.execute(&format!("SELECT worker_pool_define('{OTHER_POOL}', {FIRST_OTHER}, 24, '{TTL}')"));
         // Neither unrelated warnings nor their absence must matter.
         serving.execute(
             "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
                  $$ BEGIN RAISE WARNING 'a trigger that warns'; RETURN NULL; END $$;
-             CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn();
+             CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_id FOR EACH ROW EXECUTE FUNCTION warn();
              CREATE ROLE quiet LOGIN SUPERUSER; ALTER ROLE quiet SET client_min_messages = error;",
         );
         let standby = serving.standby_builder().synchronous().fake_clock().start();
@@ -219,7 +219,7 @@ impl Fleet<'_> {
         let paused = pause(receiver);
         // The laggard lacks renewals, the end of a lease and the grant of another one.
         let load = &self.loads[random.usize(..self.loads.len())];
-        self.copies.extend(Fault::Revoked.happen(load, Some(&self.coordinators.serving), random));
+        self.copies.extend(Fault::TokenEnded.happen(load, Some(&self.coordinators.serving), random));
         self.wait_for_renewals();
         self.begin_outage();
         let granted = self.coordinators.lose_all_but(laggard);

@@ -4,13 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use idgen_testkit::grants::{Rectangle, rectangles, time_us_of, worker_id_of};
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids, value};
+use idgen_testkit::sql::{PATIENCE, execute, expect_error, ids};
 use idgen_testkit::{Cluster, Stop, pause, rounds};
 use postgres::fallible_iterator::FallibleIterator;
 
 use super::faults::end;
-use super::{Worker, assert_granted, coordinator, coordinator_and_server, draw, draw_some};
-use crate::{POOL, builder, pooled};
+use super::{Worker, assert_granted, coordinator, coordinator_and_server, draw, draw_some, end_token};
+use crate::{builder, pooled};
 
 fn pooled_by(coordinator: &Cluster) -> Cluster {
     pooled(&coordinator.conninfo()).start_with_extension()
@@ -92,7 +92,7 @@ fn second_server_gets_the_only_worker_id_when_the_first_stops() {
 
 /// A running statement continues in the next term. Ids that it has reserved before are still of the last one.
 #[test]
-fn revoked_term_is_followed_by_another_under_a_running_statement() {
+fn lost_worker_id_is_followed_by_another_under_a_running_statement() {
     let coordinator = coordinator(builder(), 4, "6 s");
     // A small drift limits what is reserved at a time.
     let server = pooled(&coordinator.conninfo()).conf("idgen.max_drift", "5 ms");
@@ -106,7 +106,7 @@ fn revoked_term_is_followed_by_another_under_a_running_statement() {
         }
         let held = Worker::of(&mut other);
         let worker_id = held.worker_id.expect("the server has a lease");
-        assert!(value::<bool>(&mut coordinator.client(), &format!("SELECT lease_revoke('{POOL}', {worker_id})")));
+        end_token(&coordinator, worker_id);
         Worker::wait_until(&server, "another term", |worker| worker.from_us > held.from_us);
         // Above every id of other sessions.
         let new = draw(&mut other);
@@ -122,9 +122,9 @@ fn revoked_term_is_followed_by_another_under_a_running_statement() {
     assert_granted(&coordinator, [(&server, seen)]);
 }
 
-/// A server whose keeper is paused does not know that its worker id was revoked, and need not.
+/// A server whose keeper is paused does not know that its token has ended, and need not.
 #[test]
-fn next_holder_of_a_revoked_worker_id_begins_where_the_paused_one_ends() {
+fn next_holder_of_a_lost_worker_id_begins_where_the_paused_one_ends() {
     let coordinator = coordinator(builder(), 1, "5 s");
     let first = pooled_by(&coordinator);
     let mut client = first.client();
@@ -133,7 +133,7 @@ fn next_holder_of_a_revoked_worker_id_begins_where_the_paused_one_ends() {
     let mut other = second.client();
     expect_error(&mut other, "SELECT snowflake_next()", "55000");
     let paused = pause(Worker::of(&mut client).keeper.expect("the server has a keeper"));
-    assert!(value::<bool>(&mut coordinator.client(), &format!("SELECT lease_revoke('{POOL}')")));
+    end_token(&coordinator, 0);
     Worker::wait_for_state(&second, "leased");
     let mut of_second = Vec::new();
     let ended = loop {

@@ -21,18 +21,27 @@ use postgres::Client;
 use crate::{POOL, builder, pooled};
 
 /// A server that grants worker ids from a pool and records its grants.
-fn coordinator(builder: Builder, slots: usize, ttl: &str) -> Cluster {
+fn coordinator(builder: Builder, count: usize, ttl: &str) -> Cluster {
     let coordinator = builder.start_with_extension();
-    coordinator.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
+    coordinator.execute(&format!("SELECT worker_pool_define('{POOL}', count => {count}, ttl => '{ttl}')"));
     grants::record(&coordinator);
     coordinator
 }
 
 /// A coordinator, and a server that leases its worker id from it.
-fn coordinator_and_server(slots: usize, ttl: &str) -> (Cluster, Cluster) {
-    let coordinator = coordinator(builder(), slots, ttl);
+fn coordinator_and_server(count: usize, ttl: &str) -> (Cluster, Cluster) {
+    let coordinator = coordinator(builder(), count, ttl);
     let server = pooled(&coordinator.conninfo()).start_with_extension();
     (coordinator, server)
+}
+
+/// Ends the token of a worker id, which is free from then on. Its end stays what it was: the row is locked before it is read.
+fn end_token(coordinator: &Cluster, worker_id: i32) {
+    let of_row = format!("WHERE pool = '{POOL}' AND worker_id = {worker_id}");
+    coordinator.execute(&format!(
+        "BEGIN; SELECT FROM idgen.worker_id {of_row} FOR UPDATE;
+         SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id {of_row}; COMMIT"
+    ));
 }
 
 /// A connection string with several hosts and ports, which libpq tries in turn.

@@ -9,9 +9,9 @@ use super::faults::end;
 use super::{Worker, coordinator, coordinator_and_server};
 use crate::{POOL, builder, pooled};
 
-/// The number of terms that have not been released.
+/// The number of worker ids that have not been released.
 fn held(coordinator: &Cluster) -> i64 {
-    value(&mut coordinator.client(), "SELECT sum(depth) FROM idgen.lease")
+    value(&mut coordinator.client(), "SELECT count(*) FROM idgen.worker_id WHERE NOT released")
 }
 
 #[test]
@@ -83,9 +83,8 @@ fn reload_during_a_renewal_keeps_the_term() {
     let before = Worker::wait_for_state(&server, "leased");
     let mut other = coordinator.client();
     let mut blocking = other.transaction().expect("a transaction");
-    blocking.execute("LOCK idgen.worker_number IN EXCLUSIVE MODE", &[]).expect("a lock");
-    let waiting =
-        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'idgen.worker_number'::regclass)";
+    blocking.execute("LOCK idgen.worker_id IN EXCLUSIVE MODE", &[]).expect("a lock");
+    let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'idgen.worker_id'::regclass)";
     let mut watch = coordinator.client();
     coordinator.wait_for(PATIENCE, "a renewal under way", || value(&mut watch, waiting));
     server.reload();

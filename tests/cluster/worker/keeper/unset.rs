@@ -5,7 +5,7 @@ use idgen_testkit::ids::{assert_distinct, assert_increasing, count_repeated};
 use idgen_testkit::sql::{PATIENCE, execute, expect_error, hint, ids, value};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{Worker, assert_granted, coordinator, draw, draw_some};
+use super::{Worker, assert_granted, coordinator, draw, draw_some, end_token};
 use crate::{POOL, builder, pooled, set_pool};
 
 /// A server that has leased worker id 0.
@@ -187,7 +187,7 @@ fn request_of_a_session_under_a_wrong_clock_does_not_outlive_the_wrong_clock() {
     let (server, [mut client]) = pooled(&coordinator.conninfo()).fake_clock().start_with_clients();
     let before = draw(&mut client);
     // The keeper, which renews once in a while, does not notice.
-    coordinator.execute(&format!("SELECT lease_revoke('{POOL}', 0)"));
+    end_token(&coordinator, 0);
     coordinator.stop(Stop::Fast);
     server.clock().set_offset_ms(YEAR_MS);
     expect_error(&mut client, "SELECT snowflake_next()", "55000");

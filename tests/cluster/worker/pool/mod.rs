@@ -10,9 +10,9 @@ use postgres::Client;
 use crate::{POOL, builder};
 
 /// A server with the pool `servers`, for itself or for others.
-fn coordinator(slots: i32, ttl: &str) -> Cluster {
+fn coordinator(count: i32, ttl: &str) -> Cluster {
     let cluster = builder().start_with_extension();
-    cluster.execute(&format!("SELECT lease_define('{POOL}', {slots}, '{ttl}')"));
+    cluster.execute(&format!("SELECT worker_pool_define('{POOL}', count => {count}, ttl => '{ttl}')"));
     cluster
 }
 

@@ -10,7 +10,7 @@ use crate::{POOL, builder, pooled, set_pool, try_acquire};
 #[test]
 fn pool_overrides_idgen_worker_id_until_it_is_removed() {
     let cluster = builder().conf("idgen.worker_id", "7").start_with_extension();
-    cluster.execute("SELECT lease_define('servers', 4, '1 min'), lease_define('others', 4, '1 min')");
+    cluster.execute("SELECT worker_pool_define('servers', count => 4, ttl => '1 min'), worker_pool_define('others', count => 4, ttl => '1 min')");
     let mut client = cluster.client();
     assert_eq!(value::<i32>(&mut client, WORKER), 7);
     assert_eq!(state(&mut client), "set");
@@ -221,7 +221,7 @@ fn changed_ttl_of_the_pool_applies_at_the_next_renewal() {
     let coordinator = coordinator(4, "2 s");
     let (cluster, [mut client]) = pooled(&coordinator.conninfo()).start_with_clients();
     execute(&mut client, DRAW);
-    coordinator.execute("SELECT lease_define('servers', 4, '1 hour')");
+    coordinator.execute("SELECT worker_pool_alter('servers', ttl => '1 hour')");
     let is_longer = "SELECT not_after > now() + interval '50 min' FROM idgen.stat_worker";
     cluster.wait_for(PATIENCE, "the longer lease", || value(&mut client, is_longer));
 }
@@ -245,13 +245,12 @@ fn lease_min_ttl_above_that_of_the_pool_does_not_stop_renewals() {
 #[test]
 fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
     let (cluster, [mut client]) = builder().start_with_clients();
-    cluster.execute("SELECT lease_define('servers', 4, '1 min')");
     let (is_well, message) = check(&mut client, "worker");
     assert!(
         !is_well && message.starts_with("idgen.worker_id is not set and acts as 0. Set a different one"),
         "{message}"
     );
-    cluster.execute("SELECT worker_acquire('servers', ttl => '1 min')");
+    cluster.execute("SELECT worker_pool_define('servers', count => 4, ttl => '1 min')");
     let grants = "but pool \"servers\" in this database grants the same worker id to other servers. Lease a worker id with idgen.worker_pool, or set idgen.worker_id to one outside of all pools.";
     let (is_well, message) = check(&mut client, "worker");
     let unset = "this server has worker id 0 and datacenter id 0 by the default of idgen.worker_id, ";
@@ -266,7 +265,7 @@ fn status_check_compares_a_worker_id_set_by_hand_with_local_pools() {
 }
 
 fn move_range(coordinator: &Cluster) {
-    coordinator.execute("UPDATE idgen.lease_definition SET first_slot = 100");
+    coordinator.execute(&format!("SELECT worker_pool_alter('{POOL}', first => 100, force => true)"));
 }
 
 #[test]
@@ -278,10 +277,11 @@ fn holder_outside_of_the_new_range_renews_no_more_and_the_check_names_it() {
     move_range(&coordinator);
     let (is_fine, message) = check(&mut client, "pools");
     assert!(!is_fine && message.contains("worker id 0 is outside of the range of its pool \"servers\""), "{message}");
-    let renewal = format!("SELECT worker_renew('{POOL}', {}, not_after) FROM idgen.worker_number", grant.token);
+    let renewal =
+        format!("SELECT worker_renew('{POOL}', {}, not_after) FROM idgen.worker_id WHERE worker_id = 0", grant.token);
     let error = expect_error(&mut client, &renewal, "55000");
-    assert_eq!(error.message(), "worker id 0 of pool \"servers\" is outside of the pool's range");
-    assert_eq!(error.detail(), Some("The pool was changed, and now has the worker ids 100 to 101."));
+    let stale = format!("no worker id of pool \"servers\" is held under token {}", grant.token);
+    assert_eq!(error.message(), stale);
     coordinator.wait_for(PATIENCE, "the id times to end", || check(&mut client, "pools").0);
 }
 

@@ -13,7 +13,7 @@ use crate::try_acquire;
 fn grant_inside_of_a_function_is_refused() {
     let cluster = builder().start_with_extension();
     cluster.execute(
-        "SELECT lease_define('p', 4, '10 s');
+        "SELECT worker_pool_define('p', count => 4, ttl => '10 s');
          CREATE FUNCTION in_plpgsql() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT worker_id FROM worker_acquire('p')); END $$;
          CREATE FUNCTION in_sql() RETURNS int LANGUAGE sql AS $$ SELECT 1; SELECT worker_id FROM worker_acquire('p') $$;
          CREATE PROCEDURE in_loop() LANGUAGE plpgsql AS $$
@@ -50,8 +50,9 @@ fn grants_of_other_pools_fail_no_serializable_transaction() {
     const SESSIONS: usize = 6;
     const ROUNDS: usize = 50;
     let cluster = builder().conf("default_transaction_isolation", "serializable").start_with_extension();
-    cluster
-        .execute(&format!("SELECT lease_define('p' || n, {ROUNDS}, '10 s') FROM generate_series(1, {SESSIONS}) AS n"));
+    cluster.execute(&format!(
+        "SELECT worker_pool_define('p' || n, count => {ROUNDS}, ttl => '10 s') FROM generate_series(1, {SESSIONS}) AS n"
+    ));
     std::thread::scope(|scope| {
         for session in 1..=SESSIONS {
             let mut client = cluster.client();

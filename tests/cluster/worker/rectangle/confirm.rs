@@ -19,7 +19,7 @@ fn set_up_keeper_session(client: &mut Client) {
 #[test]
 fn grant_is_not_confirmed_without_a_standby_even_if_warnings_are_off_smoke() {
     let primary = builder().start_with_extension();
-    primary.execute("SELECT lease_define('p', 4, '10 s'); ALTER ROLE postgres SET client_min_messages = error");
+    primary.execute("SELECT worker_pool_define('p', count => 4, ttl => '10 s'); ALTER ROLE postgres SET client_min_messages = error");
     let standby = primary.standby_builder().synchronous().start();
     let mut observer = primary.client();
     standby.stop(Stop::Fast);
@@ -46,7 +46,7 @@ fn grant_is_not_confirmed_without_a_standby_even_if_warnings_are_off_smoke() {
     let not_after: i64 = value(&mut client, &confirmation(grant));
     primary.kill9_postmaster();
     standby.promote();
-    let there = format!("SELECT {} FROM idgen.worker_number WHERE token = {grant}", epoch_us("not_after"));
+    let there = format!("SELECT {} FROM idgen.worker_id WHERE token = {grant}", epoch_us("not_after"));
     assert_eq!(value::<i64>(&mut standby.client(), &there), not_after);
 }
 
@@ -66,7 +66,7 @@ fn confirmation_waits_for_the_standby_without_a_table_lock() {
         |client| value(client, &confirmation(grant.token)),
         |pid| {
             // An ACCESS EXCLUSIVE lock conflicts with every other.
-            let locks = "BEGIN; LOCK TABLE idgen.lease, idgen.worker_number, idgen.worker_history; COMMIT";
+            let locks = "BEGIN; LOCK TABLE idgen.worker_pool, idgen.worker_id, idgen.worker_history; COMMIT";
             primary.execute(&format!("SET synchronous_commit = local; {locks}"));
             let waits = format!("SELECT state = 'active' FROM pg_stat_activity WHERE pid = {pid}");
             assert!(value::<bool>(&mut primary.client(), &waits), "the standby has nothing yet");
@@ -108,10 +108,10 @@ fn confirmation_ends_when_synchronous_standby_names_is_emptied() {
 fn confirmation_ignores_warnings_of_a_trigger() {
     let primary = builder().start_with_extension();
     primary.execute(
-        "SELECT lease_define('p', 4, '10 s');
+        "SELECT worker_pool_define('p', count => 4, ttl => '10 s');
          CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN RAISE WARNING 'canceling wait for synchronous replication due to user request'; RETURN NEW; END $$;
-         CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_number FOR EACH ROW EXECUTE FUNCTION warn()",
+         CREATE TRIGGER warn AFTER INSERT OR UPDATE ON idgen.worker_id FOR EACH ROW EXECUTE FUNCTION warn()",
     );
     let _standby = primary.standby_builder().synchronous().start();
     let mut client = primary.client();

@@ -84,7 +84,7 @@ fn far_worker_id_is_skipped_and_a_far_caller_refused() {
     let mut client = cluster.client();
     let far = acquire(&mut client, "clock_timestamp()");
     cluster.execute(&format!(
-        "SELECT worker_release('p', {}); UPDATE idgen.worker_number SET not_after = now() + interval '1 year'",
+        "SELECT worker_release('p', {}); UPDATE idgen.worker_id SET not_after = now() + interval '1 year' WHERE worker_id = 0",
         far.token
     ));
     let sql = "SELECT worker_id FROM worker_acquire('p', NULL, '10 s', clock_timestamp(), prefer => 0)";

@@ -15,9 +15,9 @@ fn builder() -> Builder {
 }
 
 /// A coordinator with this many worker ids.
-fn with_pool(builder: Builder, slots: i32) -> Cluster {
+fn with_pool(builder: Builder, count: i32) -> Cluster {
     let cluster = builder.start_with_extension();
-    cluster.execute(&format!("SELECT lease_define('p', {slots}, '10 s')"));
+    cluster.execute(&format!("SELECT worker_pool_define('p', count => {count}, ttl => '10 s')"));
     cluster
 }
 
