@@ -179,15 +179,16 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_definition_wrapper';
 COMMENT ON FUNCTION lease_alter(text, int, interval, interval, boolean, boolean) IS
     'changes the definition of a lease; omitted arguments keep their values';
 
-CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+CREATE FUNCTION worker_pool_define(
+    name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
 COMMENT ON FUNCTION worker_pool_define(text, int, int, interval) IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
 -- A superuser grants it. The role that defines a name owns it.
 REVOKE EXECUTE ON FUNCTION worker_pool_define(text, int, int, interval) FROM PUBLIC;
 
 CREATE FUNCTION worker_pool_alter(
-    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
 COMMENT ON FUNCTION worker_pool_alter(text, int, int, interval, boolean) IS
     'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
 
@@ -195,8 +196,8 @@ CREATE FUNCTION worker_pool_drop(name text) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
 COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none of which is held';
 
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
-RETURNS timestamptz
+CREATE FUNCTION worker_correct(
+    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';

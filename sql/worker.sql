@@ -87,15 +87,16 @@ GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
 
-CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+CREATE FUNCTION worker_pool_define(
+    name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
 COMMENT ON FUNCTION worker_pool_define IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
 -- A superuser grants it. The role that defines a name owns it.
 REVOKE EXECUTE ON FUNCTION worker_pool_define FROM PUBLIC;
 
 CREATE FUNCTION worker_pool_alter(
-    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
 COMMENT ON FUNCTION worker_pool_alter IS
     'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
 
@@ -128,8 +129,8 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'worker_move_wrapper';
 COMMENT ON FUNCTION worker_move IS
     'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
 
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
-RETURNS timestamptz
+CREATE FUNCTION worker_correct(
+    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';

@@ -195,7 +195,9 @@ fn message_shows_the_name_in_every_encoding() {
 fn length_of_a_name_counts_in_the_encoding_of_the_database() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "EUC_JP");
-    for (call, message) in [("segment_create", "invalid tag"), ("lease_define", "invalid name"), ("worker_pool_define", "invalid name")] {
+    for (call, message) in
+        [("segment_create", "invalid tag"), ("lease_define", "invalid name"), ("worker_pool_define", "invalid name")]
+    {
         execute(&mut client, &format!("SELECT {call}(repeat('é', 85))"));
         let error = expect_error(&mut client, &format!("SELECT {call}(repeat('é', 86))"), "22023");
         assert!(error.message().starts_with(message), "{error:?}");

@@ -73,7 +73,8 @@ impl Observer {
         let workers = "SELECT pool, token, worker_id FROM idgen.worker_id WHERE token IS NOT NULL";
         let tokens = format!("{leases} UNION ALL {workers} ORDER BY 3");
         known.tokens = self.pairs(&tokens);
-        known.not_after = self.pairs("SELECT pool, not_after::text FROM idgen.worker_id WHERE token IS NOT NULL ORDER BY worker_id");
+        known.not_after =
+            self.pairs("SELECT pool, not_after::text FROM idgen.worker_id WHERE token IS NOT NULL ORDER BY worker_id");
     }
 
     fn restore(&mut self, known: &Known) {

@@ -84,7 +84,10 @@ fn worker_ids_keep_their_holders_and_id_times_over_the_update_from_any_release_s
         });
         assert_eq!(warnings, expected, "from {release}");
         let pools = "SELECT concat_ws(' ', name, first, count, ttl, owner) FROM idgen.worker_pool ORDER BY name";
-        assert_eq!(column::<String>(&mut client, pools), ["pods 10 8 01:00:00 definer", "unused 20 4 02:00:00 postgres"]);
+        assert_eq!(
+            column::<String>(&mut client, pools),
+            ["pods 10 8 01:00:00 definer", "unused 20 4 02:00:00 postgres"]
+        );
         for leases in ["idgen.lease_definition", "idgen.leases"] {
             assert_eq!(column::<String>(&mut client, &format!("SELECT name FROM {leases}")), ["importer"]);
         }
@@ -124,7 +127,8 @@ fn assert_holders_go_on(app: &mut Client) {
 /// Pools grant worker ids that were never granted, and a pool that is defined again begins after its former holders.
 fn assert_pools_go_on(client: &mut Client) {
     for (pool, worker_id) in [("pods", 15), ("unused", 20)] {
-        let acquire = format!("SELECT worker_id = {worker_id} AND not_before <= clock_timestamp() FROM worker_acquire('{pool}')");
+        let acquire =
+            format!("SELECT worker_id = {worker_id} AND not_before <= clock_timestamp() FROM worker_acquire('{pool}')");
         assert!(value::<bool>(client, &acquire), "{pool}");
     }
     execute(client, "SET ROLE definer; SELECT worker_pool_alter('pods', count => 9); RESET ROLE");

@@ -160,7 +160,7 @@ fn worker_id_is_not_used_if_idgen_worker_cannot_be_written() {
 #[test]
 fn worker_id_is_kept_while_its_role_may_not_renew_it() {
     let coordinator = coordinator(builder(), 24, "10 s");
-    coordinator.execute("CREATE ROLE keeper LOGIN; GRANT SELECT ON idgen.lease_definition TO keeper");
+    coordinator.execute("CREATE ROLE keeper LOGIN; GRANT SELECT ON idgen.worker_pool TO keeper");
     let server = pooled(&coordinator.connect_string("postgres", "keeper")).start_with_extension();
     let held = Worker::wait_for_state(&server, "leased");
     let token = || value::<i64>(&mut coordinator.client(), "SELECT token FROM idgen.workers WHERE state = 'held'");
