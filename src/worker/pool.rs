@@ -149,7 +149,7 @@ fn drop_pool(name: &str) {
 
 /// A holder that has lost its token may still issue ids.
 static HELD: Query = WORKER_ID.query(
-    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released \
+    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND role IS NOT NULL \
      AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() ORDER BY worker_id LIMIT 1",
 );
 
@@ -263,9 +263,9 @@ fn worker_correct_unless_held(
 /// Locks the row first, so that the end before is that of a running renewal.
 static CORRECT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id AS known \
-     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, released = true \
+     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, role = NULL \
      FROM (SELECT pool, worker_id, not_after, token IS NOT NULL \
-                OR NOT released AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AS has_holder \
+                OR role IS NOT NULL AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AS has_holder \
            FROM idgen.worker_id \
            WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 AND acquired_at IS NOT NULL \
            FOR UPDATE) AS before \

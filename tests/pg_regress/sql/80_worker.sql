@@ -149,7 +149,8 @@ DELETE FROM idgen.worker_id WHERE pool = 'ids';
 -- the order of grants; the hours are those of the end of the id times from now
 SELECT worker_pool_define('order', count => 9, ttl => '1 h');
 UPDATE idgen.worker_id SET owner = o, acquired_at = now() - interval '9 h', not_before = now() - interval '9 h',
-    not_after = now() + h * interval '1 h', released = is_released, token = CASE WHEN NOT is_released THEN worker_id + 1 END, role = 10
+    not_after = now() + h * interval '1 h', token = CASE WHEN NOT is_released THEN worker_id + 1 END,
+    role = CASE WHEN NOT is_released THEN 10::oid END
 FROM (VALUES (1, -2, false, NULL), (2, -1, false, NULL), (3, -3, true, 'a'), (4, -1, true, 'a'), (5, 1, true, NULL), (6, 2, true, 'b'),
              (7, 1, false, 'a')) AS was (number, h, is_released, o)
 WHERE pool = 'order' AND worker_id = number;
