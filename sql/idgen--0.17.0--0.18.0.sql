@@ -3,12 +3,13 @@
 -- The definitions of pools.
 CREATE TABLE idgen.worker_pool (
     name text PRIMARY KEY
-        CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 255),
-    first int NOT NULL CHECK (first >= 0),
-    count int NOT NULL CHECK (count >= 1 AND count <= 65536),
-    ttl interval NOT NULL CHECK (ttl > '0 seconds'),
+        CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1
+               AND pg_catalog.octet_length(name) OPERATOR(pg_catalog.<=) 255),
+    first int NOT NULL CHECK (first OPERATOR(pg_catalog.>=) 0),
+    count int NOT NULL CHECK (count OPERATOR(pg_catalog.>=) 1 AND count OPERATOR(pg_catalog.<=) 65536),
+    ttl interval NOT NULL CHECK (ttl OPERATOR(pg_catalog.>) '0 seconds'),
     owner regrole NOT NULL,
-    CHECK (first <= 65536 - count)
+    CHECK (first OPERATOR(pg_catalog.<=) (65536 OPERATOR(pg_catalog.-) count))
 );
 COMMENT ON TABLE idgen.worker_pool IS 'pools of worker ids';
 COMMENT ON COLUMN idgen.worker_pool.name IS 'name, 1 to 255 bytes';
@@ -38,34 +39,35 @@ CREATE TABLE idgen.worker_id (
     acquired_at timestamptz,
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
-    released boolean NOT NULL DEFAULT true,
     PRIMARY KEY (pool, worker_id)
 ) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
 COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
 COMMENT ON COLUMN idgen.worker_id.token IS
-    'identifies the holder; NULL if it was never granted, or its holder may not renew it any more';
+    'identifies the holder; NULL if nobody may renew it, so that it can be granted from not_after on';
 COMMENT ON COLUMN idgen.worker_id.owner IS 'name that the holder gave itself';
-COMMENT ON COLUMN idgen.worker_id.role IS 'role that acquired it; its members may act as the holder';
+COMMENT ON COLUMN idgen.worker_id.role IS
+    'role that acquired it, whose members may act as the holder; NULL if it was released or never granted';
 COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if it was never granted';
 COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.worker_id.not_after IS
     'no id of that holder has this time or a later one; -infinity if it was never granted';
-COMMENT ON COLUMN idgen.worker_id.released IS 'true if it was released, or never granted';
 GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
 -- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
 -- than an index allows.
 CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token IS NOT NULL;
 
-CREATE INDEX worker_id_times ON idgen.worker_id (pool, released, not_after, worker_id);
+CREATE INDEX worker_id_ended ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NULL;
 
-CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner)) WHERE owner IS NOT NULL;
+CREATE INDEX worker_id_held ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NOT NULL;
+
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
-    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, released FROM idgen.worker_id$condition$);
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after FROM idgen.worker_id$condition$);
 
 -- A pool was a lease that has granted a worker id, or has a first slot for that and has granted nothing.
 INSERT INTO idgen.worker_pool (name, first, count, ttl, owner)
@@ -76,9 +78,9 @@ WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR
 
 -- A token stays current if its lease was held, and was granted since the last interruption. A worker id whose lease ended
 -- otherwise than by worker_release() is free once its id times are over.
-INSERT INTO idgen.worker_id (pool, worker_id, token, owner, role, acquired_at, not_before, not_after, released)
+INSERT INTO idgen.worker_id (pool, worker_id, token, owner, role, acquired_at, not_before, not_after)
 SELECT known.pool, known.number, held.token, known.owner, held.role,
-       COALESCE(held.acquired_at, known.not_before), known.not_before, known.not_after, known.released AND held.token IS NULL
+       COALESCE(held.acquired_at, known.not_before), known.not_before, known.not_after
 FROM idgen.worker_number AS known LEFT JOIN idgen.lease AS held
   ON held.name OPERATOR(pg_catalog.=) known.pool AND held.slot OPERATOR(pg_catalog.=) known.number
  AND held.token OPERATOR(pg_catalog.=) known.token AND held.depth OPERATOR(pg_catalog.>) 0
@@ -105,10 +107,10 @@ SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WH
 -- Only members of the holder's role see the token.
 CREATE OR REPLACE VIEW idgen.workers AS
 SELECT known.pool, known.worker_id,
-       CASE WHEN known.released THEN 'free'
-            WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
+       CASE WHEN known.role IS NULL THEN 'free'
+            WHEN known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
        CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
-       known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
+       known.owner, known.role, known.acquired_at,
        known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
 FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';
@@ -130,23 +132,26 @@ DECLARE
     pool record;
 BEGIN
     FOR pool IN
-        SELECT known.name, pg_catalog.count(held.slot) AS bare
+        SELECT known.name, pg_catalog.count(held.slot) AS lost
         FROM idgen.worker_pool AS known LEFT JOIN idgen.lease AS held
           ON held.name OPERATOR(pg_catalog.=) known.name AND held.depth OPERATOR(pg_catalog.>) 0
-         AND NOT EXISTS (SELECT FROM idgen.worker_id AS granted WHERE granted.pool OPERATOR(pg_catalog.=) held.name
+         AND NOT EXISTS (SELECT FROM idgen.worker_number AS granted WHERE granted.pool OPERATOR(pg_catalog.=) held.name
                            AND granted.token OPERATOR(pg_catalog.=) held.token)
         GROUP BY known.name ORDER BY known.name
     LOOP
         -- No notice: a script of an extension shows none.
-        RAISE WARNING 'lease "%" is a worker pool now, and no lease any more', pool.name
-            USING DETAIL = pg_catalog.format('Its holders of worker ids go on. Other holders of the lease that lose it: %s.', pool.bare),
-                  HINT = 'Change it with worker_pool_alter() and worker_pool_drop() from now on.';
+        RAISE WARNING 'lease "%" is now a worker pool', pool.name
+            USING DETAIL = pg_catalog.format('Holders of its worker ids keep them. Holders of the lease itself that have lost it: %s.',
+                                             pool.lost),
+                  HINT = 'To change the pool, use worker_pool_alter() and worker_pool_drop().';
     END LOOP;
 END
 $update$;
 DELETE FROM idgen.lease USING idgen.worker_pool AS pool WHERE lease.name OPERATOR(pg_catalog.=) pool.name;
 DELETE FROM idgen.lease_definition AS defined USING idgen.worker_pool AS pool
 WHERE defined.name OPERATOR(pg_catalog.=) pool.name;
+-- Otherwise the extension goes on listing it for dumps.
+ALTER EXTENSION idgen DROP TABLE idgen.worker_number;
 DROP TABLE idgen.worker_number;
 
 -- Slots begin at 0. By way of negative numbers: no two rows have the same one at any time. From 65536 on are shared terms.
@@ -175,15 +180,16 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'lease_alter_definition_wrapper';
 COMMENT ON FUNCTION lease_alter(text, int, interval, interval, boolean, boolean) IS
     'changes the definition of a lease; omitted arguments keep their values';
 
-CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+CREATE FUNCTION worker_pool_define(
+    name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
 COMMENT ON FUNCTION worker_pool_define(text, int, int, interval) IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
 -- A superuser grants it. The role that defines a name owns it.
 REVOKE EXECUTE ON FUNCTION worker_pool_define(text, int, int, interval) FROM PUBLIC;
 
 CREATE FUNCTION worker_pool_alter(
-    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
 COMMENT ON FUNCTION worker_pool_alter(text, int, int, interval, boolean) IS
     'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
 
@@ -191,9 +197,9 @@ CREATE FUNCTION worker_pool_drop(name text) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
 COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none of which is held';
 
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
-RETURNS timestamptz
-LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+CREATE FUNCTION worker_correct(
+    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 

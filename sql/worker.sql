@@ -36,34 +36,35 @@ CREATE TABLE idgen.worker_id (
     acquired_at timestamptz,
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
-    released boolean NOT NULL DEFAULT true,
     PRIMARY KEY (pool, worker_id)
 ) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
 COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
 COMMENT ON COLUMN idgen.worker_id.token IS
-    'identifies the holder; NULL if it was never granted, or its holder may not renew it any more';
+    'identifies the holder; NULL if nobody may renew it, so that it can be granted from not_after on';
 COMMENT ON COLUMN idgen.worker_id.owner IS 'name that the holder gave itself';
-COMMENT ON COLUMN idgen.worker_id.role IS 'role that acquired it; its members may act as the holder';
+COMMENT ON COLUMN idgen.worker_id.role IS
+    'role that acquired it, whose members may act as the holder; NULL if it was released or never granted';
 COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if it was never granted';
 COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.worker_id.not_after IS
     'no id of that holder has this time or a later one; -infinity if it was never granted';
-COMMENT ON COLUMN idgen.worker_id.released IS 'true if it was released, or never granted';
 GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
 -- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
 -- than an index allows.
 CREATE UNIQUE INDEX worker_id_token ON idgen.worker_id (pool, token) WHERE token IS NOT NULL;
 
-CREATE INDEX worker_id_times ON idgen.worker_id (pool, released, not_after, worker_id);
+CREATE INDEX worker_id_ended ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NULL;
 
-CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner)) WHERE owner IS NOT NULL;
+CREATE INDEX worker_id_held ON idgen.worker_id (pool, not_after, worker_id) WHERE token IS NOT NULL;
+
+CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner), not_after) WHERE owner IS NOT NULL;
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
-    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, released FROM idgen.worker_id$condition$);
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after FROM idgen.worker_id$condition$);
 
 -- What grants worker ids from this database, to detect that something else continues with its data. At most one row, from the
 -- definition of the first pool on.
@@ -87,15 +88,16 @@ GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
     SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
 
-CREATE FUNCTION worker_pool_define(name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds')
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
+CREATE FUNCTION worker_pool_define(
+    name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds') RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_define_wrapper';
 COMMENT ON FUNCTION worker_pool_define IS 'defines a pool of worker ids: the lowest one, how many, and the ttl of its holders';
 -- A superuser grants it. The role that defines a name owns it.
 REVOKE EXECUTE ON FUNCTION worker_pool_define FROM PUBLIC;
 
 CREATE FUNCTION worker_pool_alter(
-    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false)
-RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
+    name text, first int DEFAULT NULL, count int DEFAULT NULL, ttl interval DEFAULT NULL, force boolean DEFAULT false) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_alter_wrapper';
 COMMENT ON FUNCTION worker_pool_alter IS
     'changes a pool of worker ids; omitted arguments keep their values; force excludes holders';
 
@@ -128,9 +130,9 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'worker_move_wrapper';
 COMMENT ON FUNCTION worker_move IS
     'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
 
-CREATE FUNCTION worker_correct(pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false)
-RETURNS timestamptz
-LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_wrapper';
+CREATE FUNCTION worker_correct(
+    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';
 
@@ -158,10 +160,10 @@ GRANT EXECUTE ON FUNCTION idgen.stat_get_worker TO pg_monitor;
 -- Only members of the holder's role see the token.
 CREATE VIEW idgen.workers AS
 SELECT known.pool, known.worker_id,
-       CASE WHEN known.released THEN 'free'
+       CASE WHEN known.role IS NULL THEN 'free'
             WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
        CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
-       known.owner, CASE WHEN NOT known.released THEN known.role END AS role, known.acquired_at,
+       known.owner, known.role, known.acquired_at,
        known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
 FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
 COMMENT ON VIEW idgen.workers IS 'worker ids of pools that were ever granted, and their holders';

@@ -4,7 +4,6 @@
 use crate::pg::datum::{c_string, stored_len};
 use crate::pg::ereport::errors;
 use crate::pg::spi::{ExtensionTable, Query, text, user};
-use crate::settings;
 use idgen_core::lock::{MAX_NAME_BYTES, is_valid_name};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::pg_sys;
@@ -82,9 +81,8 @@ pub fn timeout(timeout: Option<Interval>) -> Duration {
     given.ok().filter(|given| *given <= longest).unwrap_or_else(|| timeout_out_of_range().raise())
 }
 
-/// A ttl in microseconds. Raises 22023 unless it is within the limits that are set.
-pub fn ttl_us(ttl: Interval) -> i64 {
-    let limits = settings::lease_ttl_limits_us();
+/// A ttl in microseconds. Raises 22023 unless it is within the limits that are set, which are these.
+pub fn ttl_us(ttl: Interval, limits: RangeInclusive<i64>) -> i64 {
     let given = i64::try_from(ttl.as_micros()).ok().filter(|given| limits.contains(given));
     given.unwrap_or_else(|| ttl_out_of_range(limits).raise())
 }

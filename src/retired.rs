@@ -47,6 +47,8 @@ of_earlier_versions! {
     lease_alter
     /// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
     worker_renew
+    /// Of 0.14.0 to 0.17.0: a worker id that was held was always an error.
+    worker_correct
 }
 
 /// The function that is called, as SQL names it.

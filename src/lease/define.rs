@@ -90,7 +90,7 @@ fn check_slots(slots: i32) {
 }
 
 fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
-    ttl.map(args::ttl_us);
+    ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     let longest = settings::lease_ttl_limits_us().end().to_owned();
     if lock_delay.is_some_and(|delay| !(0..=i128::from(longest)).contains(&delay.as_micros())) {
         errors::lock_delay_out_of_range(longest).raise();

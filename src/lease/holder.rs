@@ -13,6 +13,7 @@ use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::{system_clock, xact};
 use crate::place;
+use crate::settings;
 use idgen_core::lease::FIRST_SHARED;
 use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
@@ -68,7 +69,7 @@ unsafe fn acquire_by_args(
         )
     };
     let name = args::name(name.as_deref(), "name");
-    let ttl_us = ttl.map(args::ttl_us);
+    let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     let bind_session = args::required(bind_session, "bind_session");
     let shared = args::required(shared, "shared");
     xact::require_read_write(function);
@@ -173,7 +174,7 @@ fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option
 #[pg_extern(sql = false)]
 fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) -> Option<TimestampWithTimeZone> {
     let (name, token) = checked(&name, token);
-    let ttl_us = ttl.map(args::ttl_us);
+    let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"lease_renew()");
     let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
     let session_key = renewed_binding(name, token, renewed.session_key);
@@ -197,7 +198,7 @@ fn lease_renew_many(
     let names: Vec<Option<Text>> = names.iter().collect();
     let names: Vec<&str> = names.iter().map(|name| args::name(name.as_deref(), "name")).collect();
     let tokens: Vec<i64> = tokens.iter().map(|token| args::required(token, "token")).collect();
-    let ttl_us = ttl.map(args::ttl_us);
+    let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"lease_renew_many()");
     let renewed = terms::renew_many(names, tokens, ttl_us);
     if !renewed.is_empty() {

@@ -1,6 +1,7 @@
 //! The table `idgen.segment`: every query on its rows.
 
 use crate::args::{self, AclTable};
+use crate::coordinator::Origin;
 use crate::pg::datum::Text;
 use crate::pg::session::{Replaced, database};
 use crate::pg::spi::{ExtensionTable, Query, optional, text, user, value};
@@ -295,14 +296,6 @@ static RECEIVE: Query = SEGMENT.query(
      WHERE creation OPERATOR(pg_catalog.=) $1 AND server OPERATOR(pg_catalog.=) $2 AND reserve IS NOT NULL \
        AND received IS NULL RETURNING version",
 );
-
-/// The coordinator's tag.
-pub struct Origin {
-    /// Identifies it and its definition.
-    pub source: String,
-    pub stride: i64,
-    pub residue: i64,
-}
 
 /// Records values that an attached tag has received: the last one, where they come from, and how many were asked for.
 /// Returns the version of the row; `None` if the tag was dropped or detached, also if it was attached again since.

@@ -7,6 +7,7 @@ use crate::pg::datum::{self, Composite, Text};
 use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
+use crate::settings;
 use idgen_core::worker::{PoolBounds, Rectangle};
 use pgrx::datum::{DatumWithOid, Interval};
 use pgrx::prelude::*;
@@ -22,7 +23,7 @@ struct Request<'a> {
 }
 
 /// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
-/// id of `owner` if its id times are over, else the one whose id times ended first, released ones before others. `ttl` is at
+/// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before others. `ttl` is at
 /// most the pool's; NULL: the pool's. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock.
 /// Raises 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool,
 /// 53400 if no worker id is free, and 55000 if the caller is too far ahead, or this database is a copy.
@@ -61,7 +62,8 @@ fn worker_acquire(
 fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64) {
     // The limits of ttl apply to new definitions only: a pool that was defined before goes on.
     let is_another = |ttl: &Interval| ttl.as_micros() != i128::from(bounds.ttl_us);
-    let ttl_us = request.ttl.filter(is_another).map_or(bounds.ttl_us, args::ttl_us);
+    let ttl_us =
+        request.ttl.filter(is_another).map_or(bounds.ttl_us, |ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     let Some(reached_us) = request.reached_us else {
         return bounds.split(ttl_us);
     };
@@ -81,24 +83,26 @@ struct Free {
     used_until_us: Option<i64>,
 }
 
-/// Picks and locks one row. The arguments: the pool, its lowest and its highest worker id, now, the latest start of a
-/// rectangle, the preferred worker id, and the owner. Each part runs only if those before it have found none, and reads an
+/// Picks and locks one row. The arguments: the pool, its lowest and its highest worker id, now, the earliest and the latest start
+/// of a rectangle, the preferred worker id, and the owner. Each part runs only if those before it have found none, and reads an
 /// index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments,
 /// because an index does not compare with `clock_timestamp()`.
 fn pick_text(when_locked: &str) -> String {
-    const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $4";
+    // Nobody renews the first ones, so their rectangles are final.
+    const OVER: &str =
+        "(token IS NULL AND not_after OPERATOR(pg_catalog.<=) $5 OR not_after OPERATOR(pg_catalog.<=) $4)";
     let of_owner = format!(
-        "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($7) AND owner OPERATOR(pg_catalog.=) $7 AND {OVER}"
+        "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($8) AND owner OPERATOR(pg_catalog.=) $8 AND {OVER}"
     );
     // The next holders of the last ones have to wait.
     let parts = [
-        ("preferred", format!("worker_id OPERATOR(pg_catalog.=) $6 AND {OVER}"), "worker_id"),
+        ("preferred", format!("worker_id OPERATOR(pg_catalog.=) $7 AND {OVER}"), "worker_id"),
         ("owned", of_owner, "not_after DESC"),
-        ("released", format!("released AND {OVER}"), "not_after, worker_id"),
-        ("expired", format!("NOT released AND {OVER}"), "not_after, worker_id"),
+        ("ended", "token IS NULL AND not_after OPERATOR(pg_catalog.<=) $5".to_owned(), "not_after, worker_id"),
+        ("expired", "token IS NOT NULL AND not_after OPERATOR(pg_catalog.<=) $4".to_owned(), "not_after, worker_id"),
         (
             "ahead",
-            "released AND not_after OPERATOR(pg_catalog.>) $4 AND not_after OPERATOR(pg_catalog.<=) $5".to_owned(),
+            "token IS NULL AND not_after OPERATOR(pg_catalog.>) $5 AND not_after OPERATOR(pg_catalog.<=) $6".to_owned(),
             "not_after, worker_id",
         ),
     ];
@@ -121,12 +125,14 @@ static PICK: Query = Query::new(&WORKER_ID, || pick_text("SKIP LOCKED"));
 static PICK_LOCKED: Query = Query::new(&WORKER_ID, || pick_text(""));
 
 fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds) -> Free {
-    let [now, latest] = [bounds.now_us, bounds.latest_start_us()].map(datum::from_us_or_infinity);
+    let [now, earliest, latest] =
+        [bounds.now_us, bounds.earliest_start_us(), bounds.latest_start_us()].map(datum::from_us_or_infinity);
     let args = [
         name.into(),
         (*pool.range().start()).into(),
         (*pool.range().end()).into(),
         now.into(),
+        earliest.into(),
         latest.into(),
         request.prefer.into(),
         request.owner.into(),
@@ -141,7 +147,7 @@ fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds) -> Free
 
 static GRANT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id SET token = $3, owner = $4, role = $5::pg_catalog.regrole, \
-         acquired_at = pg_catalog.clock_timestamp(), not_before = $6, not_after = $7, released = false \
+         acquired_at = pg_catalog.clock_timestamp(), not_before = $6, not_after = $7 \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
@@ -167,7 +173,7 @@ fn announce_wait(pool: &str, worker_id: i32, rectangle: Rectangle, reached_us: i
 }
 
 static FIRST_RELEASED: Query = WORKER_ID.query(
-    "SELECT worker_id, not_after FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND released \
+    "SELECT worker_id, not_after FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NULL \
      AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 1",
 );
 
@@ -176,7 +182,8 @@ static HOLDERS: Query = WORKER_ID.query(
             CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
                  ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
             pg_catalog.date_trunc('second', acquired_at)) \
-     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND NOT released ORDER BY not_after LIMIT 5",
+     FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NOT NULL \
+       AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 5",
 );
 
 /// No worker id is free. One that was released may begin too far ahead.
@@ -186,6 +193,6 @@ fn raise_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) -> ! {
     if let Some((worker_id, not_after_us)) = released {
         errors::begins_too_far(name, worker_id, not_after_us, bounds).raise();
     }
-    let holders = HOLDERS.read_latest(&[name.into()], |row| text(row, 1));
+    let holders = HOLDERS.read_latest(&args, |row| text(row, 1));
     errors::exhausted(name, pool.count, &holders.join("; ")).raise()
 }

@@ -7,22 +7,18 @@
 use super::errors;
 use super::keeper::{FIRST_PACE, Keeper, is_interrupted, is_stop_requested};
 use super::lease_file;
-use super::requests::is_loss;
 use super::state::{SERVER_LEASE, STATE, WorkerLease};
 use crate::clock;
-use crate::coordinator::{self, COORDINATOR_WAIT, Coordinator};
+use crate::coordinator::{self, COORDINATOR_WAIT, Coordinator, Granted};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::{session, system_clock};
 use crate::settings::{self, Pool};
 use crate::snowflake::node;
+use idgen_core::worker::Rectangle;
 use idgen_core::worker::pace::Pace;
 use pgrx::prelude::*;
-use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// The name of its sessions at the coordinator.
-const APPLICATION: &CStr = c"idgen keeper";
 
 impl Keeper {
     /// Returns the pause until the next attempt. Keeps the connection, if the coordinator has room: a new one costs the
@@ -30,33 +26,20 @@ impl Keeper {
     pub fn attempt(&mut self) -> Result<Duration, Error> {
         let reached_ms = self.reached_ms();
         lease_file::remember_pool()?;
-        let mut coordinator = self.connect()?;
+        if self.pool.is_none() {
+            return Err(Error::new("idgen.worker_pool is not set"));
+        }
+        let duration = self.pace.patience(self.client.link.failures, self.client.connected_in);
+        let mut coordinator = self.client.open(Timeout { duration, event: &COORDINATOR_WAIT, is_interrupted })?;
         let is_renewed = self.lease_from(&mut coordinator, reached_ms)?;
         // After a common start or a common outage, servers spread their renewals.
-        let pause = match is_renewed && self.failures == 0 {
+        let pause = match is_renewed && self.client.link.failures == 0 {
             true => self.pace.renew_after(session::random_fraction()),
             false => self.pace.first_renewal_after(session::random_fraction()),
         };
-        self.coordinator = Some(coordinator).filter(|coordinator| coordinator.stays_for(pause));
+        self.client.answered(coordinator);
+        self.client.link.pause(Instant::now() + pause);
         Ok(pause)
-    }
-
-    /// The connection of the last attempt, if it is usable, or a new one.
-    fn connect(&mut self) -> Result<Coordinator, Error> {
-        let duration = self.pace.patience(self.failures, self.connected_in);
-        let timeout = Timeout { duration, event: &COORDINATOR_WAIT, is_interrupted };
-        let pool = self.pool.as_ref().ok_or_else(|| Error::new("idgen.worker_pool is not set"))?;
-        let kept =
-            self.coordinator.take().and_then(|mut kept| kept.is_usable(&pool.coordinator, timeout).then_some(kept));
-        match kept {
-            Some(coordinator) => Ok(coordinator),
-            None => {
-                let began = Instant::now();
-                let opened = Coordinator::connect(&pool.coordinator, APPLICATION, self.first_address, timeout)?;
-                self.connected_in = began.elapsed();
-                Ok(opened)
-            }
-        }
     }
 
     /// Renews or acquires, and confirms. True if it has renewed.
@@ -95,11 +78,12 @@ impl Keeper {
     /// False if the lease is lost: it has ended, or another process has renewed it.
     fn renew(&mut self, coordinator: &mut Coordinator, lease: WorkerLease, reached_ms: i64) -> Result<bool, Error> {
         let pool = self.pool_name().to_owned();
-        let (not_after_us, ttl) = match coordinator.renew(&pool, &lease, reached_ms) {
+        let held = lease.held(&pool);
+        let (not_after_us, ttl) = match coordinator.renew(is_stop_requested, held, reached_us(reached_ms)) {
             Ok(renewed) => renewed,
-            Err(error) if is_loss(&error) => {
+            Err(error) if is_over(&lease) && error.sqlstate.is_some() || coordinator.has_lost(held, &error)? => {
                 // Until there is another lease, each attempt fails here.
-                if self.failures == 0 {
+                if self.client.link.failures == 0 {
                     log!("worker id {} of pool \"{pool}\" is lost: {}", lease.worker_id, error.message);
                 }
                 self.lose(coordinator, lease)?;
@@ -155,7 +139,12 @@ impl Keeper {
         let pool = self.pool_name().to_owned();
         // The owner, from which the coordinator grants its last worker id again.
         let owner = coordinator::name_of_this_server();
-        let (lease, ttl) = coordinator.acquire(&pool, &owner, reached_ms, self.preferred())?;
+        let granted =
+            coordinator.acquire(is_stop_requested, &pool, &owner, reached_us(reached_ms), self.preferred())?;
+        let Granted { worker_id, token, not_before_us, not_after_us: last_not_after_us, ttl } = granted;
+        // Nothing is confirmed yet.
+        let rectangle = Rectangle { not_before_us, not_after_us: not_before_us };
+        let lease = WorkerLease { worker_id, token, coordinator: coordinator.identity, rectangle, last_not_after_us };
         self.pace = Pace { ttl };
         SERVER_LEASE.exclusive(|state| state.pending = Some(lease));
         // Before the lease is used: a server that starts again ends it.
@@ -167,7 +156,7 @@ impl Keeper {
         let Some(mut lease) = newest_lease() else {
             return Ok(());
         };
-        let confirmed_us = coordinator.confirm(self.pool_name(), lease.token).map_err(unconfirmed)?;
+        let confirmed_us = coordinator.confirm(self.pool_name(), lease.token)?;
         // At most the end that this server was told: another process with the token may have renewed it since.
         let certain_us = confirmed_us.min(lease.last_not_after_us);
         lease.rectangle.not_after_us = certain_us.max(lease.rectangle.not_after_us);
@@ -232,9 +221,13 @@ fn newest_lease() -> Option<WorkerLease> {
     SERVER_LEASE.exclusive(|lease| lease.newest())
 }
 
-fn unconfirmed(error: Error) -> Error {
-    let message = format!("not confirmed to be on the coordinator's synchronous standbys: {}", error.message);
-    Error { message, ..error }
+/// True if the id times of a lease are over: another worker id costs nothing then.
+fn is_over(lease: &WorkerLease) -> bool {
+    lease.last_not_after_us <= system_clock::now_us()
+}
+
+fn reached_us(reached_ms: i64) -> i64 {
+    reached_ms.saturating_mul(1000)
 }
 
 /// The longest time that a stop of the server waits for its worker id to be given back.
@@ -247,7 +240,7 @@ impl Keeper {
         let (current, pending) = SERVER_LEASE.exclusive(|lease| (lease.current.take(), lease.pending.take()));
         let (former, pool) = (self.former.take(), self.pool.take());
         // A release opens its own, also to the former coordinator.
-        self.coordinator = None;
+        self.client.link.close();
         let until = Instant::now() + LONGEST;
         if let (Some(current), Some(pool)) = (current, former.as_ref().or(pool.as_ref())) {
             clock::restrict_times(|| true, i64::MIN, i64::MIN, || node::CURRENT.require().set_none());
@@ -278,15 +271,15 @@ impl Keeper {
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timeout { duration: left.min(LONGEST / 2), event: &COORDINATOR_WAIT, is_interrupted };
-            let connected = Coordinator::connect(&pool.coordinator, APPLICATION, self.first_address, timeout);
-            outcome = connected.and_then(|mut coordinator| match lease.coordinator == coordinator.identity {
-                true => coordinator.release(&pool.name, lease, last_us),
-                false => Err(Error::new("another coordinator has granted it")),
+            outcome = self.client.once(&pool.coordinator, timeout, |coordinator| {
+                match lease.coordinator == coordinator.identity {
+                    true => coordinator.release(lease.held(&pool.name), last_us),
+                    false => Err(Error::new("another coordinator has granted it")),
+                }
             });
             if outcome.is_ok() {
                 return;
             }
-            self.first_address += 1;
         }
         if let Err(Error { message, .. }) = outcome {
             log!("could not release worker id {} of pool \"{}\": {message}", lease.worker_id, pool.name);

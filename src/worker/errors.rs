@@ -106,6 +106,11 @@ errors! {
             new.start(), new.end(), numbers_text(held);
     }
 
+    fn moved_outside(pool: &str, range: &RangeInclusive<i32>, held: &[i32]) {
+        ERRCODE_SUCCESSFUL_COMPLETION: "holders of worker ids outside of pool \"{pool}\" are refused at their next renewal";
+        detail: "Its worker ids are {} to {}. Held are {}.", range.start(), range.end(), numbers_text(held);
+    }
+
     fn in_use(pool: &str, worker_id: i32) {
         ERRCODE_OBJECT_IN_USE: "cannot drop worker pool \"{pool}\": worker id {worker_id} is held";
         hint: "Stop its holder, and release it or wait until its id times are over: see idgen.workers.";

@@ -11,8 +11,7 @@ use super::errors;
 use super::lease_file::{self, LeaseFile};
 use super::state::{NO_REQUEST, SERVER_LEASE, STATE, ServerLease};
 use crate::clock;
-use crate::coordinator;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{self, Client};
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
 use crate::pg::libpq::Error;
@@ -26,7 +25,7 @@ use idgen_core::worker::memory::{LastWorkerId, RememberedLease};
 use idgen_core::worker::pace::Pace;
 use pgrx::bgworkers::BgWorkerStartTime;
 use pgrx::prelude::*;
-use std::ffi::{CString, c_int};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -56,8 +55,6 @@ pub extern "C-unwind" fn idgen_keeper(_arg: pg_sys::Datum) {
 }
 
 pub struct Keeper {
-    /// `idgen.coordinator` as its followers know it; `None` before the first look.
-    noticed: Option<CString>,
     /// The configured pool; `None` if there is none.
     pub pool: Option<Pool>,
     /// The pool of the current lease, if the configuration has changed since it was granted.
@@ -66,14 +63,7 @@ pub struct Keeper {
     pub abandoned: Option<RememberedLease>,
     /// The worker id to ask for without a lease: the last one.
     pub last_worker_id: Option<u32>,
-    /// The connection of the last attempt, if it stays open.
-    pub coordinator: Option<Coordinator>,
-    /// How long the last connection took; zero before the first one.
-    pub connected_in: Duration,
-    /// The host and address to try first. Counts failed tries, so that each begins at another one.
-    pub first_address: usize,
-    /// Attempts that have failed in a row.
-    pub failures: u32,
+    pub client: Client,
     pub pace: Pace,
     /// The request of sessions, as in `KeeperHandle`, until it is fulfilled.
     pub needed_ms: i64,
@@ -95,15 +85,11 @@ impl Keeper {
         let is_leased = lease.newest().is_some();
         let abandoned = if is_leased { None } else { remembered_lease() };
         Self {
-            noticed: None,
             pool: lease.pool.text().map(pool_of_lease),
             former: None,
             last_worker_id: abandoned.as_ref().map(|lease| lease.worker_id),
             abandoned,
-            coordinator: None,
-            connected_in: Duration::ZERO,
-            first_address: 0,
-            failures: 0,
+            client: Client::new(c"idgen keeper", Duration::ZERO),
             pace: if is_leased { Pace { ttl: lease.ttl } } else { FIRST_PACE },
             needed_ms: NO_REQUEST,
             requested_us: 0,
@@ -129,10 +115,9 @@ impl Keeper {
             self.requested_us = system_clock::boot_us();
             self.needed_ms = STATE.require().keeper.take_request().max(self.needed_ms);
             // After a failure requests do not shorten the pause.
-            let is_requested = self.needed_ms != NO_REQUEST && self.failures == 0;
+            let is_requested = self.needed_ms != NO_REQUEST && self.client.link.failures == 0;
             if is_requested || self.due <= Instant::now() {
-                let pause = self.attempt_and_report();
-                self.due = Instant::now() + pause;
+                self.due = self.attempt_and_report();
             }
             if !is_interrupted() {
                 // Rounded up: the latch counts in milliseconds.
@@ -158,19 +143,21 @@ impl Keeper {
     /// Applies the current settings.
     fn follow_settings(&mut self) {
         worker::follow_settings();
-        coordinator::notice(&mut self.noticed, settings::coordinator());
+        if self.client.follow(settings::coordinator()) {
+            coordinator::tell_followers();
+        }
         let pool = settings::worker_pool();
         // An earlier keeper may have ended before it left its pool, and may have had no lease.
         let must_leave = pool.is_none() && !settings::worker_undecided() && !node::CURRENT.require().is_setting();
         if pool == self.pool && !must_leave {
             return;
         }
-        self.coordinator = None;
         match &pool {
             Some(_) => self.change_pool(),
             None => self.leave_pool(),
         }
-        (self.first_address, self.failures, self.due) = (0, 0, Instant::now());
+        self.client.link.reset();
+        self.due = Instant::now();
         self.pool = pool;
     }
 
@@ -209,11 +196,11 @@ impl Keeper {
         STATE.require().changed.broadcast();
     }
 
-    /// Makes one attempt, and reports its outcome. Returns the pause before the next attempt.
-    fn attempt_and_report(&mut self) -> Duration {
-        let pause = match self.attempt() {
+    /// Makes one attempt, and reports its outcome. Returns when the next one is due.
+    fn attempt_and_report(&mut self) -> Instant {
+        let due = match self.attempt() {
             Ok(pause) => {
-                (self.failures, self.needed_ms) = (0, NO_REQUEST);
+                self.needed_ms = NO_REQUEST;
                 let failing_since_ms = SERVER_LEASE.exclusive(|lease| {
                     lease.last_error.clear();
                     lease.failing_since_ms.take()
@@ -221,25 +208,24 @@ impl Keeper {
                 if failing_since_ms.is_some() {
                     log!("the coordinator of worker pool \"{}\" answers again", self.pool_name());
                 }
-                pause
+                Instant::now() + pause
             }
             // Not a failure: this process has ended the attempt.
-            Err(_) if is_interrupted() => Duration::ZERO,
+            Err(_) if is_interrupted() => Instant::now(),
             Err(error) => {
-                if is_refusal(&error) {
-                    // The clock of the session may have been wrong, and be right again. A session that still needs such a
+                if error.sqlstate.is_some() {
+                    // The coordinator has refused the request, perhaps because of a time that is too far ahead. The clock of the session may have been wrong, and be right again. A session that still needs such a
                     // time asks again.
                     self.needed_ms = NO_REQUEST;
                 }
-                self.first_address += 1;
                 self.report(&error);
-                let pause = self.pace.retry_after(self.failures, session::random_fraction());
-                self.failures += 1;
-                pause
+                let pause = self.pace.retry_after(self.client.link.failures, session::random_fraction());
+                self.client.link.failed(Instant::now(), pause);
+                self.client.link.retry_at.unwrap_or_else(Instant::now)
             }
         };
         STATE.require().changed.broadcast();
-        pause
+        due
     }
 
     /// Stores an error for the view and for errors of sessions. Logs only the first one in a row.
@@ -319,9 +305,4 @@ pub fn is_stop_requested() -> bool {
 /// True if a wait for the coordinator has to end: a reload may have removed the pool.
 pub fn is_interrupted() -> bool {
     is_stop_requested() || session::is_reload_pending()
-}
-
-/// True if the coordinator has refused the request itself: the server has reached a time that is too far ahead.
-fn is_refusal(error: &Error) -> bool {
-    error.sqlstate.as_deref() == Some("55000")
 }

@@ -29,7 +29,6 @@ mod keeper;
 mod lease_file;
 mod pool;
 mod renew;
-mod requests;
 mod state;
 mod status;
 mod store;

@@ -7,6 +7,7 @@ use crate::args;
 use crate::pg::datum::{self, Text};
 use crate::pg::spi::{Query, text, user, value};
 use crate::pg::xact::{self, Durability};
+use crate::settings;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 use std::ops::RangeInclusive;
@@ -22,7 +23,7 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     let (first, count) = (args::required(first, "first"), args::required(count, "count"));
     let ttl = args::required(ttl, "ttl");
     check_range(first, count);
-    args::ttl_us(ttl);
+    args::ttl_us(ttl, settings::lease_ttl_limits_us());
     xact::require_read_write(c"worker_pool_define()");
     history::begin();
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
@@ -79,7 +80,7 @@ fn worker_pool_alter(
     force: Option<bool>,
 ) {
     let (name, force) = (args::name(name.as_deref(), "name"), args::required(force, "force"));
-    ttl.map(args::ttl_us);
+    ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"worker_pool_alter()");
     let pool = lock_pool(name);
     let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));
@@ -137,13 +138,20 @@ fn worker_pool_drop(name: Option<Text>) {
 fn drop_pool(name: &str) {
     xact::require_read_write(c"worker_pool_drop()");
     lock_pool(name);
-    if let Some(worker_id) = end_tokens(name, &NONE).first() {
-        errors::in_use(name, *worker_id).raise();
+    end_tokens(name, &NONE);
+    if let Some(worker_id) = HELD.read_latest(&[name.into()], |row| value(row, 1)).pop() {
+        errors::in_use(name, worker_id).raise();
     }
     remove_unused(name, &NONE);
     DROP.write_latest(&[name.into()], |_| ());
     xact::require_durability(Durability::Failover);
 }
+
+/// A holder that has lost its token may still issue ids.
+static HELD: Query = WORKER_ID.query(
+    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND role IS NOT NULL \
+     AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() ORDER BY worker_id LIMIT 1",
+);
 
 static OWNED: Query = WORKER_POOL.query(
     "SELECT name FROM idgen.worker_pool WHERE owner::pg_catalog.oid OPERATOR(pg_catalog.=) ANY ($1) ORDER BY name",
@@ -187,7 +195,11 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     }
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
-    end_tokens(to, &lock_pool(to).range());
+    let range = lock_pool(to).range();
+    let excluded = end_tokens(to, &range);
+    if !excluded.is_empty() {
+        errors::moved_outside(to, &range, &excluded).notice();
+    }
     remove_unused(from, &NONE);
     DROP.write_latest(&[from.into()], |_| ());
     xact::require_durability(Durability::Failover);
@@ -218,7 +230,7 @@ static MOVE: Query = WORKER_ID.query(
 /// NULL, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
 /// and 55006 for one with a holder.
 #[pg_extern(sql = false)]
-fn worker_correct(
+fn worker_correct_unless_held(
     pool: Option<Text>,
     worker_id: Option<i32>,
     used_until: Option<TimestampWithTimeZone>,
@@ -240,7 +252,7 @@ fn worker_correct(
     let Some((before, has_holder)) = corrected.into_iter().next() else {
         errors::never_granted(pool, worker_id).raise()
     };
-    // The holder of one whose id times are over may still renew it.
+    // One with a token may still renew it, and one whose id times are not over may still issue ids.
     if has_holder && !force {
         errors::held(pool, worker_id).raise();
     }
@@ -251,10 +263,12 @@ fn worker_correct(
 /// Locks the row first, so that the end before is that of a running renewal.
 static CORRECT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id AS known \
-     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, released = true \
-     FROM (SELECT pool, worker_id, not_after, token FROM idgen.worker_id \
+     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, role = NULL \
+     FROM (SELECT pool, worker_id, not_after, token IS NOT NULL \
+                OR role IS NOT NULL AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AS has_holder \
+           FROM idgen.worker_id \
            WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 AND acquired_at IS NOT NULL \
            FOR UPDATE) AS before \
      WHERE known.pool OPERATOR(pg_catalog.=) before.pool AND known.worker_id OPERATOR(pg_catalog.=) before.worker_id \
-     RETURNING before.not_after, before.token IS NOT NULL",
+     RETURNING before.not_after, before.has_holder",
 );

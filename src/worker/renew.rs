@@ -98,7 +98,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
 static STANDBY_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerConfirm");
 
 static RELEASE: Query = WORKER_ID.query(
-    "UPDATE idgen.worker_id SET token = NULL, not_after = $3, released = true \
+    "UPDATE idgen.worker_id SET token = NULL, role = NULL, not_after = $3 \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 

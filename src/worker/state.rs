@@ -1,5 +1,6 @@
 //! The lease of this server's worker id, in shared memory.
 
+use crate::coordinator::Held;
 use crate::pg::latch::{self, ConditionVariable};
 use crate::settings;
 use crate::shmem::{FixedText, Locked, Part};
@@ -62,6 +63,13 @@ pub struct WorkerLease {
     pub rectangle: Rectangle,
     /// The last `not_after` that the coordinator has returned, confirmed or not. The next renewal compares it.
     pub last_not_after_us: i64,
+}
+
+impl WorkerLease {
+    /// The worker id as this server speaks of it to its coordinator.
+    pub fn held<'a>(&self, pool: &'a str) -> Held<'a> {
+        Held { pool, token: self.token, not_after_us: self.last_not_after_us }
+    }
 }
 
 impl ServerLease {

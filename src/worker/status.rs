@@ -87,7 +87,15 @@ pub fn status(lease: &ServerLease) -> WorkerStatus {
 pub static TABLES: [&ExtensionTable; 3] = [&WORKER_POOL, &WORKER_ID, &WORKER_HISTORY];
 
 pub fn checks() -> Vec<Check> {
-    vec![own(), ranges(), slots(), lost_grants()]
+    match has_pools() {
+        true => vec![own(), ranges(), slots(), lost_grants()],
+        false => vec![own()],
+    }
+}
+
+/// False with the SQL objects of an earlier version, which the check of versions tells of.
+fn has_pools() -> bool {
+    WORKER_POOL.find().is_some()
 }
 
 /// The worker id of this server.
@@ -124,7 +132,7 @@ fn own() -> Check {
         true => "the default of idgen.worker_id",
         false => "idgen.worker_id",
     };
-    if let Some(pool) = pool_that_grants(node.worker) {
+    if let Some(pool) = has_pools().then(|| pool_that_grants(node.worker)).flatten() {
         return Check::error(
             NAME,
             format!(

@@ -175,10 +175,10 @@ pub fn outside_of_ranges() -> Option<(String, i32, i64)> {
 static FULL: Query = WORKER_ID.query(
     "SELECT pool.name FROM idgen.worker_pool AS pool \
      WHERE NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
-         AND known.released AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
+         AND known.token IS NULL AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
          AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
        AND NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
-         AND NOT known.released AND known.not_after OPERATOR(pg_catalog.<=) $1 \
+         AND known.token IS NOT NULL AND known.not_after OPERATOR(pg_catalog.<=) $1 \
          AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
          AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
      ORDER BY pool.name",

@@ -392,7 +392,7 @@ with psycopg.connect(prepare_threshold=None) as other:
 #[test]
 fn pgbouncer_worker_ids_need_no_session() {
     let (cluster, mut direct) = shop();
-    execute(&mut direct, "SELECT lease_define('ids', slots => 4)");
+    execute(&mut direct, "SELECT worker_pool_define('ids', count => 4)");
     let site = Site::new(&cluster);
     let (mut holder, mut other) = (site.client(), site.client());
     let acquired = simple_value(&mut holder, "SELECT token || '|' || not_after FROM worker_acquire('ids')");

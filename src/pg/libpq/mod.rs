@@ -101,8 +101,12 @@ impl Connection {
             // An error at commit comes after the row.
             outcome = outcome.and_then(|row| Ok(result.row()?.unwrap_or(row)));
         }
-        // The server's message does not name the server.
-        outcome.map_err(|error| Error { message: format!("{}: {}", self.host(), error.message), ..error })
+        outcome.map_err(|Error { sqlstate, message }| Error {
+            // What has ended the connection is no answer to the query.
+            sqlstate: sqlstate.filter(|_| self.0.is_open()),
+            // The server's message does not name the server.
+            message: format!("{}: {message}", self.host()),
+        })
     }
 
     /// Host and port of the server.

@@ -65,6 +65,12 @@ impl RawConnection {
         Ok(NonNull::new(unsafe { PQgetResult(self.as_ptr()) }).map(QueryResult))
     }
 
+    /// False once the connection has ended.
+    pub fn is_open(&self) -> bool {
+        // SAFETY: a connection in any state.
+        unsafe { PQstatus(self.as_ptr()) == ConnStatusType::CONNECTION_OK }
+    }
+
     pub fn host_and_port(&self) -> [String; 2] {
         // SAFETY: strings of the connection, or null, copied at once.
         unsafe { [PQhost(self.as_ptr()), PQport(self.as_ptr())].map(|text| string(text)) }
@@ -134,7 +140,7 @@ impl Drop for QueryResult {
 /// Why there is no connection, or no result.
 #[derive(Debug)]
 pub struct Error {
-    /// `None` unless the other server reported the error.
+    /// `None` unless the other server has answered with this error.
     pub sqlstate: Option<String>,
     pub message: String,
 }

@@ -1,8 +1,8 @@
 //! Segments of a fleet: a tag that is attached draws from the tag of the same name in the coordinator's database.
 //!
 //! At the coordinator, `servers` hands out ranges, and has what each attached server has received. On an attached
-//! server, the supply worker fetches ranges: `contact` has the connection and the calls, and `stock` measures the
-//! rings, says which request is due, and makes it.
+//! server, the supply worker fetches ranges: `requests` makes them, and `stock` measures the
+//! rings, says which request is due, and records its result.
 //!
 //! This file has the supply worker: a background worker for each database with attached tags. It fetches values from
 //! the coordinator, and reports to it. A session starts the worker on demand, and it exits when no tag is attached any
@@ -18,15 +18,15 @@ use crate::pg::spi::{self, Query, value};
 use crate::pg::{session, shared_objects};
 use crate::settings;
 use crate::shmem;
-use contact::{Contact, Failure};
 use idgen_core::segment::refillers::Duty;
 use pgrx::prelude::*;
+use requests::{Failure, Requests};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use stock::{Need, REPORT_EVERY, Stock};
 
-mod contact;
 pub mod errors;
+mod requests;
 pub mod servers;
 mod stock;
 
@@ -65,7 +65,7 @@ struct SupplyWorker {
     read_at: Option<Instant>,
     /// The count of changes of links when the rows were read last.
     link_changes: u64,
-    contact: Contact,
+    requests: Requests,
     /// The last request was for waiting sessions.
     has_served_demand: bool,
 }
@@ -88,7 +88,7 @@ impl SupplyWorker {
             stocks: HashMap::new(),
             read_at: None,
             link_changes: 0,
-            contact: Contact::new(),
+            requests: Requests::new(),
             has_served_demand: false,
         }
     }
@@ -100,7 +100,7 @@ impl SupplyWorker {
             check_for_interrupts!();
             if session::is_reload_pending() {
                 session::reload_configuration();
-                self.contact.follow_settings();
+                self.requests.follow_settings();
             }
             let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
             let is_current = self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes();
@@ -169,7 +169,7 @@ impl SupplyWorker {
                 stock.observe(ring);
             }
         }
-        if let Some(reason) = &self.contact.failure {
+        if let Some(reason) = &self.requests.failure {
             for ring in rings {
                 workers::keep_error(ring.index, ring.tenant, 0, reason);
             }
@@ -183,7 +183,7 @@ impl SupplyWorker {
         let due = |(&creation, stock): (&i64, &Stock)| {
             let ring = by_creation.get(&creation).copied();
             let (at, need) = stock.next(ring);
-            Due { creation, need, at: at.max(self.contact.retry_at), ring: ring.copied() }
+            Due { creation, need, at: at.max(self.requests.retry_at().unwrap_or(at)), ring: ring.copied() }
         };
         self.stocks.iter().map(due).collect()
     }
@@ -204,7 +204,7 @@ impl SupplyWorker {
         let next = self.needs(rings).into_iter().map(|due| due.at.saturating_duration_since(now)).min();
         let longest = if rings.is_empty() { REPORT_EVERY } else { OBSERVE_EVERY };
         let pause = next.map_or(longest, |next| next.min(longest));
-        self.contact.rest(pause);
+        self.requests.pause(pause);
         // Rounded up: the latch counts in milliseconds.
         latch::wait(Some(pause + Duration::from_millis(1)), &MAIN_WAIT);
     }
@@ -261,7 +261,7 @@ impl SupplyWorker {
             }
             Failure::Gone => return self.read_at = None,
             Failure::Coordinator(reason) => {
-                // `Contact` logs it.
+                // `Requests` logs it.
                 due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
                 return;
             }

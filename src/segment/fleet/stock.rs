@@ -5,14 +5,15 @@
 //! not come, or whose values cannot be recorded, leaves a gap. The next request is for other values.
 
 use super::SupplyWorker;
-use super::contact::{Caller, Failure};
+use super::requests::{Failure, LONGEST_PAUSE};
+use crate::coordinator::{Origin, Server};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
 use crate::segment::refill::{self, NewRange};
 use crate::segment::state::{RingSnapshot, in_tenancy, ring_state};
-use crate::segment::store::{self, Link, NotLocked, Origin, StoredTag};
+use crate::segment::store::{self, Link, NotLocked, StoredTag};
 use crate::segment::workers;
-use idgen_core::coordinator::retry_pause;
+use idgen_core::coordinator::link::retry_pause;
 use idgen_core::segment::RingHandle;
 use idgen_core::segment::supply::Supply;
 use idgen_core::segment::tag::{MAX_STEP, TagDefinition};
@@ -139,7 +140,7 @@ impl Stock {
 
     /// A request has failed. True if the one before had not.
     pub fn fail(&mut self) -> bool {
-        self.retry_at = Instant::now() + retry_pause(self.failures, session::random_fraction());
+        self.retry_at = Instant::now() + retry_pause(self.failures, LONGEST_PAUSE, session::random_fraction());
         self.failures += 1;
         self.failures == 1
     }
@@ -149,43 +150,43 @@ impl SupplyWorker {
     /// Reports what this server has received. If the coordinator's tag is another one by now, or was altered, discards the
     /// stock.
     pub fn report(&mut self, creation: i64) -> Result<(), Failure> {
-        let Self { contact, name, stocks, read_at, .. } = self;
+        let Self { requests, name, stocks, read_at, .. } = self;
         let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
-        let server = row.link.server.ok_or(Failure::Gone)?;
+        let number = row.link.server.ok_or(Failure::Gone)?;
         let (definition, known) = (row.definition, &row.link.source);
-        let caller = Caller { tag: &row.tag, server, name, received: definition.max_id };
-        let origin = contact.call(|coordinator| coordinator.report(&caller))?;
+        let server = Server { tag: &row.tag, number, name, received: definition.max_id };
+        let origin = requests.call(|coordinator| Ok(coordinator.request_values(server, 0)?.origin))?;
         if known.as_ref().is_some_and(|known| *known != origin.source) {
             // The row of this stock is an old one after this.
             *read_at = None;
-            receive(creation, server, definition.max_id, &origin, definition.step)?;
+            receive(creation, number, definition.max_id, &origin, definition.step)?;
         }
         Ok(())
     }
 
     /// Tells the coordinator that a tag was detached.
     pub fn leave(&mut self, creation: i64) -> Result<(), Failure> {
-        let Self { contact, name, stocks, read_at, .. } = self;
+        let Self { requests, name, stocks, read_at, .. } = self;
         let row = &stocks.get(&creation).ok_or(Failure::Gone)?.row;
-        let server = row.link.server.ok_or(Failure::Gone)?;
+        let number = row.link.server.ok_or(Failure::Gone)?;
         // Since then, the row may have values of its own.
         let received = row.link.received.ok_or(Failure::Gone)?;
-        let caller = Caller { tag: &row.tag, server, name, received };
-        contact.call(|coordinator| {
-            coordinator.leave_tag(&caller)?;
-            coordinator.confirm_segments()
+        let server = Server { tag: &row.tag, number, name, received };
+        requests.call(|coordinator| {
+            coordinator.leave_tag(server)?;
+            Ok(coordinator.confirm_segments()?)
         })?;
         // The row is not listed after this.
         *read_at = None;
-        workers::in_transaction(|| store::leave(creation, server)).map_err(Failure::Tag)
+        workers::in_transaction(|| store::leave(creation, number)).map_err(Failure::Tag)
     }
 
     /// Fetches values for a ring.
     pub fn fetch(&mut self, creation: i64, ring: &RingSnapshot) -> Result<(), Failure> {
         let began = Instant::now();
         let (definition, link) = row_of(creation)?;
-        let server = link.server.ok_or(Failure::Gone)?;
-        let Self { contact, name, stocks, .. } = self;
+        let number = link.server.ok_or(Failure::Gone)?;
+        let Self { requests, name, stocks, .. } = self;
         let stock = stocks.get_mut(&creation).ok_or(Failure::Gone)?;
         (stock.row.definition, stock.row.link) = (definition, link);
         // A turn, if calls have joined it: its number, and how many values they want.
@@ -199,10 +200,10 @@ impl SupplyWorker {
             return Ok(());
         }
         stock.asked_at = Some(Instant::now());
-        let caller = Caller { tag: &stock.row.tag, server, name, received: definition.max_id };
-        let (range, origin) = contact.take_values(&caller, count)?;
+        let server = Server { tag: &stock.row.tag, number, name, received: definition.max_id };
+        let (range, origin) = requests.take_values(server, count)?;
         let step = (count as i64).clamp(definition.min_step, definition.max_step);
-        let version = receive(creation, server, range.last(), &origin, step)?;
+        let version = receive(creation, number, range.last(), &origin, step)?;
         if workers::was_cancelled() {
             return Err(Failure::Tag(refill::skipped(&range)));
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idgen_testkit::ids::{assert_distinct, last};
-use idgen_testkit::sql::{PATIENCE, column, execute, ids, in_new_database, row, value, wait_for_one};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, in_new_database, row, value, wait_for_one};
 use idgen_testkit::{Cluster, Example, run};
 use nix::sys::signal::Signal;
 use postgres::{Client, NoTls};
@@ -210,7 +210,7 @@ fn switch_over_grants_no_worker_id_for_the_same_time() {
     execute(&mut on_old, "DROP TABLE orders, carts, invoices, visits");
     run(&mut script("prepare", [&old, &new], &[]));
     let mut on_new = new.client_in("shop");
-    execute(&mut on_old, "SELECT lease_define('pods', ttl => '30 s')");
+    execute(&mut on_old, "SELECT worker_pool_define('pods', 0, 1)");
     let (worker_id, _, until_us) = acquire(&mut on_old);
     run(&mut script("switch", [&old, &new], &["app"]));
     // Its client is the only one that knows it: the new server has no leases.
@@ -223,14 +223,17 @@ fn switch_over_grants_no_worker_id_for_the_same_time() {
 #[test]
 fn copied_definition_of_a_pool_grants_no_worker_id_for_the_same_time() {
     let ([old, new], [mut on_old, mut on_new]) = prepared();
-    execute(&mut on_old, "SELECT lease_define('pods', ttl => '30 s')");
+    execute(&mut on_old, "SELECT worker_pool_define('pods', 0, 1)");
     let (_, _, until_us) = acquire(&mut on_old);
     let mut dump = old.program("pg_dump");
     let origin = old.connect_string("shop", "postgres");
-    let rows = run(dump.args(["--data-only", "--table=idgen.lease_definition", "-d"]).arg(origin));
+    let rows = run(dump.args(["--data-only", "--table=idgen.worker_pool", "-d"]).arg(origin));
     let file = new.data_dir().with_file_name("rows.sql");
     std::fs::write(&file, rows).expect("a writable directory");
     run(new.program("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", "shop", "-f"]).arg(&file));
+    // It has no rows of worker ids until it is altered.
+    expect_error(&mut on_new, "SELECT worker_acquire('pods')", "53400");
+    execute(&mut on_new, "SELECT worker_pool_alter('pods')");
     let (_, from_us, _) = acquire(&mut on_new);
     assert!(from_us >= until_us, "{from_us} is before {until_us}");
 }

@@ -240,7 +240,7 @@ fn session_that_waits_for_a_row_or_the_table_of_leases_fails_a_check() {
 fn locked_table_fails_a_check_and_holds_none_up() {
     let (_cluster, [mut client, mut locker]) = builder().start_with_clients();
     execute(&mut client, "SET statement_timeout = '5s'");
-    for table in ["segment", "worker_number"] {
+    for table in ["segment", "worker_id"] {
         assert_ok(&mut client, "tables");
         execute(&mut locker, &format!("BEGIN; LOCK TABLE idgen.{table}"));
         assert_fails(&mut client, "tables", "error", &[&format!("the table idgen.{table}"), "End the transaction"]);
@@ -251,13 +251,13 @@ fn locked_table_fails_a_check_and_holds_none_up() {
 #[test]
 fn full_pool_fails_a_check() {
     let (cluster, [mut client]) = builder().start_with_clients();
-    execute(&mut client, "SELECT lease_define('pods', slots => 2, first_slot => 5, ttl => '1 min')");
+    execute(&mut client, "SELECT worker_pool_define('pods', 5, 2, '1 min')");
     execute(&mut client, "SELECT worker_acquire('pods', ttl => '1 min')");
     assert_ok(&mut client, "pool slots");
     execute(&mut client, "SELECT worker_acquire('pods', ttl => '200 ms')");
     assert_fails(&mut client, "pool slots", "warning", &["pods | all worker ids of pool \"pods\" are taken"]);
-    // A term that is over can be taken.
-    cluster.wait_for(PATIENCE, "the end of a term", || failing(&mut client, "pool slots").is_none());
+    // A worker id whose id times are over can be granted.
+    cluster.wait_for(PATIENCE, "the end of the id times", || failing(&mut client, "pool slots").is_none());
 }
 
 #[test]

@@ -45,15 +45,21 @@ const WRITES: [&str; 34] = [
     "SELECT public_id_grant('p', 'public')",
     "SELECT public_id_revoke('p', 'public')",
     "SELECT public_id_drop('p')",
-    "SELECT lease_define('pool', slots => 8)",
-    "SELECT lease_alter('pool', slots => 9)",
+    "SELECT lease_define('l', slots => 8)",
+    "SELECT lease_alter('l', slots => 9)",
     "SELECT lease_acquire('l')",
-    "SELECT worker_acquire('pool', ttl => '30s')",
     "UPDATE idgen.lease_definition SET notify = true",
     "SELECT lease_define('other')",
-    "SELECT worker_begin_history()",
-    "SELECT worker_correct('pool', 7, now())",
     "SELECT lease_drop('other')",
+    "SELECT worker_pool_define('pool', count => 8)",
+    "SELECT worker_pool_alter('pool', count => 9)",
+    "SELECT worker_acquire('pool')",
+    "SELECT worker_renew(pool, token, not_after) FROM idgen.workers",
+    "SELECT worker_begin_history()",
+    "SELECT worker_correct('pool', 0, now(), force => true)",
+    "SELECT worker_pool_define('other pool')",
+    "SELECT worker_move('pool', 'other pool')",
+    "SELECT worker_pool_drop('other pool')",
     "DROP OWNED BY heir",
 ];
 
@@ -63,9 +69,7 @@ fn every_write_of_the_extension_waits_for_the_disk() {
     let mut client = cluster.client();
     let mut lazy = Vec::new();
     for write in WRITES {
-        if write.contains("worker_correct") {
-            execute(&mut client, "INSERT INTO idgen.worker_number VALUES ('pool', 7, '2020-01-01', '2020-01-02', 1)");
-        } else if write.contains("DROP OWNED") {
+        if write.contains("DROP OWNED") {
             execute(
                 &mut client,
                 "GRANT CREATE ON SCHEMA public TO heir; SELECT segment_create('owned'); SELECT segment_alter('owned', owner => 'heir')",

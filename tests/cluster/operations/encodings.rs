@@ -147,7 +147,7 @@ fn text_forms_of_ids_reject_foreign_characters_in_every_encoding() {
 fn server_leases_its_worker_id_from_a_pool_in_every_encoding() {
     let coordinator = Cluster::start();
     for (encoding, word) in WORDS {
-        execute(&mut database(&coordinator, encoding), &format!("SELECT lease_define('{word}', 2)"));
+        execute(&mut database(&coordinator, encoding), &format!("SELECT worker_pool_define('{word}', 0, 2)"));
         let conninfo = coordinator.connect_string(&encoding.to_lowercase(), "postgres");
         let builder = Cluster::builder().conf("idgen.worker_pool", word).conf("idgen.coordinator", &conninfo);
         let (_server, [mut client]) = builder.start_with_clients();
@@ -195,7 +195,9 @@ fn message_shows_the_name_in_every_encoding() {
 fn length_of_a_name_counts_in_the_encoding_of_the_database() {
     let cluster = Cluster::start();
     let mut client = database(&cluster, "EUC_JP");
-    for (call, message) in [("segment_create", "invalid tag"), ("lease_define", "invalid name")] {
+    for (call, message) in
+        [("segment_create", "invalid tag"), ("lease_define", "invalid name"), ("worker_pool_define", "invalid name")]
+    {
         execute(&mut client, &format!("SELECT {call}(repeat('é', 85))"));
         let error = expect_error(&mut client, &format!("SELECT {call}(repeat('é', 86))"), "22023");
         assert!(error.message().starts_with(message), "{error:?}");

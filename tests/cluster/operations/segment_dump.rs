@@ -7,7 +7,7 @@ use idgen_testkit::sql::{column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-/// A database of the role keeper, with a table that draws from the segment t, a lease definition, and keys of public ids: in
+/// A database of the role keeper, with a table that draws from the segment t, a lease definition, a pool, and keys of public ids: in
 /// use, rotated and retired.
 pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     // Each database that draws has a worker, until it has been idle for a while.
@@ -17,7 +17,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     execute(
         &mut dba,
         "ALTER DATABASE shop OWNER TO keeper;
-         GRANT EXECUTE ON FUNCTION segment_create, lease_define, public_id_define TO maker;
+         GRANT EXECUTE ON FUNCTION segment_create, lease_define, worker_pool_define, public_id_define TO maker;
          SET ROLE maker;
          SELECT segment_create('t', step => 20, min_step => 20, max_step => 20, stride => 10, residue => 3);
          SELECT segment_grant('t', 'drawer');
@@ -25,14 +25,15 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT public_id_define('ord'), public_id_define('inv', 'long');
          SELECT public_id_grant('ord', 'drawer'), public_id_grant('inv', 'public');
          SELECT public_id_rotate('ord', 'long'), public_id_rotate('inv', 'short'), public_id_retire('inv', 1);
-         SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', notify => true)",
+         SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', notify => true);
+         SELECT worker_pool_define('pods', 5, 2, '1 hour')",
     );
     // In its own transaction.
-    execute(&mut dba, "SELECT worker_id FROM worker_acquire('job', ttl => '1 hour')");
+    execute(&mut dba, "SELECT worker_id FROM worker_acquire('pods', 'pod')");
     execute(
         &mut dba,
         "RESET ROLE;
-         REVOKE EXECUTE ON FUNCTION segment_create, lease_define, public_id_define FROM maker;
+         REVOKE EXECUTE ON FUNCTION segment_create, lease_define, worker_pool_define, public_id_define FROM maker;
          CREATE TABLE drawn (id bigint PRIMARY KEY DEFAULT segment_next('t'), n int);
          ALTER TABLE drawn OWNER TO keeper;
          INSERT INTO drawn (n) SELECT generate_series(1, 30)",
@@ -43,7 +44,9 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
 pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, stride, residue, owner, drawers) FROM idgen.segment
      UNION ALL SELECT key::text FROM idgen.public_key AS key
      UNION ALL SELECT definition::text FROM idgen.lease_definition AS definition
-     UNION ALL SELECT concat_ws(' ', pool, number, not_after, token) FROM idgen.worker_number ORDER BY 1";
+     UNION ALL SELECT pool::text FROM idgen.worker_pool AS pool
+     UNION ALL SELECT concat_ws(' ', pool, worker_id, owner, acquired_at, not_before, not_after, released)
+               FROM idgen.worker_id ORDER BY 1";
 
 /// Only the owner of the database may copy rows out and in. No ordinary role may change them.
 #[test]
@@ -51,9 +54,15 @@ fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
     let (cluster, _shop) = with_database_of_an_ordinary_role();
     let mut keeper = cluster.client_as("shop", "keeper");
     let mut drawer = cluster.client_as("shop", "drawer");
-    for (table, count) in
-        [("segment", 1), ("lease_definition", 1), ("worker_number", 1), ("worker_history", 1), ("public_key", 4)]
-    {
+    let tables = [
+        ("segment", 1),
+        ("lease_definition", 1),
+        ("worker_pool", 1),
+        ("worker_id", 2),
+        ("worker_history", 1),
+        ("public_key", 4),
+    ];
+    for (table, count) in tables {
         assert_eq!(value::<i64>(&mut keeper, &format!("SELECT count(*) FROM idgen.{table}")), count);
         for (privilege, keeper_may) in [
             ("SELECT", true),
@@ -65,8 +74,8 @@ fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
         ] {
             let may = format!("SELECT has_table_privilege('idgen.{table}', '{privilege}')");
             assert_eq!(value::<bool>(&mut keeper, &may), keeper_may, "{privilege} on {table}");
-            // Every role may read lease definitions.
-            let drawer_may = privilege == "SELECT" && table == "lease_definition";
+            // Every role may read the definitions of leases and pools.
+            let drawer_may = privilege == "SELECT" && ["lease_definition", "worker_pool"].contains(&table);
             assert_eq!(value::<bool>(&mut drawer, &may), drawer_may, "{privilege} on {table}");
         }
     }
@@ -85,9 +94,9 @@ fn segments_of_a_dropped_role_do_not_pass_to_another_role_smoke() {
         "SELECT segment_grant('t', 'leaver'); SELECT segment_grant('t', 'stays'); SELECT segment_grant('t', 'odd ''name''');
          SELECT segment_grant('other', 'public'); SELECT segment_grant('other', 'leaver');
          SELECT segment_alter('t', owner => 'leaver'); SELECT segment_alter('other', owner => 'stays');
-         GRANT EXECUTE ON FUNCTION lease_define TO leaver;
-         SET ROLE leaver; SELECT lease_define('job'); RESET ROLE;
-         REVOKE EXECUTE ON FUNCTION lease_define FROM leaver",
+         GRANT EXECUTE ON FUNCTION lease_define, worker_pool_define TO leaver;
+         SET ROLE leaver; SELECT lease_define('job'), worker_pool_define('pods'); RESET ROLE;
+         REVOKE EXECUTE ON FUNCTION lease_define, worker_pool_define FROM leaver",
     );
     let leaver: u32 = value(&mut dba, "SELECT 'leaver'::regrole::oid");
     execute(&mut dba, "DROP ROLE leaver");
@@ -117,10 +126,15 @@ fn segments_of_a_dropped_role_do_not_pass_to_another_role_smoke() {
         let rows: Vec<String> = column(
             &mut restored,
             "SELECT concat_ws(' ', tag, owner, drawers) FROM idgen.segment
-             UNION ALL SELECT concat_ws(' ', name, owner) FROM idgen.lease_definition ORDER BY 1",
+             UNION ALL SELECT concat_ws(' ', name, owner) FROM idgen.lease_definition
+             UNION ALL SELECT concat_ws(' ', name, owner) FROM idgen.worker_pool ORDER BY 1",
         );
-        let expected =
-            ["job pg_database_owner", "other stays {-}", "t pg_database_owner {stays,\"\\\"odd 'name'\\\"\"}"];
+        let expected = [
+            "job pg_database_owner",
+            "other stays {-}",
+            "pods pg_database_owner",
+            "t pg_database_owner {stays,\"\\\"odd 'name'\\\"\"}",
+        ];
         assert_eq!(rows, expected, "{options:?}");
         assert!(next(&mut restored, "t") > drawn);
     }

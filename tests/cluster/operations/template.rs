@@ -114,14 +114,14 @@ fn leases_of_the_copy_are_its_own_and_have_the_terms_of_the_origin() {
 fn worker_ids_of_the_copy_begin_after_the_grants_of_its_origin() {
     let cluster = builder().start_with_extension();
     let mut shop = in_new_database(&cluster, "shop");
-    execute(&mut shop, "SELECT lease_define('p', 1, '10 s')");
+    execute(&mut shop, "SELECT worker_pool_define('p', 0, 1, '10 s')");
     const ACQUIRE: &str = "SELECT array[extract(epoch FROM not_before), extract(epoch FROM not_after)]::float8[]
         FROM worker_acquire('p', 'server', '10 s')";
     let granted: Vec<f64> = value(&mut shop, ACQUIRE);
     drop(shop);
     for strategy in STRATEGIES {
         let mut copied = copy(&cluster, strategy);
-        execute(&mut copied, "SELECT lease_revoke('p')");
+        execute(&mut copied, "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.workers");
         let next: Vec<f64> = value(&mut copied, ACQUIRE);
         assert!(next[0] >= granted[1], "{next:?} after {granted:?}");
     }

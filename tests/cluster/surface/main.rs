@@ -53,14 +53,14 @@ const ROLES: &str = "
     CREATE ROLE ordinary LOGIN;
     CREATE ROLE nobody;
     GRANT CREATE ON SCHEMA public TO ordinary;
-    GRANT EXECUTE ON FUNCTION segment_create, lease_define, public_id_define TO ordinary;";
+    GRANT EXECUTE ON FUNCTION segment_create, lease_define, worker_pool_define, public_id_define TO ordinary;";
 
 const OBJECTS: &str = "
     SELECT segment_create('kept'), segment_grant('kept', 'ordinary'),
            segment_grant('kept', 'ordinary', server => true), segment_create('live', step => 5);
     SELECT public_id_define('kept'), public_id_grant('kept', 'ordinary'), public_id_define('live', 'long');
     CREATE TABLE adopted (id bigserial PRIMARY KEY); ALTER TABLE adopted OWNER TO ordinary;
-    SELECT lease_define('pool', 4), lease_define('pool 2', 4, first_slot => 10), lease_define('lease', 2);";
+    SELECT worker_pool_define('pool', 0, 4), worker_pool_define('pool 2', 10, 4), lease_define('lease', 2);";
 
 fn start() -> Cluster {
     let cluster = Cluster::builder()

@@ -69,9 +69,12 @@ impl Observer {
         let row = row(&mut self.client, &sql);
         self.drawn_in(&row);
         known.last_id = row.get::<_, String>(0).parse().expect("a bigint");
-        let tokens = format!("SELECT name, token FROM idgen.lease WHERE depth > 0 AND name <> '{BUSY}' ORDER BY slot");
+        let leases = format!("SELECT name, token, slot FROM idgen.lease WHERE depth > 0 AND name <> '{BUSY}'");
+        let workers = "SELECT pool, token, worker_id FROM idgen.worker_id WHERE token IS NOT NULL";
+        let tokens = format!("{leases} UNION ALL {workers} ORDER BY 3");
         known.tokens = self.pairs(&tokens);
-        known.not_after = self.pairs("SELECT pool, not_after::text FROM idgen.worker_number ORDER BY not_after");
+        known.not_after =
+            self.pairs("SELECT pool, not_after::text FROM idgen.worker_id WHERE token IS NOT NULL ORDER BY worker_id");
     }
 
     fn restore(&mut self, known: &Known) {
@@ -79,6 +82,10 @@ impl Observer {
         execute(&mut self.client, &format!("SELECT segment_create('live', step => 5) WHERE {missing}"));
         let missing = "NOT EXISTS (SELECT FROM idgen.public_key WHERE prefix = 'live')";
         execute(&mut self.client, &format!("SELECT public_id_define('live', 'long') WHERE {missing}"));
+        for (pool, first) in [("pool", 0), ("pool 2", 10)] {
+            let missing = format!("NOT EXISTS (SELECT FROM idgen.worker_pool WHERE name = '{pool}')");
+            execute(&mut self.client, &format!("SELECT worker_pool_define('{pool}', {first}, 4) WHERE {missing}"));
+        }
         for (name, acquire) in [
             ("lease", "lease_try_acquire('lease', ttl => '10 min')"),
             ("pool", "worker_acquire('pool', ttl => '30 s')"),

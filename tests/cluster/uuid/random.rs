@@ -85,7 +85,7 @@ fn any_worker_id_is_in_the_uuids_that_ask_for_it_smoke() {
 #[test]
 fn session_uses_the_worker_id_that_its_server_has_leased_since() {
     let cluster = Cluster::builder().start_with_extension();
-    cluster.execute("SELECT lease_define('servers', slots => 1, first_slot => 77, ttl => '1 hour')");
+    cluster.execute("SELECT worker_pool_define('servers', 77, 1, '1 hour')");
     let mut client = cluster.client();
     execute(&mut client, "SET plan_cache_mode = force_generic_plan");
     let statement = client.prepare("SELECT uuidv7_next(node => true)::text").expect("idgen is installed");

@@ -57,7 +57,7 @@ fn acquisition_waits_for_a_locked_row_if_no_other_is_free() {
             &builder().start_with_extension(),
             &format!(
                 "locker: SELECT worker_pool_define('p', count => 1, ttl => '1 hour')
-                 locker: BEGIN; UPDATE idgen.worker_id SET not_after = now() + '1 hour', released = false
+                 locker: BEGIN; UPDATE idgen.worker_id SET not_after = now() + '1 hour', token = 1
                  client waits for transactionid: SELECT worker_id FROM worker_acquire('p')
                  locker: {ending}
                  client ends -> {outcome}"

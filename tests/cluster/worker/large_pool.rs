@@ -27,7 +27,7 @@ fn nearly_full_pool(count: i32) -> Cluster {
     cluster.execute(&format!(
         "UPDATE idgen.worker_id AS filled SET token = filled.worker_id + 1, owner = 'pod ' || filled.worker_id,
              role = first.role, acquired_at = first.acquired_at, not_before = first.not_before,
-             not_after = first.not_after, released = false
+             not_after = first.not_after
          FROM idgen.worker_id AS first WHERE first.worker_id = 0 AND filled.worker_id BETWEEN 1 AND {count} - 2"
     ));
     // So that the planner expects one worker id for each pool, the worst case for a large one.

@@ -49,7 +49,7 @@ const VIEWS: &[(&str, &str)] = &[
     ("idgen_leases_held", "count(*) FROM idgen.leases WHERE state = 'held'"),
     ("idgen_leases_expired", "count(*) FROM idgen.leases WHERE state = 'expired'"),
     ("idgen_leases_resting", "count(*) FROM idgen.leases WHERE state = 'resting'"),
-    ("idgen_pool_slots", "slots FROM idgen.lease_definition WHERE name = 'servers'"),
+    ("idgen_pool_slots", "count FROM idgen.worker_pool WHERE name = 'servers'"),
     ("idgen_pool_used", "count(*) FROM idgen.workers WHERE pool = 'servers' AND state = 'held'"),
     ("idgen_pool_used_ratio", "count(*) / 5.0 FROM idgen.workers WHERE pool = 'servers' AND state = 'held'"),
     ("idgen_worker_id", "worker_id FROM idgen.stat_worker"),

@@ -51,7 +51,7 @@ fn run_load(cluster: &Cluster, length: Duration) {
         "SELECT segment_create('seat', start => 41000, upper_bound => 100000)",
         "SELECT lease_define('crawler', slots => 6, ttl => '12 s', lock_delay => '5 s')",
         // Longer than the time without a coordinator.
-        "SELECT lease_alter('servers', ttl => '40 s')",
+        "SELECT worker_pool_alter('servers', ttl => '40 s')",
         "SELECT worker_acquire('servers', 'db2'), worker_acquire('servers', 'db3')",
     ];
     setup.iter().for_each(|statement| execute(&mut client, statement));

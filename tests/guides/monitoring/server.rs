@@ -32,7 +32,7 @@ impl Server {
              REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idgen FROM PUBLIC",
         );
         // The server is its own coordinator.
-        cluster.execute("SELECT lease_define('servers', slots => 5, first_slot => 100, ttl => '10 s')");
+        cluster.execute("SELECT worker_pool_define('servers', first => 100, count => 5, ttl => '10 s')");
         cluster.set_conf("idgen.worker_pool", "servers");
         cluster.set_conf("idgen.coordinator", &cluster.conninfo());
         cluster.reload();

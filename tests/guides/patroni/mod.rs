@@ -131,7 +131,7 @@ fn members_with_worker_ids_from_a_pool_in_the_cluster_repeat_no_id() {
     execute(
         &mut ensemble.client(leader, "shop"),
         "CREATE ROLE keeper LOGIN PASSWORD 'change-me';
-         SELECT lease_define('servers', slots => 1023, first_slot => 1, ttl => '10 s')",
+         SELECT worker_pool_define('servers', first => 1, count => 1023, ttl => '10 s')",
     );
     let passfile = ensemble.file("keeper.pass", "*:*:*:keeper:change-me\n");
     let pool = std::fs::read_to_string(crate::repository("examples/patroni/pool.yml")).expect("pool.yml is readable");

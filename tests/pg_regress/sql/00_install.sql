@@ -98,7 +98,8 @@ BEGIN
         outcome := concat_ws(E'\n    ', trim(line) || ' -> ' || outcome,
                              'DETAIL:  ' || nullif(detail, ''), 'HINT:  ' || nullif(hint, ''));
         outcome := regexp_replace(outcome, 'since \d{4}-\S+ \S+', 'since <time>.');
-        -- tokens count from a time in microseconds
+        -- Tokens of leases count from a time in microseconds. Those of worker ids are random.
+        outcome := regexp_replace(outcome, '(token (?:= )?|worker_[cr]\w+\(''[^'']*'', )\d{4,}', '\1<token>', 'g');
         RAISE WARNING '%', regexp_replace(outcome, '\m1\d{15}\M', '<token>', 'g');
         IF is_top_level THEN
             COMMIT;

@@ -25,6 +25,7 @@ REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA idgen FROM PUBLIC;
 CREATE ROLE idgen_watcher IN ROLE pg_monitor;
 SET ROLE idgen_watcher;
 SELECT count(*) >= 0 AS read FROM idgen.stat_snowflake, idgen.stat_clock, idgen.stat_segment, idgen.stat_lease,
-       idgen.stat_worker, idgen.locks, idgen.leases, idgen.workers, idgen.lease_definition;
+       idgen.stat_worker, idgen.locks, idgen.leases, idgen.workers, idgen.lease_definition,
+       idgen.worker_pool;
 SELECT idgen.status() ? 'checks' AS status;
 ROLLBACK;

@@ -1,6 +1,6 @@
 -- Rectangles of worker ids: begin, end, renewal, and transactions.
 SET client_min_messages = warning;
-SELECT lease_define('p', 4, '1 min');
+SELECT worker_pool_define('p', count => 4, ttl => '1 min');
 
 -- a grant too far ahead fails
 \set VERBOSITY terse
@@ -47,11 +47,11 @@ SELECT worker_confirm('p', renewed.token)
 FROM (SELECT :t AS token, (worker_renew('p', :t, :'first'::timestamptz)).not_after OFFSET 0) AS renewed WHERE not_after IS NOT NULL;
 \echo :SQLSTATE
 SELECT worker_confirm('p', :t) = :'first' AS confirmed;
-CALL outcomes(format($$
+CALL outcomes($$
     worker_confirm('p', 1)
-    worker_confirm(NULL, %s)
+    worker_confirm(NULL, 1)
     worker_confirm('p', NULL)
-$$, :t));
+$$);
 BEGIN READ ONLY;
 SELECT worker_confirm('p', :t) = :'first' AS confirmed;
 COMMIT;
@@ -66,5 +66,5 @@ SELECT not_after AS "end" FROM idgen.workers WHERE pool = 'p' AND owner = 'twins
 SELECT worker_release('p', :t, clock_timestamp(), :'end');
 SELECT state, not_after <= clock_timestamp() AS shortened FROM idgen.workers WHERE pool = 'p' AND worker_id = 0;
 SELECT worker_release('p', token) FROM idgen.workers WHERE pool = 'p' AND state = 'held';
-SELECT lease_drop('p');
-DELETE FROM idgen.worker_number WHERE pool = 'p';
+SELECT worker_pool_drop('p');
+DELETE FROM idgen.worker_id WHERE pool = 'p';

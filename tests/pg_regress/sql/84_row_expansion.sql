@@ -1,7 +1,7 @@
 -- PostgreSQL expands (f(x)).* to a call for each column. Functions that change something refuse that.
 \set VERBOSITY default
 SELECT segment_create('expanded');
-SELECT lease_define('expanded', slots => 4);
+SELECT lease_define('expanded', slots => 4), worker_pool_define('expanded', count => 4);
 
 -- where the planner sees several calls
 SELECT (segment_reserve('expanded', 3)).*;
@@ -32,7 +32,8 @@ SELECT (lease_try_acquire('expanded')).*;
 SELECT (lease_renew_many('{expanded}', '{1}')).*;
 SELECT (worker_acquire('expanded')).*;
 SELECT (worker_renew('expanded', 1, now())).*;
-SELECT count(*) AS terms FROM idgen.leases WHERE name = 'expanded';
+SELECT (SELECT count(*) FROM idgen.leases WHERE name = 'expanded') AS terms,
+       (SELECT count(*) FROM idgen.workers WHERE pool = 'expanded') AS worker_ids;
 -- none of several OUT columns that changes something is left out
 SELECT p.oid::regprocedure AS without_support
 FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
@@ -59,5 +60,5 @@ EXCEPTION
     WHEN undefined_function OR feature_not_supported THEN RAISE NOTICE 'refused';
 END
 $$;
-SELECT segment_drop('expanded'), lease_drop('expanded');
+SELECT segment_drop('expanded'), lease_drop('expanded'), worker_pool_drop('expanded');
 DROP VIEW blocks_view;

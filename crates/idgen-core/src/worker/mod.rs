@@ -39,17 +39,18 @@ impl PoolBounds {
         self.since_us.map(|since_us| since_us.saturating_add(longest_us))
     }
 
-    fn reference_us(&self) -> i64 {
+    /// No new rectangle begins before this time.
+    pub fn earliest_start_us(&self) -> i64 {
         self.floor_us().map_or(self.now_us, |floor_us| floor_us.max(self.now_us))
     }
 
     /// The latest start of a new rectangle, and the latest time that a caller's ids or clock may have reached.
     pub fn latest_start_us(&self) -> i64 {
-        self.reference_us().saturating_add(self.max_lead_us)
+        self.earliest_start_us().saturating_add(self.max_lead_us)
     }
 
     fn latest_end_us(&self) -> i64 {
-        self.reference_us().saturating_add(self.longest_us())
+        self.earliest_start_us().saturating_add(self.longest_us())
     }
 
     /// How far the caller's ids or clock are ahead of this clock; `None` if that is allowed.

@@ -1,5 +1,6 @@
 //! How often a server renews its worker id, and how long it waits for the coordinator's answer.
 
+use crate::coordinator::link::retry_pause;
 use std::time::Duration;
 
 /// For a lease that lasts `ttl` from each renewal.
@@ -31,11 +32,10 @@ impl Pace {
     }
 
     /// From the end of a failed try to the next one. Short at first, because the lease may still be saved. Then longer,
-    /// but within a ttl of the coordinator's return. A random part of the pause, at least half.
+    /// but within a ttl of the coordinator's return.
     pub fn retry_after(self, failures_before: u32, jitter: f64) -> Duration {
-        let doubled = Duration::from_millis(50) * 2u32.pow(failures_before.min(10));
         let at_most = if failures_before < SOON { self.ttl / (2 * RENEWALS) } else { self.ttl };
-        doubled.min(at_most).min(LONGEST_PAUSE).mul_f64(0.5 + 0.5 * within_one(jitter))
+        retry_pause(failures_before, at_most.min(LONGEST_PAUSE), jitter)
     }
 
     /// How long one call may take, after this many failures in a row. `connected_in` is the time that the last connection

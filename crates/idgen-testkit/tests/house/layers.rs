@@ -14,7 +14,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("segment", &[]),
     ("lock", &[]),
     ("lease", &[]),
-    ("worker", &["clock", "lease", "snowflake"]),
+    ("worker", &["clock", "snowflake"]),
 ];
 
 /// Modules below the rooms, with their layers. What is not listed is above the rooms.

@@ -1,11 +1,11 @@
-//! Data and objects in use over an upgrade from every release: ids, values, locks, leases and worker ids continue, and what
-//! users have built on the extension works before and after.
+//! Data and objects in use over an upgrade from every release: ids, values, locks and leases continue, and what users have
+//! built on the extension works before and after.
 
-use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, in_new_database, value};
 use idgen_testkit::{Cluster, Stop};
 use postgres::Client;
 
-use super::{install, releases};
+use super::{database, install, place, releases, write_history};
 
 /// A capability, as its users use it.
 struct Usage {
@@ -74,7 +74,7 @@ const USAGES: &[Usage] = &[
             CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lease_guard('importer');
             CREATE VIEW holders AS SELECT name, slot, owner FROM idgen.leases;
             CREATE VIEW grants AS SELECT grants FROM idgen.stat_lease;
-            SELECT lease_define('importer', 2);
+            INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner) VALUES ('importer', 2, '1 hour', '0', 'postgres');
             INSERT INTO held SELECT name, token FROM lease_acquire('importer', ttl => '1 hour', owner => 'app')",
         uses: &[
             "SELECT lease_renew(name, token) IS NOT NULL FROM held WHERE name = 'importer'",
@@ -87,16 +87,9 @@ const USAGES: &[Usage] = &[
     },
     Usage {
         objects: "
-            CREATE TABLE workers (worker_id int, token bigint, not_before timestamptz);
             CREATE VIEW keeper AS SELECT source, state FROM idgen.stat_worker;
-            CREATE VIEW granted AS SELECT pool, worker_id, token, not_before FROM idgen.workers;
-            SELECT lease_define('pods', 4);
-            INSERT INTO workers SELECT worker_id, token, not_before FROM worker_acquire('pods', 'pod-1', '1 hour')",
-        uses: &[
-            "SELECT renewed.expires_at > now() FROM idgen.workers, worker_renew('pods', token, not_after) AS renewed",
-            "SELECT source = 'setting' FROM keeper",
-            "SELECT worker_id = 0 FROM granted JOIN workers USING (worker_id, token, not_before) WHERE pool = 'pods'",
-        ],
+            CREATE VIEW granted AS SELECT pool, worker_id, token, not_before FROM idgen.workers",
+        uses: &["SELECT source = 'setting' FROM keeper", "SELECT count(*) = 0 FROM granted"],
     },
     Usage {
         objects: "
@@ -110,10 +103,6 @@ const USAGES: &[Usage] = &[
         ],
     },
 ];
-
-const INTERVALS: &str = "
-    SELECT string_agg(concat_ws(' ', pool, number, not_before, not_after), ', ' ORDER BY pool, number)
-    FROM idgen.worker_number";
 
 fn assert_all_true(client: &mut Client, when: &str) {
     for usage in USAGES {
@@ -130,24 +119,20 @@ fn data_and_objects_in_use_continue_over_the_upgrade_from_any_release_smoke() {
     for release in releases(&cluster) {
         let (database, mut client) = install(&cluster, &release);
         let mut holder = cluster.client_in(&database);
-        // Each statement in its own transaction, as worker_acquire() demands.
-        for statement in USAGES.iter().flat_map(|usage| usage.objects.split(';')) {
-            execute(&mut client, statement);
+        for usage in USAGES {
+            execute(&mut client, usage.objects);
         }
         execute(&mut holder, "SELECT lock_acquire('nightly')");
         assert_all_true(&mut client, &format!("under the SQL of {release}"));
 
-        let intervals: String = value(&mut client, INTERVALS);
-
         execute(&mut cluster.client_in(&database), "ALTER EXTENSION idgen UPDATE");
 
-        assert_eq!(value::<String>(&mut client, INTERVALS), intervals, "from {release}");
         assert_all_true(&mut client, &format!("in a session since before the upgrade from {release}"));
         let mut later = cluster.client_in(&database);
         assert_all_true(&mut later, &format!("after the upgrade from {release}"));
-        let next = "SELECT worker_id <> 0 AND token > (SELECT token FROM workers)
-                    FROM worker_acquire('pods', 'pod-2', '1 hour')";
-        assert!(value::<bool>(&mut later, next), "from {release}");
+        execute(&mut later, "SELECT lease_define('importer', 2, '1 hour'), worker_pool_define('pods', 0, 4)");
+        execute(&mut later, "SELECT worker_acquire('pods')");
+        assert!(value::<bool>(&mut client, "SELECT count(*) = 1 FROM granted"), "from {release}");
         execute(&mut later, "SET ROLE pg_monitor; SELECT segment_next('ticket')");
     }
 }
@@ -164,35 +149,56 @@ fn downgrade_is_refused() {
     }
 }
 
-/// The keeper's requests are those of 0.14.0. So this also tells of an earlier server at a coordinator of this release.
+/// Replaces the extension by that of a release, with its rows for the one worker id that is held.
+fn go_back_to(release: &str, client: &mut Client, place: &str) {
+    let steps = [
+        "CREATE TABLE held AS SELECT pool, worker_id, token, owner, role, acquired_at, not_before, not_after
+             FROM idgen.worker_id WHERE token IS NOT NULL",
+        "DROP EXTENSION idgen",
+        &format!("CREATE EXTENSION idgen VERSION '{release}'"),
+        "INSERT INTO idgen.lease_definition (name, slots, ttl, lock_delay, owner) VALUES ('servers', 4, '10 s', '0', 'postgres')",
+        "INSERT INTO idgen.worker_number (pool, number, not_before, not_after, token, owner, released)
+             SELECT pool, worker_id, not_before, not_after, token, owner, false FROM held",
+        "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, acquired_at, ttl_us, ends_us, clock, revoked)
+             SELECT pool, worker_id, token, 1, owner, role, acquired_at, 10000000, 0, 'of an earlier version', false FROM held",
+    ];
+    execute(client, "BEGIN");
+    steps.into_iter().for_each(|step| execute(client, step));
+    write_history(client, place);
+    execute(client, "COMMIT");
+}
+
+/// Between the new library and the update, the coordinator does not renew worker ids. Servers use them until they end.
 #[test]
 fn servers_keep_their_worker_ids_and_segments_over_the_upgrade_of_their_coordinator_from_any_release() {
     let coordinator = Cluster::builder().conf("max_worker_processes", "32").start();
+    let place = place(&coordinator);
     for release in releases(&coordinator) {
-        let (database, mut client) = install(&coordinator, &release);
-        execute(&mut client, "SELECT lease_define('servers', 4, '3 s'), segment_create('t')");
-        let conninfo = coordinator.connect_string(&database, "postgres");
+        let mut client = in_new_database(&coordinator, &database(&release));
+        execute(&mut client, "SELECT worker_pool_define('servers', 0, 4, '10 s')");
+        let conninfo = coordinator.connect_string(&database(&release), "postgres");
         let builder = Cluster::builder().conf("idgen.worker_pool", "servers").conf("idgen.coordinator", &conninfo);
         let server = builder.start_with_extension();
-        let renewals = "SELECT renewals FROM idgen.stat_worker WHERE state = 'leased'";
-        let renewed = |since: i64| {
-            server.wait_for(PATIENCE, "a renewal", || {
-                column::<i64>(&mut server.client(), renewals).iter().any(|n| *n > since)
-            });
-            value::<i64>(&mut server.client(), "SELECT renewals FROM idgen.stat_worker")
-        };
-        let last = renewed(0);
-        server.execute("SELECT segment_attach('t', '2 seconds')");
         let mut session = server.client();
+        execute(&mut session, "SELECT snowflake_next()");
+        go_back_to(&release, &mut client, &place);
+        execute(&mut client, "SELECT segment_create('t')");
+        execute(&mut session, "SELECT segment_attach('t', '2 seconds')");
         let draw = "SELECT max(snowflake_next()), max(segment_next('t')) FROM generate_series(1, 3000)";
         execute(&mut session, draw);
+        let renewals = "SELECT renewals FROM idgen.stat_worker WHERE state = 'leased'";
+        let before = column::<i64>(&mut session, "SELECT renewals FROM idgen.stat_worker")[0];
 
         execute(&mut client, "ALTER EXTENSION idgen UPDATE");
 
-        renewed(last);
+        server.wait_for(PATIENCE, "a renewal", || {
+            column::<i64>(&mut server.client(), renewals).iter().any(|n| *n > before)
+        });
         execute(&mut session, draw);
         let kept = "SELECT changes = 1 AND worker_id = 0 FROM idgen.stat_worker";
         assert!(value::<bool>(&mut session, kept), "from {release}");
+        let is_same = "SELECT token = (SELECT token FROM held) FROM idgen.workers WHERE pool = 'servers'";
+        assert!(value::<bool>(&mut client, is_same), "from {release}");
         drop(session);
         server.stop(Stop::Fast);
         let released = "SELECT state = 'free' FROM idgen.workers WHERE pool = 'servers'";

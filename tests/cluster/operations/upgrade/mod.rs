@@ -7,6 +7,7 @@ use postgres::Client;
 mod catalog;
 mod in_use;
 mod old_sql;
+mod pools;
 
 /// The version of the library under test.
 fn current(cluster: &Cluster) -> String {
@@ -39,4 +40,21 @@ fn install(cluster: &Cluster, release: &str) -> (String, Client) {
     let mut client = cluster.client_in(&database);
     execute(&mut client, &format!("CREATE EXTENSION idgen VERSION '{release}'"));
     (database, client)
+}
+
+/// The place that the cluster grants from, as a row of `idgen.worker_history` has it.
+fn place(cluster: &Cluster) -> String {
+    let mut client = cluster.client();
+    execute(&mut client, "CREATE EXTENSION idgen; SELECT worker_pool_define('any')");
+    value(&mut client, "SELECT split_part(identity, '/', 4) FROM idgen.worker_history")
+}
+
+/// Records that a database with the SQL of an earlier version than 0.18.0 has granted worker ids from this place.
+fn write_history(client: &mut Client, place: &str) {
+    let sql = format!(
+        "INSERT INTO idgen.worker_history (system_identifier, timeline, database, place, since, first_token, longest)
+         SELECT system_identifier, timeline_id, database.oid, '{place}', '-infinity', 0, '3 hours'
+         FROM pg_control_system(), pg_control_checkpoint(), pg_database AS database WHERE datname = current_database()"
+    );
+    execute(client, &sql);
 }

@@ -81,7 +81,7 @@ const ASKS_FOR_THE_UPDATE: &[&str] = &[
 const RETIRED: &str = "
     SELECT format('SELECT %s(%s)', proname, (SELECT string_agg('NULL::' || format_type(type, NULL), ', ') FROM unnest(proargtypes) AS type))
     FROM pg_proc WHERE probin = '$libdir/idgen'
-     AND prosrc IN ('lease_define_watched_wrapper', 'lease_define_unless_harmful_wrapper', 'lease_alter_wrapper', 'worker_renew_wrapper')";
+     AND prosrc IN ('lease_define_watched_wrapper', 'lease_define_unless_harmful_wrapper', 'lease_alter_wrapper', 'worker_renew_wrapper', 'worker_correct_wrapper')";
 
 /// The C functions that users call.
 const FUNCTIONS: &str = "SELECT DISTINCT proname::text FROM pg_proc
@@ -250,13 +250,14 @@ fn privileges_on_replaced_functions_survive_the_upgrade_smoke() {
         &mut boss,
         "REVOKE EXECUTE ON FUNCTION segment_grant FROM PUBLIC; GRANT EXECUTE ON FUNCTION segment_grant TO fellow;
          GRANT EXECUTE ON FUNCTION lease_define TO definer WITH GRANT OPTION;
+         REVOKE EXECUTE ON FUNCTION worker_correct FROM PUBLIC; GRANT EXECUTE ON FUNCTION worker_correct TO fellow;
          SET ROLE definer; GRANT EXECUTE ON FUNCTION lease_define TO fellow",
     );
     let mut client = cluster.client();
     let privileges =
         "SELECT string_agg(concat_ws(' ', proname, proowner::regrole, proacl, initprivs), ', ' ORDER BY proname)
                       FROM pg_proc LEFT JOIN pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass
-                      WHERE proname IN ('lease_define', 'segment_grant', 'segment_revoke')";
+                      WHERE proname IN ('lease_define', 'segment_grant', 'segment_revoke', 'worker_correct')";
     let before: String = value(&mut client, privileges);
     execute(&mut client, "ALTER EXTENSION idgen UPDATE");
     assert_eq!(value::<String>(&mut client, privileges), before);

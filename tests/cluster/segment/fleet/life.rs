@@ -1,10 +1,12 @@
 //! Drawing, outages, crashes and restarts.
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, column, execute, ids, value, wait_for_event};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop, run};
 
-use super::{attached, coordinator, coordinator_and_server, draw, draw_dry, request_at_least, wait_for_servers};
+use super::{
+    attached, coordinator, coordinator_and_server, draw, draw_dry, draw_patiently, request_at_least, wait_for_servers,
+};
 use crate::with_segment;
 
 #[test]
@@ -137,4 +139,37 @@ fn launcher_without_a_slot_for_a_worker_leaves_its_own() {
     server.wait_for(PATIENCE, "a value", || client.simple_query("SELECT segment_next('t')").is_ok());
     let log = server.log();
     assert!(log.contains("could not start all supply workers"), "{log}");
+}
+
+/// Whatever its kind: the connection works after it.
+#[test]
+fn error_of_one_tag_at_the_coordinator_delays_no_other() {
+    let coordinator = coordinator(Cluster::builder());
+    coordinator.execute(
+        "SELECT segment_create('u');
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+             $$BEGIN IF NEW.tag = 'u' THEN RAISE division_by_zero; END IF; RETURN NEW; END$$;
+         CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON idgen.segment_server FOR EACH ROW EXECUTE FUNCTION fail()",
+    );
+    let server = attached(&coordinator.conninfo(), "2 seconds");
+    server.execute("SELECT segment_attach('u', '2 seconds')");
+    let mut client = server.client();
+    execute(&mut client, "SET idgen.segment_timeout = '1s'");
+    let error = expect_error(&mut client, "SELECT segment_next('u')", "55P03");
+    assert!(error.detail().is_some_and(|detail| detail.contains("division_by_zero")), "{error:?}");
+    assert_eq!(draw(&server, 1000).len(), 1000);
+    let log = server.log();
+    assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
+
+#[test]
+fn coordinator_that_is_read_only_is_passed_over() {
+    let primary = coordinator(Cluster::builder());
+    let standby = primary.standby();
+    let hosts = [&standby, &primary].map(|cluster| cluster.host()).join(",");
+    let conninfo = format!("host={hosts} port={} user=postgres dbname=postgres", primary.port());
+    let server = attached(&format!("{conninfo} target_session_attrs=any"), "10 seconds");
+    assert_eq!(draw_patiently(&server, 100).len(), 100);
+    let log = server.log();
+    assert!(!log.contains("could not fetch values of segment"), "the failure is no tag's:\n{log}");
 }

@@ -2,9 +2,9 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::ids::assert_increasing;
-use idgen_testkit::sql::{execute, ids, row};
+use idgen_testkit::sql::{PATIENCE, execute, ids, row};
 
-use super::{attach, attached, coordinator, draw_dry, wait_for_error};
+use super::{attach, attached, coordinator, draw, draw_dry, wait_for_error};
 use crate::locked_row::assert_deadlock_is_detected;
 
 #[test]
@@ -32,6 +32,27 @@ fn lock_of_one_tag_at_the_coordinator_delays_no_other() {
     });
     let log = server.log();
     assert!(!log.contains("could not fetch values of attached segments"), "the coordinator answers:\n{log}");
+}
+
+/// An error that ends the connection does not concern the tag.
+#[test]
+fn request_whose_session_is_ended_is_a_failure_of_the_coordinator() {
+    let coordinator = coordinator(Cluster::builder());
+    let server = attached(&coordinator.conninfo(), "2 seconds");
+    draw(&server, 1);
+    let [mut holder, mut client] = [coordinator.client(), coordinator.client()];
+    execute(&mut holder, "BEGIN; SELECT segment_alter('t', step => 20)");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE application_name = 'idgen supply' AND wait_event_type = 'Lock'";
+    server.wait_for(PATIENCE, "a failure of the coordinator", || {
+        // Makes a request, which outlasts this.
+        draw_dry(&server);
+        execute(&mut client, end);
+        server.log().contains("could not fetch values of attached segments")
+    });
+    let log = server.log();
+    let is_of_the_tag = |line: &str| line.contains("could not fetch values of segment") && line.contains("terminating");
+    assert!(!log.lines().any(is_of_the_tag), "{log}");
 }
 
 #[test]

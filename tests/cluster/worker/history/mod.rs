@@ -54,7 +54,7 @@ fn release(client: &mut Client, grant: &Grant) {
 /// Frees all worker ids that are not released, with the ends that the rows have.
 fn free_all(client: &mut Client) {
     let freed =
-        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE NOT released";
+        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE role IS NOT NULL";
     execute(client, freed);
 }
 
@@ -77,7 +77,7 @@ fn acquire_all(client: &mut Client) -> [Grant; 4] {
 /// Acquires every worker id of the pool, also those that are not released. No time of theirs is one of these grants.
 fn assert_pool_is_apart_from(grants: &[&Grant], client: &mut Client) {
     let lost =
-        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE NOT released";
+        "SELECT worker_correct(pool, worker_id, not_after, force => true) FROM idgen.worker_id WHERE role IS NOT NULL";
     execute(client, lost);
     let acquired = acquire_all(client);
     assert_apart(&grants.iter().copied().chain(&acquired).collect::<Vec<_>>());

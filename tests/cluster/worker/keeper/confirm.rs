@@ -156,3 +156,21 @@ fn worker_id_is_not_used_if_idgen_worker_cannot_be_written() {
     std::fs::remove_dir(&obstacle).expect("the directory is empty");
     Worker::wait_until(&server, "another lease", |worker| worker.from_us != before.from_us);
 }
+
+/// An error does not tell that the worker id is lost. The coordinator shows its token as before.
+#[test]
+fn worker_id_is_kept_while_its_role_may_not_renew_it() {
+    let coordinator = coordinator(builder(), 24, "10 s");
+    coordinator.execute("CREATE ROLE keeper LOGIN; GRANT SELECT ON idgen.worker_pool TO keeper");
+    let server = pooled(&coordinator.connect_string("postgres", "keeper")).start_with_extension();
+    let held = Worker::wait_for_state(&server, "leased");
+    let token = || value::<i64>(&mut coordinator.client(), "SELECT token FROM idgen.workers WHERE state = 'held'");
+    let granted = token();
+    coordinator.execute("REVOKE EXECUTE ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) FROM PUBLIC");
+    let failing = Worker::wait_until(&server, "failures", |worker| worker.failures > held.failures + 2);
+    coordinator.execute("GRANT EXECUTE ON FUNCTION worker_renew(text, bigint, timestamptz, timestamptz) TO keeper");
+    Worker::wait_until(&server, "renewals", |worker| worker.renewals > failing.renewals);
+    assert_eq!(token(), granted);
+    let log = server.log();
+    assert!(!log.contains("is lost"), "{log}");
+}

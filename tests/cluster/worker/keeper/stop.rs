@@ -11,7 +11,7 @@ use crate::{POOL, builder, pooled};
 
 /// The number of worker ids that have not been released.
 fn held(coordinator: &Cluster) -> i64 {
-    value(&mut coordinator.client(), "SELECT count(*) FROM idgen.worker_id WHERE NOT released")
+    value(&mut coordinator.client(), "SELECT count(*) FROM idgen.worker_id WHERE role IS NOT NULL")
 }
 
 #[test]
