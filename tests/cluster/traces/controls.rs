@@ -202,7 +202,7 @@ fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
         cluster.execute("DELETE FROM idgen.worker_id; INSERT INTO idgen.worker_id SELECT * FROM original");
         replay.report.refused.join("\n")
     };
-    for change in ["not_after = not_after + '1 s'", "not_after = not_after - interval '1 s'", "released = true"] {
+    for change in ["not_after = not_after + '1 s'", "not_after = not_after - interval '1 s'", "role = NULL"] {
         let changed = format!(
             "DELETE FROM idgen.worker_id WHERE pool = 'q'; UPDATE idgen.worker_id SET pool = 'q', {change} {of_row}"
         );
@@ -212,7 +212,7 @@ fn moves_of_worker_ids_that_are_written_by_hand_are_refused() {
     let copied = format!(
         "DELETE FROM idgen.worker_id WHERE pool = 'q';
          INSERT INTO idgen.worker_id
-         SELECT 'q', worker_id, token, owner, role, acquired_at, not_before, not_after, released FROM original {of_row}"
+         SELECT 'q', worker_id, token, owner, role, acquired_at, not_before, not_after FROM original {of_row}"
     );
     let copied = refused(&copied);
     assert!(copied.starts_with("[RenewalCompares]"), "{copied}");

@@ -121,7 +121,7 @@ fn storm(cluster: &Cluster, replay: &mut Replay, crashes: u32, rounds: usize) {
 
 fn rows(cluster: &Cluster) -> BTreeMap<i64, Row> {
     let (from, until) = (epoch_us("not_before"), epoch_us("not_after"));
-    let sql = format!("SELECT worker_id::bigint, pool, coalesce(token, 0), {from}, {until}, token IS NOT NULL, released FROM idgen.worker_id
+    let sql = format!("SELECT worker_id::bigint, pool, coalesce(token, 0), {from}, {until}, token IS NOT NULL, role IS NULL FROM idgen.worker_id
          WHERE acquired_at IS NOT NULL");
     let rows = cluster.client().query(&sql, &[]).expect("the rows");
     let row = |row: &postgres::Row| {

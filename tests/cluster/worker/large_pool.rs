@@ -177,7 +177,7 @@ fn worker_id_whose_id_times_are_not_over_is_granted_if_no_other_is_free() {
     expect_error(&mut client, "SELECT worker_acquire('q')", "53400");
 }
 
-/// Those outside of the range lose their tokens, and keep their id times if the range comes back.
+/// Those outside of the range lose their tokens, and begin after their last id times if the range comes back.
 #[test]
 fn changed_range_has_all_its_worker_ids_whatever_holders_there_were() {
     let (_cluster, [mut client]) = builder().start_with_clients();
@@ -191,5 +191,9 @@ fn changed_range_has_all_its_worker_ids_whatever_holders_there_were() {
     assert_eq!(ids, [10, 11]);
     expect_error(&mut client, "SELECT worker_acquire('p')", "53400");
     execute(&mut client, "SELECT worker_pool_alter('p', first => 0, force => true)");
+    for grant in grants {
+        let next = try_acquire(&mut client, "'p', ttl => '1 h'").expect("a worker id");
+        assert_eq!((next.worker_id, next.from_us), (grant.worker_id, grant.until_us));
+    }
     expect_error(&mut client, "SELECT worker_acquire('p')", "53400");
 }

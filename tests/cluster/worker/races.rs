@@ -117,14 +117,14 @@ fn expired_worker_id_is_renewed_or_granted_again_but_not_both() {
     println!("{renewals} renewals have come first");
 }
 
-/// As a promoted standby or a restored database finds it. The grant that records the interruption waits for a row.
+/// As a promoted standby or a restored database finds it. The grant that records the interruption waits for rows.
 #[test]
 fn renewal_that_waits_for_the_record_of_an_interruption_extends_nothing() {
     with_pools(
         "holder: $acquire -> $token
          holder: SELECT not_after FROM idgen.worker_id WHERE token = $token -> $end
          locker: UPDATE idgen.worker_history SET identity = ''
-         locker: BEGIN; SELECT FROM idgen.worker_id WHERE acquired_at IS NULL FOR UPDATE
+         locker: BEGIN; SELECT FROM idgen.worker_id FOR UPDATE
          next waits for transactionid: SELECT worker_id FROM worker_acquire('a')
          holder waits for relation: SELECT not_after FROM worker_renew('a', $token, '$end')
          locker: ROLLBACK

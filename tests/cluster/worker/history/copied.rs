@@ -4,7 +4,7 @@ use idgen_testkit::grants::epoch_us;
 use idgen_testkit::sql::{execute, expect_error, hint, value};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{acquire, acquire_all, assert_apart, free_all, renew, renewal, with_pool};
+use super::{acquire, acquire_all, assert_apart, renew, renewal, with_pool};
 use crate::Grant;
 
 #[test]
@@ -65,7 +65,6 @@ fn assert_grants_once_the_operator_has_decided(copy: &Cluster, first: &Grant, se
 
     let begins_us: i64 = value(&mut client, &format!("SELECT {}", epoch_us("worker_begin_history()")));
     expect_error(&mut client, &renewal(first.token, "10 s"), "55000");
-    free_all(&mut client);
     let [mut third, fourth, fifth, sixth] = acquire_all(&mut client);
     assert_eq!(third.from_us, begins_us);
     assert_apart(&[first, second, &third, &fourth, &fifth, &sixth]);

@@ -6,9 +6,7 @@ use idgen_testkit::{Cluster, Stop};
 
 use tempfile::TempDir;
 
-use super::{
-    acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, free_all, release, renew, with_pool,
-};
+use super::{acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, release, renew, with_pool};
 use crate::{Grant, try_acquire};
 
 const TIMELINE: &str = "SELECT timeline_id FROM pg_control_checkpoint()";
@@ -84,7 +82,6 @@ fn backup_written_over_the_same_files_is_found_out_by_a_holder() {
     assert_eq!(value::<i64>(&mut client, &renewal), first.until_us, "the holder keeps what it was told, and no more");
     let error = expect_error(&mut client, &renewal, "55000");
     assert!(error.message().starts_with("no worker id of pool \"p\" is held under token"), "{}", error.message());
-    free_all(&mut client);
     let [third, fourth, fifth, sixth] = acquire_all(&mut client);
     assert_apart(&[&first, &second, &third, &fourth, &fifth, &sixth]);
     // Once a start: no holder ends the history again and again.
@@ -141,7 +138,6 @@ fn assert_grants_apart_after(restore: impl Fn(&Cluster, &TempDir)) {
     let mut client = cluster.client();
     assert_eq!(value::<i32>(&mut client, TIMELINE), 1);
     assert_lost(&mut client, first.token);
-    free_all(&mut client);
     let granted = acquire_all(&mut client);
     assert_apart(&[&first, &second].into_iter().chain(&granted).collect::<Vec<_>>());
 }

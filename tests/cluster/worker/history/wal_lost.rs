@@ -6,7 +6,7 @@ use idgen_testkit::lease::{assert_held, take_if_free};
 use idgen_testkit::sql::{check, execute, expect_error, hint, value};
 use idgen_testkit::{Cluster, Stop};
 
-use super::{acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, free_all, renew};
+use super::{acquire, acquire_all, assert_apart, assert_lost, builder, define_pool, renew};
 
 /// As a boot of the machine without `fsync` leaves it: another boot id than the last start has recorded.
 fn reboot(cluster: &Cluster) {
@@ -41,7 +41,6 @@ fn assert_repeats_nothing_after(fsync: &str, lose: fn(&Cluster)) {
 
     let mut client = cluster.client();
     assert_lost(&mut client, first.token);
-    free_all(&mut client);
     let [third, fourth, fifth, sixth] = acquire_all(&mut client);
     assert_apart(&[&first, &second, &third, &fourth, &fifth, &sixth]);
     assert!(value::<i64>(&mut client, "SELECT snowflake_next()") > seen);

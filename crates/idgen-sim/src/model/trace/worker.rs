@@ -103,7 +103,7 @@ impl Replay {
                 not_after: change.time_us("not_after"),
             },
             is_current: token.is_some(),
-            is_released: change.is("released"),
+            is_released: change.optional("role").is_none(),
         };
         let bounds = Bounds { now, longest: self.longest_us, floor: self.floor, first_token: 0, is_copy: false };
         let (kind, step) = match before {
