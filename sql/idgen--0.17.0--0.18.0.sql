@@ -76,15 +76,16 @@ WHERE EXISTS (SELECT FROM idgen.worker_number AS known WHERE known.pool OPERATOR
    OR (defined.first_slot OPERATOR(pg_catalog.>) 0
        AND NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) defined.name));
 
--- A token stays current if its lease was held, and was granted since the last interruption. A worker id whose lease ended
--- otherwise than by worker_release() is free once its id times are over.
+-- A token stays current if its lease was held, and was granted since the last interruption. A holder from before that
+-- may still issue ids. A worker id whose lease ended otherwise than by worker_release() is granted once its id times are over.
 INSERT INTO idgen.worker_id (pool, worker_id, token, owner, role, acquired_at, not_before, not_after)
-SELECT known.pool, known.number, held.token, known.owner, held.role,
+SELECT known.pool, known.number,
+       CASE WHEN held.token OPERATOR(pg_catalog.>=) COALESCE((SELECT first_token FROM idgen.worker_history), 0) THEN held.token END,
+       known.owner, held.role,
        COALESCE(held.acquired_at, known.not_before), known.not_before, known.not_after
 FROM idgen.worker_number AS known LEFT JOIN idgen.lease AS held
   ON held.name OPERATOR(pg_catalog.=) known.pool AND held.slot OPERATOR(pg_catalog.=) known.number
- AND held.token OPERATOR(pg_catalog.=) known.token AND held.depth OPERATOR(pg_catalog.>) 0
- AND held.token OPERATOR(pg_catalog.>=) COALESCE((SELECT first_token FROM idgen.worker_history), 0);
+ AND held.token OPERATOR(pg_catalog.=) known.token AND held.depth OPERATOR(pg_catalog.>) 0;
 
 INSERT INTO idgen.worker_id (pool, worker_id)
 SELECT pool.name, number

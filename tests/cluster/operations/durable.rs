@@ -20,7 +20,7 @@ fn is_flushed(client: &mut Client, statement: &str) -> bool {
     value(client, &format!("SELECT pg_current_wal_flush_lsn() > '{before}'"))
 }
 
-const WRITES: [&str; 34] = [
+const WRITES: [&str; 40] = [
     "SELECT segment_create('t')",
     "SELECT segment_alter('t', max_id => 1000000)",
     "SELECT segment_alter('t', step => 2000)",

@@ -7,7 +7,7 @@ use idgen_testkit::sql::{column, execute, in_new_database, value};
 use idgen_testkit::{Cluster, run};
 use postgres::Client;
 
-/// A database of the role keeper, with a table that draws from the segment t, a lease definition, a pool, and keys of public ids: in
+/// A database of the role keeper, with a table that draws from the segment t, a lease, a pool, and keys of public ids: in
 /// use, rotated and retired.
 pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
     // Each database that draws has a worker, until it has been idle for a while.
@@ -26,6 +26,7 @@ pub fn with_database_of_an_ordinary_role() -> (Cluster, Client) {
          SELECT public_id_grant('ord', 'drawer'), public_id_grant('inv', 'public');
          SELECT public_id_rotate('ord', 'long'), public_id_rotate('inv', 'short'), public_id_retire('inv', 1);
          SELECT lease_define('job', 3, '5 min', lock_delay => '7 s', notify => true);
+         SELECT lease_acquire('job');
          SELECT worker_pool_define('pods', 5, 2, '1 hour')",
     );
     // In its own transaction.
@@ -75,7 +76,7 @@ fn ordinary_owner_of_a_database_can_copy_but_not_change_rows() {
             let may = format!("SELECT has_table_privilege('idgen.{table}', '{privilege}')");
             assert_eq!(value::<bool>(&mut keeper, &may), keeper_may, "{privilege} on {table}");
             // Every role may read the definitions of leases and pools.
-            let drawer_may = privilege == "SELECT" && ["lease_definition", "worker_pool"].contains(&table);
+            let drawer_may = privilege == "SELECT" && matches!(table, "lease_definition" | "worker_pool");
             assert_eq!(value::<bool>(&mut drawer, &may), drawer_may, "{privilege} on {table}");
         }
     }

@@ -94,11 +94,11 @@ fn worker_ids_keep_their_holders_and_id_times_over_the_update_from_any_release_s
         assert_eq!(column::<String>(&mut client, RECTANGLES), rectangles, "from {release}");
         let expected = [
             "dropped 3 free former",
-            "pods 10 held interrupted",
+            "pods 10 held interrupted app",
             "pods 11 held held app with its token",
             "pods 12 expired expired app with its token",
             "pods 13 free released",
-            "pods 14 held revoked",
+            "pods 14 free revoked",
         ];
         assert_eq!(column::<String>(&mut client, HOLDERS), expected, "from {release}");
         let kept = "SELECT count(*) FROM granted WHERE pool = 'pods' AND NOT bound AND expires_at > not_before";
