@@ -199,7 +199,7 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'worker_pool_drop_wrapper';
 COMMENT ON FUNCTION worker_pool_drop(text) IS 'drops a pool of worker ids none of which is held';
 
 CREATE FUNCTION worker_correct(
-    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
+    pool text, worker_id int, used_until timestamptz DEFAULT NULL, force boolean DEFAULT false) RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct(text, int, timestamptz, boolean) IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';

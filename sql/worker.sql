@@ -131,7 +131,7 @@ COMMENT ON FUNCTION worker_move IS
     'moves the worker ids of a pool to another one with their id times and holders, and drops the pool; returns their count';
 
 CREATE FUNCTION worker_correct(
-    pool text, worker_id int, used_until timestamptz, force boolean DEFAULT false) RETURNS timestamptz
+    pool text, worker_id int, used_until timestamptz DEFAULT NULL, force boolean DEFAULT false) RETURNS timestamptz
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_correct_unless_held_wrapper';
 COMMENT ON FUNCTION worker_correct IS
     'records that no id at or after a time was issued under a free worker id, and returns the time recorded before; force ends its holder';

@@ -130,7 +130,8 @@ errors! {
     fn held(pool: &str, worker_id: i32) {
         ERRCODE_OBJECT_IN_USE: "worker id {worker_id} of pool \"{pool}\" has a holder";
         detail: "Its holder has not released it, and may issue ids under it.";
-        hint: "Stop its holder, and use force => true.";
+        hint: "Stop its holder, then run SELECT worker_correct({}, {worker_id}, <time after its last id>, force => true); \
+            without a time, the next holder begins at the end of its id times.", quoted(pool);
     }
 
     fn never_granted(pool: &str, worker_id: i32) {

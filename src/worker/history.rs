@@ -132,6 +132,7 @@ static END_TOKENS: Query = WORKER_ID.query("UPDATE idgen.worker_id SET token = N
 
 /// Ends all tokens, and returns the history after the interruption. The caller holds the lock of the table.
 fn interrupted(history: &History) -> History {
+    store::lock_holders(None);
     END_TOKENS.write_latest(&[], |_| ());
     with_longest(history.clone(), longest_of_label()).interrupted(place::identity(), system_clock::now_us())
 }

@@ -1,7 +1,7 @@
 //! What the owner of a pool does: defines, alters and drops it, moves its worker ids to another pool, and corrects the end of
 //! a rectangle.
 
-use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_pool};
+use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_holders, lock_pool};
 use super::{errors, history};
 use crate::args;
 use crate::pg::datum::{self, Text};
@@ -105,6 +105,7 @@ static END_TOKENS: Query = WORKER_ID.query(
 
 /// Ends the tokens of worker ids outside of a range. Returns the worker ids that are held.
 fn end_tokens(pool: &str, range: &RangeInclusive<i32>) -> Vec<i32> {
+    lock_holders(Some(pool));
     let args = [pool.into(), (*range.start()).into(), (*range.end()).into()];
     let ended = END_TOKENS.write_latest(&args, |row| (value::<i32>(row, 1), value::<bool>(row, 2)));
     let mut held: Vec<i32> =
@@ -193,6 +194,7 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     if let Some(worker_id) = GRANTED_FROM_BOTH.read_latest(&both, |row| value(row, 1)).pop() {
         errors::granted_from_both(worker_id, from, to).raise();
     }
+    lock_holders(Some(from));
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
     let range = lock_pool(to).range();
@@ -225,9 +227,9 @@ static MOVE: Query = WORKER_ID.query(
      RETURNING worker_id",
 );
 
-/// Records that no id at or after `used_until` was issued under a worker id, which is free then. Returns the time recorded
-/// before. A worker id with a holder is an error unless `force` ends its token. For the owner of the pool. Raises 22004 for
-/// NULL, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
+/// Records that no id at or after `used_until` was issued under a worker id, which is free then. NULL keeps the recorded time.
+/// Returns the time recorded before. A worker id with a holder is an error unless `force` ends its token. For the owner of the
+/// pool. Raises 22004 for NULL in another argument, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
 /// and 55006 for one with a holder.
 #[pg_extern(sql = false)]
 fn worker_correct_unless_held(
@@ -238,9 +240,8 @@ fn worker_correct_unless_held(
 ) -> TimestampWithTimeZone {
     let pool = args::name(pool.as_deref(), "pool");
     let worker_id = args::required(worker_id, "worker_id");
-    let used_until = args::required(used_until, "used_until");
     let force = args::required(force, "force");
-    if datum::from_us(datum::to_us(used_until)).is_none() {
+    if used_until.is_some_and(|used_until| datum::from_us(datum::to_us(used_until)).is_none()) {
         errors::used_until_not_finite().raise();
     }
     xact::require_read_write(c"worker_correct()");
@@ -263,7 +264,7 @@ fn worker_correct_unless_held(
 /// Locks the row first, so that the end before is that of a running renewal.
 static CORRECT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id AS known \
-     SET not_after = $3, not_before = LEAST(known.not_before, $3), token = NULL, role = NULL \
+     SET not_after = COALESCE($3, before.not_after), not_before = LEAST(known.not_before, $3), token = NULL, role = NULL \
      FROM (SELECT pool, worker_id, not_after, token IS NOT NULL \
                 OR role IS NOT NULL AND not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AS has_holder \
            FROM idgen.worker_id \

@@ -140,6 +140,17 @@ fn permitted(name: &str, token: i64, found: Option<(Held, Option<String>)>) -> H
     }
 }
 
+static LOCK_HOLDERS: Query = WORKER_ID.query(
+    "SELECT worker_id FROM idgen.worker_id WHERE token IS NOT NULL AND ($1 IS NULL OR pool OPERATOR(pg_catalog.=) $1) \
+     ORDER BY pool, worker_id FOR UPDATE",
+);
+
+/// Before a change of several rows, locks those of a pool that a renewal may change, or those of all pools. In one order, so
+/// that no two such changes wait for each other.
+pub fn lock_holders(pool: Option<&str>) {
+    LOCK_HOLDERS.write_losable(&[pool.into()], |_| ());
+}
+
 static LONGEST_TTL: Query = Query::new(&WORKER_POOL, || {
     format!("SELECT COALESCE(pg_catalog.max({}), 0) FROM idgen.worker_pool", micros("ttl"))
 });

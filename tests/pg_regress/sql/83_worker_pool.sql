@@ -111,12 +111,12 @@ CALL outcomes(format($$
     -- it is not excluded again
     worker_pool_alter('p', ttl => '2 h')
 $$, :t1));
--- a larger pool continues after the earlier id times, and waits for those of the excluded holder
+-- a larger pool continues after the earlier id times, also after those of the excluded holder
 SET client_min_messages = warning;
 SELECT worker_pool_alter('p', count => 4);
 SELECT * FROM rows;
 SELECT n, worker_id, not_before = :'end3' AS after_it
-FROM generate_series(101, 102) AS n, worker_acquire('p', 'f', prefer => n);
+FROM generate_series(101, 103) AS n, worker_acquire('p', 'f', prefer => n);
 \set VERBOSITY sqlstate
 SELECT worker_acquire('p', 'f', prefer => 101);
 \set VERBOSITY default
