@@ -46,7 +46,7 @@ pub const ROWS: &str = "SELECT concat_ws(' ', tag, step, stride, residue, owner,
      UNION ALL SELECT key::text FROM idgen.public_key AS key
      UNION ALL SELECT definition::text FROM idgen.lease_definition AS definition
      UNION ALL SELECT pool::text FROM idgen.worker_pool AS pool
-     UNION ALL SELECT concat_ws(' ', pool, worker_id, owner, acquired_at, not_before, not_after, released)
+     UNION ALL SELECT concat_ws(' ', pool, worker_id, owner, acquired_at, not_before, not_after)
                FROM idgen.worker_id ORDER BY 1";
 
 /// Only the owner of the database may copy rows out and in. No ordinary role may change them.
