@@ -5,7 +5,7 @@ use std::thread;
 
 use fastrand::Rng;
 use idgen_testkit::ids::assert_distinct;
-use idgen_testkit::sql::{PATIENCE, execute, value};
+use idgen_testkit::sql::{PATIENCE, column, execute, value};
 use idgen_testkit::{Cluster, Stop, pause, rounds, seed};
 
 use super::faults::{ALL, FIRST_BY_HAND, FIRST_OTHER, Fault, OTHER_POOL};
@@ -215,8 +215,9 @@ impl Fleet<'_> {
 
     fn promote_a_laggard(&mut self, event: Event, random: &mut Rng) {
         let laggard = self.coordinators.second_standby();
-        let receiver: i32 = value(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
-        let paused = pause(receiver);
+        let receivers = || column::<i32>(&mut laggard.client(), "SELECT pid FROM pg_stat_wal_receiver");
+        laggard.wait_for(PATIENCE, "its receiver", || receivers().len() == 1);
+        let paused = pause(receivers()[0]);
         // The laggard lacks renewals, the end of a lease and the grant of another one.
         let load = &self.loads[random.usize(..self.loads.len())];
         self.copies.extend(Fault::TokenEnded.happen(load, Some(&self.coordinators.serving), random));
