@@ -39,8 +39,9 @@ CREATE TABLE idgen.worker_id (
     acquired_at timestamptz,
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
+    epoch int NOT NULL DEFAULT 0,
     PRIMARY KEY (pool, worker_id)
-) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
+);
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
 COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
@@ -53,6 +54,7 @@ COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if 
 COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.worker_id.not_after IS
     'no id of that holder has this time or a later one; -infinity if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.epoch IS 'epoch of the history in which it was granted: the token is current in no other';
 GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
 -- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
@@ -67,7 +69,7 @@ CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
-    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after FROM idgen.worker_id$condition$);
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, epoch FROM idgen.worker_id$condition$);
 
 -- A pool was a lease that has granted a worker id, or has a first slot for that and has granted nothing.
 INSERT INTO idgen.worker_pool (name, first, count, ttl, owner)
@@ -93,24 +95,26 @@ FROM idgen.worker_pool AS pool,
      pg_catalog.generate_series(pool.first, pool.first OPERATOR(pg_catalog.+) pool.count OPERATOR(pg_catalog.-) 1) AS number
 ON CONFLICT (pool, worker_id) DO NOTHING;
 
-ALTER TABLE idgen.worker_history ADD COLUMN identity text NOT NULL DEFAULT '';
+ALTER TABLE idgen.worker_history ADD COLUMN identity text NOT NULL DEFAULT '', ADD COLUMN epoch int NOT NULL DEFAULT 0;
 UPDATE idgen.worker_history
 SET identity = pg_catalog.concat_ws('/', system_identifier, timeline, database::pg_catalog.oid, place);
 ALTER TABLE idgen.worker_history ALTER COLUMN identity DROP DEFAULT, DROP COLUMN system_identifier, DROP COLUMN timeline,
     DROP COLUMN database, DROP COLUMN place, DROP COLUMN first_token;
 COMMENT ON COLUMN idgen.worker_history.identity IS
     'system identifier and timeline of the server, OID of the database, and place: inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place; empty in a dump';
+COMMENT ON COLUMN idgen.worker_history.epoch IS 'how often it was interrupted';
 
 -- A restored database must not pass for the one that granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
-    SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
+    SELECT one, since, longest, '', epoch FROM idgen.worker_history$condition$);
 
 -- Only members of the holder's role see the token.
 CREATE OR REPLACE VIEW idgen.workers AS
 SELECT known.pool, known.worker_id,
        CASE WHEN known.role IS NULL THEN 'free'
             WHEN known.not_after OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
-       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
+       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE')
+             AND known.epoch = COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0) THEN known.token END AS token,
        known.owner, known.role, known.acquired_at,
        known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
 FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;
@@ -155,8 +159,11 @@ WHERE defined.name OPERATOR(pg_catalog.=) pool.name;
 ALTER EXTENSION idgen DROP TABLE idgen.worker_number;
 DROP TABLE idgen.worker_number;
 
--- Slots begin at 0. By way of negative numbers: no two rows have the same one at any time. From 65536 on are shared terms.
-UPDATE idgen.lease SET slot = defined.first_slot OPERATOR(pg_catalog.-) lease.slot OPERATOR(pg_catalog.-) 1
+-- Slots begin at 0. Those outside of the range of their lease stay outside: slots from 65536 on are shared terms, and those below
+-- the first slot come right before them. By way of negative numbers: no two rows have the same one at any time.
+UPDATE idgen.lease
+SET slot = -1 OPERATOR(pg_catalog.-) ((lease.slot OPERATOR(pg_catalog.-) defined.first_slot OPERATOR(pg_catalog.+) 65536)
+                                      OPERATOR(pg_catalog.%) 65536)
 FROM idgen.lease_definition AS defined
 WHERE defined.name OPERATOR(pg_catalog.=) lease.name AND defined.first_slot OPERATOR(pg_catalog.>) 0
   AND lease.slot OPERATOR(pg_catalog.<) 65536;

@@ -36,8 +36,9 @@ CREATE TABLE idgen.worker_id (
     acquired_at timestamptz,
     not_before timestamptz NOT NULL DEFAULT '-infinity',
     not_after timestamptz NOT NULL DEFAULT '-infinity',
+    epoch int NOT NULL DEFAULT 0,
     PRIMARY KEY (pool, worker_id)
-) WITH (fillfactor = 50); -- free space on each page for new versions of its rows
+);
 COMMENT ON TABLE idgen.worker_id IS 'worker ids of pools, and id times of their holders; shown by the view idgen.workers';
 COMMENT ON COLUMN idgen.worker_id.pool IS 'name of the pool';
 COMMENT ON COLUMN idgen.worker_id.worker_id IS 'the worker id';
@@ -50,6 +51,7 @@ COMMENT ON COLUMN idgen.worker_id.acquired_at IS 'when it was acquired; NULL if 
 COMMENT ON COLUMN idgen.worker_id.not_before IS 'start of the id times of the current or last holder';
 COMMENT ON COLUMN idgen.worker_id.not_after IS
     'no id of that holder has this time or a later one; -infinity if it was never granted';
+COMMENT ON COLUMN idgen.worker_id.epoch IS 'epoch of the history in which it was granted: the token is current in no other';
 GRANT SELECT, INSERT ON idgen.worker_id TO pg_database_owner;
 
 -- To find a token, the worker id to grant next, and the last one of an owner, without reading a pool. An owner can be longer
@@ -64,7 +66,7 @@ CREATE INDEX worker_id_owner ON idgen.worker_id (pool, pg_catalog.hashtext(owner
 
 -- The server that restores it has no holders.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_id', $condition$WHERE false UNION ALL
-    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after FROM idgen.worker_id$condition$);
+    SELECT pool, worker_id, NULL, owner, NULL, acquired_at, not_before, not_after, epoch FROM idgen.worker_id$condition$);
 
 -- What grants worker ids from this database, to detect that something else continues with its data. At most one row, from the
 -- definition of the first pool on.
@@ -72,7 +74,8 @@ CREATE TABLE idgen.worker_history (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     since timestamptz NOT NULL,
     longest interval NOT NULL,
-    identity text NOT NULL
+    identity text NOT NULL,
+    epoch int NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE idgen.worker_history IS 'server, timeline and data directory that grant worker ids from this database';
 COMMENT ON COLUMN idgen.worker_history.one IS 'always true: there is at most one row';
@@ -82,11 +85,12 @@ COMMENT ON COLUMN idgen.worker_history.longest IS
     'longest time from the clock to the end of id times, under any settings so far';
 COMMENT ON COLUMN idgen.worker_history.identity IS
     'system identifier and timeline of the server, OID of the database, and place: inode and birth time of PG_VERSION in the data directory, which a copy does not share; those of global/pg_control; and the number in the file idgen_place; empty in a dump';
+COMMENT ON COLUMN idgen.worker_history.epoch IS 'how often it was interrupted';
 GRANT SELECT, INSERT ON idgen.worker_history TO pg_database_owner;
 
 -- A restored database must not pass for the one that granted.
 SELECT pg_catalog.pg_extension_config_dump('idgen.worker_history', $condition$WHERE false UNION ALL
-    SELECT one, since, longest, '' FROM idgen.worker_history$condition$);
+    SELECT one, since, longest, '', epoch FROM idgen.worker_history$condition$);
 
 CREATE FUNCTION worker_pool_define(
     name text, first int DEFAULT 0, count int DEFAULT 1024, ttl interval DEFAULT '30 seconds') RETURNS void
@@ -162,7 +166,8 @@ CREATE VIEW idgen.workers AS
 SELECT known.pool, known.worker_id,
        CASE WHEN known.role IS NULL THEN 'free'
             WHEN known.not_after > pg_catalog.clock_timestamp() THEN 'held' ELSE 'expired' END AS state,
-       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE') THEN known.token END AS token,
+       CASE WHEN pg_catalog.pg_has_role(known.role::oid, 'USAGE')
+             AND known.epoch = COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0) THEN known.token END AS token,
        known.owner, known.role, known.acquired_at,
        known.not_after AS expires_at, false AS bound, known.not_before, known.not_after
 FROM idgen.worker_id AS known WHERE known.acquired_at IS NOT NULL;

@@ -42,13 +42,14 @@ fn worker_acquire(
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
     let pool = share_pool(name);
-    let history = history::for_grant(pool.history.clone(), pool.ttl_us);
+    // Read after a wait for the pool.
+    let history = history::for_grant(history::read(), pool.ttl_us);
     let bounds = history::bounds(&history, pool.ttl_us);
     let (ttl_us, reached_us) = checked_ttl(name, &request, &bounds);
-    let free = pick(name, &pool, &request, &bounds);
+    let free = pick(name, &pool, &request, &bounds, history.epoch);
     let rectangle = Rectangle::grant(free.used_until_us, reached_us, ttl_us, &bounds)
         .unwrap_or_else(|not_before_us| errors::begins_too_far(name, free.worker_id, not_before_us, &bounds).raise());
-    let token = grant(name, free.worker_id, request.owner, rectangle);
+    let token = grant(name, free.worker_id, request.owner, rectangle, history.epoch);
     if request.reached_us.is_none() {
         // Callers that pass `reached` call worker_confirm() after the commit. The commit of others waits for the standbys.
         xact::require_durability(Durability::Failover);
@@ -84,13 +85,13 @@ struct Free {
 }
 
 /// Picks and locks one row. The arguments: the pool, its lowest and its highest worker id, now, the earliest and the latest start
-/// of a rectangle, the preferred worker id, and the owner. Each part runs only if those before it have found none, and reads an
+/// of a rectangle, the preferred worker id, the owner, and the epoch. Each part runs only if those before it have found none, and reads an
 /// index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments,
 /// because an index does not compare with `clock_timestamp()`.
 fn pick_text(when_locked: &str) -> String {
-    // Nobody renews the first ones, so their rectangles are final.
-    const OVER: &str =
-        "(token IS NULL AND not_after OPERATOR(pg_catalog.<=) $5 OR not_after OPERATOR(pg_catalog.<=) $4)";
+    // Nobody renews those without a token, and those of an earlier epoch, so their rectangles are final.
+    const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $5 \
+                        AND (token IS NULL OR epoch OPERATOR(pg_catalog.<>) $9 OR not_after OPERATOR(pg_catalog.<=) $4)";
     let of_owner = format!(
         "pg_catalog.hashtext(owner) OPERATOR(pg_catalog.=) pg_catalog.hashtext($8) AND owner OPERATOR(pg_catalog.=) $8 AND {OVER}"
     );
@@ -98,8 +99,8 @@ fn pick_text(when_locked: &str) -> String {
     let parts = [
         ("preferred", format!("worker_id OPERATOR(pg_catalog.=) $7 AND {OVER}"), "worker_id"),
         ("owned", of_owner, "not_after DESC"),
-        ("ended", "token IS NULL AND not_after OPERATOR(pg_catalog.<=) $5".to_owned(), "not_after, worker_id"),
-        ("expired", "token IS NOT NULL AND not_after OPERATOR(pg_catalog.<=) $4".to_owned(), "not_after, worker_id"),
+        ("ended", format!("token IS NULL AND {OVER}"), "not_after, worker_id"),
+        ("expired", format!("token IS NOT NULL AND {OVER}"), "not_after, worker_id"),
         (
             "ahead",
             "token IS NULL AND not_after OPERATOR(pg_catalog.>) $5 AND not_after OPERATOR(pg_catalog.<=) $6".to_owned(),
@@ -124,7 +125,7 @@ static PICK: Query = Query::new(&WORKER_ID, || pick_text("SKIP LOCKED"));
 /// After [`PICK`] has found none: rows that other transactions are about to grant, or about to leave as they are.
 static PICK_LOCKED: Query = Query::new(&WORKER_ID, || pick_text(""));
 
-fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds) -> Free {
+fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds, epoch: i32) -> Free {
     let [now, earliest, latest] =
         [bounds.now_us, bounds.earliest_start_us(), bounds.latest_start_us()].map(datum::from_us_or_infinity);
     let args = [
@@ -136,18 +137,26 @@ fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds) -> Free
         latest.into(),
         request.prefer.into(),
         request.owner.into(),
+        epoch.into(),
     ];
     let read = |row: &SpiHeapTupleData| {
         let (worker_id, not_after, was_granted) = (value(row, 1), value(row, 2), value::<bool>(row, 3));
         Free { worker_id, used_until_us: was_granted.then(|| datum::to_us(not_after)) }
     };
-    let free = [&PICK, &PICK_LOCKED].into_iter().find_map(|query| query.write_losable(&args, read).pop());
-    free.unwrap_or_else(|| raise_exhausted(name, pool, bounds))
+    loop {
+        let free = [&PICK, &PICK_LOCKED].into_iter().find_map(|query| query.write_losable(&args, read).pop());
+        if let Some(free) = free {
+            return free;
+        }
+        refuse_if_exhausted(name, pool, bounds);
+        // One was released just now.
+        check_for_interrupts!();
+    }
 }
 
 static GRANT: Query = WORKER_ID.query(
     "UPDATE idgen.worker_id SET token = $3, owner = $4, role = $5::pg_catalog.regrole, \
-         acquired_at = pg_catalog.clock_timestamp(), not_before = $6, not_after = $7 \
+         acquired_at = pg_catalog.clock_timestamp(), not_before = $6, not_after = $7, epoch = $8 \
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
@@ -155,11 +164,12 @@ static GRANT: Query = WORKER_ID.query(
 const TOKEN_BITS: u32 = 53;
 
 /// Grants a worker id whose row is locked. Returns the token.
-fn grant(pool: &str, worker_id: i32, owner: Option<&str>, rectangle: Rectangle) -> i64 {
+fn grant(pool: &str, worker_id: i32, owner: Option<&str>, rectangle: Rectangle, epoch: i32) -> i64 {
     let token = ((session::random_i64() as u64 >> (u64::BITS - TOKEN_BITS)) as i64).max(1);
     let [not_before, not_after]: [DatumWithOid; 2] =
         [rectangle.not_before_us, rectangle.not_after_us].map(|us| datum::from_us_or_infinity(us).into());
-    let args = [pool.into(), worker_id.into(), token.into(), owner.into(), user().into(), not_before, not_after];
+    let args =
+        [pool.into(), worker_id.into(), token.into(), owner.into(), user().into(), not_before, not_after, epoch.into()];
     GRANT.write_latest(&args, |_| ());
     token
 }
@@ -186,12 +196,15 @@ static HOLDERS: Query = WORKER_ID.query(
        AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 5",
 );
 
-/// No worker id is free. One that was released may begin too far ahead.
-fn raise_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) -> ! {
+/// Raises 53400 if no worker id is free, and 55000 if the next one begins too far ahead.
+fn refuse_if_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) {
     let args = [name.into(), (*pool.range().start()).into(), (*pool.range().end()).into()];
     let released = FIRST_RELEASED.read_latest(&args, |row| (value(row, 1), datum::to_us(value(row, 2)))).pop();
     if let Some((worker_id, not_after_us)) = released {
-        errors::begins_too_far(name, worker_id, not_after_us, bounds).raise();
+        if not_after_us > bounds.latest_start_us() {
+            errors::begins_too_far(name, worker_id, not_after_us, bounds).raise();
+        }
+        return;
     }
     let holders = HOLDERS.read_latest(&args, |row| text(row, 1));
     errors::exhausted(name, pool.count, &holders.join("; ")).raise()

@@ -2,10 +2,11 @@
 //! `idgen.worker_history` has the history. A security label, which outlives the extension and the database, records
 //! that this server has granted worker ids.
 //!
-//! An interruption of the history ends all tokens: since the last grant that is known here, others may have been granted.
+//! An interruption of the history begins an epoch, and so ends all tokens: since the last grant that is known here, others may
+//! have been granted. It changes no row of a worker id, because an open transaction may have locked that.
 
 use super::errors;
-use super::store::{self, WORKER_HISTORY, WORKER_ID, finite_us};
+use super::store::{self, WORKER_HISTORY, finite_us};
 use crate::pg::spi::{Query, micros, optional_text, value};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{datum, recovery, session, shared_objects, system_clock};
@@ -79,16 +80,20 @@ pub fn require_own(pool: &str, history: Option<&History>) {
 
 /// A holder says that it was told a later end than this database knows: the database was set back, and nothing else has shown
 /// it. Ends the history. False if that cannot be: the data of a running server are not replaced, so it has every renewal of a
-/// term that has begun since its start.
-pub fn note_lost_grants(acquired_us: i64) -> bool {
+/// term that has begun since its start. Nor if the history has been interrupted since it was read.
+pub fn note_lost_grants(known: Option<&History>, acquired_us: i64) -> bool {
     if acquired_us >= session::server_start_us() {
         return false;
     }
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
-    let history = read().unwrap_or_else(begun);
-    write_for_grants(&interrupted(&history));
-    errors::grants_are_lost().warn();
-    true
+    let history = read();
+    // Another holder may have ended it during the wait.
+    let is_known = history.as_ref().map(|history| history.epoch) == known.map(|known| known.epoch);
+    if is_known {
+        write_for_grants(&interrupted(&history.unwrap_or_else(begun)));
+        errors::grants_are_lost().warn();
+    }
+    is_known
 }
 
 /// Begins a new history, for a copy of a coordinator whose origin grants no more. Returns the time from which worker
@@ -128,12 +133,8 @@ fn is_own(history: &History) -> bool {
     }
 }
 
-static END_TOKENS: Query = WORKER_ID.query("UPDATE idgen.worker_id SET token = NULL WHERE token IS NOT NULL");
-
-/// Ends all tokens, and returns the history after the interruption. The caller holds the lock of the table.
+/// The history after an interruption.
 fn interrupted(history: &History) -> History {
-    store::lock_holders(None);
-    END_TOKENS.write_latest(&[], |_| ());
     with_longest(history.clone(), longest_of_label()).interrupted(place::identity(), system_clock::now_us())
 }
 
@@ -172,7 +173,7 @@ fn longest_of(ttl_us: i64) -> i64 {
 
 /// The columns of a history, for [`from_row`]. NULL if there is no row.
 pub fn columns() -> String {
-    format!("history.identity, history.since, {}", micros("history.longest"))
+    format!("history.identity, history.since, {}, history.epoch", micros("history.longest"))
 }
 
 /// The history in a row, whose columns begin at this one.
@@ -181,27 +182,30 @@ pub fn from_row(row: &SpiHeapTupleData, column: usize) -> Option<History> {
         identity: optional_text(row, column)?,
         since_us: Some(datum::to_us(value(row, column + 1))).filter(|since_us| *since_us != i64::MIN),
         longest_us: value(row, column + 2),
+        epoch: value(row, column + 3),
     })
 }
 
 static READ: Query =
     Query::new(&WORKER_HISTORY, || format!("SELECT {} FROM idgen.worker_history AS history", columns()));
 
-fn read() -> Option<History> {
+/// `None` before the first pool.
+pub fn read() -> Option<History> {
     READ.read_latest(&[], |row| from_row(row, 1)).pop().flatten()
 }
 
 static WRITE: Query = WORKER_HISTORY.query(
-    "INSERT INTO idgen.worker_history AS history (identity, since, longest) \
-     VALUES ($1, $2, $3 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) \
-     ON CONFLICT (one) DO UPDATE SET identity = excluded.identity, since = excluded.since, longest = excluded.longest \
-     WHERE $4",
+    "INSERT INTO idgen.worker_history AS history (identity, since, longest, epoch) \
+     VALUES ($1, $2, $3 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval, $4) \
+     ON CONFLICT (one) DO UPDATE SET identity = excluded.identity, since = excluded.since, longest = excluded.longest, \
+     epoch = excluded.epoch WHERE $5",
 );
 
 fn write(history: &History, replaces: bool) {
     let since = history.since_us.map_or_else(TimestampWithTimeZone::negative_infinity, datum::from_us_or_infinity);
     let identity = history.identity.as_str();
-    WRITE.write_latest(&[identity.into(), since.into(), history.longest_us.into(), replaces.into()], |_| ());
+    let (longest_us, epoch) = (history.longest_us, history.epoch);
+    WRITE.write_latest(&[identity.into(), since.into(), longest_us.into(), epoch.into(), replaces.into()], |_| ());
 }
 
 const PROVIDER: &CStr = c"idgen workers";

@@ -1,7 +1,7 @@
 //! What the owner of a pool does: defines, alters and drops it, moves its worker ids to another pool, and corrects the end of
 //! a rectangle.
 
-use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_holders, lock_pool};
+use super::store::{Pool, WORKER_ID, WORKER_POOL, lock_pool};
 use super::{errors, history};
 use crate::args;
 use crate::pg::datum::{self, Text};
@@ -105,7 +105,6 @@ static END_TOKENS: Query = WORKER_ID.query(
 
 /// Ends the tokens of worker ids outside of a range. Returns the worker ids that are held.
 fn end_tokens(pool: &str, range: &RangeInclusive<i32>) -> Vec<i32> {
-    lock_holders(Some(pool));
     let args = [pool.into(), (*range.start()).into(), (*range.end()).into()];
     let ended = END_TOKENS.write_latest(&args, |row| (value::<i32>(row, 1), value::<bool>(row, 2)));
     let mut held: Vec<i32> =
@@ -189,12 +188,13 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     xact::require_read_write(c"worker_move()");
     let mut pools = [from, to];
     pools.sort_unstable();
-    pools.into_iter().for_each(|pool| drop(lock_pool(pool)));
+    for pool in pools {
+        lock_pool(pool);
+    }
     let both = [from.into(), to.into()];
     if let Some(worker_id) = GRANTED_FROM_BOTH.read_latest(&both, |row| value(row, 1)).pop() {
         errors::granted_from_both(worker_id, from, to).raise();
     }
-    lock_holders(Some(from));
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
     let range = lock_pool(to).range();
@@ -209,7 +209,8 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
 }
 
 static GRANTED_FROM_BOTH: Query = WORKER_ID.query(
-    "SELECT known.worker_id FROM idgen.worker_id AS known JOIN idgen.worker_id AS other USING (worker_id) \
+    "SELECT known.worker_id FROM idgen.worker_id AS known \
+     JOIN idgen.worker_id AS other ON other.worker_id OPERATOR(pg_catalog.=) known.worker_id \
      WHERE known.pool OPERATOR(pg_catalog.=) $1 AND known.acquired_at IS NOT NULL \
        AND other.pool OPERATOR(pg_catalog.=) $2 AND other.acquired_at IS NOT NULL \
      ORDER BY known.worker_id LIMIT 1",

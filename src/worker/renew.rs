@@ -18,7 +18,7 @@ use pgrx::prelude::*;
 /// with one token, the second one is refused. If the history of this coordinator turns out to be interrupted, all tokens end, and
 /// the result is `last_not_after`, which stays valid. So it is for a holder from before the start of this server that was told a
 /// later end than the recorded one: this database was set back. `reached` is the latest time of the caller's ids and clock; NULL:
-/// this server's clock. Raises 22008 for an infinite `reached`, 25001 in a
+/// this server's clock. Raises 22008 for an infinite time, 25001 in a
 /// transaction block, 42501 if another role has acquired it, and 55000 for a token that is not current or another end.
 #[pg_extern(sql = false)]
 fn worker_renew_compared(
@@ -29,15 +29,16 @@ fn worker_renew_compared(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<2> {
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
-    let last_us = datum::to_us(args::required(last_not_after, "last_not_after"));
+    let last_us = finite_us("last_not_after", args::required(last_not_after, "last_not_after"));
     let reached_us = reached.map(|reached| finite_us("reached", reached));
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
     let not_after_us = loop {
         let held = find_held(pool, token);
         let knows_later_end = last_us > held.rectangle.not_after_us;
-        if history::end_tokens_if_interrupted(held.pool.history.as_ref())
-            || knows_later_end && history::note_lost_grants(held.acquired_us)
+        let history = held.history.as_ref();
+        if history::end_tokens_if_interrupted(history)
+            || knows_later_end && history::note_lost_grants(history, held.acquired_us)
         {
             // The next call raises that the token is not current: an error here would undo that.
             break last_us;
@@ -59,10 +60,10 @@ static EXTEND: Query = WORKER_ID.query(
 
 /// Compares and sets the end of a rectangle. `None` if the row has changed since it was read.
 fn extend(pool: &str, token: i64, held: Held, last_us: i64, reached_us: Option<i64>) -> Option<i64> {
-    let Held { worker_id, rectangle, pool: definition, .. } = held;
+    let Held { worker_id, rectangle, ttl_us, history, .. } = held;
     require_end(pool, worker_id, rectangle.not_after_us, last_us);
-    let history = history::for_grant(definition.history, definition.ttl_us);
-    let bounds = history::bounds(&history, definition.ttl_us);
+    let history = history::for_grant(history, ttl_us);
+    let bounds = history::bounds(&history, ttl_us);
     let renewed = rectangle.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds);
     let [before, after] =
         [rectangle.not_after_us, renewed.not_after_us].map(|us| datum::from_us_or_infinity(us).into());
@@ -86,7 +87,7 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     xact::refuse_during_recovery(c"worker_confirm()");
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
     let held = xact::rolled_back(|| find_held(pool, token));
-    history::require_own(pool, held.pool.history.as_ref());
+    history::require_own(pool, held.history.as_ref());
     if held.is_uncommitted {
         errors::confirmed_too_early(pool, held.worker_id).raise();
     }

@@ -2,7 +2,8 @@
 //!
 //! The order of locks: the row of a pool, the table of the history, the rows of worker ids. Who changes a pool locks its row
 //! alone, and who grants from it locks it with others, so that no grant begins while the pool changes. A renewal locks
-//! nothing before it writes: whoever ends a holder's right sets its token to NULL, and then no renewal finds it.
+//! nothing before it writes: whoever ends a holder's right sets its token to NULL or begins an epoch of the history, and then no
+//! renewal finds it.
 
 use super::errors;
 use super::history;
@@ -21,14 +22,13 @@ pub static WORKER_ID: ExtensionTable = ExtensionTable::new(c"worker_id");
 /// At most one row.
 pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history");
 
-/// The definition of a pool, and the history of its database.
+/// The definition of a pool.
 pub struct Pool {
     pub first: i32,
     pub count: i32,
     pub ttl_us: i64,
     /// The current user may act as the role that has defined it.
     pub is_owned: bool,
-    pub history: Option<History>,
 }
 
 impl Pool {
@@ -39,26 +39,18 @@ impl Pool {
 
 fn pool_text(lock: &str) -> String {
     format!(
-        "SELECT pool.first, pool.count, {}, pg_catalog.pg_has_role($2, pool.owner::pg_catalog.oid, 'USAGE'), {} \
-         FROM idgen.worker_pool AS pool LEFT JOIN idgen.worker_history AS history ON true \
-         WHERE pool.name OPERATOR(pg_catalog.=) $1 {lock}",
-        micros("pool.ttl"),
-        history::columns()
+        "SELECT first, count, {}, pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE') FROM idgen.worker_pool \
+         WHERE name OPERATOR(pg_catalog.=) $1 {lock}",
+        micros("ttl")
     )
 }
 
 static FIND_POOL: Query = Query::new(&WORKER_POOL, || pool_text(""));
-static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE OF pool"));
-static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE OF pool"));
+static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE"));
+static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE"));
 
 fn pool(row: &SpiHeapTupleData) -> Pool {
-    Pool {
-        first: value(row, 1),
-        count: value(row, 2),
-        ttl_us: value(row, 3),
-        is_owned: value(row, 4),
-        history: history::from_row(row, 5),
-    }
+    Pool { first: value(row, 1), count: value(row, 2), ttl_us: value(row, 3), is_owned: value(row, 4) }
 }
 
 /// A pool that grants go on from until the transaction ends, and that nobody changes until then. Raises 42704 without it.
@@ -88,19 +80,24 @@ pub struct Held {
     pub worker_id: i32,
     pub rectangle: Rectangle,
     pub acquired_us: i64,
-    pub pool: Pool,
+    /// That of the pool.
+    pub ttl_us: i64,
+    /// As it was read with the row.
+    pub history: Option<History>,
     /// The running transaction has granted or renewed it.
     pub is_uncommitted: bool,
 }
 
+/// A token of an earlier epoch is not current.
 fn held_text(lock: &str) -> String {
     format!(
-        "SELECT pool.first, pool.count, {}, true, {}, held.worker_id, held.not_before, held.not_after, held.acquired_at, \
+        "SELECT held.worker_id, held.not_before, held.not_after, held.acquired_at, {}, \
          COALESCE(held.xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid, false), \
-         CASE WHEN NOT pg_catalog.pg_has_role($3, held.role::pg_catalog.oid, 'USAGE') THEN held.role::pg_catalog.text END \
+         CASE WHEN NOT pg_catalog.pg_has_role($3, held.role::pg_catalog.oid, 'USAGE') THEN held.role::pg_catalog.text END, {} \
          FROM idgen.worker_id AS held JOIN idgen.worker_pool AS pool ON pool.name OPERATOR(pg_catalog.=) held.pool \
          LEFT JOIN idgen.worker_history AS history ON true \
-         WHERE held.pool OPERATOR(pg_catalog.=) $1 AND held.token OPERATOR(pg_catalog.=) $2 {lock}",
+         WHERE held.pool OPERATOR(pg_catalog.=) $1 AND held.token OPERATOR(pg_catalog.=) $2 \
+           AND held.epoch OPERATOR(pg_catalog.=) COALESCE(history.epoch, 0) {lock}",
         micros("pool.ttl"),
         history::columns()
     )
@@ -111,15 +108,16 @@ static LOCK_HELD: Query = Query::new(&WORKER_ID, || held_text("FOR NO KEY UPDATE
 
 /// The worker id of a token, and its holder's role if the current user may not act as that.
 fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
-    let [not_before_us, not_after_us, acquired_us] = [9, 10, 11].map(|column| datum::to_us(value(row, column)));
+    let [not_before_us, not_after_us, acquired_us] = [2, 3, 4].map(|column| datum::to_us(value(row, column)));
     let held = Held {
-        worker_id: value(row, 8),
+        worker_id: value(row, 1),
         rectangle: Rectangle { not_before_us, not_after_us },
         acquired_us,
-        pool: pool(row),
-        is_uncommitted: value(row, 12),
+        ttl_us: value(row, 5),
+        is_uncommitted: value(row, 6),
+        history: history::from_row(row, 8),
     };
-    (held, optional_text(row, 13))
+    (held, optional_text(row, 7))
 }
 
 /// The worker id of a token. Raises 42501 if it was acquired by another role, and 55000 if the token is not current.
@@ -138,17 +136,6 @@ fn permitted(name: &str, token: i64, found: Option<(Held, Option<String>)>) -> H
         Some((held, Some(role))) => errors::not_the_holders_role(name, held.worker_id, &role).raise(),
         None => errors::stale(name, token).raise(),
     }
-}
-
-static LOCK_HOLDERS: Query = WORKER_ID.query(
-    "SELECT worker_id FROM idgen.worker_id WHERE token IS NOT NULL AND ($1 IS NULL OR pool OPERATOR(pg_catalog.=) $1) \
-     ORDER BY pool, worker_id FOR UPDATE",
-);
-
-/// Before a change of several rows, locks those of a pool that a renewal may change, or those of all pools. In one order, so
-/// that no two such changes wait for each other.
-pub fn lock_holders(pool: Option<&str>) {
-    LOCK_HOLDERS.write_losable(&[pool.into()], |_| ());
 }
 
 static LONGEST_TTL: Query = Query::new(&WORKER_POOL, || {

@@ -67,6 +67,8 @@ pub struct History {
     pub since_us: Option<i64>,
     /// The longest time from the clock to the end of a rectangle, under any settings so far.
     pub longest_us: i64,
+    /// How often it was interrupted. What was granted in an earlier epoch cannot be renewed.
+    pub epoch: i32,
 }
 
 /// What a database without a history tells of its past.
@@ -91,14 +93,15 @@ impl History {
             None if identity.is_first_server() => None,
             None => Some(past.began_us),
         };
-        History { identity: identity.to_string(), since_us, longest_us: 0 }
+        History { identity: identity.to_string(), since_us, longest_us: 0, epoch: 0 }
     }
 
     /// The history after an interruption that is noticed now. An earlier interruption counts too: rectangles granted after
     /// it began ahead of the clock.
     pub fn interrupted(&self, identity: &Identity, now_us: i64) -> Self {
         let since_us = self.since_us.map_or(now_us, |since_us| now_us.max(since_us.saturating_add(self.longest_us)));
-        History { identity: identity.to_string(), since_us: Some(since_us), ..*self }
+        let epoch = self.epoch.wrapping_add(1);
+        History { identity: identity.to_string(), since_us: Some(since_us), longest_us: self.longest_us, epoch }
     }
 }
 
@@ -153,8 +156,9 @@ mod tests {
     #[test]
     fn interruption_soon_after_another_counts_from_where_grants_began() {
         let since_us = |history: &History, now_us| history.interrupted(&identity(), now_us).since_us;
-        let complete = History { identity: String::new(), since_us: None, longest_us: 90 };
-        assert_eq!(complete.interrupted(&identity(), 1000).identity, identity().to_string());
+        let complete = History { identity: String::new(), since_us: None, longest_us: 90, epoch: 4 };
+        let after = complete.interrupted(&identity(), 1000);
+        assert_eq!((after.identity, after.longest_us, after.epoch), (identity().to_string(), 90, 5));
         assert_eq!(since_us(&complete, 1000), Some(1000));
         let interrupted = History { since_us: Some(990), ..complete };
         assert_eq!(since_us(&interrupted, 1000), Some(1080));

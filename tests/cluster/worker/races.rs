@@ -57,7 +57,6 @@ fn renewal_that_waits_for_the_end_of_its_token_is_refused_and_extends_nothing() 
         "SELECT worker_pool_alter('a', first => 20, force => true)",
         "SELECT worker_pool_alter('a', first => 11, count => 3, force => true)",
         "SELECT worker_correct('a', 10, not_after, force => true) FROM idgen.worker_id WHERE token = $token",
-        "SELECT worker_begin_history()",
         "SELECT worker_release('a', $token)",
     ] {
         with_pools(&format!(
@@ -77,6 +76,22 @@ fn renewal_that_waits_for_the_end_of_its_token_is_refused_and_extends_nothing() 
              holder: SELECT worker_release('a', $token) -> error 55000"
         ));
     }
+}
+
+/// Neither waits for the other: a transaction that stays open, or is prepared, must not stop all pools.
+#[test]
+fn new_history_and_renewals_wait_for_no_transaction_of_each_other() {
+    with_pools(
+        "holder: $acquire -> $token
+         changer: BEGIN; SELECT worker_begin_history()
+         holder: $renew_in_a
+         changer: ROLLBACK
+         holder: BEGIN; SELECT worker_release('a', $token)
+         changer: SELECT worker_begin_history()
+         holder: ROLLBACK
+         holder: $renew_in_a -> error 55000 no worker id of pool
+         holder: SELECT worker_release('a', $token) -> error 55000 no worker id of pool",
+    );
 }
 
 /// Its id times are over, so it is free for the next holder as long as the last one does not renew.
