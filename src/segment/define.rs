@@ -2,7 +2,7 @@
 //! functions check theirs.
 
 use super::fleet::errors as fleet_errors;
-use super::store::{self, SEGMENT, TagRow};
+use super::store::{self, Privilege, SEGMENT, TagRow};
 use super::{errors, workers};
 use crate::args;
 use crate::pg::datum::{Text, stored_len};
@@ -222,23 +222,24 @@ pub fn set_grantee(tag: Option<Text>, role: Option<Text>, server: Option<bool>, 
 
 /// Locks the row of a tag that the current user may alter, and returns it.
 pub fn lock_owned(tag: &str) -> TagRow {
-    lock_if(tag, |row| row.may_alter, || errors::not_owner(tag))
+    lock_as(tag, Privilege::Alter, |row| row.may_alter, || errors::not_owner(tag))
 }
 
 /// Locks the row of a tag for which the current user may act as a server, and returns it.
 pub fn lock_served(tag: &str) -> TagRow {
-    lock_if(tag, |row| row.may_serve, || fleet_errors::may_not_serve(tag, &spi::user_name()))
+    lock_as(tag, Privilege::Serve, |row| row.may_serve, || fleet_errors::may_not_serve(tag, &spi::user_name()))
 }
 
-/// Locks the row of a tag, and returns it. A role without the privilege neither waits for the lock nor holds it.
-fn lock_if(tag: &str, may: fn(&TagRow) -> bool, refusal: impl Fn() -> Report) -> TagRow {
-    let check = |row: TagRow| if may(&row) { row } else { refusal().raise() };
+fn lock_as(tag: &str, privilege: Privilege, may: fn(&TagRow) -> bool, refusal: impl Fn() -> Report) -> TagRow {
     loop {
-        check(store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise()));
-        if let Some(row) = store::find_and_lock(tag) {
-            return check(row);
+        if let Some(row) = store::find_and_lock(tag, privilege) {
+            return row;
         }
-        // Dropped during the wait. The tag may have been created again.
+        let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
+        if !may(&row) {
+            refusal().raise();
+        }
+        // It was dropped during the wait, and created again.
     }
 }
 

@@ -119,8 +119,30 @@ pub fn has_servers() -> bool {
 static FIND: [Query; 2] =
     [Query::new(&SEGMENT, || by_tag("drawers", "")), Query::new(&SEGMENT, || by_tag("servers", ""))];
 
-static LOCK: [Query; 2] =
-    [Query::new(&SEGMENT, || by_tag("drawers", FOR_CHANGES)), Query::new(&SEGMENT, || by_tag("servers", FOR_CHANGES))];
+/// What a caller that locks the row of a tag must be allowed to do.
+#[derive(Clone, Copy)]
+pub enum Privilege {
+    Alter,
+    Serve,
+}
+
+/// As [`FIND`].
+static LOCK_TO_ALTER: [Query; 2] = [
+    Query::new(&SEGMENT, || by_tag_to_lock("drawers", Privilege::Alter)),
+    Query::new(&SEGMENT, || by_tag_to_lock("servers", Privilege::Alter)),
+];
+static LOCK_TO_SERVE: [Query; 2] = [
+    Query::new(&SEGMENT, || by_tag_to_lock("drawers", Privilege::Serve)),
+    Query::new(&SEGMENT, || by_tag_to_lock("servers", Privilege::Serve)),
+];
+
+fn by_tag_to_lock(servers: &str, privilege: Privilege) -> String {
+    let may = match privilege {
+        Privilege::Alter => "pg_catalog.pg_has_role($2, owner::pg_catalog.oid, 'USAGE')".to_owned(),
+        Privilege::Serve => args::owns_or_has("$2", servers),
+    };
+    by_tag(servers, &format!("AND {may} {FOR_CHANGES}"))
+}
 
 const FOR_CHANGES: &str = "FOR NO KEY UPDATE";
 
@@ -141,10 +163,14 @@ pub fn find(tag: &str) -> Option<TagRow> {
 }
 
 /// As [`find`], and locks the row against changes and refills until the transaction ends. Waits for a transaction that
-/// has changed it.
-pub fn find_and_lock(tag: &str) -> Option<TagRow> {
+/// has changed it. A role without the privilege finds none, and so neither waits for the lock nor holds it.
+pub fn find_and_lock(tag: &str, privilege: Privilege) -> Option<TagRow> {
     SEGMENT.refuse_during_recovery();
-    LOCK[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop()
+    let queries = match privilege {
+        Privilege::Alter => &LOCK_TO_ALTER,
+        Privilege::Serve => &LOCK_TO_SERVE,
+    };
+    queries[usize::from(has_servers())].write_losable(&[tag.into(), user().into()], tag_row).pop()
 }
 
 fn tag_row(row: &SpiHeapTupleData) -> TagRow {
@@ -307,7 +333,7 @@ pub fn receive(creation: i64, server: i64, last: i64, origin: &Origin, step: i64
 }
 
 /// The trigger announces no change of `max_id` then. Also an error ends that: the session may go on, and write other rows.
-fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
+pub fn as_allocation<R>(write: impl FnOnce() -> R) -> R {
     // SAFETY: a variable of this process.
     let _allocation = unsafe { Replaced::new(IS_ALLOCATION.as_ptr(), true) };
     write()

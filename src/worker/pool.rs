@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 const MAX_COUNT: i32 = 65536;
 
 /// Defines a pool of worker ids. Does nothing if it is defined so. Raises 22004 for NULL, 22023 for an invalid name, range or
-/// ttl, 25006 where nothing can be written, and 42710 if it is defined otherwise.
+/// ttl, 25006 where nothing can be written, 42501 if another role has defined it, and 42710 if it is defined otherwise.
 #[pg_extern(sql = false)]
 fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>, ttl: Option<Interval>) {
     let name = args::stored_name(name.as_deref(), "name");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postgres::error::DbError;
+use postgres::error::{DbError, SqlState};
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::FromSqlOwned;
 use postgres::{Client, Row, ToStatement};
@@ -21,6 +21,21 @@ pub fn row(client: &mut Client, sql: &str) -> Row {
 /// The one value that a query returns.
 pub fn value<T: FromSqlOwned>(client: &mut Client, sql: &str) -> T {
     row(client, sql).get(0)
+}
+
+/// How many statements a call executes inside. `None` on a server that was built without contrib, and so lacks auto_explain.
+pub fn inner_statements(cluster: &Cluster, client: &mut Client, call: &str) -> Option<usize> {
+    if let Err(error) = client.batch_execute("LOAD 'auto_explain'") {
+        let version = value::<String>(client, "SHOW server_version_num");
+        assert!(version.as_str() > "16" && error.code() == Some(&SqlState::UNDEFINED_FILE), "{error}");
+        return None;
+    }
+    execute(client, "SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on");
+    let before = cluster.log().len();
+    execute(client, call);
+    execute(client, "RESET auto_explain.log_min_duration");
+    // Without the call itself.
+    Some(cluster.log()[before..].matches("Query Text: ").count() - 1)
 }
 
 /// The first column of what a query returns.

@@ -58,9 +58,18 @@ fn segment_request(
         },
     };
     let ServerReport { max_id, history, .. } = shared.report_of(server).expect("it has reported");
-    let report = [tag.into(), server.into(), name.into(), (*max_id).into(), history.as_str().into()];
-    SEGMENT_SERVER.write(&WRITE, &report);
-    write_tag(tag, row.key.creation, &shared);
+    refuse_beyond_bound(tag, &shared);
+    let args = [
+        tag.into(),
+        server.into(),
+        name.into(),
+        (*max_id).into(),
+        history.as_str().into(),
+        row.key.creation.into(),
+        shared.allocation.max_id.into(),
+        shared.history.as_deref().into(),
+    ];
+    store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
     Composite([
         first.into(),
@@ -217,13 +226,17 @@ fn shared_tag(tag: &str, definition: &TagDefinition, link: &Link, server: Option
     SharedTag { history: recorded, allocation: definition.allocation(), servers: servers.collect() }
 }
 
-/// Raises 2200H if a server has received values above the upper bound.
 fn write_tag(tag: &str, creation: i64, shared: &SharedTag) {
+    refuse_beyond_bound(tag, shared);
+    store::share(creation, shared.allocation.max_id, shared.history.as_deref());
+}
+
+/// Raises 2200H if a server has received values above the upper bound.
+fn refuse_beyond_bound(tag: &str, shared: &SharedTag) {
     let Allocation { max_id, upper_bound, .. } = shared.allocation;
     if max_id > upper_bound {
         segment_errors::exhausted(tag, upper_bound).raise();
     }
-    store::share(creation, max_id, shared.history.as_deref());
 }
 
 /// Identifies a tag and its definition: after any change of it, servers discard what they hold.
@@ -276,11 +289,13 @@ fn names(tag: &str, servers: Vec<i64>) -> String {
     names.into_iter().flatten().collect()
 }
 
-/// Inserts or replaces a server's report.
+/// Inserts or replaces a server's report, and writes the row of the tag, which is locked.
 static WRITE: Query = SEGMENT_SERVER.query(
-    "INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
-     VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp()) ON CONFLICT (tag, server) DO UPDATE \
-     SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at",
+    "WITH reported AS ( \
+         INSERT INTO idgen.segment_server (tag, server, name, max_id, history, reported_at) \
+         VALUES ($1, $2, $3, $4, $5, pg_catalog.clock_timestamp()) ON CONFLICT (tag, server) DO UPDATE \
+         SET name = excluded.name, max_id = excluded.max_id, history = excluded.history, reported_at = excluded.reported_at) \
+     UPDATE idgen.segment SET max_id = GREATEST(max_id, $7), history = $8 WHERE creation OPERATOR(pg_catalog.=) $6",
 );
 
 /// The servers of a tag have to report again. Their highest values still count.

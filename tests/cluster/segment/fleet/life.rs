@@ -1,7 +1,7 @@
 //! Drawing, outages, crashes and restarts.
 
 use idgen_testkit::ids::{assert_distinct, assert_increasing, last};
-use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, value, wait_for_event};
+use idgen_testkit::sql::{PATIENCE, column, execute, expect_error, ids, inner_statements, value, wait_for_event};
 use idgen_testkit::{Cluster, Stop, run};
 
 use super::{
@@ -139,6 +139,16 @@ fn launcher_without_a_slot_for_a_worker_leaves_its_own() {
     server.wait_for(PATIENCE, "a value", || client.simple_query("SELECT segment_next('t')").is_ok());
     let log = server.log();
     assert!(log.contains("could not start all supply workers"), "{log}");
+}
+
+#[test]
+fn request_for_values_executes_three_statements() {
+    let coordinator = coordinator(Cluster::builder());
+    let mut client = coordinator.client();
+    execute(&mut client, "SELECT segment_request('t', 1, 'elsewhere', 0, 10)");
+    let request = "SELECT segment_request('t', 1, 'elsewhere', 10, 10)";
+    let statements = inner_statements(&coordinator, &mut client, request);
+    assert!(statements.is_none_or(|statements| statements == 3), "{statements:?}");
 }
 
 /// Whatever its kind: the connection works after it.
