@@ -69,7 +69,7 @@ impl Pool {
                 "UPDATE idgen.worker_id AS other
                  SET token = other.worker_id + 1, owner = 'server ' || other.worker_id, role = template.role,
                      acquired_at = template.acquired_at, not_before = template.not_before,
-                     not_after = template.not_after, released = false
+                     not_after = template.not_after
                  FROM idgen.worker_id AS template
                  WHERE template.pool = '{name}' AND template.worker_id = {free}
                    AND other.pool = '{name}' AND other.worker_id <> {free}"
