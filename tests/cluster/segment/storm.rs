@@ -29,9 +29,8 @@ fn numbers(client: &mut Client, sql: &str) -> Result<Vec<i64>, Error> {
 }
 
 /// Draws until the server dies. `created` are the segments whose creation was committed, as far as this session knows.
-fn draw_until_death(cluster: &Cluster, seed: u64, created: &[String], drawn: &AtomicUsize) -> (Seen, Vec<String>) {
+fn draw_until_death(mut client: Client, seed: u64, created: &[String], drawn: &AtomicUsize) -> (Seen, Vec<String>) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut client = cluster.client();
     let (mut seen, mut created) = (Seen::new(), created.to_vec());
     loop {
         let is_new = created.is_empty() || rng.u8(..20) == 0;
@@ -74,12 +73,14 @@ fn no_value_comes_twice_and_no_segment_is_lost() {
     let (mut all, mut bounds) = (Seen::new(), HashMap::<String, Vec<Bound<i64>>>::new());
     for round in 0..rounds(4, 200) as u64 {
         let drawn = AtomicUsize::new(0);
+        // Before the server can die.
+        let clients = (0..SESSIONS as u64).map(|session| (session, cluster.client())).collect::<Vec<_>>();
         let outcomes: Vec<_> = std::thread::scope(|scope| {
-            let work = |session: u64| {
-                let (cluster, created, drawn) = (&cluster, &created, &drawn);
-                scope.spawn(move || draw_until_death(cluster, round * 100 + session, created, drawn))
+            let work = |(session, client)| {
+                let (created, drawn) = (&created, &drawn);
+                scope.spawn(move || draw_until_death(client, round * 100 + session, created, drawn))
             };
-            let sessions: Vec<_> = (0..SESSIONS as u64).map(work).collect();
+            let sessions: Vec<_> = clients.into_iter().map(work).collect();
             cluster.wait_for(PATIENCE, "the sessions to have drawn", || drawn.load(Ordering::Relaxed) > DRAWS);
             if round % 2 == 0 {
                 cluster.kill9_postmaster()
