@@ -88,7 +88,7 @@ struct Free {
 /// of a rectangle, the preferred worker id, the owner, and the epoch. Each part runs only if those before it have found none, and reads an
 /// index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments,
 /// because an index does not compare with `clock_timestamp()`.
-fn pick_text(when_locked: &str) -> String {
+fn pick_text(locking: &str) -> String {
     // Nobody renews those without a token, and those of an earlier epoch, so their rectangles are final.
     const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $5 \
                         AND (token IS NULL OR epoch OPERATOR(pg_catalog.<>) $9 OR not_after OPERATOR(pg_catalog.<=) $4)";
@@ -114,16 +114,20 @@ fn pick_text(when_locked: &str) -> String {
         texts.push(format!(
             "{part} AS MATERIALIZED (SELECT worker_id, not_after, acquired_at IS NOT NULL AS was_granted \
              FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.>=) $2 \
-             AND worker_id OPERATOR(pg_catalog.<=) $3 AND {condition}{unless} ORDER BY {order} LIMIT 1 FOR UPDATE {when_locked})"
+             AND worker_id OPERATOR(pg_catalog.<=) $3 AND {condition}{unless} ORDER BY {order} LIMIT 1 {locking})"
         ));
         found.push(format!("SELECT worker_id, not_after, was_granted FROM {part}"));
     }
     format!("WITH {} {}", texts.join(", "), found.join(" UNION ALL "))
 }
 
-static PICK: Query = Query::new(&WORKER_ID, || pick_text("SKIP LOCKED"));
-/// After [`PICK`] has found none: rows that other transactions are about to grant, or about to leave as they are.
-static PICK_LOCKED: Query = Query::new(&WORKER_ID, || pick_text(""));
+static PICK: Query = Query::new(&WORKER_ID, || pick_text("FOR UPDATE SKIP LOCKED"));
+/// After [`PICK`] has found none: a row that another transaction is about to grant, or about to leave as it is.
+static LOCKED: Query = Query::new(&WORKER_ID, || pick_text(""));
+static WAIT: Query = WORKER_ID.query(
+    "SELECT worker_id FROM idgen.worker_id \
+     WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 FOR UPDATE",
+);
 
 fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds, epoch: i32) -> Free {
     let [now, earliest, latest] =
@@ -144,12 +148,18 @@ fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds, epoch: 
         Free { worker_id, used_until_us: was_granted.then(|| datum::to_us(not_after)) }
     };
     loop {
-        let free = [&PICK, &PICK_LOCKED].into_iter().find_map(|query| query.write_losable(&args, read).pop());
-        if let Some(free) = free {
+        // This locks rows too that turn out to be granted already. Without one that is free, the subtransaction unlocks them:
+        // two waits with rows locked would be a deadlock.
+        let picked = xact::in_subtransaction(|| PICK.write_losable(&args, read).pop());
+        if let Some(free) = picked.unwrap_or_else(|cause| cause.rethrow()) {
             return free;
         }
-        refuse_if_exhausted(name, pool, bounds);
-        // One was released just now.
+        match LOCKED.read_latest(&args, read).pop() {
+            Some(locked) => {
+                xact::rolled_back(|| WAIT.write_losable(&[name.into(), locked.worker_id.into()], |_| ()));
+            }
+            None => refuse_if_exhausted(name, pool, bounds),
+        }
         check_for_interrupts!();
     }
 }

@@ -66,6 +66,22 @@ fn acquisition_waits_for_a_locked_row_if_no_other_is_free() {
     }
 }
 
+/// Otherwise two that wait, each for a row that the other has seen granted, would be a deadlock.
+#[test]
+fn acquisition_that_waits_has_locked_no_row() {
+    play(
+        &builder().start_with_extension(),
+        "first: SELECT worker_pool_define('p', count => 2, ttl => '1 hour')
+         first: BEGIN; UPDATE idgen.worker_id SET not_after = now() + '1 hour', token = 1 WHERE worker_id = 0
+         second: BEGIN; UPDATE idgen.worker_id SET not_after = now() + '1 hour', token = 2 WHERE worker_id = 1
+         client waits for transactionid: SELECT worker_id FROM worker_acquire('p')
+         first: COMMIT
+         second: UPDATE idgen.worker_id SET owner = 'second' WHERE worker_id = 0
+         second: ROLLBACK
+         client ends -> 1",
+    );
+}
+
 #[test]
 fn worker_id_outlives_its_session_and_is_free_after_its_release_or_its_id_times() {
     let cluster = builder().start_with_extension();
