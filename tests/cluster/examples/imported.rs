@@ -107,7 +107,7 @@ assert os.fork() or os._exit(0) is None";
 fn wait_for_an_id_ends_after_the_timeout() {
     let cluster = server_of("worker_ids.py");
     let mut locker = cluster.client();
-    execute(&mut locker, "BEGIN; LOCK TABLE idgen.worker_id");
+    execute(&mut locker, "BEGIN; LOCK TABLE idgen.worker_pool");
     let case = "
 import sys, worker_ids
 ids = worker_ids.WorkerIds(sys.argv[1], 'shop-ids', 'a', 600)

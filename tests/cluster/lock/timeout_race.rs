@@ -63,7 +63,10 @@ fn race(end: End, cases: &[[&str; 4]]) {
             scope.spawn(move || play(cluster, &script));
         }
     });
-    assert_eq!(value::<i64>(&mut cluster.client(), "SELECT count(*) FROM idgen.lock_get_holds()"), 0);
+    // Once the servers of the sessions have noticed that these have ended.
+    let mut observer = cluster.client();
+    let holds = "SELECT count(*) FROM idgen.lock_get_holds()";
+    cluster.wait_for(PATIENCE, "no holds", || value::<i64>(&mut observer, holds) == 0);
 }
 
 /// A step that waits until the session has been in the queue for this long.
