@@ -23,9 +23,9 @@ struct Request<'a> {
 }
 
 /// Acquires a worker id of a pool, and an interval of id time. Grants `prefer` if its id times are over, else the last worker
-/// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before others. `ttl` is at
-/// most the pool's; NULL: the pool's. `reached` is the latest time of the caller's ids and clock; NULL: this server's clock.
-/// Raises 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool,
+/// id of `owner` if its id times are over, else the one whose id times ended first, those that nobody can renew before
+/// others. `ttl` is at most the pool's; NULL: the pool's. `reached` is the latest time of the caller's ids and clock; NULL:
+/// this server's clock. Raises 22008 for an infinite `reached`, 22023 for a longer ttl, 25001 in a transaction block, 42704 for an unknown pool,
 /// 53400 if no worker id is free, and 55000 if the caller is too far ahead, or this database is a copy.
 #[pg_extern(sql = false)]
 fn worker_acquire(
@@ -42,14 +42,13 @@ fn worker_acquire(
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_acquire()", fcinfo) };
     let pool = share_pool(name);
-    // Read after a wait for the pool.
-    let history = history::for_grant(history::read(), pool.ttl_us);
-    let bounds = history::bounds(&history, pool.ttl_us);
-    let (ttl_us, reached_us) = checked_ttl(name, &request, &bounds);
-    let free = pick(name, &pool, &request, &bounds, history.epoch);
-    let rectangle = Rectangle::grant(free.used_until_us, reached_us, ttl_us, &bounds)
-        .unwrap_or_else(|not_before_us| errors::begins_too_far(name, free.worker_id, not_before_us, &bounds).raise());
-    let token = grant(name, free.worker_id, request.owner, rectangle, history.epoch);
+    let (free, now) = pick(name, &pool, &request);
+    let (ttl_us, reached_us) = checked_ttl(name, &request, &now.bounds);
+    let rectangle =
+        Rectangle::grant(free.used_until_us, reached_us, ttl_us, &now.bounds).unwrap_or_else(|not_before_us| {
+            errors::begins_too_far(name, free.worker_id, not_before_us, &now.bounds).raise()
+        });
+    let token = grant(name, free.worker_id, request.owner, rectangle, now.epoch);
     if request.reached_us.is_none() {
         // Callers that pass `reached` call worker_confirm() after the commit. The commit of others waits for the standbys.
         xact::require_durability(Durability::Failover);
@@ -84,12 +83,12 @@ struct Free {
     used_until_us: Option<i64>,
 }
 
-/// Picks and locks one row. The arguments: the pool, its lowest and its highest worker id, now, the earliest and the latest start
-/// of a rectangle, the preferred worker id, the owner, and the epoch. Each part runs only if those before it have found none, and reads an
-/// index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are arguments,
-/// because an index does not compare with `clock_timestamp()`.
+/// Picks one row. The arguments: the pool, its lowest and its highest worker id, now, the earliest and the latest start of a
+/// rectangle, the preferred worker id, the owner, and the epoch. Each part runs only if those before it have found none, and
+/// reads an index in its order. By the hash of the owner, because an owner can be longer than an index allows. The times are
+/// arguments, because an index does not compare with `clock_timestamp()`.
 fn pick_text(locking: &str) -> String {
-    // Nobody renews those without a token, and those of an earlier epoch, so their rectangles are final.
+    // A row without a token, or of an earlier epoch, cannot be renewed: its rectangle is final.
     const OVER: &str = "not_after OPERATOR(pg_catalog.<=) $5 \
                         AND (token IS NULL OR epoch OPERATOR(pg_catalog.<>) $9 OR not_after OPERATOR(pg_catalog.<=) $4)";
     let of_owner = format!(
@@ -129,10 +128,50 @@ static WAIT: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2 FOR UPDATE",
 );
 
-fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds, epoch: i32) -> Free {
+/// What bounds a grant, as it was when a row was picked.
+struct Now {
+    bounds: PoolBounds,
+    epoch: i32,
+}
+
+/// Picks a row and locks it. Waits for rows that are locked if no other is free.
+fn pick(name: &str, pool: &Pool, request: &Request) -> (Free, Now) {
+    let read = |row: &SpiHeapTupleData| {
+        let (worker_id, not_after, was_granted) = (value(row, 1), value(row, 2), value::<bool>(row, 3));
+        Free { worker_id, used_until_us: was_granted.then(|| datum::to_us(not_after)) }
+    };
+    loop {
+        let mut now = None;
+        // Without a row that is free, this unlocks the history, and rows that turned out to be granted already: to wait with
+        // them locked would be a deadlock, and would keep all pools from a new history. After a wait, both are read again.
+        let picked = xact::in_subtransaction(|| {
+            let history = history::for_grant(history::read(), pool.ttl_us);
+            let bounds = history::bounds(&history, pool.ttl_us);
+            checked_ttl(name, request, &bounds);
+            let now = now.insert(Now { bounds, epoch: history.epoch });
+            PICK.write_losable(&arguments(name, pool, request, now), read).pop()
+        });
+        let picked = picked.unwrap_or_else(|cause| cause.rethrow());
+        let now = now.expect("it was read");
+        if let Some(free) = picked {
+            return (free, now);
+        }
+        match LOCKED.read_latest(&arguments(name, pool, request, &now), read).pop() {
+            Some(locked) => {
+                xact::rolled_back(|| WAIT.write_losable(&[name.into(), locked.worker_id.into()], |_| ()));
+            }
+            None => refuse_if_exhausted(name, pool, &now.bounds),
+        }
+        check_for_interrupts!();
+    }
+}
+
+/// Of [`pick_text`].
+fn arguments<'a>(name: &'a str, pool: &Pool, request: &Request<'a>, now: &Now) -> [DatumWithOid<'a>; 9] {
+    let Now { bounds, epoch } = now;
     let [now, earliest, latest] =
         [bounds.now_us, bounds.earliest_start_us(), bounds.latest_start_us()].map(datum::from_us_or_infinity);
-    let args = [
+    [
         name.into(),
         (*pool.range().start()).into(),
         (*pool.range().end()).into(),
@@ -141,27 +180,8 @@ fn pick(name: &str, pool: &Pool, request: &Request, bounds: &PoolBounds, epoch: 
         latest.into(),
         request.prefer.into(),
         request.owner.into(),
-        epoch.into(),
-    ];
-    let read = |row: &SpiHeapTupleData| {
-        let (worker_id, not_after, was_granted) = (value(row, 1), value(row, 2), value::<bool>(row, 3));
-        Free { worker_id, used_until_us: was_granted.then(|| datum::to_us(not_after)) }
-    };
-    loop {
-        // This locks rows too that turn out to be granted already. Without one that is free, the subtransaction unlocks them:
-        // two waits with rows locked would be a deadlock.
-        let picked = xact::in_subtransaction(|| PICK.write_losable(&args, read).pop());
-        if let Some(free) = picked.unwrap_or_else(|cause| cause.rethrow()) {
-            return free;
-        }
-        match LOCKED.read_latest(&args, read).pop() {
-            Some(locked) => {
-                xact::rolled_back(|| WAIT.write_losable(&[name.into(), locked.worker_id.into()], |_| ()));
-            }
-            None => refuse_if_exhausted(name, pool, bounds),
-        }
-        check_for_interrupts!();
-    }
+        (*epoch).into(),
+    ]
 }
 
 static GRANT: Query = WORKER_ID.query(
@@ -170,7 +190,7 @@ static GRANT: Query = WORKER_ID.query(
      WHERE pool OPERATOR(pg_catalog.=) $1 AND worker_id OPERATOR(pg_catalog.=) $2",
 );
 
-/// Exact in a number of JavaScript, and so many that none is drawn twice for a worker id.
+/// A number of JavaScript is exact up to there. That no token is drawn twice for a worker id is a matter of chance: 2^-53.
 const TOKEN_BITS: u32 = 53;
 
 /// Grants a worker id whose row is locked. Returns the token.

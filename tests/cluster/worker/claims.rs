@@ -82,6 +82,40 @@ fn acquisition_that_waits_has_locked_no_row() {
     );
 }
 
+/// During the wait for the pool, or for the last worker id, the history is interrupted. The grant must begin after all that may be
+/// forgotten, which is two hours of id time.
+#[test]
+fn acquisition_that_has_waited_grants_by_the_history_of_then() {
+    for change in ["SELECT worker_pool_alter('p', ttl => '1 hour')", "UPDATE idgen.worker_id SET token = 1"] {
+        play(
+            &builder().start_with_extension(),
+            &format!(
+                "locker: SELECT worker_pool_define('p', count => 1, ttl => '1 hour')
+                 locker: BEGIN; {change}
+                 client waits for transactionid: SELECT not_before > now() + interval '1 hour' FROM worker_acquire('p')
+                 other: SELECT worker_begin_history() IS NOT NULL -> t
+                 locker: ROLLBACK
+                 client ends -> t
+                 other: SELECT count(token) FROM idgen.workers -> 1"
+            ),
+        );
+    }
+}
+
+#[test]
+fn acquisition_that_is_cancelled_while_it_waits_leaves_the_session_as_it_was() {
+    play(
+        &builder().start_with_extension(),
+        "locker: SELECT worker_pool_define('p', count => 1, ttl => '1 hour')
+         locker: BEGIN; UPDATE idgen.worker_id SET token = 1
+         client waits for transactionid: SELECT worker_id FROM worker_acquire('p')
+         locker: SELECT pg_cancel_backend($client_pid) -> t
+         client ends -> error 57014
+         locker: ROLLBACK
+         client: SELECT worker_id FROM worker_acquire('p') -> 0",
+    );
+}
+
 #[test]
 fn worker_id_outlives_its_session_and_is_free_after_its_release_or_its_id_times() {
     let cluster = builder().start_with_extension();

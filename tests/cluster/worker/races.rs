@@ -86,6 +86,9 @@ fn new_history_and_renewals_wait_for_no_transaction_of_each_other() {
          changer: BEGIN; SELECT worker_begin_history()
          holder: $renew_in_a
          changer: ROLLBACK
+         changer: BEGIN; SELECT worker_pool_alter('a', ttl => '2 hours')
+         holder: $renew_in_a
+         changer: ROLLBACK
          holder: BEGIN; SELECT worker_release('a', $token)
          changer: SELECT worker_begin_history()
          holder: ROLLBACK
@@ -132,20 +135,35 @@ fn expired_worker_id_is_renewed_or_granted_again_but_not_both() {
     println!("{renewals} renewals have come first");
 }
 
-/// As a promoted standby or a restored database finds it. The grant that records the interruption waits for rows.
+/// As a promoted standby or a restored database finds it.
 #[test]
 fn renewal_that_waits_for_the_record_of_an_interruption_extends_nothing() {
     with_pools(
         "holder: $acquire -> $token
          holder: SELECT not_after FROM idgen.worker_id WHERE token = $token -> $end
          locker: UPDATE idgen.worker_history SET identity = ''
-         locker: BEGIN; SELECT FROM idgen.worker_id FOR UPDATE
-         next waits for transactionid: SELECT worker_id FROM worker_acquire('a')
+         recorder: BEGIN; SELECT worker_begin_history()
          holder waits for relation: SELECT not_after FROM worker_renew('a', $token, '$end')
-         locker: ROLLBACK
-         next ends -> 11
+         recorder: COMMIT
          holder ends -> $told
          holder: SELECT '$told'::timestamptz = '$end' -> t
+         holder: SELECT worker_renew('a', $token, '$end') -> error 55000
+         holder: SELECT not_after = '$end' FROM idgen.worker_id WHERE worker_id = 10 AND pool = 'a' -> t",
+    );
+}
+
+/// An acquisition that waits for rows keeps no renewal, and no other pool, from recording the interruption.
+#[test]
+fn renewal_records_an_interruption_beside_an_acquisition_that_waits() {
+    with_pools(
+        "holder: $acquire -> $token
+         holder: SELECT not_after FROM idgen.worker_id WHERE token = $token -> $end
+         locker: UPDATE idgen.worker_history SET identity = ''
+         locker: BEGIN; SELECT FROM idgen.worker_id FOR UPDATE
+         next waits for transactionid: SELECT worker_id FROM worker_acquire('a')
+         holder: SELECT not_after = '$end' FROM worker_renew('a', $token, '$end') -> t
+         locker: ROLLBACK
+         next ends -> 11
          holder: SELECT worker_renew('a', $token, '$end') -> error 55000
          holder: SELECT not_after = '$end' FROM idgen.worker_id WHERE worker_id = 10 AND pool = 'a' -> t",
     );
