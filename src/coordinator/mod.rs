@@ -43,8 +43,8 @@ pub struct Coordinator {
 /// waiting. Commits wait for the disk only: nothing would end a wait for a standby, and a function that confirms waits
 /// for that. An idle session is not ended. Texts are UTF-8, as in Rust; a database with MULE_INTERNAL cannot convert
 /// them, and takes ASCII only. The last three columns: whether there is room for a connection that stays, when the
-/// server has started, and whether it has a table of pools. There is room if fewer than half of the connections are in
-/// use, and neither role nor database has a limit of its own.
+/// server has started, and whether it has a table of pools: the role need not be allowed to use its schema. There is
+/// room if fewer than half of the connections are in use, and neither role nor database has a limit of its own.
 const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_catalog.quote_ident(space.nspname), \
     pg_catalog.set_config('statement_timeout', $1, false), \
     pg_catalog.set_config('synchronous_commit', 'local', false), \
@@ -57,7 +57,9 @@ const IDENTIFY: &CStr = c"SELECT control.system_identifier, database.oid, pg_cat
      OPERATOR(pg_catalog.<) pg_catalog.current_setting('max_connections')::pg_catalog.int8 \
      AND database.datconnlimit OPERATOR(pg_catalog.<) 0 AND role.rolconnlimit OPERATOR(pg_catalog.<) 0, \
     (EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
-    pg_catalog.to_regclass('idgen.worker_pool') IS NOT NULL \
+    EXISTS (SELECT FROM pg_catalog.pg_class AS pools \
+            JOIN pg_catalog.pg_namespace AS own ON own.oid OPERATOR(pg_catalog.=) pools.relnamespace \
+            WHERE own.nspname OPERATOR(pg_catalog.=) 'idgen' AND pools.relname OPERATOR(pg_catalog.=) 'worker_pool') \
     FROM pg_catalog.pg_control_system() AS control \
     JOIN pg_catalog.pg_database AS database ON database.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
     JOIN pg_catalog.pg_roles AS role ON role.rolname OPERATOR(pg_catalog.=) SESSION_USER \

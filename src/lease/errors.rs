@@ -123,13 +123,13 @@ errors! {
 
     fn not_fenced(name: &str, table: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" can be written only under lease \"{name}\"";
-        detail: "This transaction has not called lease_fence(), has rolled it back, or has released the lease.";
+        detail: "This transaction did not call lease_fence(), or rolled it back, or released the lease.";
         hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
     }
 
     fn fenced_by_shared_term(name: &str, table: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" can be written only under lease \"{name}\"";
-        detail: "This transaction has fenced a shared lease. The guard of this table accepts only an exclusive one.";
+        detail: "This transaction has fenced a shared lease, and the guard of this table requires an exclusive lease.";
         hint: "In this transaction, before the write, run SELECT lease_fence({}, <token>);", quoted(name);
     }
 

@@ -145,7 +145,7 @@ fn pick(name: &str, pool: &Pool, request: &Request) -> (Free, Now) {
         // Without a row that is free, this unlocks the history, and rows that turned out to be granted already: to wait with
         // them locked would be a deadlock, and would keep all pools from a new history. After a wait, both are read again.
         let picked = xact::in_subtransaction(|| {
-            let history = history::for_grant(history::read(), pool.ttl_us);
+            let history = history::for_grant(pool.ttl_us);
             let bounds = history::bounds(&history, pool.ttl_us);
             checked_ttl(name, request, &bounds);
             let now = now.insert(Now { bounds, epoch: history.epoch });

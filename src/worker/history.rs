@@ -37,25 +37,29 @@ pub fn begin() {
     }
 }
 
-/// For a grant or a renewal in a pool with this ttl, with the history as it was read. Records an interruption, or longer
-/// rectangles before one is granted. Raises 55000 if this database is a copy.
-pub fn for_grant(known: Option<History>, ttl_us: i64) -> History {
-    let longest_us = longest_of(ttl_us);
-    let identity = place::identity().to_string();
+/// True if a history allows grants and renewals in a pool with this ttl as it is: nothing has to be recorded before them. Raises
+/// 55000 if this database is a copy.
+pub fn is_sufficient(history: &History, ttl_us: i64) -> bool {
     // A row of an earlier release has the identity in another form.
-    let is_current =
-        |history: &History| is_own(history) && history.identity == identity && history.longest_us >= longest_us;
-    if let Some(history) = known.filter(is_current) {
+    let is_current = is_own(history) && history.identity == place::identity().to_string();
+    is_current && history.longest_us >= longest_of(ttl_us)
+}
+
+/// For a grant or a renewal in a pool with this ttl. Records an interruption, or longer rectangles before one is granted, and
+/// then keeps the history locked: the caller must wait for no row after it. Raises 55000 if this database is a copy.
+pub fn for_grant(ttl_us: i64) -> History {
+    if let Some(history) = read().filter(|history| is_sufficient(history, ttl_us)) {
         return history;
     }
     // One transaction at a time changes the row. The next one reads the new row after it gets the lock.
     WORKER_HISTORY.lock(pg_sys::ShareRowExclusiveLock);
     let history = match read() {
-        Some(history) if is_current(&history) => return history,
-        Some(history) if is_own(&history) => History { identity, ..history },
+        Some(history) if is_sufficient(&history, ttl_us) => return history,
+        Some(history) if is_own(&history) => History { identity: place::identity().to_string(), ..history },
         Some(history) => interrupted(&history),
         None => begun(),
     };
+    let longest_us = longest_of(ttl_us);
     // The row of a definition does not have the longest rectangle of a dropped database or extension.
     let history = with_longest(history, longest_us.max(longest_of_label()));
     write_for_grants(&history);
@@ -66,7 +70,7 @@ pub fn for_grant(known: Option<History>, ttl_us: i64) -> History {
 pub fn end_tokens_if_interrupted(known: Option<&History>) -> bool {
     let is_interrupted = known.is_some_and(|history| !is_own(history));
     if is_interrupted {
-        for_grant(known.cloned(), 0);
+        for_grant(0);
     }
     is_interrupted
 }
@@ -190,7 +194,7 @@ static READ: Query =
     Query::new(&WORKER_HISTORY, || format!("SELECT {} FROM idgen.worker_history AS history", columns()));
 
 /// `None` before the first pool.
-pub fn read() -> Option<History> {
+fn read() -> Option<History> {
     READ.read_latest(&[], |row| from_row(row, 1)).pop().flatten()
 }
 

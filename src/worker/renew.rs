@@ -62,7 +62,11 @@ static EXTEND: Query = WORKER_ID.query(
 fn extend(pool: &str, token: i64, held: Held, last_us: i64, reached_us: Option<i64>) -> Option<i64> {
     let Held { worker_id, rectangle, ttl_us, history, .. } = held;
     require_end(pool, worker_id, rectangle.not_after_us, last_us);
-    let history = history::for_grant(history, ttl_us);
+    let sufficient = history.filter(|history| history::is_sufficient(history, ttl_us));
+    let history = sufficient.unwrap_or_else(|| {
+        lock_held(pool, token);
+        history::for_grant(ttl_us)
+    });
     let bounds = history::bounds(&history, ttl_us);
     let renewed = rectangle.renewed(reached_us.unwrap_or(bounds.now_us), bounds.ttl_us, &bounds);
     let [before, after] =

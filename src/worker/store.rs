@@ -1,8 +1,9 @@
 //! The rows of pools and of worker ids, and checks that the functions of worker ids share.
 //!
-//! The order of locks: the row of a pool, the table of the history, the rows of worker ids. Who changes a pool locks its row
+//! The order of locks: the row of a pool, the rows of worker ids, the table of the history. Who changes a pool locks its row
 //! alone, and who grants from it locks it with others, so that no grant begins while the pool changes. A renewal locks
-//! nothing before it writes: whoever ends a holder's right sets its token to NULL or begins an epoch of the history, and then no
+//! nothing before it writes, or its row before it changes the history: all pools need that table, so nothing waits for a row
+//! with it locked. Whoever ends a holder's right sets its token to NULL or begins an epoch of the history, and then no
 //! renewal finds it.
 
 use super::errors;
@@ -149,7 +150,7 @@ pub fn longest_ttl_us() -> i64 {
 
 static ANY: Query = WORKER_ID.query("SELECT FROM idgen.worker_id LIMIT 1");
 
-/// True if this database knows of no worker id.
+/// True if this database has no row of a worker id.
 pub fn is_empty() -> bool {
     ANY.read_latest(&[], |_| ()).is_empty()
 }
@@ -176,7 +177,8 @@ static FULL: Query = WORKER_ID.query(
          AND known.token IS NULL AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
          AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
        AND NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
-         AND known.token IS NOT NULL AND known.not_after OPERATOR(pg_catalog.<=) $1 \
+         AND known.token IS NOT NULL AND (known.not_after OPERATOR(pg_catalog.<=) $1 \
+             OR known.epoch OPERATOR(pg_catalog.<>) COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0)) \
          AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
          AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
      ORDER BY pool.name",

@@ -74,7 +74,7 @@ pub struct History {
 /// What a database without a history tells of its past.
 #[derive(Clone, Copy, Debug)]
 pub struct Past {
-    /// This database knows of no worker id.
+    /// The database has no row of a worker id.
     pub is_new: bool,
     pub now_us: i64,
     /// When this server began to write: at its start or its promotion.

@@ -2,7 +2,7 @@
 
 use idgen_testkit::Cluster;
 use idgen_testkit::segment::{create, draw, next};
-use idgen_testkit::sql::{execute, expect_error, hint, value};
+use idgen_testkit::sql::{execute, expect_error, hint, plant_operators, value};
 use postgres::Client;
 
 /// A server with roles, one of which may create segments.
@@ -158,19 +158,15 @@ fn objects_of_a_user_do_not_shadow_those_of_postgresql() {
     );
     let mut maker = cluster.client_as("postgres", "maker");
     // A domain with the name of each type in the queries, and an operator for each operand type.
-    for name in ["oid", "regrole", "text", "int8", "interval", "numeric"] {
+    let types = ["oid", "regrole", "text", "int8", "interval", "numeric"];
+    plant_operators(&mut maker, &types);
+    for name in types {
         let trap = format!(
             "CREATE FUNCTION public.trap(pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
              AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''{name}''); RETURN true; END';
-             CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (public.trap(VALUE));
-             CREATE FUNCTION public.op(pg_catalog.{name}, pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
-             AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''operator of {name}''); RETURN true; END'"
+             CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (public.trap(VALUE))"
         );
         execute(&mut maker, &trap);
-        for operator in ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/"] {
-            let both = format!("FUNCTION = public.op, LEFTARG = pg_catalog.{name}, RIGHTARG = pg_catalog.{name}");
-            execute(&mut maker, &format!("CREATE OPERATOR public.{operator} ({both})"));
-        }
     }
     execute(&mut maker, "SET search_path = pg_temp, public, pg_catalog");
     execute(

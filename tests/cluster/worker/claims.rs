@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use idgen_testkit::grants::epoch_us;
 use idgen_testkit::script::play;
-use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, value};
+use idgen_testkit::sql::{PATIENCE, backend_pid, execute, expect_error, plant_operators, value};
 use idgen_testkit::{Builder, Cluster};
 use postgres::{Client, Config};
 
@@ -181,17 +181,7 @@ fn operators_of_a_user_do_not_run_with_the_rights_of_the_extension() {
          CREATE TABLE caught (who text, what text); GRANT INSERT ON caught TO public",
     );
     let mut maker = cluster.client_as("postgres", "maker");
-    for name in ["int4", "int8", "text", "oid", "timestamptz", "interval", "numeric"] {
-        let function = format!(
-            "CREATE FUNCTION public.op(pg_catalog.{name}, pg_catalog.{name}) RETURNS bool LANGUAGE plpgsql
-             AS 'BEGIN INSERT INTO public.caught VALUES (current_user, ''{name}''); RETURN true; END'"
-        );
-        execute(&mut maker, &function);
-        for operator in ["=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/"] {
-            let both = format!("FUNCTION = public.op, LEFTARG = pg_catalog.{name}, RIGHTARG = pg_catalog.{name}");
-            execute(&mut maker, &format!("CREATE OPERATOR public.{operator} ({both})"));
-        }
-    }
+    plant_operators(&mut maker, &["int4", "int8", "text", "oid", "timestamptz", "interval", "numeric"]);
     execute(&mut maker, "SET search_path = public, pg_catalog");
     for sql in [
         "SELECT worker_pool_define('p', count => 2), worker_pool_define('q', first => 5)",

@@ -169,6 +169,20 @@ fn renewal_records_an_interruption_beside_an_acquisition_that_waits() {
     );
 }
 
+/// Both have to record that id times are longer now.
+#[test]
+fn acquisition_does_not_wait_for_a_renewal_that_waits_in_another_pool() {
+    with_pools(
+        "holder: $acquire -> $token
+         changer: SELECT worker_pool_alter('a', ttl => '3 hours'), worker_pool_alter('b', ttl => '3 hours')
+         changer: BEGIN; SELECT worker_release('a', $token)
+         holder waits for transactionid: $renew_in_a
+         client: SELECT count(*) FROM worker_acquire('b') -> 1
+         changer: ROLLBACK
+         holder ends",
+    );
+}
+
 #[test]
 fn move_waits_for_a_release() {
     for (ending, renewal) in

@@ -126,6 +126,7 @@ BEGIN;
 SELECT worker_begin_history() > now() + interval '2 h' AS later;
 CALL outcomes(format($$
     SELECT count(*), count(token) FROM idgen.workers WHERE state = 'held'
+    SELECT ok FROM idgen.checks WHERE "check" = 'pool slots'
     worker_confirm('p', %s)
 $$, :t0));
 ROLLBACK;

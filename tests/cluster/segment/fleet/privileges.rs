@@ -8,7 +8,8 @@ use super::{attached, coordinator, coordinator_and_server, draw, refused};
 #[test]
 fn privileges_are_those_of_the_local_tag_and_of_the_role_at_the_coordinator() {
     let coordinator = coordinator(Cluster::builder());
-    coordinator.execute("CREATE ROLE fleet LOGIN");
+    // The functions that a server calls are in the schema public.
+    coordinator.execute("CREATE ROLE fleet LOGIN; REVOKE USAGE ON SCHEMA idgen FROM public");
     let server = attached(&coordinator.connect_string("postgres", "fleet"), "10 seconds");
     let detail = refused(&mut server.client(), "55P03");
     let denied = "permission denied to act as a server of segment \"t\"";
