@@ -195,7 +195,7 @@ COMMENT ON COLUMN idgen.stat_worker.source IS 'setting or pool';
 COMMENT ON COLUMN idgen.stat_worker.state IS
     'set: by the setting. waiting: no worker id yet. leased. failing: leased, and the last try to renew failed. ended: the clock has reached the end of the lease, and no id is issued';
 COMMENT ON COLUMN idgen.stat_worker.worker_id IS 'the worker id; NULL if there is none';
-COMMENT ON COLUMN idgen.stat_worker.datacenter_id IS 'idgen.datacenter_id; NULL if there is no worker id';
+COMMENT ON COLUMN idgen.stat_worker.datacenter_id IS 'idgen.datacenter_id; NULL without a worker id, and if worker ids number pairs';
 COMMENT ON COLUMN idgen.stat_worker.pool IS 'pool of the lease, or the configured pool';
 COMMENT ON COLUMN idgen.stat_worker.not_before IS 'start of the id times under this worker id';
 COMMENT ON COLUMN idgen.stat_worker.not_after IS 'no id has this time or a later one until the lease is renewed';

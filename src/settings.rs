@@ -86,9 +86,10 @@ static SETTINGS: [Setting; 16] = [
         c"Servers whose ids meet must differ in it, unless they differ in idgen.datacenter_id. -1 means \
           undecided and acts as 0.",
     ),
-    int(c"idgen.datacenter_id", Restart, &DATACENTER_ID, 0, i32::MAX, NO_UNIT).described(
+    int(c"idgen.datacenter_id", Restart, &DATACENTER_ID, -1, i32::MAX, NO_UNIT).described(
         c"Sets the datacenter id of this server.",
-        c"The pair of datacenter id and worker id must differ between all servers whose ids meet.",
+        c"The pair of datacenter id and worker id must differ between all servers whose ids meet. With -1, the \
+          worker id numbers these pairs.",
     ),
     text(c"idgen.worker_pool", Reload, &WORKER_POOL, None, Some(assign_worker_pool)).described(
         c"Sets the pool from which this server leases its worker id.",
@@ -304,10 +305,10 @@ pub fn canonical_layout() -> String {
     Layout::parse(&text).map_or(text, |layout| layout.to_string())
 }
 
-/// `idgen.worker_id` and `idgen.datacenter_id`. An undecided worker id is 0.
+/// `idgen.worker_id` and `idgen.datacenter_id`. An undecided worker id is 0. Without a datacenter id, worker ids number
+/// pairs.
 pub fn node() -> Node {
-    // Neither is negative here: PostgreSQL enforces the lower bounds.
-    Node { datacenter: DATACENTER_ID.get() as u32, worker: WORKER_ID.get().max(0) as u32 }
+    Node { datacenter: DATACENTER_ID.get().try_into().ok(), worker: WORKER_ID.get().max(0) as u32 }
 }
 
 /// True if `idgen.worker_id` still has its default.

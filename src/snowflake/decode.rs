@@ -98,7 +98,7 @@ fn make(ts: TimestampWithTimeZone, worker: i32, sequence: i64, datacenter: i32, 
     }
     let unsigned =
         |name, value: i32| u32::try_from(value).unwrap_or_else(|_| errors::negative_part(name, value.into()).raise());
-    let node = Node { datacenter: unsigned("datacenter", datacenter), worker: unsigned("worker", worker) };
+    let node = Node { datacenter: Some(unsigned("datacenter", datacenter)), worker: unsigned("worker", worker) };
     let unsigned_sequence =
         u64::try_from(sequence).unwrap_or_else(|_| errors::negative_part("sequence", sequence).raise());
     layout.pack(time_ms, node, unsigned_sequence).unwrap_or_else(|e| errors::id(e, sequence, layout).raise())

@@ -23,10 +23,11 @@ fn stat_get_snowflake() -> SetOfIterator<'static, Composite<11>> {
     let rows = tenants().into_iter().map(|(index, tenant, last)| {
         let counters = &COUNTERS.require()[index];
         let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
+        let (datacenter, worker) = tenant.layout.pair(tenant.node);
         Composite([
             tenant.layout.to_string().into(),
-            (tenant.node.datacenter as i32).into(),
-            (tenant.node.worker as i32).into(),
+            (datacenter as i32).into(),
+            (worker as i32).into(),
             last.map(|slot| tenant.space.id(slot)).into(),
             last.and_then(|slot| datum::from_ms(tenant.space.time_ms(slot))).into(),
             count(&counters.issued),

@@ -31,7 +31,7 @@ fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
             if current.is_setting() { "setting" } else { "pool" }.into(),
             status(&lease).name().into(),
             node.map(|node| node.worker as i32).into(),
-            node.map(|node| node.datacenter as i32).into(),
+            node.and_then(|node| node.datacenter).map(|id| id as i32).into(),
             pool.map(Text::from).into(),
             rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_before_us)).into(),
             rectangle.map(|rectangle| from_us_or_infinity(rectangle.not_after_us)).into(),
@@ -124,7 +124,10 @@ fn own() -> Check {
         let message = format!("{name} is {}, but the layout allows at most {}: draws fail", e.value, e.max);
         return Check::error(NAME, message, action).affects(IDS);
     }
-    let subject = format!("this server has worker id {} and datacenter id {}", node.worker, node.datacenter);
+    let subject = match node.datacenter {
+        Some(datacenter) => format!("this server has worker id {} and datacenter id {datacenter}", node.worker),
+        None => format!("this server has worker id {}, which numbers a pair of datacenter and worker", node.worker),
+    };
     if is_leased() {
         return leased(NAME, subject, &lease).affects(IDS);
     }

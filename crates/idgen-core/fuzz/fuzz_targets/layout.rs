@@ -50,7 +50,7 @@ fn reads_back(layout: &Layout, id: i64) {
     }
     let (floor, ceil) = (layout.floor(parts.time_ms), layout.ceil(parts.time_ms));
     assert!((floor..=ceil).contains(&id), "{layout}: {id}");
-    let node = Node { datacenter: parts.datacenter.unwrap_or(0), worker: parts.worker.unwrap_or(0) };
+    let node = Node { datacenter: Some(parts.datacenter.unwrap_or(0)), worker: parts.worker.unwrap_or(0) };
     let packed = layout.pack(parts.time_ms, node, parts.sequence).expect("the parts of an id fit");
     let again = layout.unpack(packed).expect("a packed id");
     assert_eq!(Parts { tag: parts.tag, ..again }, parts, "{layout}: {id}");

@@ -29,7 +29,7 @@ impl Server {
 
     fn space(&self, text: &str) -> (IdSpace, Layout, Node) {
         let layout = Layout::parse(text).unwrap();
-        let node = Node { datacenter: 0, worker: self.worker };
+        let node = Node { datacenter: Some(0), worker: self.worker };
         (layout.id_space(node).unwrap(), layout, node)
     }
 

@@ -21,7 +21,8 @@ pub struct Tag {
 /// The ids of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    pub datacenter: u32,
+    /// `None` if the worker id numbers the pairs of both fields.
+    pub datacenter: Option<u32>,
     pub worker: u32,
 }
 
@@ -84,12 +85,25 @@ impl Layout {
 
     /// The ids that a server makes in this layout. The node's ids count only where the layout has the field.
     pub fn id_space(&self, node: Node) -> Result<IdSpace, NodeError> {
-        let node = Node {
-            datacenter: self.datacenter.map_or(0, |_| node.datacenter),
-            worker: self.worker.map_or(0, |_| node.worker),
-        };
-        let (tag_bits, node_bits) = (self.tag_bits(), self.node_bits(node)?);
+        let (datacenter, worker) = self.pair(node);
+        let pair = (self.datacenter.map_or(0, |_| datacenter), self.worker.map_or(0, |_| worker));
+        let node_bits = self.node_bits(pair).map_err(|error| match node.datacenter {
+            Some(_) => error,
+            None => NodeError { field: "worker", value: node.worker, max: self.workers() - 1 },
+        })?;
+        let tag_bits = self.tag_bits();
         Ok(IdSpace { time: self.time, sequence: self.sequence, ticks: self.ticks, tag_bits, node_bits })
+    }
+
+    /// The datacenter id and the worker id of a node. Where its worker id numbers pairs, the low bits of the number are the
+    /// worker id, as many as the field has, and the others the datacenter id.
+    pub fn pair(&self, node: Node) -> (u32, u32) {
+        match (node.datacenter, self.datacenter.and(self.worker)) {
+            (Some(datacenter), _) => (datacenter, node.worker),
+            (None, None) => (0, node.worker),
+            // A field has at most 31 bits.
+            (None, Some(field)) => (node.worker >> field.bits, node.worker & field.max() as u32),
+        }
     }
 
     pub fn unpack(&self, id: i64) -> Result<Parts, IdError> {
@@ -118,7 +132,7 @@ impl Layout {
         if sequence > self.sequence.max() {
             return Err(IdError::Sequence { max: self.sequence.max() });
         }
-        let node_bits = self.node_bits(node).map_err(IdError::Node)?;
+        let node_bits = self.node_bits(self.pair(node)).map_err(IdError::Node)?;
         let id = self.time.put(tick) | self.sequence.put(sequence) | self.tag_bits() | node_bits;
         Ok(id as i64)
     }
@@ -139,7 +153,7 @@ impl Layout {
         self.tag.map_or(0, |tag| tag.span.put(u64::from(tag.value)))
     }
 
-    fn node_bits(&self, node: Node) -> Result<u64, NodeError> {
+    fn node_bits(&self, (datacenter, worker): (u32, u32)) -> Result<u64, NodeError> {
         let field_bits = |field, span: Option<Span>, value: u32| {
             // Only 0 fits a layout without the field.
             let max = span.map_or(0, Span::max);
@@ -148,8 +162,7 @@ impl Layout {
             }
             Ok(span.map_or(0, |s| s.put(u64::from(value))))
         };
-        Ok(field_bits("datacenter", self.datacenter, node.datacenter)?
-            | field_bits("worker", self.worker, node.worker)?)
+        Ok(field_bits("datacenter", self.datacenter, datacenter)? | field_bits("worker", self.worker, worker)?)
     }
 }
 

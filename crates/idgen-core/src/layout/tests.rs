@@ -39,8 +39,8 @@ fn presets_match_the_published_layouts() {
 #[test]
 fn published_discord_id_has_its_published_parts() {
     let id = 175_928_847_299_117_063;
-    let (time_ms, node) = (1_462_015_105_796, Node { datacenter: 1, worker: 0 });
-    let parts = Parts { time_ms, datacenter: Some(node.datacenter), worker: Some(node.worker), tag: None, sequence: 7 };
+    let (time_ms, node) = (1_462_015_105_796, Node { datacenter: Some(1), worker: 0 });
+    let parts = Parts { time_ms, datacenter: node.datacenter, worker: Some(node.worker), tag: None, sequence: 7 };
     assert_eq!(layout("discord").unpack(id), Ok(parts));
     assert_eq!(layout("discord").pack(time_ms, node, 7), Ok(id));
 }
@@ -148,10 +148,28 @@ fn pack_and_unpack_reject_values_outside_of_the_layout() {
     assert_eq!(pack(js53.ends_at_ms(), 0), Err(IdError::AfterEnd));
     assert_eq!(pack(NOW_MS, 512), Err(IdError::Sequence { max: 511 }));
     let without_field = NodeError { field: "datacenter", value: 1, max: 0 };
-    let node = Node { datacenter: 1, worker: 7 };
+    let node = Node { datacenter: Some(1), worker: 7 };
     assert_eq!(js53.pack(NOW_MS, node, 0), Err(IdError::Node(without_field)));
     assert_eq!(js53.unpack(-1), Err(IdError::Negative));
     assert_eq!(js53.unpack(1 << 53), Err(IdError::TooManyBits { bits: 53 }));
+}
+
+/// Each number is another pair, and those of a pool with one worker id for each pair all fit.
+#[test]
+fn worker_ids_that_number_pairs_fill_both_fields() {
+    let twitter = layout("twitter");
+    let parts = |worker| {
+        let id = twitter.pack(NOW_MS, Node { datacenter: None, worker }, 0).unwrap();
+        let parts = twitter.unpack(id).unwrap();
+        (parts.datacenter.unwrap(), parts.worker.unwrap())
+    };
+    assert_eq!([0, 31, 32, 37, 1023].map(parts), [(0, 0), (0, 31), (1, 0), (1, 5), (31, 31)]);
+    let too_large = NodeError { field: "worker", value: 1024, max: 1023 };
+    assert_eq!(twitter.id_space(Node { datacenter: None, worker: 1024 }), Err(too_large));
+    let snowflake = layout("snowflake");
+    let numbered = snowflake.id_space(Node { datacenter: None, worker: 700 });
+    assert_eq!(numbered, snowflake.id_space(Node { datacenter: Some(9), worker: 700 }), "there is one field");
+    assert!(layout("seconds").id_space(Node { datacenter: None, worker: 700 }).is_ok(), "there is none");
 }
 
 #[test]
@@ -209,7 +227,7 @@ proptest! {
         let id = (raw & ((1 << layout.bits()) - 1)) as i64;
         let parts = layout.unpack(id).unwrap();
         let node = Node {
-            datacenter: parts.datacenter.unwrap_or(0),
+            datacenter: Some(parts.datacenter.unwrap_or(0)),
             worker: parts.worker.unwrap_or(0),
         };
         let packed = layout.pack(parts.time_ms, node, parts.sequence).unwrap();

@@ -11,7 +11,7 @@ fn bounds(now_ms: i64, drift_ms: i64) -> Bounds {
 }
 
 fn node(datacenter: u32, worker: u32) -> Node {
-    Node { datacenter, worker }
+    Node { datacenter: Some(datacenter), worker }
 }
 
 fn space_of(text: &str, node: Node) -> Result<IdSpace, NodeError> {

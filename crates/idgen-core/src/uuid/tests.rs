@@ -79,7 +79,7 @@ fn ids_of_the_layout_become_uuids_of_their_time() {
     let id = layout.pack(MS, Node::default(), 0x12345).unwrap();
     assert_eq!(parts(of_id(id, 9)), (MS, 0x12345, 9));
     // The space is the same for all worker ids, so any worker id fits.
-    let space = layout.id_space(Node { datacenter: 3, worker: i32::MAX as u32 }).unwrap();
+    let space = layout.id_space(Node { datacenter: Some(3), worker: i32::MAX as u32 }).unwrap();
     let Issue::Issued(run) = space.next(0, 1, &Bounds { now_ms: MS, limit_ms: MS, ceiling_ms: i64::MAX }) else {
         panic!("the time is inside of the layout");
     };
