@@ -49,11 +49,8 @@ CREATE TABLE idgen.lease (
     revoked boolean NOT NULL,
     session bigint,
     session_key bigint,
-    PRIMARY KEY (name, slot),
-    -- A new token changes a key, so it waits for fences, which hold FOR KEY SHARE. A renewal does not. The token is first:
-    -- where most leases have one slot, the planner takes any index that begins with the name, even to find one slot of many.
-    UNIQUE (token, name)
-) WITH (fillfactor = 50); -- free space on each page, so that renewals are HOT updates
+    PRIMARY KEY (name, slot)
+) USING heap WITH (fillfactor = 50); -- free space on each page, so that all updates are HOT
 COMMENT ON TABLE idgen.lease IS 'slots of leases and their terms; shown by the view idgen.leases';
 COMMENT ON COLUMN idgen.lease.name IS 'name of the lease';
 COMMENT ON COLUMN idgen.lease.slot IS 'number of the slot';
@@ -156,11 +153,6 @@ CREATE FUNCTION idgen.lease_get_state(
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_get_state_wrapper';
 COMMENT ON FUNCTION idgen.lease_get_state IS 'state of a slot, for the view idgen.leases';
 GRANT EXECUTE ON FUNCTION idgen.lease_get_state TO pg_monitor;
-
-CREATE FUNCTION idgen.lease_lock_row(version tid, is_take_over boolean) RETURNS boolean
-STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'lease_lock_row_wrapper';
-COMMENT ON FUNCTION idgen.lease_lock_row IS 'locks the row of a slot that a grant has found free';
-REVOKE EXECUTE ON FUNCTION idgen.lease_lock_row FROM PUBLIC;
 
 CREATE TRIGGER lease_definition_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.lease_definition
 FOR EACH ROW EXECUTE FUNCTION idgen.lease_definition_changed();

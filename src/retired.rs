@@ -45,6 +45,8 @@ of_earlier_versions! {
     lease_define_unless_harmful
     /// As [`lease_define_unless_harmful`].
     lease_alter
+    /// Of 0.14.0 to 0.18.0: a statement locked the row of a slot by it.
+    lease_lock_row
     /// Of 0.14.0 to 0.16.0: the end of the rectangle was not compared.
     worker_renew
     /// Of 0.14.0 to 0.17.0: a worker id that was held was always an error.

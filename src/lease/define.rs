@@ -1,14 +1,13 @@
 //! lease_define, lease_alter, lease_drop and lease_revoke: what only the definer of a lease, or a superuser, may do.
 
-use super::locks::{Precedence, Queue, definition_lock};
-use super::store::{self, LeaseState};
-use super::{definitions, errors, pending, stats, unseen};
+use super::locks::{Precedence, Queue, definition_lock, lock_slot};
+use super::{definitions, errors, pending, rows, stats, terms, unseen};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, Mode, Scope};
 use crate::pg::datum::Text;
 use crate::pg::{spi, xact};
 use crate::settings;
-use idgen_core::lease::{MAX_SLOTS, Term};
+use idgen_core::lease::{Lease, MAX_SLOTS, Term};
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
 
@@ -35,12 +34,12 @@ fn lease_define(
     check_times(Some(ttl), Some(lock_delay));
     xact::require_read_write(c"lease_define()");
     // Before the wait, so that no caller waits in vain.
-    if let Some(definer) = LeaseState::read(name).definer {
+    if let Some(definer) = definitions::of(name).definer {
         require_membership(name, definer);
     }
     // So that the slots of transactions that have acquired the lease count. Not in the queue, whose head may wait for hours.
     lock_definition(name);
-    let lease = LeaseState::read(name);
+    let lease = rows::read(name);
     refuse_foreign_holder(name, &lease);
     require_holders_inside(name, &lease, slots, force);
     if !definitions::define(name, slots, ttl, lock_delay, notify) {
@@ -76,11 +75,10 @@ fn lease_alter_definition(
 }
 
 /// A lease that is defined, and by a role that the caller may act as.
-fn require_defined(name: &str) -> LeaseState {
-    let lease = LeaseState::read(name);
-    let definer = lease.definer.unwrap_or_else(|| errors::undefined(name).raise());
+fn require_defined(name: &str) -> Lease {
+    let definer = definitions::of(name).definer.unwrap_or_else(|| errors::undefined(name).raise());
     require_membership(name, definer);
-    lease
+    rows::read(name)
 }
 
 fn check_slots(slots: i32) {
@@ -100,8 +98,8 @@ fn check_times(ttl: Option<Interval>, lock_delay: Option<Interval>) {
 /// Raises 55006 if a slot that only the old definition has is held; says so if the caller insists. Such a holder keeps its
 /// term, and may extend it, and no later definition excludes it once more. Nor can one exclude shared terms, which are
 /// outside of every definition.
-fn require_holders_inside(name: &str, lease: &LeaseState, slots: i32, force: bool) {
-    let (old, now) = (lease.definition, lease.now());
+fn require_holders_inside(name: &str, lease: &Lease, slots: i32, force: bool) {
+    let (old, now) = (lease.definition, lease.now);
     let is_excluded = |term: &&Term| old.has(term.slot) && term.slot >= slots && term.is_held(now);
     let mut excluded: Vec<i32> = lease.terms.iter().filter(is_excluded).map(|term| term.slot).collect();
     if excluded.is_empty() {
@@ -129,31 +127,33 @@ pub fn drop_owned(owners: &[pg_sys::Oid]) -> bool {
 fn drop_lease(name: &str) {
     xact::require_read_write(c"lease_drop()");
     // Before the wait, so that no caller waits in vain, and again after it.
-    require_unheld(name, &LeaseState::read(name));
+    require_unheld(name);
     // Until the transaction ends: before that, acquirers would see the rows that are dropped here.
     Queue::of(name).enter(Limit::by_lock_timeout());
     // A change of the definition holds this lock, but is not in the queue.
     lock_definition(name);
     let terms = lock_slots(name);
-    let lease = LeaseState { terms, ..LeaseState::read(name) };
-    require_unheld(name, &lease);
-    lease.terms.iter().for_each(|term| stats::notify_expired(name, term.slot));
-    if !definitions::drop_all(name) {
+    require_unheld(name);
+    terms.iter().for_each(|term| rows::remove(name, term.slot));
+    if !definitions::drop(name) && terms.is_empty() {
         errors::unknown(name).raise();
     }
-    lease.terms.iter().for_each(|term| pending::released(term.token));
+    terms.iter().for_each(|term| pending::released(term.token));
 }
 
 /// Locks all rows of a lease until the transaction ends, and returns them. Waits for transactions that have fenced;
 /// later fences wait for this transaction.
 fn lock_slots(name: &str) -> Vec<Term> {
-    for term in LeaseState::read(name).terms.iter().filter(|term| term.depth > 0) {
-        let mut precedence = Precedence::new();
-        precedence.acquire(name, term.slot, Limit::by_lock_timeout());
-        store::lock_slot_waiting(name, term.slot);
-        precedence.release();
+    let terms = rows::read(name).terms;
+    for term in &terms {
+        let mut precedence = Precedence::default();
+        if term.depth > 0 {
+            precedence.acquire(name, &[term.slot], Limit::by_lock_timeout());
+        }
+        lock_slot(name, term.slot);
+        precedence.keep_in(&[]);
     }
-    store::lock_all(name)
+    terms
 }
 
 /// Waits for transactions that have acquired the lease, and keeps other transactions from it until this one ends.
@@ -166,11 +166,11 @@ fn lock_definition(name: &str) {
 }
 
 /// The definer of a lease may revoke and drop it. So only members of a role that holds an undefined lease may define it.
-fn refuse_foreign_holder(name: &str, lease: &LeaseState) {
-    if lease.definer.is_some() {
+fn refuse_foreign_holder(name: &str, lease: &Lease) {
+    if definitions::of(name).definer.is_some() {
         return;
     }
-    let now = lease.now();
+    let now = lease.now;
     let is_held = |slot| lease.terms.iter().any(|term| term.slot == slot && term.is_held(now));
     let foreign = definitions::foreign_holders(name).into_iter().find(|(slot, _)| is_held(*slot));
     if let Some((slot, role)) = foreign {
@@ -178,10 +178,10 @@ fn refuse_foreign_holder(name: &str, lease: &LeaseState) {
     }
 }
 
-fn require_unheld(name: &str, lease: &LeaseState) {
-    require_definer(name, lease);
-    let now = lease.now();
-    if let Some(held) = lease.terms.iter().find(|term| term.is_held(now)) {
+fn require_unheld(name: &str) {
+    require_definer(name);
+    let Lease { terms, now, .. } = rows::read(name);
+    if let Some(held) = terms.iter().find(|term| term.is_held(now)) {
         errors::in_use(name, held.slot).raise();
     }
 }
@@ -193,8 +193,8 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
     let name = args::name(name.as_deref(), "name");
     let slot = args::required(slot, "slot");
     xact::require_read_write(c"lease_revoke()");
-    require_definer(name, &LeaseState::read(name));
-    let revoked = store::revoke(name, slot);
+    require_definer(name);
+    let revoked = terms::revoke(name, slot);
     if let Some((token, owner)) = &revoked {
         pending::released(*token);
         stats::notify_event(name, slot, "revoked", owner.as_deref());
@@ -208,8 +208,8 @@ fn lease_revoke(name: Option<Text>, slot: Option<i32>) -> bool {
 }
 
 /// Raises 42501 unless the caller may act as the definer; of an undefined lease, unless it is a superuser.
-fn require_definer(name: &str, lease: &LeaseState) {
-    match lease.definer {
+fn require_definer(name: &str) {
+    match definitions::of(name).definer {
         Some(definer) => require_membership(name, definer),
         // SAFETY: reads the system caches.
         None if unsafe { pg_sys::superuser() } => {}

@@ -1,14 +1,14 @@
 //! The definitions of leases: the rows of `idgen.lease_definition`, and what this process remembers of them, which
 //! PostgreSQL's cache invalidations tell it to forget. Also what messages and notifications say of holders.
 
-use super::store::{LEASE, LEASE_DEFINITION};
+use super::rows::{LEASE, LEASE_DEFINITION};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
-use crate::pg::spi::{Query, micros, optional_text, text, user, value};
+use crate::pg::row::{Key, Row, RowTable, Versions};
+use crate::pg::spi::{Query, text, user, value};
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::Interval;
 use pgrx::prelude::*;
-use pgrx::spi::SpiHeapTupleData;
 
 static CHANGES: TableChanges = TableChanges::of(&LEASE_DEFINITION);
 static KNOWN: TextCache<KnownDefinition> = TextCache::new();
@@ -18,6 +18,8 @@ static KNOWN: TextCache<KnownDefinition> = TextCache::new();
 pub struct KnownDefinition {
     /// `None` if the name is not defined.
     pub definition: Option<LeaseDefinition>,
+    /// `None` if the name is not defined.
+    pub definer: Option<pg_sys::Oid>,
     /// True if observers are notified of its terms.
     pub notify: bool,
     changes: u64,
@@ -31,24 +33,24 @@ pub fn of(name: &str) -> KnownDefinition {
     known.unwrap_or_else(|| look_up(name))
 }
 
-static DEFINED: Query = Query::new(&LEASE, || {
-    format!(
-        "SELECT slots, {}, {}, notify FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1",
-        micros("ttl"),
-        micros("lock_delay")
-    )
-});
+static DEFINED: RowTable<6> =
+    RowTable::new(&LEASE_DEFINITION, [c"name", c"slots", c"ttl", c"lock_delay", c"owner", c"notify"]);
 
 /// Reads the definition, whatever the transaction's snapshot shows.
 fn look_up(name: &str) -> KnownDefinition {
     let changes = CHANGES.follow();
-    let read = |row: &SpiHeapTupleData| KnownDefinition {
-        definition: Some(LeaseDefinition { slots: value(row, 1), ttl_us: value(row, 2), lock_delay_us: value(row, 3) }),
-        notify: value(row, 4),
-        changes,
+    let micros = |interval: Interval| i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
+    let read = |row: &Row<6>| {
+        let (ttl_us, lock_delay_us) = (micros(row.value(2)), micros(row.value(3)));
+        Some(KnownDefinition {
+            definition: Some(LeaseDefinition { slots: row.value(1), ttl_us, lock_delay_us }),
+            definer: Some(row.value(4)),
+            notify: row.value(5),
+            changes,
+        })
     };
-    let found = DEFINED.read_latest(&[name.into()], read).pop();
-    let known = found.unwrap_or(KnownDefinition { definition: None, notify: false, changes });
+    let found = DEFINED.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, read));
+    let known = found.unwrap_or(KnownDefinition { definition: None, definer: None, notify: false, changes });
     KNOWN.insert(name, known);
     known
 }
@@ -95,23 +97,12 @@ pub fn alter(
     ALTER.write_latest(&args, |_| ());
 }
 
-static DROP_ROWS: Query = LEASE.query("DELETE FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slot");
-static DROP_DEFINITION: Query =
+static DROP: Query =
     LEASE.query("DELETE FROM idgen.lease_definition WHERE name OPERATOR(pg_catalog.=) $1 RETURNING slots");
 
-/// Deletes all rows of a lease, after waiting for transactions that have fenced. False if there were none.
-pub fn drop_all(name: &str) -> bool {
-    let rows = DROP_ROWS.write_latest(&[name.into()], |_| ()).len();
-    rows + DROP_DEFINITION.write_latest(&[name.into()], |_| ()).len() > 0
-}
-
-static DEPTH_AND_OWNER: Query = LEASE.query(
-    "SELECT depth, owner FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) $2",
-);
-
-/// The depth of a slot, and the owner of its current or last term.
-pub fn depth_and_owner(name: &str, slot: i32) -> Option<(i32, Option<String>)> {
-    DEPTH_AND_OWNER.read_latest(&[name.into(), slot.into()], |row| (value(row, 1), optional_text(row, 2))).pop()
+/// False if there was none.
+pub fn drop(name: &str) -> bool {
+    !DROP.write_latest(&[name.into()], |_| ()).is_empty()
 }
 
 static REASSIGN: Query = LEASE.query(

@@ -110,11 +110,6 @@ errors! {
             lease_guard('name'); and another trigger BEFORE TRUNCATE ON ... FOR EACH STATEMENT.";
     }
 
-    fn lock_row_usage() {
-        ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED: "idgen.lease_lock_row() must be called by idgen itself";
-        hint: "Do not call it. To acquire a lease, use lease_acquire().";
-    }
-
     fn cannot_share(name: &str, slots: i32) {
         ERRCODE_INVALID_PARAMETER_VALUE: "cannot share lease \"{name}\" with {slots} slots";
         detail: "Only a lease with one slot can be shared.";

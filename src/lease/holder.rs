@@ -1,26 +1,23 @@
 //! What a holder calls: lease_acquire, lease_try_acquire, lease_renew, lease_release, lease_fence, and the trigger function
-//! lease_guard. An acquirer waits in the queue of the lease, then at its head for a slot, and begins a term. None of the
-//! other functions queues.
+//! lease_guard.
 
-use super::attempt::{AcquireRequest, Outcome, attempt, refuse_older_snapshot, refuse_to_share_slots};
-use super::locks::{self, Precedence, Queue, with_tables};
+use super::acquire::{AcquireRequest, acquire};
 use super::stats::{self, COUNTERS};
-use super::terms::{self, HeldTerm, NewHolder, Renewed};
-use super::{definitions, errors, pending};
+use super::terms::{self, HeldTerm, NewHolder};
+use super::{definitions, errors, locks, pending};
 use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
-use crate::pg::{system_clock, xact};
+use crate::pg::row::Versions;
+use crate::pg::{spi, xact};
 use crate::place;
 use crate::settings;
 use idgen_core::lease::FIRST_SHARED;
-use parking_lot::Mutex;
 use pgrx::datum::{Array, Interval};
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::time::{Duration, Instant};
 
 /// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
 /// is the ttl of the definition. Shared terms exclude others, but not each other. Raises 22023 for a shared term of a
@@ -113,62 +110,6 @@ unsafe fn acquire_by_args(
     ]))
 }
 
-/// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
-fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
-    // A call that can only fail does not wait in the queue.
-    if request.shared
-        && let Some(definition) = with_tables(limit, || definitions::of(request.name))?.definition
-    {
-        refuse_to_share_slots(request.name, &definition);
-    }
-    let queue = if request.shared { Queue::of_shared(request.name) } else { Queue::of(request.name) };
-    let began = Instant::now();
-    if !queue.enter(limit) {
-        return None;
-    }
-    let granted = wait_at_head(request, limit, &queue);
-    COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
-    if granted.is_some() {
-        return granted;
-    }
-    queue.leave();
-    limit.time_out()
-}
-
-/// Attempts a grant whenever a slot may have become free. `None` if the limit has passed.
-fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<HeldTerm> {
-    let mut precedence = None;
-    let granted = loop {
-        let broadcasts = queue.broadcasts();
-        let until_us = match attempt(request, limit, queue) {
-            Outcome::Granted(granted) => break Some(granted),
-            Outcome::TimedOut => break None,
-            Outcome::Retry => Some(0),
-            Outcome::Wait { until_us } => {
-                precedence.take().into_iter().for_each(Precedence::release);
-                until_us
-            }
-            Outcome::RowsLocked { slots, has_other_terms } => {
-                let precedence = precedence.get_or_insert_with(Precedence::new);
-                let refuse = || refuse_older_snapshot(request, || false);
-                precedence.wait_for_rows(request.name, &slots, has_other_terms, limit, refuse).then_some(0)
-            }
-        };
-        let left = limit.left();
-        if left == Some(Duration::ZERO) {
-            break None;
-        }
-        let until = until_us.map(|until_us| until_us.saturating_sub(system_clock::boot_us()).max(0) as u64);
-        if until != Some(0) {
-            let time = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
-            queue.sleep(broadcasts, time);
-        }
-        check_for_interrupts!();
-    };
-    precedence.into_iter().for_each(Precedence::release);
-    granted
-}
-
 /// Extends a term to its ttl from now on, or to the ttl given. Returns its new end; NULL for a term that is bound to a
 /// session. Raises 55000 for a token without a term, and 42501 for the token of another role.
 #[pg_extern(sql = false)]
@@ -200,15 +141,15 @@ fn lease_renew_many(
     let tokens: Vec<i64> = tokens.iter().map(|token| args::required(token, "token")).collect();
     let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"lease_renew_many()");
-    let renewed = terms::renew_many(names, tokens, ttl_us);
+    let renewed = terms::renew_many(names.into_iter().zip(tokens).collect(), ttl_us);
     if !renewed.is_empty() {
         pending::require_durability();
     }
-    let row = |Renewed { name, token, ends_us, session_key, .. }| {
-        let session_key = renewed_binding(&name, token, session_key);
+    let row = |(name, renewed): (&str, HeldTerm)| {
+        let session_key = renewed_binding(name, renewed.token, renewed.session_key);
         COUNTERS.add(1, |counters| &counters.renewals);
-        let expires_at = if session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(ends_us) };
-        Composite([Text::from(name).into(), token.into(), expires_at.into()])
+        let held = HeldTerm { session_key, ..renewed };
+        Composite([Text::from(name.to_owned()).into(), held.token.into(), held.expires_at().into()])
     };
     let rows: Vec<_> = renewed.into_iter().map(row).collect();
     SetOfIterator::new(rows)
@@ -245,13 +186,14 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_fence()");
     if !pending::has_locked(token) {
-        locks::yield_to_take_over(name, cached_slot_of(name, token));
+        let slot = terms::slot_of(name, token, Versions::Latest).unwrap_or_else(|| raise_stale(name, token));
+        locks::yield_to_take_over(name, slot);
     }
     let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
     if pending::is_after_snapshot(token) {
         errors::fenced_by_acquiring_statement(name).raise();
     }
-    if !xact::is_read_committed() && !terms::is_in_snapshot(name, token) {
+    if !xact::is_read_committed() && terms::slot_of(name, token, Versions::OfSnapshot).is_none() {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }
@@ -293,21 +235,11 @@ fn renewed_binding(name: &str, token: i64, session_key: Option<i64>) -> Option<i
     alive
 }
 
-/// The slot of a token, which never changes. A session fences by the same token repeatedly.
-fn cached_slot_of(name: &str, token: i64) -> i32 {
-    static LAST: Mutex<Option<(i64, i32)>> = Mutex::new(None);
-    let cached = LAST.lock().filter(|(last, _)| *last == token);
-    let find = || (token, terms::slot_of(name, token).unwrap_or_else(|| raise_stale(name, token)));
-    let (_, slot) = cached.unwrap_or_else(find);
-    *LAST.lock() = Some((token, slot));
-    slot
-}
-
 /// Raises 55000, or 42501 if the term belongs to a role that the caller may not act as.
 fn raise_stale(name: &str, token: i64) -> ! {
     COUNTERS.add(1, |counters| &counters.refused);
     if let Some(role) = terms::foreign_role(name, token) {
-        errors::not_the_holders_role(name, &role).raise();
+        errors::not_the_holders_role(name, &spi::role_name(role)).raise();
     }
     errors::stale(name, token, stats::states_text(name)).raise()
 }

@@ -4,11 +4,12 @@
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
 
-use super::store::{self, LEASE, LEASE_DEFINITION};
+use super::rows::{LEASE, LEASE_DEFINITION, ROWS, slot_key};
 use crate::pg::advisory_lock::{
     AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout, within,
 };
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
+use crate::pg::row::{Exclusive, Wait};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
@@ -17,7 +18,7 @@ use idgen_core::lock::NameHash;
 use parking_lot::Mutex;
 use pgrx::prelude::*;
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Leases share condition variables. A broadcast for another lease costs one read of the rows.
 pub static CONDITIONS: Part<&'static [ConditionVariable]> =
@@ -147,20 +148,10 @@ pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
     AdvisoryLock::new(DEFINITION, NameHash::of(name).key, mode)
 }
 
-/// While another term can end first, sleep this long before waiting in the lock manager. Only the lock manager detects
-/// deadlocks.
-const SLEEP_BEFORE_ROWS: Duration = Duration::from_secs(10);
-
-/// Precedence of a take-over over later fences.
-///
-/// Fences share the row's lock, and PostgreSQL grants it past a stronger request that waits. So fences of overlapping
-/// transactions could delay a take-over forever. A take-over that waits for a row therefore holds an advisory lock of
-/// the slot. Each fence acquires and releases that lock in shared mode before it locks the row.
-pub struct Precedence {
-    locks: Vec<(i32, AdvisoryLock)>,
-    /// When the current wait began.
-    since: Instant,
-}
+/// Precedence of a take-over over later fences of the slots that it waits for. A fence acquires and releases the lock of its
+/// slot in shared mode before it locks the row.
+#[derive(Default)]
+pub struct Precedence(Vec<(i32, AdvisoryLock)>);
 
 /// Slots whose keys collide only wait for each other. The key does not contain the token: all users can read
 /// `pg_locks`.
@@ -178,80 +169,52 @@ pub fn yield_to_take_over(name: &str, slot: i32) {
 }
 
 impl Precedence {
-    pub fn new() -> Self {
-        Self { locks: Vec::new(), since: Instant::now() }
-    }
-
-    /// Acquires precedence in a slot, until the transaction ends at the latest. False if the limit has passed.
-    pub fn acquire(&mut self, name: &str, slot: i32, limit: Limit) -> bool {
-        if self.locks.iter().any(|(held, _)| *held == slot) {
-            return true;
-        }
-        let lock = slot_lock(name, slot, Mode::Exclusive);
-        let is_acquired = acquire_for_transaction(&lock, limit);
-        if is_acquired {
-            self.locks.push((slot, lock));
-        }
-        is_acquired
-    }
-
-    /// Waits for transactions that have locked rows of free slots: they have fenced, or are about to take the slots. True
-    /// to attempt a grant at once, false to sleep first. `refuse` raises if the caller must not take over.
-    ///
-    /// The wait is in the lock manager, which detects deadlocks. It keeps precedence over later fences, but no lock on a
-    /// row, so renewals pass.
-    pub fn wait_for_rows(
-        &mut self,
-        name: &str,
-        slots: &[i32],
-        has_other_terms: bool,
-        limit: Limit,
-        refuse: impl FnOnce(),
-    ) -> bool {
-        if limit.left() == Some(Duration::ZERO) {
-            return true;
-        }
-        self.retain(slots);
-        if !slots.iter().all(|slot| self.acquire(name, *slot, limit)) {
-            return true;
-        }
-        if has_other_terms && self.since.elapsed() < SLEEP_BEFORE_ROWS {
-            return false;
-        }
-        refuse();
-        for slot in slots {
-            // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this
-            // term may be renewed, and its fences wait for this one.
-            // SAFETY: reads a setting.
-            let longest_ms = unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000);
-            let ms = limit.left_ms().map_or(longest_ms, |left_ms| left_ms.min(longest_ms));
-            if ms == 0 {
-                break;
+    /// Acquires precedence in these slots, until the transaction ends at the latest. False if the limit has passed.
+    pub fn acquire(&mut self, name: &str, slots: &[i32], limit: Limit) -> bool {
+        slots.iter().all(|slot| {
+            let is_held = self.0.iter().any(|(held, _)| held == slot);
+            let lock = slot_lock(name, *slot, Mode::Exclusive);
+            let is_acquired = is_held || limit.left() != Some(Duration::ZERO) && acquire_for_transaction(&lock, limit);
+            if is_acquired && !is_held {
+                self.0.push((*slot, lock));
             }
-            let rolled_back = with_lock_timeout(Some(ms), || {
-                store::lock_slot_waiting(name, *slot);
-                None::<()>
-            });
-            if let Err(cause) = rolled_back
-                && !is_lock_timeout(&cause)
-            {
-                cause.rethrow();
-            }
-        }
-        self.since = Instant::now();
-        true
+            is_acquired
+        })
     }
 
     /// Releases it in all other slots: they are free, or their terms were renewed.
-    fn retain(&mut self, slots: &[i32]) {
-        self.locks.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
+    pub fn keep_in(&mut self, slots: &[i32]) {
+        self.0.retain(|(slot, lock)| slots.contains(slot) || !lock.release(Scope::Transaction));
     }
+}
 
-    pub fn release(self) {
-        self.locks.iter().for_each(|(_, lock)| {
-            lock.release(Scope::Transaction);
+/// Waits for transactions that have locked these rows: they have fenced, or are about to take the slots. The wait is in the
+/// lock manager, which detects deadlocks. It keeps no lock on a row, so renewals pass.
+pub fn wait_for_rows(name: &str, slots: &[i32], limit: Limit) {
+    for slot in slots {
+        // Attempt again after a while, long enough to detect a deadlock. Other slots may become free sooner; this term may be
+        // renewed, and its fences wait for this one.
+        // SAFETY: reads a setting.
+        let longest_ms = unsafe { pg_sys::DeadlockTimeout }.saturating_add(1000);
+        let ms = limit.left_ms().map_or(longest_ms, |left_ms| left_ms.min(longest_ms));
+        if ms == 0 {
+            break;
+        }
+        let rolled_back = with_lock_timeout(Some(ms), || {
+            lock_slot(name, *slot);
+            None::<()>
         });
+        if let Err(cause) = rolled_back
+            && !is_lock_timeout(&cause)
+        {
+            cause.rethrow();
+        }
     }
+}
+
+/// Locks a slot's row against fences and all writers until the transaction ends, after waiting for those that have locked it.
+pub fn lock_slot(name: &str, slot: i32) {
+    ROWS.write(|rows| rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Block, |_| true).map(|_| ()));
 }
 
 /// When sessions were first seen to have ended.

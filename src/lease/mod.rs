@@ -8,16 +8,15 @@
 use crate::pg::shared_objects;
 use crate::shmem;
 
-mod at_once;
-mod attempt;
+mod acquire;
 mod define;
 mod definitions;
 mod errors;
 mod holder;
 mod locks;
 mod pending;
+mod rows;
 pub mod stats;
-mod store;
 mod sweep;
 mod terms;
 mod unseen;
@@ -26,9 +25,9 @@ pub use stats::checks;
 
 /// While the postmaster preloads libraries.
 pub fn init() {
-    shmem::register(&[&locks::ENDED, &stats::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
+    shmem::register(&[&terms::SLOTS, &locks::ENDED, &stats::COUNTERS, &locks::CONDITIONS, &sweep::SWEEPS]);
     shared_objects::follow_owners_of(shared_objects::OwnedRows {
-        exist: || store::LEASE.find().is_some(),
+        exist: || rows::LEASE.find().is_some(),
         reassign: definitions::reassign,
         drop: define::drop_owned,
     });

@@ -1,12 +1,13 @@
 //! Effects of the running transaction on leases: what its end has to do, or to take back; and the terms that are bound to
 //! this session, which holds the lock of each until the term ends.
 
-use super::store::LEASE;
+use super::rows::{LeaseRow, ROWS, is_current, slot_key};
+use super::terms::HeldTerm;
 use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
-use crate::pg::spi::{Query, value};
+use crate::pg::row::Versions;
 use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::Mutex;
@@ -131,10 +132,14 @@ pub fn has_fenced(name: &str, accepts_shared: bool) -> bool {
 
 /// Binds a term to the session, which holds the lock of this key until the term ends. After the session, the slot stays
 /// unavailable for `lock_delay_us`.
-pub fn bind(name: &str, token: i64, key: i64, lock_delay_us: i64) {
+pub fn bind(name: &str, term: &HeldTerm, key: i64, lock_delay_us: i64) {
     sweep_bound();
-    add_bound(name, token, key, lock_delay_us);
-    push(PendingEffect::Bound { token });
+    locks::session_lock(key).acquire(Scope::Session);
+    let mut terms = BOUND.lock();
+    terms.bound += 1;
+    terms.by_token.insert(term.token, BoundTerm { name: name.to_owned(), slot: term.slot, key, lock_delay_us });
+    drop(terms);
+    push(PendingEffect::Bound { token: term.token });
 }
 
 fn at_xact_event(event: pg_sys::XactEvent::Type) {
@@ -174,6 +179,7 @@ fn end(finish: fn(PendingEffect)) {
 /// A term that is bound to this session. Another session may have ended it.
 struct BoundTerm {
     name: String,
+    slot: i32,
     key: i64,
     lock_delay_us: i64,
 }
@@ -188,14 +194,6 @@ struct BoundTerms {
 }
 
 static BOUND: LazyLock<Mutex<BoundTerms>> = LazyLock::new(|| Mutex::new(BoundTerms::default()));
-
-/// Acquires the lock of a new term. After the session, the slot stays unavailable for `lock_delay_us`.
-fn add_bound(name: &str, token: i64, key: i64, lock_delay_us: i64) {
-    locks::session_lock(key).acquire(Scope::Session);
-    let mut terms = BOUND.lock();
-    terms.bound += 1;
-    terms.by_token.insert(token, BoundTerm { name: name.to_owned(), key, lock_delay_us });
-}
 
 /// Releases the lock of a term that has ended.
 fn remove_bound(token: i64) {
@@ -214,14 +212,19 @@ fn remove_bound(token: i64) {
 /// Call it before each new term. It reads the rows when as many terms were bound as it has kept the last time. So a
 /// term costs the same however many are bound.
 fn sweep_bound() {
-    let (names, tokens): (Vec<String>, Vec<i64>) = {
+    let bound: Vec<(i64, String, i32)> = {
         let terms = BOUND.lock();
         if terms.bound < terms.kept {
             return;
         }
-        terms.by_token.iter().map(|(token, term)| (term.name.clone(), *token)).unzip()
+        terms.by_token.iter().map(|(token, term)| (*token, term.name.clone(), term.slot)).collect()
     };
-    without_term(names, tokens).into_iter().for_each(remove_bound);
+    for (token, name, slot) in bound {
+        let find_it = |row: &LeaseRow| is_current(row, token).then_some(());
+        if ROWS.read(|rows| rows.find(&slot_key(&name, slot), Versions::Latest, find_it)).is_none() {
+            remove_bound(token);
+        }
+    }
     let mut terms = BOUND.lock();
     terms.kept = terms.by_token.len();
     terms.bound = 0;
@@ -229,26 +232,10 @@ fn sweep_bound() {
 
 /// The session ends, and PostgreSQL has released its locks: the slots are free.
 fn at_exit(_code: i32) {
-    for BoundTerm { name, key, lock_delay_us } in std::mem::take(&mut *BOUND.lock()).by_token.into_values() {
+    for BoundTerm { name, key, lock_delay_us, .. } in std::mem::take(&mut *BOUND.lock()).by_token.into_values() {
         locks::ended_since_us(key, Some(lock_delay_us));
         if let Some(condition) = locks::condition(&name) {
             condition.broadcast();
         }
     }
-}
-
-/// A subquery for each term, so that the plan looks each one up in the index, however large the table grows.
-static WITHOUT_TERM: Query = LEASE.query(
-    "SELECT bound.token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS bound (name, token) \
-     WHERE NOT EXISTS (SELECT FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) bound.name \
-                       AND lease.token OPERATOR(pg_catalog.=) bound.token \
-                       AND lease.depth OPERATOR(pg_catalog.>) 0 OFFSET 0)",
-);
-
-/// Those of the tokens that have no term of the lease.
-fn without_term(names: Vec<String>, tokens: Vec<i64>) -> Vec<i64> {
-    if tokens.is_empty() {
-        return Vec::new();
-    }
-    WITHOUT_TERM.read_latest(&[names.into(), tokens.into()], |row| value(row, 1))
 }

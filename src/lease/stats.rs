@@ -4,14 +4,15 @@
 //!
 //! No code depends on the order of counters, so every access is relaxed.
 
-use super::store::{self, LEASE, TERM, TERM_COLUMNS, clock, term};
-use super::sweep::Deleted;
+use super::rows::column::*;
+use super::rows::{self, LeaseRow, ROWS, clock, term};
 use super::{definitions, locks};
 use crate::args;
 use crate::error::{Check, listed};
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::effects::notify;
-use crate::pg::spi::{Query, text, value};
+use crate::pg::row::{Key, Versions};
+use crate::pg::spi::{self, Query, text, value};
 use crate::pg::system_clock;
 use crate::shmem::Part;
 use idgen_core::lease::{Availability, Now, Session, Term};
@@ -109,7 +110,7 @@ fn lease_get_state(
     };
     let lock_delay_us = lock_delay.map_or(0, |delay| i64::try_from(delay.as_micros()).unwrap_or(i64::MAX));
     let term = stored.term();
-    let now = store::now_for(std::slice::from_ref(&term));
+    let now = rows::now_for(std::slice::from_ref(&term));
     let ends_us = term.held_until_us(now).filter(|_| term.depth > 0);
     Composite([
         state(&term, lock_delay_us, now).into(),
@@ -147,33 +148,27 @@ impl StoredTerm<'_> {
 
 /// The states of the first slots of a lease, one sentence each, for the DETAIL of an error.
 pub fn states_text(name: &str) -> String {
-    const MOST: i64 = 5;
+    const MOST: usize = 5;
     let lock_delay_us = definitions::of(name).definition.map_or(0, |definition| definition.lock_delay_us);
-    let terms = first_terms(name, MOST);
-    let now = store::now_for(&terms.iter().map(|(term, _)| *term).collect::<Vec<Term>>());
-    let sentence = |(term, holder): &(Term, String)| {
-        let state = state(term, lock_delay_us, now);
-        let by = if term.depth > 0 { format!(" by {holder}") } else { String::new() };
-        format!("Slot {} is {state}{by}.", term.slot)
+    let mut sentences: Vec<String> = Vec::new();
+    let describe = |row: &LeaseRow| {
+        let term = term(row, None);
+        let state = state(&term, lock_delay_us, rows::now_for(&[term]));
+        let by = if term.depth > 0 { format!(" by {}", holder(row)) } else { String::new() };
+        sentences.push(format!("Slot {} is {state}{by}.", term.slot));
+        (sentences.len() == MOST).then_some(())
     };
-    let sentences: Vec<String> = terms.iter().map(sentence).collect();
+    ROWS.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, describe));
     if sentences.is_empty() { "It has no holder.".to_owned() } else { sentences.join(" ") }
 }
 
-static FIRST_TERMS: Query = Query::new(&LEASE, || {
-    format!(
-        "SELECT {TERM}, pg_catalog.format('%s since %s', \
-         CASE WHEN owner IS NULL THEN pg_catalog.format('role %s', role) \
-              ELSE pg_catalog.format('\"%s\" (role %s)', owner, role) END, \
-         pg_catalog.date_trunc('second', acquired_at)) \
-         FROM idgen.lease WHERE lease.name OPERATOR(pg_catalog.=) $1 ORDER BY lease.slot LIMIT $3"
-    )
-});
-
-/// The terms of the lowest slots, each with a text about its last holder.
-fn first_terms(name: &str, count: i64) -> Vec<(Term, String)> {
-    let args = [name.into(), clock().into(), count.into()];
-    FIRST_TERMS.read_latest(&args, |row| (term(row, None), text(row, TERM_COLUMNS + 1)))
+fn holder(row: &LeaseRow) -> String {
+    let role = spi::role_name(row.value(ROLE));
+    let since = datum::text_to_second(row.value(ACQUIRED_AT));
+    match row.text(OWNER) {
+        Some(owner) => format!("\"{owner}\" (role {role}) since {since}"),
+        None => format!("role {role} since {since}"),
+    }
 }
 
 /// Sessions that have waited for 10 s for a lock that a transaction holds on the row of a lease, or on the whole table. The head
@@ -233,33 +228,17 @@ const OWNER_CHARACTERS: usize = 1000;
 
 /// What has happened to a term: "granted", "released", "revoked" or "expired".
 pub fn notify_event(name: &str, slot: i32, event: &str, owner: Option<&str>) {
-    if is_watched(name) {
-        send(name, slot, event, owner);
+    if !definitions::of(name).notify {
+        return;
     }
-}
-
-/// A slot is about to be taken over or freed. If its term was not released, it has expired.
-pub fn notify_expired(name: &str, slot: i32) {
-    if is_watched(name)
-        && let Some((1.., owner)) = definitions::depth_and_owner(name, slot)
-    {
-        send(name, slot, "expired", owner.as_deref());
-    }
-}
-
-/// The row of a term that has expired, or was released, was deleted.
-pub fn notify_deleted(row: &Deleted) {
-    if row.depth > 0 {
-        notify_event(&row.name, row.slot, "expired", row.owner.as_deref());
-    }
-}
-
-fn send(name: &str, slot: i32, event: &str, owner: Option<&str>) {
     let owner = owner.map(|owner| owner.chars().take(OWNER_CHARACTERS).collect::<String>());
     let [name, owner] = [Value::from(name), Value::from(owner)];
     notify(CHANNEL, &format!(r#"{{"name": {name}, "slot": {slot}, "event": "{event}", "owner": {owner}}}"#));
 }
 
-fn is_watched(name: &str) -> bool {
-    definitions::of(name).notify
+/// A slot is about to be taken over or freed. If its term was not released, it has expired.
+pub fn notify_expired(name: &str, row: &LeaseRow) {
+    if row.value::<i32>(DEPTH) > 0 {
+        notify_event(name, row.value(SLOT), "expired", row.text(OWNER).as_deref());
+    }
 }

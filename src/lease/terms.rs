@@ -1,16 +1,18 @@
-//! The rows of terms: statements that begin a term, and the fencing tokens that they draw; and statements on the term of a
-//! token, whose holder's role must be one that the caller may act as.
+//! The terms of holders: beginning one, with the fencing token that is drawn for it, and what a holder does by its token.
 
 use super::locks;
-use super::store::{LEASE, clock};
+use super::rows::column::*;
+use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, is_current, slot_key};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
-use crate::pg::spi::{Query, optional, optional_text, text, user, value};
+use crate::pg::datum::{self, Text};
+use crate::pg::row::{Exclusive, Key, KeyShare, LockMode, NoKey, Versions, Wait};
+use crate::pg::spi::{ExtensionTable, Query, user};
 use crate::pg::system_clock;
+use crate::shmem::Part;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
-use pgrx::spi::SpiHeapTupleData;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What the holder of a new term says of itself.
 #[derive(Clone, Copy)]
@@ -40,83 +42,112 @@ impl HeldTerm {
     pub fn expires_at(&self) -> Option<TimestampWithTimeZone> {
         if self.session_key.is_some() { None } else { system_clock::wall_time_of_boot_us(self.ends_us) }
     }
-}
 
-pub const HELD: &str = "slot, token, owner, acquired_at, ends_us, depth, session_key";
-
-/// The columns of [`HELD`].
-pub fn held(row: &SpiHeapTupleData) -> HeldTerm {
-    HeldTerm {
-        slot: value(row, 1),
-        token: value(row, 2),
-        owner: optional_text(row, 3),
-        acquired_at: value(row, 4),
-        ends_us: value(row, 5),
-        depth: value(row, 6),
-        session_key: optional(row, 7),
+    /// The term of a row, with another end and depth.
+    fn of(row: &LeaseRow, ends_us: i64, depth: i32) -> Self {
+        Self {
+            slot: row.value(SLOT),
+            token: row.value(TOKEN),
+            owner: row.text(OWNER),
+            acquired_at: row.value(ACQUIRED_AT),
+            ends_us,
+            depth,
+            session_key: row.optional(SESSION_KEY),
+        }
     }
 }
 
-const NEXT_TOKEN: &str = "pg_catalog.nextval('idgen.lease_token'::pg_catalog.regclass)";
-
-/// Replaces the term of a row. The arguments of each statement here: name, owner, role, data, ttl, end, clock, session, key
-/// of the session, and one more.
-pub fn update_text(condition: &str) -> String {
-    format!(
-        "UPDATE idgen.lease SET token = {NEXT_TOKEN}, depth = 1, owner = $2, role = $3::pg_catalog.regrole, data = $4, \
-             acquired_at = pg_catalog.clock_timestamp(), ttl_us = $5, ends_us = $6, clock = $7, revoked = false, \
-             session = $8, session_key = $9 \
-         WHERE name OPERATOR(pg_catalog.=) $1 AND {condition} RETURNING {HELD}"
-    )
+/// A term that is about to begin.
+struct NewTerm<'a> {
+    holder: NewHolder<'a>,
+    token: i64,
+    acquired_at: TimestampWithTimeZone,
+    ends_us: i64,
+    session: Option<(i64, i64)>,
 }
 
-/// Inserts the row of a slot or a shared term, unless it exists, or the lease has a row that meets the condition. The
-/// last argument is the slot.
-pub fn insert_text(unless: &str) -> String {
-    format!(
-        "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
-             session, session_key) \
-         SELECT $1, $10, next.token, 1, $2, $3::pg_catalog.regrole, $4, pg_catalog.clock_timestamp(), $5, $6, $7, false, \
-             $8, $9 \
-         FROM (SELECT {NEXT_TOKEN} AS token WHERE NOT EXISTS ( \
-                   SELECT FROM idgen.lease AS other WHERE other.name OPERATOR(pg_catalog.=) $1 AND {unless}) \
-               OFFSET 0) AS next \
-         ON CONFLICT (name, slot) DO NOTHING RETURNING {HELD}"
-    )
+impl<'a> NewTerm<'a> {
+    fn new(holder: NewHolder<'a>, ttl_us: i64) -> Self {
+        Self {
+            holder,
+            token: next_token(),
+            acquired_at: datum::from_us_or_infinity(system_clock::now_us()),
+            ends_us: system_clock::boot_us().saturating_add(ttl_us),
+            session: holder.bind_session.then(locks::new_binding),
+        }
+    }
+
+    fn held_in(self, slot: i32) -> HeldTerm {
+        if slot != 0 {
+            note_slot(self.token, slot);
+        }
+        HeldTerm {
+            slot,
+            token: self.token,
+            owner: self.holder.owner.map(str::to_owned),
+            acquired_at: self.acquired_at,
+            ends_us: self.ends_us,
+            depth: 1,
+            session_key: self.session.map(|(_, key)| key),
+        }
+    }
 }
 
-static TAKE: Query = Query::new(&LEASE, || update_text("slot OPERATOR(pg_catalog.=) $10"));
-static INSERT: Query = Query::new(&LEASE, || insert_text("false"));
-
-/// Begins a term in a slot. `None` if its row is gone.
-pub fn take(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
-    begin(&TAKE, name, holder, ttl_us, slot.into())
+/// Begins a term in a slot, whose last one is over. No fence of that one is left: fences share the lock.
+pub fn take(locked: LockedRow<Exclusive>, holder: NewHolder, ttl_us: i64) -> HeldTerm {
+    let slot = locked.row().value(SLOT);
+    let term = NewTerm::new(holder, ttl_us);
+    let (server, key) = term.session.unzip();
+    locked.update([
+        (TOKEN, term.token.into_datum()),
+        (DEPTH, 1.into_datum()),
+        (OWNER, holder.owner.map(Text::from).and_then(Text::into_datum)),
+        (ROLE, user().into_datum()),
+        (DATA, holder.data),
+        (ACQUIRED_AT, term.acquired_at.into_datum()),
+        (TTL_US, ttl_us.into_datum()),
+        (ENDS_US, term.ends_us.into_datum()),
+        (CLOCK, clock_datum()),
+        (REVOKED, false.into_datum()),
+        (SESSION, server.into_datum()),
+        (SESSION_KEY, key.into_datum()),
+    ]);
+    term.held_in(slot)
 }
 
-/// Inserts a slot's row with a term. `None` if another transaction has inserted it.
+static INSERT: Query = LEASE.query(
+    "INSERT INTO idgen.lease (name, slot, token, depth, owner, role, data, acquired_at, ttl_us, ends_us, clock, revoked, \
+         session, session_key) \
+     VALUES ($1, $2, $3, 1, $4, $5::pg_catalog.regrole, $6, $7, $8, $9, $10, false, $11, $12) \
+     ON CONFLICT (name, slot) DO NOTHING RETURNING slot",
+);
+
+/// Inserts a row with a term. `None` if another transaction has inserted it.
 pub fn insert(name: &str, slot: i32, holder: NewHolder, ttl_us: i64) -> Option<HeldTerm> {
-    begin(&INSERT, name, holder, ttl_us, slot.into())
-}
-
-/// Runs one of these statements. `None` if it has changed no row.
-pub fn begin(query: &Query, name: &str, holder: NewHolder, ttl_us: i64, more: DatumWithOid) -> Option<HeldTerm> {
+    let term = NewTerm::new(holder, ttl_us);
     // SAFETY: a jsonb of the running call.
     let data = unsafe { DatumWithOid::new(holder.data, pg_sys::JSONBOID) };
-    let session = holder.bind_session.then(locks::new_binding).unzip();
+    let (server, key) = term.session.unzip();
     let args = [
         name.into(),
+        slot.into(),
+        term.token.into(),
         holder.owner.into(),
         user().into(),
         data,
+        term.acquired_at.into(),
         ttl_us.into(),
-        system_clock::boot_us().saturating_add(ttl_us).into(),
+        term.ends_us.into(),
         clock().into(),
-        session.0.into(),
-        session.1.into(),
-        more,
+        server.into(),
+        key.into(),
     ];
-    with_tokens(|| query.write_latest(&args, held).pop())
+    INSERT.write_latest(&args, |_| ()).pop()?;
+    Some(term.held_in(slot))
 }
+
+/// The fencing tokens of the database.
+static TOKENS: ExtensionTable = ExtensionTable::new(c"lease_token");
 
 static RAISE_TOKENS: Query = LEASE.query(
     "SELECT pg_catalog.setval('idgen.lease_token'::pg_catalog.regclass, GREATEST(last_value, \
@@ -124,7 +155,7 @@ static RAISE_TOKENS: Query = LEASE.query(
      FROM idgen.lease_token",
 );
 
-/// Runs work that draws fencing tokens from the sequence.
+/// Draws a fencing token from the sequence.
 ///
 /// A sequence survives a crash. After a failover to a standby that lags behind, or in a restored database, it can be
 /// behind. So each process first raises it to the microseconds since 1970. No server draws a million tokens a second,
@@ -132,148 +163,126 @@ static RAISE_TOKENS: Query = LEASE.query(
 ///
 /// A process raises the sequence under an exclusive lock. If it stopped between reading and setting, it could otherwise
 /// set the sequence back below tokens that other processes have drawn since.
-fn with_tokens<R>(work: impl FnOnce() -> R) -> R {
-    if !has_raised_tokens() {
+fn next_token() -> i64 {
+    static HAS_RAISED: AtomicBool = AtomicBool::new(false);
+    if !HAS_RAISED.load(Relaxed) {
         with_token_lock(Mode::Exclusive, || RAISE_TOKENS.write_losable(&[], |_| ()));
-        HAS_RAISED_TOKENS.store(true, Relaxed);
+        HAS_RAISED.store(true, Relaxed);
     }
-    with_token_lock(Mode::Shared, work)
-}
-
-static HAS_RAISED_TOKENS: AtomicBool = AtomicBool::new(false);
-
-/// True if this process has raised the sequence. The transaction that raises it keeps a lock on it until its end.
-pub fn has_raised_tokens() -> bool {
-    HAS_RAISED_TOKENS.load(Relaxed)
+    with_token_lock(Mode::Shared, || {
+        let sequence = TOKENS.lock(pg_sys::RowExclusiveLock);
+        // SAFETY: a sequence of the extension, which is locked. What the caller may do was decided before.
+        unsafe { pg_sys::nextval_internal(sequence, false) }
+    })
 }
 
 /// Held shared while a token is drawn, exclusively while the sequence is raised. The key is 0.
-const TOKENS: LockKind = LockKind::new(b"lt");
+const TOKEN_LOCK: LockKind = LockKind::new(b"lt");
 
 /// An error releases the lock, which belongs to the transaction.
 fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
-    let lock = AdvisoryLock::new(TOKENS, 0, mode);
+    let lock = AdvisoryLock::new(TOKEN_LOCK, 0, mode);
     lock.acquire(Scope::Transaction);
     let result = work();
     lock.release(Scope::Transaction);
     result
 }
 
-/// The term of a token, if the caller may act as the holder's role.
-const BY_TOKEN: &str = "lease.name OPERATOR(pg_catalog.=) $1 AND lease.token OPERATOR(pg_catalog.=) $2 \
-                        AND lease.depth OPERATOR(pg_catalog.>) 0 \
-                        AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE')";
+/// Locks the row of a token's term, if the token is current. `None` if it is not, if the caller may not act as the holder's
+/// role, or if the row is locked and is not waited for.
+fn lock_term<'a, M: LockMode>(
+    rows: &'a LeaseRows,
+    name: &str,
+    token: i64,
+    wait: Wait,
+    is_wanted: impl Fn(&LeaseRow) -> bool,
+) -> Option<LockedRow<'a, M>> {
+    let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE)) && is_wanted(row);
+    if let Some(slot) = noted_slot(token)
+        && let Some(locked) = rows.lock(&slot_key(name, slot), wait, is_it)
+    {
+        return Some(locked);
+    }
+    rows.lock(&[Key::Text(name)], wait, |row| {
+        note_slot(row.value(TOKEN), row.value(SLOT));
+        is_it(row)
+    })
+}
 
-static LOCK: Query =
-    Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {BY_TOKEN} FOR NO KEY UPDATE"));
-static RENEW: Query = Query::new(&LEASE, || {
-    format!(
-        "UPDATE idgen.lease SET ttl_us = COALESCE($4, ttl_us), clock = $6, \
-         ends_us = $5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us) WHERE {BY_TOKEN} RETURNING {HELD}"
-    )
-});
+/// True if the caller may act as the holder of a term.
+fn acts_as(role: pg_sys::Oid) -> bool {
+    // SAFETY: reads the system caches.
+    unsafe { pg_sys::has_privs_of_role(user(), role) }
+}
+
+/// Slots other than 0 of tokens that were drawn or seen last: a hint, by which a term among many is found at once. One
+/// without a hint is found by reading the rows of the lease, which notes all of them. The slot is in the low half, and the
+/// low half of the token in the high one. Tokens that were drawn in turn have places of their own.
+pub static SLOTS: Part<&'static [AtomicU64]> =
+    Part::new(c"idgen lease slots", |block| block.array(SLOT_COUNT, || AtomicU64::new(0)));
+const SLOT_COUNT: usize = 16_384;
+
+fn note_slot(token: i64, slot: i32) {
+    if let Some(slots) = SLOTS.get() {
+        slots[token as usize % SLOT_COUNT].store((token as u64) << 32 | u64::from(slot as u32), Relaxed);
+    }
+}
+
+fn noted_slot(token: i64) -> Option<i32> {
+    let noted = SLOTS.get()?[token as usize % SLOT_COUNT].load(Relaxed);
+    (noted >> 32 == u64::from(token as u32)).then_some(noted as u32 as i32)
+}
 
 /// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term. The clock is read when the row
 /// is locked: a renewal that has waited for another one would move the end back.
 pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    LOCK.write_losable(&[name.into(), token.into(), user().into()], |_| ()).pop()?;
-    extend(&RENEW, name, token, ttl_us)
+    ROWS.write(|rows| Some(extend(lock_term(rows, name, token, Wait::Block, |_| true)?, ttl_us, 0)))
 }
-
-fn extend(query: &Query, name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    let (now_us, clock) = (system_clock::boot_us(), clock());
-    let args = [name.into(), token.into(), user().into(), ttl_us.into(), now_us.into(), clock.into()];
-    query.write_latest(&args, held).pop()
-}
-
-static LOCK_MANY: Query = LEASE.query(
-    "SELECT lease.name, lease.slot FROM idgen.lease \
-     JOIN (SELECT DISTINCT name, token FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS given (name, token)) \
-     AS given ON given.name OPERATOR(pg_catalog.=) lease.name AND given.token OPERATOR(pg_catalog.=) lease.token \
-     WHERE lease.depth OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_has_role($3, lease.role::pg_catalog.oid, 'USAGE') \
-     ORDER BY lease.name, lease.slot FOR NO KEY UPDATE OF lease",
-);
-static RENEW_MANY: Query = LEASE.query(
-    "UPDATE idgen.lease SET ttl_us = COALESCE($3, ttl_us), clock = $5, \
-     ends_us = $4 OPERATOR(pg_catalog.+) COALESCE($3, ttl_us) \
-     FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS locked (name, slot) \
-     WHERE locked.name OPERATOR(pg_catalog.=) lease.name AND locked.slot OPERATOR(pg_catalog.=) lease.slot \
-     RETURNING lease.name, lease.slot, lease.token, lease.ends_us, lease.session_key",
-);
-
-/// One of several terms that were renewed.
-pub struct Renewed {
-    pub name: String,
-    pub slot: i32,
-    pub token: i64,
-    pub ends_us: i64,
-    pub session_key: Option<i64>,
-}
-
-/// Renews the terms that exist. Locks their rows in the order of names, so that concurrent calls cannot deadlock, and before
-/// it reads the clock.
-pub fn renew_many(names: Vec<&str>, tokens: Vec<i64>, ttl_us: Option<i64>) -> Vec<Renewed> {
-    let lock = [names.into(), tokens.into(), user().into()];
-    let locked = LOCK_MANY.write_losable(&lock, |row| (text(row, 1), value::<i32>(row, 2)));
-    let (names, slots): (Vec<String>, Vec<i32>) = locked.into_iter().unzip();
-    let (now_us, clock) = (system_clock::boot_us(), clock());
-    let args = [names.into(), slots.into(), ttl_us.into(), now_us.into(), clock.into()];
-    let mut renewed = RENEW_MANY.write_latest(&args, |row| Renewed {
-        name: text(row, 1),
-        slot: value(row, 2),
-        token: value(row, 3),
-        ends_us: value(row, 4),
-        session_key: optional(row, 5),
-    });
-    renewed.sort_by(|a, b| (&a.name, a.slot).cmp(&(&b.name, b.slot)));
-    renewed
-}
-
-static UNBIND: Query = LEASE.query(
-    "UPDATE idgen.lease SET session = NULL, session_key = NULL \
-     WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2",
-);
-
-/// Releases a term from its session: it lasts its time.
-pub fn unbind(name: &str, token: i64) {
-    UNBIND.write_latest(&[name.into(), token.into()], |_| ());
-}
-
-static DEEPEN: Query = Query::new(&LEASE, || {
-    format!(
-        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.+) 1, ttl_us = COALESCE($4, ttl_us), clock = $6, \
-         ends_us = GREATEST($5 OPERATOR(pg_catalog.+) COALESCE($4, ttl_us), \
-                            CASE WHEN clock OPERATOR(pg_catalog.=) $6 THEN ends_us END) \
-         WHERE {BY_TOKEN} RETURNING {HELD}"
-    )
-});
 
 /// Acquires a term once more. `None` if the token has no term.
 pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    extend(&DEEPEN, name, token, ttl_us)
+    ROWS.write(|rows| Some(extend(lock_term(rows, name, token, Wait::Block, |_| true)?, ttl_us, 1)))
 }
 
-static REMOVE: Query = Query::new(&LEASE, || {
-    format!(
-        "DELETE FROM idgen.lease WHERE ctid OPERATOR(pg_catalog.=) (SELECT lease.ctid FROM idgen.lease WHERE {BY_TOKEN} \
-         AND lease.depth OPERATOR(pg_catalog.=) 1 AND (lease.slot OPERATOR(pg_catalog.>=) {FIRST_SHARED} OR NOT EXISTS ( \
-             SELECT FROM idgen.lease_definition AS defined WHERE defined.name OPERATOR(pg_catalog.=) lease.name)) \
-         FOR UPDATE SKIP LOCKED) RETURNING 0, slot, owner"
-    )
-});
-static RELEASE: Query = Query::new(&LEASE, || release_text(""));
-static RELEASE_SLOT: Query =
-    Query::new(&LEASE, || release_text(&format!("AND lease.slot OPERATOR(pg_catalog.<) {FIRST_SHARED}")));
+/// A term that is acquired once more never ends earlier than before.
+fn extend(locked: LockedRow<NoKey>, ttl_us: Option<i64>, times: i32) -> HeldTerm {
+    let row = locked.row();
+    let ttl_us = ttl_us.unwrap_or_else(|| row.value(TTL_US));
+    let mut ends_us = system_clock::boot_us().saturating_add(ttl_us);
+    if times > 0 && rows::is_by_this_clock(row) {
+        ends_us = ends_us.max(row.value(ENDS_US));
+    }
+    let depth = row.value::<i32>(DEPTH) + times;
+    let held = HeldTerm::of(row, ends_us, depth);
+    locked.update([
+        (DEPTH, depth.into_datum()),
+        (TTL_US, ttl_us.into_datum()),
+        (CLOCK, clock_datum()),
+        (ENDS_US, ends_us.into_datum()),
+    ]);
+    held
+}
 
-fn release_text(condition: &str) -> String {
-    format!(
-        "UPDATE idgen.lease SET depth = depth OPERATOR(pg_catalog.-) 1, \
-         ends_us = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $4 ELSE ends_us END, \
-         clock = CASE WHEN depth OPERATOR(pg_catalog.=) 1 THEN $5 ELSE clock END, \
-         session = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session END, \
-         session_key = CASE WHEN depth OPERATOR(pg_catalog.>) 1 THEN session_key END, revoked = false \
-         WHERE {BY_TOKEN} {condition} RETURNING depth, slot, owner"
-    )
+/// Renews the terms that exist, in the order of names and tokens, so that concurrent calls cannot deadlock.
+pub fn renew_many(terms: Vec<(&str, i64)>, ttl_us: Option<i64>) -> Vec<(&str, HeldTerm)> {
+    let renewed = in_order(terms).into_iter().filter_map(|(name, token)| Some((name, renew(name, token, ttl_us)?)));
+    renewed.collect()
+}
+
+/// Each once. Rows of several terms are locked in this order.
+pub fn in_order(mut terms: Vec<(&str, i64)>) -> Vec<(&str, i64)> {
+    terms.sort_unstable();
+    terms.dedup();
+    terms
+}
+
+/// Releases a term from its session: it lasts its time.
+pub fn unbind(name: &str, token: i64) {
+    ROWS.write(|rows| {
+        let locked: LockedRow<NoKey> = lock_term(rows, name, token, Wait::Block, |_| true)?;
+        locked.update([(SESSION, None), (SESSION_KEY, None)]);
+        Some(())
+    });
 }
 
 /// A term that was released once.
@@ -288,47 +297,68 @@ pub struct Released {
 /// transactions that have fenced by it. The row of an undefined lease, and that of a shared term, is deleted unless a
 /// transaction has fenced, so that such rows do not accumulate.
 pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
-    let (user, now_us, clock) = (user(), system_clock::boot_us(), clock());
+    let is_removable =
+        |row: &LeaseRow| row.value::<i32>(DEPTH) == 1 && (!is_defined || row.value::<i32>(SLOT) >= FIRST_SHARED);
     let released =
-        |row: &SpiHeapTupleData| Released { depth: value(row, 1), slot: value(row, 2), owner: optional_text(row, 3) };
-    let update = |query: &Query| {
-        let args = [name.into(), token.into(), user.into(), now_us.into(), clock.into()];
-        query.write_losable(&args, released).pop()
-    };
-    let remove = || REMOVE.write_losable(&[name.into(), token.into(), user.into()], released).pop();
-    let at_once = if is_defined { update(&RELEASE_SLOT) } else { None };
-    at_once.or_else(remove).or_else(|| update(&RELEASE))
+        |row: &LeaseRow| Released { depth: row.value::<i32>(DEPTH) - 1, slot: row.value(SLOT), owner: row.text(OWNER) };
+    ROWS.write(|rows| {
+        if let Some(locked) = lock_term::<Exclusive>(rows, name, token, Wait::Skip, is_removable) {
+            let released = released(locked.row());
+            locked.delete();
+            return Some(released);
+        }
+        let locked: LockedRow<NoKey> = lock_term(rows, name, token, Wait::Block, |_| true)?;
+        let released = released(locked.row());
+        let depth = (DEPTH, released.depth.into_datum());
+        match released.depth {
+            0 => locked.update_losably([
+                depth,
+                (ENDS_US, system_clock::boot_us().into_datum()),
+                (CLOCK, clock_datum()),
+                (SESSION, None),
+                (SESSION_KEY, None),
+            ]),
+            _ => locked.update_losably([depth]),
+        }
+        Some(released)
+    })
 }
-
-static FENCE: Query =
-    Query::new(&LEASE, || format!("SELECT lease.slot FROM idgen.lease WHERE {BY_TOKEN} FOR KEY SHARE"));
 
 /// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. Returns the slot;
 /// `None` if the token has no term.
 pub fn fence(name: &str, token: i64) -> Option<i32> {
-    FENCE.write_losable(&[name.into(), token.into(), user().into()], |row| value(row, 1)).pop()
+    ROWS.write(|rows| {
+        let locked: LockedRow<KeyShare> = lock_term(rows, name, token, Wait::Block, |_| true)?;
+        Some(locked.row().value(SLOT))
+    })
 }
-
-static SLOT_OF: Query = LEASE
-    .query("SELECT slot FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 AND token OPERATOR(pg_catalog.=) $2");
 
 /// The slot of a token, even if its term has ended.
-pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    SLOT_OF.read_latest(&[name.into(), token.into()], |row| value(row, 1)).pop()
+pub fn slot_of(name: &str, token: i64, versions: Versions) -> Option<i32> {
+    let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
+    ROWS.read(|rows| {
+        let noted = noted_slot(token).and_then(|noted| rows.find(&slot_key(name, noted), versions, slot));
+        noted.or_else(|| rows.find(&[Key::Text(name)], versions, slot))
+    })
 }
-
-static FOREIGN_ROLE: Query = LEASE.query(
-    "SELECT role::pg_catalog.text FROM idgen.lease WHERE name OPERATOR(pg_catalog.=) $1 \
-     AND token OPERATOR(pg_catalog.=) $2 AND depth OPERATOR(pg_catalog.>) 0 \
-     AND NOT pg_catalog.pg_has_role($3, role::pg_catalog.oid, 'USAGE')",
-);
 
 /// The role of the holder, if the caller may not act as it.
-pub fn foreign_role(name: &str, token: i64) -> Option<String> {
-    FOREIGN_ROLE.read_latest(&[name.into(), token.into(), user().into()], |row| text(row, 1)).pop()
+pub fn foreign_role(name: &str, token: i64) -> Option<pg_sys::Oid> {
+    let foreign = |row: &LeaseRow| {
+        let role = row.value(ROLE);
+        (is_current(row, token) && !acts_as(role)).then_some(role)
+    };
+    ROWS.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, foreign))
 }
 
-/// True if the transaction's own snapshot shows the token.
-pub fn is_in_snapshot(name: &str, token: i64) -> bool {
-    !SLOT_OF.read_snapshot(&[name.into(), token.into()], |_| ()).is_empty()
+/// Revokes the term in a slot, and begins the lock delay when the row is locked. Returns the token and the owner of the term.
+/// As for a renewal, it waits for no fence, and for no grant that has not committed.
+pub fn revoke(name: &str, slot: i32) -> Option<(i64, Option<String>)> {
+    ROWS.write(|rows| {
+        let has_term = |row: &LeaseRow| row.value::<i32>(DEPTH) > 0;
+        let locked: LockedRow<NoKey> = rows.lock(&slot_key(name, slot), Wait::Block, has_term)?;
+        let revoked = (locked.row().value(TOKEN), locked.row().text(OWNER));
+        rows::revoke(locked);
+        Some(revoked)
+    })
 }

@@ -349,6 +349,13 @@ pub fn from_us_or_infinity(us: i64) -> TimestampWithTimeZone {
     from_us(us).unwrap_or_else(TimestampWithTimeZone::positive_infinity)
 }
 
+/// As PostgreSQL writes it in its log, without parts of a second.
+pub fn text_to_second(ts: TimestampWithTimeZone) -> String {
+    let us = pg_sys::TimestampTz::from(ts);
+    // SAFETY: a text of PostgreSQL's, which is copied at once.
+    unsafe { name(CStr::from_ptr(pg_sys::timestamptz_to_str(us - us.rem_euclid(1_000_000)))) }
+}
+
 /// Of a time as PostgreSQL stores it.
 pub fn since_1970_us(us: pg_sys::TimestampTz) -> i64 {
     us + POSTGRES_EPOCH_MS * 1000

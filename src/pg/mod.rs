@@ -11,6 +11,7 @@ pub mod invalidation;
 pub mod latch;
 pub mod libpq;
 pub mod recovery;
+pub mod row;
 pub mod session;
 pub mod shared_objects;
 pub mod spi;

@@ -146,11 +146,11 @@ unsafe extern "C-unwind" {
     pub safe fn user() -> pg_sys::Oid;
 }
 
-/// The name of the current user; empty if the role was dropped.
-pub fn user_name() -> String {
+/// The name of a role; empty if it was dropped.
+pub fn role_name(role: pg_sys::Oid) -> String {
     // SAFETY: null or a C string, copied at once.
     unsafe {
-        let name = pg_sys::GetUserNameFromId(user(), true);
+        let name = pg_sys::GetUserNameFromId(role, true);
         if name.is_null() { String::new() } else { datum::name(CStr::from_ptr(name)) }
     }
 }
@@ -167,7 +167,7 @@ fn as_owner_of<R>(table: &ExtensionTable, mode: u32, work: impl FnOnce() -> R) -
 
 /// Runs with the rights of a role, in a security context with these flags too. If `work` raises, the end of the
 /// (sub)transaction restores the user.
-fn as_role<R>(role: pg_sys::Oid, flags: u32, work: impl FnOnce() -> R) -> R {
+pub fn as_role<R>(role: pg_sys::Oid, flags: u32, work: impl FnOnce() -> R) -> R {
     let mut user = pg_sys::InvalidOid;
     let mut context = 0;
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | flags;
@@ -274,12 +274,6 @@ impl Query {
         let _level = (!xact::is_read_committed()).then(as_read_committed);
         // SAFETY: SPI copies the snapshot.
         self.run(args, read, effect, || unsafe { pg_sys::GetLatestSnapshot() })
-    }
-
-    /// Reads what the transaction's snapshot shows.
-    pub fn read_snapshot<R>(&self, args: &[DatumWithOid], read: impl Fn(&SpiHeapTupleData) -> R) -> Vec<R> {
-        // SAFETY: as in `read_latest`.
-        self.run(args, read, Effect::None, || unsafe { pg_sys::GetTransactionSnapshot() })
     }
 
     fn run<R>(

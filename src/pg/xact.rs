@@ -145,27 +145,6 @@ pub fn owning_locks<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Releases the locks that the work has taken, unless it returns a value. Cheaper than a subtransaction, and undoes nothing
-/// else: work that returns `None` must have changed and locked no row.
-pub fn releasing_locks_on_none<R>(work: impl FnOnce() -> Option<R>) -> Option<R> {
-    // SAFETY: in a transaction. An error leaves the new owner to the one above, which the end of the (sub)transaction releases
-    // with all below it. The work has ended its queries, so that nothing but locks is left. A release of a lock finds only
-    // those of the owner that is current: locks that were taken before this are not released by the work.
-    unsafe {
-        let own = pg_sys::ResourceOwnerCreate(pg_sys::CurTransactionResourceOwner, c"idgen".as_ptr());
-        let owners = replace_owners(own);
-        let result = work();
-        drop(owners);
-        use pg_sys::ResourceReleasePhase::*;
-        for phase in [RESOURCE_RELEASE_BEFORE_LOCKS, RESOURCE_RELEASE_LOCKS, RESOURCE_RELEASE_AFTER_LOCKS] {
-            // As at the end of a subtransaction: a success hands the locks to the owner above.
-            pg_sys::ResourceOwnerRelease(own, phase, result.is_some(), false);
-        }
-        pg_sys::ResourceOwnerDelete(own);
-        result
-    }
-}
-
 /// Raises 25006 during recovery and in a read-only transaction, under the name of a function that writes.
 pub fn require_read_write(function: &CStr) {
     refuse_during_recovery(function);

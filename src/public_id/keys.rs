@@ -54,7 +54,7 @@ fn look_up(prefix: &str, user: pg_sys::Oid) -> KnownPrefix {
     let (live, may_use) = live_keys(prefix);
     let keys = Keyring::new(prefix, &live).unwrap_or_else(|| errors::unknown(prefix).raise());
     if !may_use {
-        errors::may_not_use(prefix, &spi::user_name()).raise();
+        errors::may_not_use(prefix, &spi::role_name(spi::user())).raise();
     }
     let others = KNOWN.read(prefix, |known| (known.changes == changes).then(|| known.users.clone())).flatten();
     let mut users = others.unwrap_or_default();

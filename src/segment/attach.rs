@@ -105,7 +105,7 @@ pub fn look_up(tag: &str) -> AttachedSegment {
     let changes = CHANGES.follow();
     let row = store::find(tag).unwrap_or_else(|| errors::unknown(tag).raise());
     if !row.may_draw {
-        errors::may_not_draw(tag, &spi::user_name()).raise();
+        errors::may_not_draw(tag, &spi::role_name(spi::user())).raise();
     }
     let (is_attached, stride) = (row.link.is_attached(), row.definition.stride);
     let ring_row = RingRow { key: row.key, version: row.version, stride, is_attached };

@@ -227,7 +227,12 @@ pub fn lock_owned(tag: &str) -> TagRow {
 
 /// Locks the row of a tag for which the current user may act as a server, and returns it.
 pub fn lock_served(tag: &str) -> TagRow {
-    lock_as(tag, Privilege::Serve, |row| row.may_serve, || fleet_errors::may_not_serve(tag, &spi::user_name()))
+    lock_as(
+        tag,
+        Privilege::Serve,
+        |row| row.may_serve,
+        || fleet_errors::may_not_serve(tag, &spi::role_name(spi::user())),
+    )
 }
 
 fn lock_as(tag: &str, privilege: Privilege, may: fn(&TagRow) -> bool, refusal: impl Fn() -> Report) -> TagRow {

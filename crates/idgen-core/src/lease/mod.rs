@@ -4,9 +4,13 @@
 //! started, by a clock that never steps. A row may have been written by another clock, before a reboot or a failover.
 //! Then only the length of its term is known: the term ends that long after this server began to write.
 
+mod attempt;
 mod effects;
+mod waiting;
 
+pub use attempt::{Decision, Lease};
 pub use effects::{Effect, Effects};
+pub use waiting::{Obstacle, Step, Waiting};
 
 /// The most slots a lease can have.
 pub const MAX_SLOTS: i32 = 65_536;
@@ -132,123 +136,6 @@ impl Term {
     pub fn is_held(&self, now: Now) -> bool {
         self.depth > 0 && self.held_until_us(now).is_none_or(|until_us| now.now_us < until_us)
     }
-}
-
-/// The action of the caller at the head of the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// Take the first of these slots that no other session has locked.
-    Take {
-        slots: Vec<i32>,
-        /// There are no others: if all are locked, wait for the first.
-        all: bool,
-    },
-    /// Take a slot that has no row yet.
-    Make { slot: i32 },
-    /// No slot is free. Choose again at this time, or when something changes.
-    Wait { until_us: Option<i64> },
-}
-
-/// Chooses a slot, given the rows. Slots without a row go first, then the one that has been free longest, so that a slot is
-/// reused as late as possible.
-pub fn choose(terms: &[Term], definition: &LeaseDefinition, now: Now) -> Choice {
-    let delay_us = definition.lock_delay_us;
-    if let Some(until_us) = all_over_at(terms.iter().filter(|term| term.is_shared()), delay_us, now) {
-        return Choice::Wait { until_us };
-    }
-    let mut free: Vec<(i64, i32)> = Vec::new();
-    let mut taken = 0;
-    let mut until_us = None;
-    for term in terms {
-        match term.availability(delay_us, now) {
-            // A slot that only an earlier definition has is not granted again.
-            Availability::Since(since_us) if definition.has(term.slot) => free.push((since_us, term.slot)),
-            Availability::Since(_) => {}
-            Availability::From(from_us) => {
-                taken += 1;
-                until_us = Some(until_us.map_or(from_us, |until_us: i64| until_us.min(from_us)));
-            }
-            Availability::WithSession => taken += 1,
-        }
-    }
-    // Terms in other slots count too, so that there are never more holders than slots.
-    if taken >= definition.slots {
-        return Choice::Wait { until_us };
-    }
-    if let Some(slot) = first_without_row(terms, definition) {
-        return Choice::Make { slot };
-    }
-    free.sort_unstable();
-    let all = free.len() == definition.slots as usize;
-    Choice::Take { slots: free.into_iter().map(|(_, slot)| slot).collect(), all }
-}
-
-/// When none of these terms counts any more, unless something changes: `None` if that is now, `Some(None)` if the time is
-/// not known.
-fn all_over_at<'a>(terms: impl Iterator<Item = &'a Term>, lock_delay_us: i64, now: Now) -> Option<Option<i64>> {
-    let ends = terms.filter_map(|term| match term.availability(lock_delay_us, now) {
-        Availability::Since(_) => None,
-        Availability::From(from_us) => Some(Some(from_us)),
-        Availability::WithSession => Some(None),
-    });
-    ends.reduce(|one, other| Some(one?.max(other?)))
-}
-
-/// The action of a caller at the head of the queue that wants a shared term.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SharedChoice {
-    /// Begin a term, after these terms have ended, which exclude it.
-    Begin { ends: Vec<i32> },
-    /// As in [`Choice`].
-    Wait { until_us: Option<i64> },
-}
-
-/// Decides on a shared term, given the rows of slots; other shared terms do not matter.
-pub fn choose_shared(slots: &[Term], definition: &LeaseDefinition, now: Now) -> SharedChoice {
-    match all_over_at(slots.iter(), definition.lock_delay_us, now) {
-        Some(until_us) => SharedChoice::Wait { until_us },
-        None => SharedChoice::Begin { ends: slots.iter().map(|term| term.slot).collect() },
-    }
-}
-
-/// The slots whose expired terms must end before `slot` is granted, in ascending order.
-///
-/// That includes all shared terms: those that were released too, since their holders may have fenced. The holder of an expired term may renew it until the term is taken over. So expired terms count as holders, and the
-/// grant takes over as many as needed to leave no more holders than slots: first those outside the current range, then
-/// those that expired first.
-pub fn to_end_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now) -> Vec<i32> {
-    let since = |term: &Term| match term.availability(definition.lock_delay_us, now) {
-        Availability::Since(since_us) => Some(since_us),
-        Availability::From(_) | Availability::WithSession => None,
-    };
-    let shared = terms.iter().filter(|term| term.is_shared()).map(|term| term.slot);
-    let others = || terms.iter().filter(|term| term.slot != slot && !term.is_shared());
-    let holders = others().filter(|term| term.depth > 0 || since(term).is_none()).count();
-    let surplus = (holders + 1).saturating_sub(definition.slots as usize);
-    let expired = others().filter(|term| term.depth > 0).filter_map(|term| Some((since(term)?, term.slot)));
-    let mut expired: Vec<(bool, i64, i32)> =
-        expired.map(|(since_us, slot)| (definition.has(slot), since_us, slot)).collect();
-    expired.sort_unstable();
-    let mut slots: Vec<i32> = expired.into_iter().take(surplus).map(|(_, _, slot)| slot).chain(shared).collect();
-    slots.sort_unstable();
-    slots
-}
-
-/// True if a slot outside the range has a holder, or is in the lock delay after one. Then the range has more free slots
-/// than may be granted, and two grants must not happen at the same time.
-pub fn has_holders_outside(terms: &[Term], definition: &LeaseDefinition, now: Now) -> bool {
-    let is_free = |term: &Term| {
-        term.depth == 0 && matches!(term.availability(definition.lock_delay_us, now), Availability::Since(_))
-    };
-    terms.iter().any(|term| !definition.has(term.slot) && !is_free(term))
-}
-
-fn first_without_row(terms: &[Term], definition: &LeaseDefinition) -> Option<i32> {
-    let mut known: Vec<i32> = terms.iter().map(|term| term.slot).filter(|slot| definition.has(*slot)).collect();
-    known.sort_unstable();
-    let gap = (0..).zip(&known).find(|(slot, known)| slot != *known);
-    let first = gap.map_or(known.len() as i32, |(slot, _)| slot);
-    definition.has(first).then_some(first)
 }
 
 /// The least time that an ended session is remembered beyond its lock delay, so that a session waiting for the slot

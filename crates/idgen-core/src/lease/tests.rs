@@ -26,14 +26,30 @@ fn free(slot: i32, since_us: i64) -> Term {
     Term { depth: 0, ..held(slot, since_us) }
 }
 
-fn take(slots: &[i32], all: bool) -> Choice {
-    Choice::Take { slots: slots.to_vec(), all }
+fn take(slots: &[i32], all: bool) -> Decision {
+    Decision::Take { slots: slots.to_vec(), all }
+}
+
+fn lease(terms: &[Term], definition: &LeaseDefinition, now: Now) -> Lease {
+    Lease { definition: *definition, terms: terms.to_vec(), now }
+}
+
+fn decide(terms: &[Term], definition: &LeaseDefinition, now: Now) -> Decision {
+    lease(terms, definition, now).decide(false)
+}
+
+fn decide_shared(terms: &[Term], definition: &LeaseDefinition, now: Now) -> Decision {
+    lease(terms, definition, now).decide(true)
+}
+
+fn ends_before(terms: &[Term], definition: &LeaseDefinition, slot: i32, now: Now) -> Vec<i32> {
+    lease(terms, definition, now).ends_before(slot)
 }
 
 #[test]
 fn term_is_held_until_its_end() {
-    assert_eq!(choose(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Choice::Wait { until_us: Some(NOW.now_us + 1) });
-    assert_eq!(choose(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
+    assert_eq!(decide(&[held(0, NOW.now_us + 1)], &LOCK, NOW), Decision::Wait { until_us: Some(NOW.now_us + 1) });
+    assert_eq!(decide(&[held(0, NOW.now_us)], &LOCK, NOW), take(&[0], true));
     assert!(held(0, NOW.now_us + 1).is_held(NOW));
     assert!(!held(0, NOW.now_us).is_held(NOW));
     assert!(!free(0, NOW.now_us + 1).is_held(NOW));
@@ -43,16 +59,16 @@ fn term_is_held_until_its_end() {
 fn released_slot_is_free_at_once_and_a_revoked_one_after_the_lock_delay() {
     let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let revoked = Term { revoked: true, ..free(0, NOW.now_us) };
-    assert_eq!(choose(&[free(0, NOW.now_us)], &delayed, NOW), take(&[0], true));
-    assert_eq!(choose(&[revoked], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5 * MS) });
-    assert_eq!(choose(&[revoked], &LOCK, NOW), take(&[0], true));
+    assert_eq!(decide(&[free(0, NOW.now_us)], &delayed, NOW), take(&[0], true));
+    assert_eq!(decide(&[revoked], &delayed, NOW), Decision::Wait { until_us: Some(NOW.now_us + 5 * MS) });
+    assert_eq!(decide(&[revoked], &LOCK, NOW), take(&[0], true));
 }
 
 #[test]
 fn expired_term_is_taken_after_the_lock_delay() {
     let delayed = LeaseDefinition { lock_delay_us: 5 * MS, ..LOCK };
     let expired = held(0, NOW.now_us - 2 * MS);
-    assert_eq!(choose(&[expired], &delayed, NOW), Choice::Wait { until_us: Some(NOW.now_us + 3 * MS) });
+    assert_eq!(decide(&[expired], &delayed, NOW), Decision::Wait { until_us: Some(NOW.now_us + 3 * MS) });
     assert!(!expired.is_held(NOW));
 }
 
@@ -65,21 +81,21 @@ fn term_by_another_clock_lasts_its_ttl_from_when_the_server_began() {
         assert_eq!(foreign.held_until_us(now), Some(began_us + foreign.ttl_us));
         assert!(foreign.is_held(now));
         let later = Now { now_us: began_us + foreign.ttl_us, ..now };
-        assert_eq!(choose(&[foreign], &LOCK, later), take(&[0], true));
+        assert_eq!(decide(&[foreign], &LOCK, later), take(&[0], true));
         let revoked = Term { depth: 0, revoked: true, ..foreign };
         let delayed = LeaseDefinition { lock_delay_us: 20 * MS, ..LOCK };
-        assert_eq!(choose(&[revoked], &delayed, now), Choice::Wait { until_us: Some(began_us + 20 * MS) });
-        assert_eq!(choose(&[Term { depth: 0, ..foreign }], &delayed, now), take(&[0], true));
+        assert_eq!(decide(&[revoked], &delayed, now), Decision::Wait { until_us: Some(began_us + 20 * MS) });
+        assert_eq!(decide(&[Term { depth: 0, ..foreign }], &delayed, now), take(&[0], true));
     }
 }
 
 #[test]
 fn bound_term_lasts_as_long_as_its_session_whatever_its_end() {
     let bound = |session| Term { session, ..held(0, NOW.now_us - 1) };
-    assert_eq!(choose(&[bound(Session::Lives)], &LOCK, NOW), Choice::Wait { until_us: None });
+    assert_eq!(decide(&[bound(Session::Lives)], &LOCK, NOW), Decision::Wait { until_us: None });
     assert!(bound(Session::Lives).is_held(NOW));
     let ended = Term { session: Session::Ended { since_us: NOW.now_us }, ..held(0, i64::MAX) };
-    assert_eq!(choose(&[ended], &LOCK, NOW), take(&[0], true));
+    assert_eq!(decide(&[ended], &LOCK, NOW), take(&[0], true));
 }
 
 #[test]
@@ -98,8 +114,8 @@ fn lock_delay_begins_when_the_session_is_known_to_have_ended() {
     let ended = |since_us| Term { session: Session::Ended { since_us }, ..held(0, i64::MAX) };
     let delayed = LeaseDefinition { lock_delay_us: 5, ..LOCK };
     let since_us = NOW.now_us - 3;
-    assert_eq!(choose(&[ended(since_us)], &delayed, NOW), Choice::Wait { until_us: Some(since_us + 5) });
-    assert_eq!(choose(&[ended(since_us - 2)], &delayed, NOW), take(&[0], true));
+    assert_eq!(decide(&[ended(since_us)], &delayed, NOW), Decision::Wait { until_us: Some(since_us + 5) });
+    assert_eq!(decide(&[ended(since_us - 2)], &delayed, NOW), take(&[0], true));
     assert!(!ended(since_us).is_held(NOW));
 }
 
@@ -170,10 +186,10 @@ proptest! {
 fn slots_without_a_row_go_first_and_then_the_one_free_longest() {
     let five = LeaseDefinition { slots: 5, ..LOCK };
     let three = [free(0, 30), held(1, i64::MAX), free(3, 10)];
-    assert_eq!(choose(&three, &five, NOW), Choice::Make { slot: 2 });
+    assert_eq!(decide(&three, &five, NOW), Decision::Make { slot: 2 });
     let all = [free(4, 30), held(1, i64::MAX), free(3, 10), held(0, 20), free(2, 30)];
-    assert_eq!(choose(&all, &five, NOW), take(&[3, 0, 2, 4], false));
-    assert_eq!(choose(&[], &five, NOW), Choice::Make { slot: 0 });
+    assert_eq!(decide(&all, &five, NOW), take(&[3, 0, 2, 4], false));
+    assert_eq!(decide(&[], &five, NOW), Decision::Make { slot: 0 });
 }
 
 #[test]
@@ -202,10 +218,10 @@ fn row_is_abandoned_a_day_after_its_term() {
 fn holders_above_a_lowered_limit_count_and_their_slots_are_not_granted_again() {
     let two = LeaseDefinition { slots: 2, ..LOCK };
     let above = [free(0, 1), free(1, 2), held(2, NOW.now_us + 7), held(3, NOW.now_us + 5)];
-    assert_eq!(choose(&above, &two, NOW), Choice::Wait { until_us: Some(NOW.now_us + 5) });
+    assert_eq!(decide(&above, &two, NOW), Decision::Wait { until_us: Some(NOW.now_us + 5) });
     let later = Now { now_us: NOW.now_us + 5, ..NOW };
-    assert_eq!(choose(&above, &two, later), take(&[0, 1], true));
-    assert_eq!(choose(&[free(2, 1), free(3, 1)], &two, NOW), Choice::Make { slot: 0 });
+    assert_eq!(decide(&above, &two, later), take(&[0, 1], true));
+    assert_eq!(decide(&[free(2, 1), free(3, 1)], &two, NOW), Decision::Make { slot: 0 });
 }
 
 #[test]
@@ -213,26 +229,27 @@ fn grant_ends_the_expired_terms_that_exceed_the_slots() {
     let one = LeaseDefinition { slots: 1, ..LOCK };
     let expired = |slot| held(slot, NOW.now_us - 10 - i64::from(slot));
     // The last term of the granted slot ends in any case.
-    assert_eq!(to_end_before(&[expired(0)], &one, 0, NOW), []);
-    assert_eq!(to_end_before(&[expired(0), expired(1)], &one, 0, NOW), [1]);
-    assert_eq!(to_end_before(&[free(0, 1), expired(2), expired(1)], &one, 0, NOW), [1, 2]);
-    assert_eq!(to_end_before(&[expired(1)], &one, 0, NOW), [1]);
+    assert_eq!(ends_before(&[expired(0)], &one, 0, NOW), []);
+    assert_eq!(ends_before(&[expired(0), expired(1)], &one, 0, NOW), [1]);
+    assert_eq!(ends_before(&[free(0, 1), expired(2), expired(1)], &one, 0, NOW), [1, 2]);
+    assert_eq!(ends_before(&[expired(1)], &one, 0, NOW), [1]);
     // Two slots have room for one expired term beside the grant.
     let two = LeaseDefinition { slots: 2, ..LOCK };
-    assert_eq!(to_end_before(&[free(0, 1), expired(1)], &two, 0, NOW), []);
-    assert_eq!(to_end_before(&[free(0, 1), expired(1), expired(2)], &two, 0, NOW), [2]);
+    assert_eq!(ends_before(&[free(0, 1), expired(1)], &two, 0, NOW), []);
+    assert_eq!(ends_before(&[free(0, 1), expired(1), expired(2)], &two, 0, NOW), [2]);
     // A running term outside the range uses the room of an expired one inside.
-    assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 1, NOW), [0]);
-    assert_eq!(to_end_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 0, NOW), []);
+    assert_eq!(ends_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 1, NOW), [0]);
+    assert_eq!(ends_before(&[expired(0), free(1, 1), held(2, i64::MAX)], &two, 0, NOW), []);
 }
 
 #[test]
 fn slot_outside_the_range_counts_until_it_is_free() {
     let one = LeaseDefinition { slots: 1, lock_delay_us: 5, ..LOCK };
-    assert!(!has_holders_outside(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
-    assert!(has_holders_outside(&[held(1, NOW.now_us + 1)], &one, NOW));
-    assert!(has_holders_outside(&[held(1, 0)], &one, NOW));
-    assert!(has_holders_outside(&[Term { revoked: true, ..free(1, NOW.now_us - 4) }], &one, NOW));
+    let admits_next = |terms: &[Term], definition, now| lease(terms, definition, now).admits_next();
+    assert!(admits_next(&[held(0, i64::MAX), free(1, 1)], &one, NOW));
+    assert!(!admits_next(&[held(1, NOW.now_us + 1)], &one, NOW));
+    assert!(!admits_next(&[held(1, 0)], &one, NOW));
+    assert!(!admits_next(&[Term { revoked: true, ..free(1, NOW.now_us - 4) }], &one, NOW));
 }
 
 #[test]
@@ -242,5 +259,5 @@ fn largest_values_do_not_overflow() {
     let expired = held(1, NOW.now_us);
     assert_eq!(foreign.availability(i64::MAX, NOW), Availability::From(i64::MAX));
     assert_eq!(expired.availability(i64::MAX, NOW), Availability::From(i64::MAX));
-    assert_eq!(choose(&[foreign, expired], &endless, NOW), Choice::Make { slot: 2 });
+    assert_eq!(decide(&[foreign, expired], &endless, NOW), Decision::Make { slot: 2 });
 }

@@ -146,19 +146,20 @@ impl World {
 
     fn acquire(&mut self, bound: bool) {
         let now = self.now();
-        let slot = match choose(&self.terms, &self.definition, now) {
-            Choice::Take { slots, all } => {
+        let slot = match decide(&self.terms, &self.definition, now) {
+            Decision::Take { slots, all } => {
                 assert_eq!(all, slots.len() == self.definition.slots as usize);
                 slots[0]
             }
-            Choice::Make { slot } => slot,
-            Choice::Wait { until_us } => {
+            Decision::Make { slot } => slot,
+            Decision::Wait { until_us } => {
                 assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
                 return;
             }
+            Decision::Share => unreachable!("a slot is asked for"),
         };
         assert!(self.definition.has(slot));
-        for slot in to_end_before(&self.terms, &self.definition, slot, now) {
+        for slot in ends_before(&self.terms, &self.definition, slot, now) {
             let term = self.terms.iter_mut().find(|term| term.slot == slot).expect("an existing row");
             assert!(!term.is_held(now), "a running term is not taken over");
             term.depth = 0;
@@ -186,12 +187,16 @@ impl World {
     fn acquire_shared(&mut self, bound: bool) {
         let now = self.now();
         let slots: Vec<Term> = self.terms.iter().copied().filter(|term| !term.is_shared()).collect();
-        match choose_shared(&slots, &self.definition, now) {
-            SharedChoice::Begin { ends } => ends.into_iter().for_each(|slot| self.remove(slot)),
-            SharedChoice::Wait { until_us } => {
+        match decide_shared(&slots, &self.definition, now) {
+            Decision::Share => {
+                let ends = ends_before(&slots, &self.definition, FIRST_SHARED, now);
+                ends.into_iter().for_each(|slot| self.remove(slot));
+            }
+            Decision::Wait { until_us } => {
                 assert!(until_us.is_none_or(|until_us| until_us > now.now_us));
                 return;
             }
+            other => unreachable!("{other:?}"),
         }
         self.begin(FIRST_SHARED + self.next_token as i32, bound);
         let shared = self.holders.iter().filter(|holder| holder.is_shared).count();
@@ -235,8 +240,8 @@ proptest! {
             }
         }
         world.time += 2 * World::TTL + world.definition.lock_delay_us;
-        let choice = choose(&world.terms, &world.definition, world.now());
-        let is_free = !matches!(choice, Choice::Wait { .. });
-        prop_assert!(is_free, "{choice:?}");
+        let decision = decide(&world.terms, &world.definition, world.now());
+        let is_free = !matches!(decision, Decision::Wait { .. });
+        prop_assert!(is_free, "{decision:?}");
     }
 }

@@ -1,0 +1,292 @@
+//! Acquiring a lease: an acquirer waits in the queue, then at its head for a slot, and begins a term. What the head does is
+//! decided by the core, given the rows.
+
+use super::locks::{self, Precedence, Queue};
+use super::rows::{self, ROWS, slot_key};
+use super::stats::{self, COUNTERS};
+use super::terms::{self, HeldTerm, NewHolder};
+use super::unseen::{self, Slots};
+use super::{definitions, errors, pending, sweep};
+use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
+use crate::pg::row::{Exclusive, Wait};
+use crate::pg::{session, system_clock, xact};
+use idgen_core::lease::{Decision, FIRST_SHARED, Lease, LeaseDefinition, Obstacle, Step, Waiting};
+use pgrx::prelude::*;
+use std::time::{Duration, Instant};
+
+pub struct AcquireRequest<'a> {
+    pub name: &'a str,
+    /// `None` for the ttl of the definition.
+    pub ttl_us: Option<i64>,
+    pub holder: NewHolder<'a>,
+    /// True for a shared term.
+    pub shared: bool,
+    /// What runs after the request in its transaction sees by a snapshot that was taken before it.
+    pub shares_snapshot: bool,
+}
+
+/// What has become of an attempt. A term begins when the transaction commits.
+enum Outcome {
+    Granted(HeldTerm),
+    NotGranted(Obstacle),
+    /// The limit of the request has passed.
+    TimedOut,
+}
+
+/// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
+pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
+    // A call that can only fail does not wait in the queue.
+    if request.shared
+        && let Some(definition) = locks::with_tables(limit, || definitions::of(request.name))?.definition
+    {
+        refuse_to_share_slots(request.name, &definition);
+    }
+    let queue = if request.shared { Queue::of_shared(request.name) } else { Queue::of(request.name) };
+    let began = Instant::now();
+    if !queue.enter(limit) {
+        return None;
+    }
+    let granted = wait_at_head(request, limit, &queue);
+    COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
+    if granted.is_some() {
+        return granted;
+    }
+    queue.leave();
+    limit.time_out()
+}
+
+/// A lease with several slots has no shared terms.
+fn refuse_to_share_slots(name: &str, definition: &LeaseDefinition) {
+    if definition.slots > 1 {
+        errors::cannot_share(name, definition.slots).raise();
+    }
+}
+
+/// Attempts a grant whenever a slot may have become free. `None` if the limit has passed.
+fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<HeldTerm> {
+    let (mut waiting, mut precedence) = (Waiting::default(), Precedence::default());
+    let granted = loop {
+        let broadcasts = queue.broadcasts();
+        let obstacle = match attempt(request, limit, queue) {
+            Outcome::Granted(granted) => break Some(granted),
+            Outcome::TimedOut => break None,
+            Outcome::NotGranted(obstacle) => obstacle,
+        };
+        let until_us = match waiting.after(obstacle, system_clock::boot_us()) {
+            Step::Attempt => Some(0),
+            Step::Sleep { until_us } => {
+                precedence.keep_in(&[]);
+                until_us
+            }
+            Step::Precede { slots, then_sleep } => {
+                precedence.keep_in(&slots);
+                let precedes = precedence.acquire(request.name, &slots, limit);
+                if precedes && !then_sleep {
+                    refuse_older_snapshot(request, || false);
+                    locks::wait_for_rows(request.name, &slots, limit);
+                }
+                if precedes && then_sleep { None } else { Some(0) }
+            }
+        };
+        let left = limit.left();
+        if left == Some(Duration::ZERO) {
+            break None;
+        }
+        let until = until_us.map(|until_us| until_us.saturating_sub(system_clock::boot_us()).max(0) as u64);
+        if until != Some(0) {
+            let time = until.map_or(Duration::MAX, Duration::from_micros).min(left.unwrap_or(Duration::MAX));
+            queue.sleep(broadcasts, time);
+        }
+        check_for_interrupts!();
+    };
+    precedence.keep_in(&[]);
+    granted
+}
+
+/// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
+fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
+    // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
+    let definition = locks::definition_lock(request.name, Mode::Shared);
+    if !queue.is_bypassed() && !acquire_for_transaction(&definition, limit) {
+        return Outcome::TimedOut;
+    }
+    let is_alone = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
+    let attempt = || Attempt::new(request).run(queue);
+    let outcome = if is_alone { locks::with_tables(limit, attempt) } else { None };
+    if !queue.is_bypassed() {
+        definition.release(Scope::Transaction);
+    }
+    outcome.unwrap_or(Outcome::TimedOut)
+}
+
+/// An attempt, and the lease as it was when the attempt began.
+struct Attempt<'a> {
+    request: &'a AcquireRequest<'a>,
+    lease: Lease,
+    ttl_us: i64,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(request: &'a AcquireRequest) -> Self {
+        COUNTERS.add(1, |counters| &counters.probes);
+        let lease = rows::read_to_acquire(request.name, request.shared);
+        Self { request, ttl_us: request.ttl_us.unwrap_or(lease.definition.ttl_us), lease }
+    }
+
+    fn run(&self, queue: &Queue) -> Outcome {
+        if self.request.shared {
+            refuse_to_share_slots(self.request.name, &self.lease.definition);
+        }
+        let has_others = self.lease.definition.slots > 1;
+        match self.lease.decide(self.request.shared) {
+            Decision::Wait { until_us } => Outcome::NotGranted(Obstacle::NoSlot { until_us }),
+            Decision::Take { slots, all } => {
+                match slots.iter().find_map(|slot| self.after_ends(*slot, || self.take(*slot))) {
+                    Some(granted) => {
+                        if self.lease.admits_next() {
+                            queue.leave();
+                        }
+                        self.begun(granted)
+                    }
+                    None => self.obstacle([self.lease.ends_before(slots[0]), vec![slots[0]]].concat(), !all),
+                }
+            }
+            // Stays at the head of the queue until the transaction ends: until then, other sessions do not see the row and
+            // would insert it.
+            Decision::Make { slot } => match self.after_ends(slot, || self.insert(slot)) {
+                Some(granted) => self.begun(granted),
+                None => self.obstacle(self.lease.ends_before(slot), has_others),
+            },
+            Decision::Share => {
+                let begin = || {
+                    queue.announce_shared_grant();
+                    self.insert(random_shared_number())
+                };
+                match self.after_ends(FIRST_SHARED, begin) {
+                    Some(granted) => {
+                        queue.leave();
+                        self.begun(granted)
+                    }
+                    None => self.obstacle(self.lease.ends_before(FIRST_SHARED), false),
+                }
+            }
+        }
+    }
+
+    /// Begins a term in a slot after the terms have ended that must end before it. If one of them does not end, or no term
+    /// begins, everything is undone.
+    fn after_ends(&self, slot: i32, begin: impl FnOnce() -> Option<HeldTerm>) -> Option<HeldTerm> {
+        let ends = self.lease.ends_before(slot);
+        self.refuse_older_snapshot(slot, &ends);
+        if ends.is_empty() {
+            return begin();
+        }
+        let work = || ends.iter().try_for_each(|slot| self.end(*slot)).and_then(|()| begin());
+        xact::in_subtransaction(work).unwrap_or_else(|cause| cause.rethrow())
+    }
+
+    /// Ends a term that is over, but that its holder could renew. `None` if its row is locked, or it was renewed. The rows of
+    /// the other mode go: an acquirer of that mode begins after all of them.
+    fn end(&self, slot: i32) -> Option<()> {
+        let name = self.request.name;
+        ROWS.write(|rows| {
+            let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Skip, |row| self.is_free(row))?;
+            stats::notify_expired(name, locked.row());
+            if self.request.shared || slot >= FIRST_SHARED {
+                locked.delete()
+            } else {
+                rows::end(locked)
+            }
+            Some(())
+        })
+    }
+
+    /// Begins a term in a slot that has a row. `None` if the row is locked, or the slot is no longer free.
+    fn take(&self, slot: i32) -> Option<HeldTerm> {
+        let AcquireRequest { name, holder, .. } = *self.request;
+        ROWS.write(|rows| {
+            let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Skip, |row| self.is_free(row))?;
+            let term = rows::term(locked.row(), None);
+            let is_take_over = term.depth > 0 || term.revoked;
+            COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
+            stats::notify_expired(name, locked.row());
+            Some(terms::take(locked, holder, self.ttl_us))
+        })
+    }
+
+    /// Begins a term in a new row. `None` if another transaction has inserted it.
+    fn insert(&self, slot: i32) -> Option<HeldTerm> {
+        let AcquireRequest { name, holder, shared, .. } = *self.request;
+        let granted = terms::insert(name, slot, holder, self.ttl_us)?;
+        COUNTERS.add(1, |counters| &counters.grants);
+        // No release deletes the row if the holder vanishes.
+        if shared || definitions::of(name).definition.is_none() {
+            sweep::sweep_if_due();
+        }
+        Some(granted)
+    }
+
+    fn is_free(&self, row: &rows::LeaseRow) -> bool {
+        self.lease.is_free(&rows::term(row, None))
+    }
+
+    /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
+    /// release the slot may have written at any time.
+    fn refuse_older_snapshot(&self, slot: i32, ends: &[i32]) {
+        let name = self.request.name;
+        let is_released = |slot: i32| {
+            let term = self.lease.terms.iter().find(|term| term.slot == slot);
+            term.is_none_or(|term| term.depth == 0 && !term.revoked)
+        };
+        refuse_older_snapshot(self.request, || match self.request.shared {
+            true => ends.iter().all(|slot| is_released(*slot)) && !unseen::have_changed(name, Slots::All),
+            false => {
+                let changed =
+                    [Slots::One(slot), Slots::Shared].into_iter().any(|slots| unseen::have_changed(name, slots));
+                ends.is_empty() && is_released(slot) && !changed
+            }
+        });
+    }
+
+    /// What these rows, of which one was locked, or not free any more, are to the head of the queue. One that is not locked now
+    /// had its term renewed, or was released.
+    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome {
+        let is_locked = |slot: i32| {
+            let probe = |rows: &rows::LeaseRows| {
+                rows.lock::<Exclusive>(&slot_key(self.request.name, slot), Wait::Skip, |_| true).is_none()
+            };
+            xact::rolled_back(|| ROWS.write(|rows| Some(probe(rows)))) == Some(true)
+        };
+        slots.retain(|slot| is_locked(*slot));
+        Outcome::NotGranted(match slots.is_empty() {
+            true => Obstacle::Changed,
+            false => Obstacle::Locked { slots, has_other_terms },
+        })
+    }
+
+    /// Records what the end of the transaction has to do for a new term.
+    fn begun(&self, granted: HeldTerm) -> Outcome {
+        let name = self.request.name;
+        pending::require_durability();
+        pending::locked(granted.token);
+        pending::wake_at_end(name);
+        stats::notify_event(name, granted.slot, "granted", granted.owner.as_deref());
+        if let Some(key) = granted.session_key {
+            pending::bind(name, &granted, key, self.lease.definition.lock_delay_us);
+        }
+        Outcome::Granted(granted)
+    }
+}
+
+/// Transactions that begin shared terms at the same time do not see each other's rows. So each term has a random number; one
+/// that is taken is drawn again. All users can read it in `idgen.leases`, so it must not tell the token.
+fn random_shared_number() -> i32 {
+    FIRST_SHARED + (session::random_i64() as u32 % (i32::MAX - FIRST_SHARED) as u32) as i32
+}
+
+/// Raises 40001 for a request whose transaction has one snapshot, unless that shows all that was written under the lease.
+fn refuse_older_snapshot(request: &AcquireRequest, shows_all: impl FnOnce() -> bool) {
+    if request.shares_snapshot && !shows_all() {
+        errors::snapshot_too_old(request.name).raise();
+    }
+}

@@ -1,0 +1,172 @@
+//! The rows of `idgen.lease`: a slot or a shared term each. They are reached by key and locked in one version, so that no one
+//! waits behind a lock that a caller has no use for.
+//!
+//! A fence shares the key of its row until its transaction ends. So only the holder of an exclusive lock may change a token or
+//! delete a row, and those functions take the row locked like that.
+
+use super::{definitions, errors, locks, stats};
+use crate::pg::datum;
+use crate::pg::row::{Exclusive, Key, Locked, NoKey, Row, RowTable, Rows, Versions, Wait, WriteMode};
+use crate::pg::spi::ExtensionTable;
+use crate::pg::{recovery, system_clock};
+use crate::place;
+use crate::settings;
+use idgen_core::lease::{FIRST_SHARED, Lease, LeaseDefinition, Now, Session, Term};
+use pgrx::prelude::*;
+use std::sync::OnceLock;
+
+/// Slots and their terms. Queries on the other tables of leases use the rights of its owner, too.
+pub static LEASE: ExtensionTable = ExtensionTable::new(c"lease");
+
+pub static LEASE_DEFINITION: ExtensionTable = ExtensionTable::new(c"lease_definition");
+
+pub const COLUMNS: usize = 14;
+
+pub static ROWS: RowTable<COLUMNS> = RowTable::new(
+    &LEASE,
+    [
+        c"name",
+        c"slot",
+        c"token",
+        c"depth",
+        c"owner",
+        c"role",
+        c"data",
+        c"acquired_at",
+        c"ttl_us",
+        c"ends_us",
+        c"clock",
+        c"revoked",
+        c"session",
+        c"session_key",
+    ],
+);
+
+pub mod column {
+    pub const SLOT: usize = 1;
+    pub const TOKEN: usize = 2;
+    pub const DEPTH: usize = 3;
+    pub const OWNER: usize = 4;
+    pub const ROLE: usize = 5;
+    pub const DATA: usize = 6;
+    pub const ACQUIRED_AT: usize = 7;
+    pub const TTL_US: usize = 8;
+    pub const ENDS_US: usize = 9;
+    pub const CLOCK: usize = 10;
+    pub const REVOKED: usize = 11;
+    pub const SESSION: usize = 12;
+    pub const SESSION_KEY: usize = 13;
+}
+use column::*;
+
+pub type LeaseRow<'a> = Row<'a, COLUMNS>;
+pub type LeaseRows = Rows<COLUMNS>;
+pub type LockedRow<'a, M> = Locked<'a, M, COLUMNS>;
+
+/// The clock of leases, CLOCK_BOOTTIME, as rows name it. With the life of the data: clones of a machine share its boot, and
+/// what is known of a term from before a failover, a restore or a loss of WAL may be older than its last renewal.
+pub fn clock() -> &'static str {
+    static CLOCK: OnceLock<String> = OnceLock::new();
+    CLOCK.get_or_init(|| {
+        let boot = system_clock::boot_clock_name().unwrap_or_else(|error| errors::no_boot_id(&error).raise());
+        format!("{boot}/{}", place::number())
+    })
+}
+
+pub fn clock_datum() -> Option<pg_sys::Datum> {
+    datum::Text::from(clock()).into_datum()
+}
+
+/// What applies to a lease that is not defined.
+pub fn undefined() -> LeaseDefinition {
+    LeaseDefinition { slots: 1, ttl_us: settings::lease_ttl_us(), lock_delay_us: 0 }
+}
+
+/// The committed state of a lease, whatever the transaction's snapshot shows.
+pub fn read(name: &str) -> Lease {
+    read_key(name, &[Key::Text(name)], false)
+}
+
+/// For a caller that wants a term: the lock delay of an ended session begins when it is first seen here. One that wants a shared
+/// term does not need the others.
+pub fn read_to_acquire(name: &str, wants_shared: bool) -> Lease {
+    let slots = [Key::Text(name), Key::IntBelow(FIRST_SHARED)];
+    read_key(name, if wants_shared { &slots } else { &slots[..1] }, true)
+}
+
+fn read_key(name: &str, key: &[Key], wants_slot: bool) -> Lease {
+    let definition = definitions::of(name).definition.unwrap_or_else(undefined);
+    let delay_us = wants_slot.then_some(definition.lock_delay_us);
+    let terms = ROWS.read(|rows| rows.all(key, Versions::Latest, |row| term(row, delay_us)));
+    let now = now_for(&terms);
+    Lease { definition, terms, now }
+}
+
+/// The time to compare these terms with. Looks up when this server began to write only if a term depends on it.
+pub fn now_for(terms: &[Term]) -> Now {
+    let now_us = system_clock::boot_us();
+    let needs_began = |term: &Term| !term.by_this_clock || term.session == Session::EndedWithServer;
+    let began_us = terms.iter().any(needs_began).then(recovery::began_to_write_us).flatten();
+    Now { now_us, began_us: began_us.unwrap_or(now_us) }
+}
+
+/// The row as a term. An ended session is remembered if its slot has this lock delay.
+pub fn term(row: &LeaseRow, lock_delay_us: Option<i64>) -> Term {
+    let session = row.optional(SESSION).zip(row.optional(SESSION_KEY));
+    Term {
+        slot: row.value(SLOT),
+        token: row.value(TOKEN),
+        depth: row.value(DEPTH),
+        ends_us: row.value(ENDS_US),
+        ttl_us: row.value(TTL_US),
+        revoked: row.value(REVOKED),
+        by_this_clock: is_by_this_clock(row),
+        session: session.map_or(Session::None, |session| locks::session_state(session, lock_delay_us)),
+    }
+}
+
+pub fn is_by_this_clock(row: &LeaseRow) -> bool {
+    *row.value::<datum::Text>(CLOCK) == *clock()
+}
+
+pub fn slot_key(name: &str, slot: i32) -> [Key<'_>; 2] {
+    [Key::Text(name), Key::Int(slot)]
+}
+
+/// True if the row has the term of this token.
+pub fn is_current(row: &LeaseRow, token: i64) -> bool {
+    row.value::<i64>(TOKEN) == token && row.value::<i32>(DEPTH) > 0
+}
+
+/// Ends an expired term, or the row of a slot that was free. The lock delay is over: the slot is free from now on.
+pub fn end(locked: LockedRow<Exclusive>) {
+    if locked.row().value::<i32>(DEPTH) > 0 {
+        free(locked, false);
+    }
+}
+
+/// Removes a row that this transaction has locked.
+pub fn remove(name: &str, slot: i32) {
+    ROWS.write(|rows| {
+        let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Block, |_| true)?;
+        stats::notify_expired(name, locked.row());
+        locked.delete();
+        Some(())
+    });
+}
+
+/// Ends the term of a slot.
+pub fn revoke(locked: LockedRow<NoKey>) {
+    free(locked, true);
+}
+
+fn free<M: WriteMode>(locked: LockedRow<M>, is_revoked: bool) {
+    locked.update([
+        (DEPTH, 0.into_datum()),
+        (ENDS_US, system_clock::boot_us().into_datum()),
+        (CLOCK, clock_datum()),
+        (REVOKED, is_revoked.into_datum()),
+        (SESSION, None),
+        (SESSION_KEY, None),
+    ]);
+}
