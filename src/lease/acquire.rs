@@ -1,16 +1,17 @@
 //! Acquiring a lease: an acquirer waits in the queue, then at its head for a slot, and begins a term. What the head does is
 //! decided by the core, given the rows.
 
+use super::definitions::KnownDefinition;
 use super::locks::{self, Precedence, Queue};
-use super::rows::{self, ROWS, slot_key};
+use super::rows::{self, COLUMNS, LeaseRow, LockedRow, ROWS, slot_key};
 use super::stats::{self, COUNTERS};
 use super::terms::{self, HeldTerm, NewHolder};
 use super::unseen::{self, Slots};
 use super::{definitions, errors, pending, sweep};
 use crate::pg::advisory_lock::{Limit, Mode, Scope, acquire_for_transaction};
-use crate::pg::row::{Exclusive, Wait};
+use crate::pg::row::{Key, LatestRows, Version, Wait};
 use crate::pg::{session, system_clock, xact};
-use idgen_core::lease::{Decision, FIRST_SHARED, Lease, LeaseDefinition, Obstacle, Step, Waiting};
+use idgen_core::lease::{Decision, FIRST_SHARED, Lease, LeaseDefinition, Obstacle, Step, Term, Waiting};
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,7 @@ enum Outcome {
 pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
     // A call that can only fail does not wait in the queue.
     if request.shared
-        && let Some(definition) = locks::with_tables(limit, || definitions::of(request.name))?.definition
+        && let Some(definition) = definitions::of_within(limit, request.name)?.definition
     {
         refuse_to_share_slots(request.name, &definition);
     }
@@ -106,69 +107,83 @@ fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
 fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
-    let definition = locks::definition_lock(request.name, Mode::Shared);
-    if !queue.is_bypassed() && !acquire_for_transaction(&definition, limit) {
+    let definition_lock = locks::definition_lock(request.name, Mode::Shared);
+    if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
         return Outcome::TimedOut;
     }
     let is_alone = request.shared || queue.is_bypassed() || queue.wait_for_shared_grants(limit);
-    let attempt = || Attempt::new(request).run(queue);
-    let outcome = if is_alone { locks::with_tables(limit, attempt) } else { None };
-    if !queue.is_bypassed() {
-        definition.release(Scope::Transaction);
+    let definition = if is_alone { definitions::of_within(limit, request.name) } else { None };
+    let mut outcome = Outcome::TimedOut;
+    if let Some(definition) = definition {
+        ROWS.write_within(limit, |rows| {
+            outcome = rows.latest(|latest| Attempt::new(request, latest, definition).run(queue));
+            // A session that sleeps has no lock on the table: an ALTER TABLE would wait for it, and renewals for that.
+            matches!(outcome, Outcome::Granted(_)).then_some(())
+        });
     }
-    outcome.unwrap_or(Outcome::TimedOut)
+    if !queue.is_bypassed() {
+        definition_lock.release(Scope::Transaction);
+    }
+    outcome
 }
 
 /// An attempt, and the lease as it was when the attempt began.
 struct Attempt<'a> {
     request: &'a AcquireRequest<'a>,
+    rows: &'a LatestRows<'a, COLUMNS>,
+    is_defined: bool,
     lease: Lease,
+    /// Of the terms of the lease, in their order.
+    versions: Vec<Version>,
     ttl_us: i64,
 }
 
 impl<'a> Attempt<'a> {
-    fn new(request: &'a AcquireRequest) -> Self {
+    /// The lock delay of an ended session begins when it is first seen here. A shared term does not depend on others.
+    fn new(request: &'a AcquireRequest, rows: &'a LatestRows<COLUMNS>, known: KnownDefinition) -> Self {
         COUNTERS.add(1, |counters| &counters.probes);
-        let lease = rows::read_to_acquire(request.name, request.shared);
-        Self { request, ttl_us: request.ttl_us.unwrap_or(lease.definition.ttl_us), lease }
+        let definition = known.definition.unwrap_or_else(rows::undefined);
+        let key = [Key::Text(request.name), Key::IntBelow(FIRST_SHARED)];
+        let key = if request.shared { &key[..] } else { &key[..1] };
+        let read = |row: &LeaseRow| (rows::term(row, Some(definition.lock_delay_us)), row.version());
+        let (terms, versions): (Vec<Term>, Vec<Version>) = rows.all(key, read).into_iter().unzip();
+        let now = rows::now_for(&terms);
+        let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
+        let is_defined = known.definition.is_some();
+        Self { request, rows, is_defined, lease: Lease { definition, terms, now }, versions, ttl_us }
     }
 
     fn run(&self, queue: &Queue) -> Outcome {
         if self.request.shared {
             refuse_to_share_slots(self.request.name, &self.lease.definition);
         }
-        let has_others = self.lease.definition.slots > 1;
         match self.lease.decide(self.request.shared) {
             Decision::Wait { until_us } => Outcome::NotGranted(Obstacle::NoSlot { until_us }),
             Decision::Take { slots, all } => {
-                match slots.iter().find_map(|slot| self.after_ends(*slot, || self.take(*slot))) {
-                    Some(granted) => {
-                        if self.lease.admits_next() {
-                            queue.leave();
-                        }
-                        self.begun(granted)
-                    }
-                    None => self.obstacle([self.lease.ends_before(slots[0]), vec![slots[0]]].concat(), !all),
+                let Some(granted) = slots.iter().find_map(|slot| self.after_ends(*slot, || self.take(*slot))) else {
+                    return self.obstacle([self.lease.ends_before(slots[0]), vec![slots[0]]].concat(), !all);
+                };
+                if self.lease.admits_next() {
+                    queue.leave();
                 }
+                self.begun(granted)
             }
             // Stays at the head of the queue until the transaction ends: until then, other sessions do not see the row and
             // would insert it.
             Decision::Make { slot } => match self.after_ends(slot, || self.insert(slot)) {
                 Some(granted) => self.begun(granted),
-                None => self.obstacle(self.lease.ends_before(slot), has_others),
+                None => self.obstacle(self.lease.ends_before(slot), self.lease.definition.slots > 1),
             },
             Decision::Share => {
                 let begin = || {
                     queue.announce_shared_grant();
                     self.insert(random_shared_number())
                 };
-                match self.after_ends(FIRST_SHARED, begin) {
-                    Some(granted) => {
-                        queue.leave();
-                        self.begun(granted)
-                    }
-                    None => self.obstacle(self.lease.ends_before(FIRST_SHARED), false),
-                }
+                let Some(granted) = self.after_ends(FIRST_SHARED, begin) else {
+                    return self.obstacle(self.lease.ends_before(FIRST_SHARED), false);
+                };
+                queue.leave();
+                self.begun(granted)
             }
         }
     }
@@ -185,33 +200,32 @@ impl<'a> Attempt<'a> {
         xact::in_subtransaction(work).unwrap_or_else(|cause| cause.rethrow())
     }
 
-    /// Ends a term that is over, but that its holder could renew. `None` if its row is locked, or it was renewed. The rows of
-    /// the other mode go: an acquirer of that mode begins after all of them.
-    fn end(&self, slot: i32) -> Option<()> {
-        let name = self.request.name;
-        ROWS.write(|rows| {
-            let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Skip, |row| self.is_free(row))?;
-            stats::notify_expired(name, locked.row());
-            if self.request.shared || slot >= FIRST_SHARED {
-                locked.delete()
-            } else {
-                rows::end(locked)
-            }
-            Some(())
-        })
+    /// Locks the row of a slot, as this attempt has read it. `None` if it has changed since, or is locked.
+    fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
+        let index = self.lease.terms.iter().position(|term| term.slot == slot)?;
+        let locked = self.rows.try_lock(self.versions[index])?;
+        stats::notify_expired(self.request.name, &locked.row());
+        Some((&self.lease.terms[index], locked))
     }
 
-    /// Begins a term in a slot that has a row. `None` if the row is locked, or the slot is no longer free.
+    /// Ends a term that is over, but that its holder could renew. The rows of the other mode go: an acquirer of that mode begins
+    /// after all of them.
+    fn end(&self, slot: i32) -> Option<()> {
+        let (_, locked) = self.lock(slot)?;
+        if self.request.shared || slot >= FIRST_SHARED {
+            locked.delete()
+        } else {
+            rows::end(locked)
+        }
+        Some(())
+    }
+
+    /// Begins a term in a slot that has a row.
     fn take(&self, slot: i32) -> Option<HeldTerm> {
-        let AcquireRequest { name, holder, .. } = *self.request;
-        ROWS.write(|rows| {
-            let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Skip, |row| self.is_free(row))?;
-            let term = rows::term(locked.row(), None);
-            let is_take_over = term.depth > 0 || term.revoked;
-            COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
-            stats::notify_expired(name, locked.row());
-            Some(terms::take(locked, holder, self.ttl_us))
-        })
+        let (last, locked) = self.lock(slot)?;
+        let is_take_over = last.depth > 0 || last.revoked;
+        COUNTERS.add(1, |counters| if is_take_over { &counters.take_overs } else { &counters.grants });
+        Some(terms::take(locked, self.request.holder, self.ttl_us))
     }
 
     /// Begins a term in a new row. `None` if another transaction has inserted it.
@@ -220,14 +234,10 @@ impl<'a> Attempt<'a> {
         let granted = terms::insert(name, slot, holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| &counters.grants);
         // No release deletes the row if the holder vanishes.
-        if shared || definitions::of(name).definition.is_none() {
+        if shared || !self.is_defined {
             sweep::sweep_if_due();
         }
         Some(granted)
-    }
-
-    fn is_free(&self, row: &rows::LeaseRow) -> bool {
-        self.lease.is_free(&rows::term(row, None))
     }
 
     /// Raises 40001 if the transaction's one snapshot may be older than the last holder's writes. A holder that did not
@@ -252,10 +262,8 @@ impl<'a> Attempt<'a> {
     /// had its term renewed, or was released.
     fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome {
         let is_locked = |slot: i32| {
-            let probe = |rows: &rows::LeaseRows| {
-                rows.lock::<Exclusive>(&slot_key(self.request.name, slot), Wait::Skip, |_| true).is_none()
-            };
-            xact::rolled_back(|| ROWS.write(|rows| Some(probe(rows)))) == Some(true)
+            let key = slot_key(self.request.name, slot);
+            xact::rolled_back(|| ROWS.write(|rows| rows.lock(&key, Wait::Skip, |_| true).map(drop)).is_none())
         };
         slots.retain(|slot| is_locked(*slot));
         Outcome::NotGranted(match slots.is_empty() {

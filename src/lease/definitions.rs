@@ -2,9 +2,10 @@
 //! PostgreSQL's cache invalidations tell it to forget. Also what messages and notifications say of holders.
 
 use super::rows::{LEASE, LEASE_DEFINITION};
+use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::function::{self, TriggerRow};
 use crate::pg::invalidation::{self, TableChanges, TextCache};
-use crate::pg::row::{Key, Row, RowTable, Versions};
+use crate::pg::row::{Key, Row, RowTable};
 use crate::pg::spi::{Query, text, user, value};
 use idgen_core::lease::LeaseDefinition;
 use pgrx::datum::Interval;
@@ -28,9 +29,17 @@ pub struct KnownDefinition {
 /// The definition of a lease. It is current if the caller holds the lock of the definition; otherwise it may have changed
 /// just now.
 pub fn of(name: &str) -> KnownDefinition {
+    known(name).unwrap_or_else(|| look_up(name))
+}
+
+/// The same for a caller whose time is limited. `None`, or the error of `lock_timeout`, if the table is locked.
+pub fn of_within(limit: Limit, name: &str) -> Option<KnownDefinition> {
+    known(name).or_else(|| within(limit, || look_up(name)))
+}
+
+fn known(name: &str) -> Option<KnownDefinition> {
     invalidation::accept();
-    let known = KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten();
-    known.unwrap_or_else(|| look_up(name))
+    KNOWN.read(name, |known| (known.changes == CHANGES.count()).then_some(*known)).flatten()
 }
 
 static DEFINED: RowTable<6> =
@@ -49,7 +58,7 @@ fn look_up(name: &str) -> KnownDefinition {
             changes,
         })
     };
-    let found = DEFINED.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, read));
+    let found = DEFINED.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], read)));
     let known = found.unwrap_or(KnownDefinition { definition: None, definer: None, notify: false, changes });
     KNOWN.insert(name, known);
     known

@@ -9,7 +9,6 @@ use crate::args;
 use crate::pg::advisory_lock::{Limit, within};
 use crate::pg::datum::{self, Composite, Text, decoded, text_arg};
 use crate::pg::function::{self, TriggerRow};
-use crate::pg::row::Versions;
 use crate::pg::{spi, xact};
 use crate::place;
 use crate::settings;
@@ -117,7 +116,7 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
     let (name, token) = checked(&name, token);
     let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"lease_renew()");
-    let renewed = terms::renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
+    let renewed = terms::extend(name, token, ttl_us, 0).unwrap_or_else(|| raise_stale(name, token));
     let session_key = renewed_binding(name, token, renewed.session_key);
     pending::require_durability();
     COUNTERS.add(1, |counters| &counters.renewals);
@@ -186,14 +185,14 @@ fn lease_fence(name: Option<Text>, token: Option<i64>) {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_fence()");
     if !pending::has_locked(token) {
-        let slot = terms::slot_of(name, token, Versions::Latest).unwrap_or_else(|| raise_stale(name, token));
+        let slot = terms::slot_of(name, token).unwrap_or_else(|| raise_stale(name, token));
         locks::yield_to_take_over(name, slot);
     }
     let slot = terms::fence(name, token).unwrap_or_else(|| raise_stale(name, token));
     if pending::is_after_snapshot(token) {
         errors::fenced_by_acquiring_statement(name).raise();
     }
-    if !xact::is_read_committed() && terms::slot_of(name, token, Versions::OfSnapshot).is_none() {
+    if !xact::is_read_committed() && !terms::is_in_snapshot(name, slot, token) {
         // The snapshot is older than the term, and may not show what the holder before has written.
         errors::snapshot_too_old(name).raise();
     }
@@ -209,7 +208,7 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 
 /// Acquires the term of a token once more.
 fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> HeldTerm {
-    let granted = terms::deepen(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token));
+    let granted = terms::extend(name, token, ttl_us, 1).unwrap_or_else(|| raise_stale(name, token));
     let is_shared = granted.slot >= FIRST_SHARED;
     match (is_shared, shared) {
         (true, false) => errors::term_is_shared(name).raise(),

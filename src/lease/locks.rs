@@ -4,13 +4,12 @@
 //! Lock order: the head of the queue may hold locks of slots while it waits for the lock of the definition. So a
 //! transaction that needs both enters the queue first.
 
-use super::rows::{LEASE, LEASE_DEFINITION, ROWS, slot_key};
+use super::rows::{ROWS, slot_key};
 use crate::pg::advisory_lock::{
-    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout, within,
+    AdvisoryLock, Limit, LockKind, Mode, Scope, acquire_for_transaction, is_lock_timeout, with_lock_timeout,
 };
 use crate::pg::latch::{self, ConditionVariable, WaitEvent};
-use crate::pg::row::{Exclusive, Wait};
-use crate::pg::spi::ExtensionTable;
+use crate::pg::row::Wait;
 use crate::pg::{session, system_clock};
 use crate::shmem::{self, Locked, Part};
 use idgen_core::lease::{EndedSessions, Session};
@@ -53,31 +52,25 @@ pub struct Queue {
     is_bypassed: bool,
 }
 
-/// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
-pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
-    let index = NameHash::of(name).check as usize % CONDITION_COUNT;
-    CONDITIONS.get().map(|conditions| &conditions[index])
+/// A call needs the hash several times, and it costs as much as a lock.
+fn hash(name: &str) -> NameHash {
+    static LAST: Mutex<Option<(String, NameHash)>> = Mutex::new(None);
+    let mut last = LAST.lock();
+    match &*last {
+        Some((of, hash)) if of == name => *hash,
+        _ => last.insert((name.to_owned(), NameHash::of(name))).1,
+    }
 }
 
-/// Works with both tables locked, so that its queries wait for no ALTER TABLE. `None`, or the error of `lock_timeout`, if
-/// the limit passes first.
-pub fn with_tables<R>(limit: Limit, work: impl FnOnce() -> R) -> Option<R> {
-    // The modes of the queries.
-    let tables = [(&LEASE, pg_sys::RowExclusiveLock), (&LEASE_DEFINITION, pg_sys::AccessShareLock)];
-    let mut locked = Vec::new();
-    for (table, mode) in tables {
-        let lock = table.try_lock(mode).or_else(|| within(limit, || table.lock(mode)));
-        locked.extend(lock.map(|table| (table, mode)));
-    }
-    let result = (locked.len() == tables.len()).then(work);
-    // A session that sleeps has no lock on a table: an ALTER TABLE would wait for it, and renewals for that.
-    locked.into_iter().for_each(|(table, mode)| ExtensionTable::unlock(table, mode));
-    result
+/// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
+pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
+    let index = hash(name).check as usize % CONDITION_COUNT;
+    CONDITIONS.get().map(|conditions| &conditions[index])
 }
 
 impl Queue {
     pub fn of(name: &str) -> Self {
-        let key = NameHash::of(name).key;
+        let key = hash(name).key;
         Self {
             key,
             lock: AdvisoryLock::new(QUEUE, key, Mode::Exclusive),
@@ -145,7 +138,7 @@ impl Queue {
 /// The lock of a definition. A grant holds it shared while it chooses a slot and writes the row. A transaction that changes
 /// the definition holds it exclusively until it ends.
 pub fn definition_lock(name: &str, mode: Mode) -> AdvisoryLock {
-    AdvisoryLock::new(DEFINITION, NameHash::of(name).key, mode)
+    AdvisoryLock::new(DEFINITION, hash(name).key, mode)
 }
 
 /// Precedence of a take-over over later fences of the slots that it waits for. A fence acquires and releases the lock of its
@@ -157,7 +150,7 @@ pub struct Precedence(Vec<(i32, AdvisoryLock)>);
 /// `pg_locks`.
 fn slot_lock(name: &str, slot: i32, mode: Mode) -> AdvisoryLock {
     let slot = i64::from(slot).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
-    AdvisoryLock::new(FENCE, NameHash::of(name).key ^ slot, mode)
+    AdvisoryLock::new(FENCE, hash(name).key ^ slot, mode)
 }
 
 /// Waits until no take-over has precedence in the slot. Not in a transaction that has locked the slot's row: the
@@ -214,7 +207,7 @@ pub fn wait_for_rows(name: &str, slots: &[i32], limit: Limit) {
 
 /// Locks a slot's row against fences and all writers until the transaction ends, after waiting for those that have locked it.
 pub fn lock_slot(name: &str, slot: i32) {
-    ROWS.write(|rows| rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Block, |_| true).map(|_| ()));
+    ROWS.write(|rows| rows.lock(&slot_key(name, slot), Wait::Block, |_| true).map(drop));
 }
 
 /// When sessions were first seen to have ended.

@@ -7,7 +7,6 @@ use super::{errors, locks};
 use crate::pg::advisory_lock::Scope;
 use crate::pg::effects::SubxactList;
 use crate::pg::latch::ConditionVariable;
-use crate::pg::row::Versions;
 use crate::pg::xact::{self, Durability};
 use idgen_core::lease::{Effect, Effects};
 use parking_lot::Mutex;
@@ -221,7 +220,7 @@ fn sweep_bound() {
     };
     for (token, name, slot) in bound {
         let find_it = |row: &LeaseRow| is_current(row, token).then_some(());
-        if ROWS.read(|rows| rows.find(&slot_key(&name, slot), Versions::Latest, find_it)).is_none() {
+        if ROWS.read(|rows| rows.latest(|latest| latest.find(&slot_key(&name, slot), find_it))).is_none() {
             remove_bound(token);
         }
     }

@@ -6,12 +6,12 @@
 
 use super::{definitions, errors, locks, stats};
 use crate::pg::datum;
-use crate::pg::row::{Exclusive, Key, Locked, NoKey, Row, RowTable, Rows, Versions, Wait, WriteMode};
+use crate::pg::row::{Key, Locked, NewValues, Row, RowTable, Rows, Wait};
 use crate::pg::spi::ExtensionTable;
 use crate::pg::{recovery, system_clock};
 use crate::place;
 use crate::settings;
-use idgen_core::lease::{FIRST_SHARED, Lease, LeaseDefinition, Now, Session, Term};
+use idgen_core::lease::{Lease, LeaseDefinition, Now, Session, Term};
 use pgrx::prelude::*;
 use std::sync::OnceLock;
 
@@ -61,7 +61,7 @@ use column::*;
 
 pub type LeaseRow<'a> = Row<'a, COLUMNS>;
 pub type LeaseRows = Rows<COLUMNS>;
-pub type LockedRow<'a, M> = Locked<'a, M, COLUMNS>;
+pub type LockedRow<'a> = Locked<'a, COLUMNS>;
 
 /// The clock of leases, CLOCK_BOOTTIME, as rows name it. With the life of the data: clones of a machine share its boot, and
 /// what is known of a term from before a failover, a restore or a loss of WAL may be older than its last renewal.
@@ -84,20 +84,8 @@ pub fn undefined() -> LeaseDefinition {
 
 /// The committed state of a lease, whatever the transaction's snapshot shows.
 pub fn read(name: &str) -> Lease {
-    read_key(name, &[Key::Text(name)], false)
-}
-
-/// For a caller that wants a term: the lock delay of an ended session begins when it is first seen here. One that wants a shared
-/// term does not need the others.
-pub fn read_to_acquire(name: &str, wants_shared: bool) -> Lease {
-    let slots = [Key::Text(name), Key::IntBelow(FIRST_SHARED)];
-    read_key(name, if wants_shared { &slots } else { &slots[..1] }, true)
-}
-
-fn read_key(name: &str, key: &[Key], wants_slot: bool) -> Lease {
     let definition = definitions::of(name).definition.unwrap_or_else(undefined);
-    let delay_us = wants_slot.then_some(definition.lock_delay_us);
-    let terms = ROWS.read(|rows| rows.all(key, Versions::Latest, |row| term(row, delay_us)));
+    let terms = ROWS.read(|rows| rows.latest(|latest| latest.all(&[Key::Text(name)], |row| term(row, None))));
     let now = now_for(&terms);
     Lease { definition, terms, now }
 }
@@ -126,7 +114,7 @@ pub fn term(row: &LeaseRow, lock_delay_us: Option<i64>) -> Term {
 }
 
 pub fn is_by_this_clock(row: &LeaseRow) -> bool {
-    *row.value::<datum::Text>(CLOCK) == *clock()
+    row.has_text(CLOCK, clock())
 }
 
 pub fn slot_key(name: &str, slot: i32) -> [Key<'_>; 2] {
@@ -139,34 +127,30 @@ pub fn is_current(row: &LeaseRow, token: i64) -> bool {
 }
 
 /// Ends an expired term, or the row of a slot that was free. The lock delay is over: the slot is free from now on.
-pub fn end(locked: LockedRow<Exclusive>) {
+pub fn end(locked: LockedRow) {
     if locked.row().value::<i32>(DEPTH) > 0 {
-        free(locked, false);
+        locked.update(freed(false));
     }
 }
 
-/// Removes a row that this transaction has locked.
-pub fn remove(name: &str, slot: i32) {
-    ROWS.write(|rows| {
-        let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Block, |_| true)?;
-        stats::notify_expired(name, locked.row());
-        locked.delete();
-        Some(())
-    });
-}
-
-/// Ends the term of a slot.
-pub fn revoke(locked: LockedRow<NoKey>) {
-    free(locked, true);
-}
-
-fn free<M: WriteMode>(locked: LockedRow<M>, is_revoked: bool) {
-    locked.update([
+/// The values of a slot whose term ends now.
+pub fn freed(is_revoked: bool) -> NewValues<6> {
+    [
         (DEPTH, 0.into_datum()),
         (ENDS_US, system_clock::boot_us().into_datum()),
         (CLOCK, clock_datum()),
         (REVOKED, is_revoked.into_datum()),
         (SESSION, None),
         (SESSION_KEY, None),
-    ]);
+    ]
+}
+
+/// Removes a row that this transaction has locked.
+pub fn remove(name: &str, slot: i32) {
+    ROWS.write(|rows| {
+        let locked = rows.lock(&slot_key(name, slot), Wait::Block, |_| true)?;
+        stats::notify_expired(name, &locked.row());
+        locked.delete();
+        Some(())
+    });
 }

@@ -11,7 +11,7 @@ use crate::args;
 use crate::error::{Check, listed};
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::effects::notify;
-use crate::pg::row::{Key, Versions};
+use crate::pg::row::Key;
 use crate::pg::spi::{self, Query, text, value};
 use crate::pg::system_clock;
 use crate::shmem::Part;
@@ -158,7 +158,7 @@ pub fn states_text(name: &str) -> String {
         sentences.push(format!("Slot {} is {state}{by}.", term.slot));
         (sentences.len() == MOST).then_some(())
     };
-    ROWS.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, describe));
+    ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], describe)));
     if sentences.is_empty() { "It has no holder.".to_owned() } else { sentences.join(" ") }
 }
 

@@ -9,8 +9,7 @@
 
 use super::rows::{LEASE, LeaseRow, ROWS, clock, now_for, slot_key, term};
 use super::stats;
-use crate::pg::row::Versions::Latest;
-use crate::pg::row::{Exclusive, Wait};
+use crate::pg::row::Wait;
 use crate::pg::spi::{Query, text, value};
 use crate::pg::{recovery, session, system_clock};
 use crate::shmem::Part;
@@ -92,7 +91,9 @@ fn find(from: i64, until: i64) -> Vec<(String, i32)> {
     let args = [from.into(), clock().into(), abandoned_us.into(), ttl_us.into(), until.into()];
     let found = FIND.read_latest(&args, |row| (text(row, 1), value::<i32>(row, 2)));
     let is_abandoned = |row: &LeaseRow| is_abandoned(row).then_some(());
-    let read = |(name, slot): &(String, i32)| ROWS.read(|rows| rows.find(&slot_key(name, *slot), Latest, is_abandoned));
+    let read = |(name, slot): &(String, i32)| {
+        ROWS.read(|rows| rows.latest(|latest| latest.find(&slot_key(name, *slot), is_abandoned)))
+    };
     found.into_iter().filter(|row| read(row).is_some()).collect()
 }
 
@@ -104,8 +105,8 @@ fn is_abandoned(row: &LeaseRow) -> bool {
 /// Deletes an abandoned row, unless another transaction has locked, fenced or changed it.
 fn delete(name: &str, slot: i32) {
     ROWS.write(|rows| {
-        let locked = rows.lock::<Exclusive>(&slot_key(name, slot), Wait::Skip, is_abandoned)?;
-        stats::notify_expired(name, locked.row());
+        let locked = rows.lock(&slot_key(name, slot), Wait::Skip, is_abandoned)?;
+        stats::notify_expired(name, &locked.row());
         locked.delete();
         Some(())
     });

@@ -5,9 +5,10 @@ use super::rows::column::*;
 use super::rows::{self, LEASE, LeaseRow, LeaseRows, LockedRow, ROWS, clock, clock_datum, is_current, slot_key};
 use crate::pg::advisory_lock::{AdvisoryLock, LockKind, Mode, Scope};
 use crate::pg::datum::{self, Text};
-use crate::pg::row::{Exclusive, Key, KeyShare, LockMode, NoKey, Versions, Wait};
+use crate::pg::row::{Key, Wait};
 use crate::pg::spi::{ExtensionTable, Query, user};
 use crate::pg::system_clock;
+use crate::pg::xact::{self, Durability};
 use crate::shmem::Part;
 use idgen_core::lease::FIRST_SHARED;
 use pgrx::datum::DatumWithOid;
@@ -94,7 +95,7 @@ impl<'a> NewTerm<'a> {
 }
 
 /// Begins a term in a slot, whose last one is over. No fence of that one is left: fences share the lock.
-pub fn take(locked: LockedRow<Exclusive>, holder: NewHolder, ttl_us: i64) -> HeldTerm {
+pub fn take(locked: LockedRow, holder: NewHolder, ttl_us: i64) -> HeldTerm {
     let slot = locked.row().value(SLOT);
     let term = NewTerm::new(holder, ttl_us);
     let (server, key) = term.session.unzip();
@@ -188,24 +189,21 @@ fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Locks the row of a token's term, if the token is current. `None` if it is not, if the caller may not act as the holder's
-/// role, or if the row is locked and is not waited for.
-fn lock_term<'a, M: LockMode>(
-    rows: &'a LeaseRows,
+/// Works on the row of a token's term, which is found at once if its slot is noted. `None` if the token is not current, if the
+/// caller may not act as the holder's role, or if the work gives none.
+fn with_term<R>(
     name: &str,
     token: i64,
-    wait: Wait,
-    is_wanted: impl Fn(&LeaseRow) -> bool,
-) -> Option<LockedRow<'a, M>> {
-    let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE)) && is_wanted(row);
-    if let Some(slot) = noted_slot(token)
-        && let Some(locked) = rows.lock(&slot_key(name, slot), wait, is_it)
-    {
-        return Some(locked);
-    }
-    rows.lock(&[Key::Text(name)], wait, |row| {
+    work: impl Fn(&LeaseRows, &[Key], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
+) -> Option<R> {
+    let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE));
+    let note_and_test = |row: &LeaseRow| {
         note_slot(row.value(TOKEN), row.value(SLOT));
         is_it(row)
+    };
+    ROWS.write(|rows| {
+        let noted = noted_slot(token).and_then(|slot| work(rows, &slot_key(name, slot), &is_it));
+        noted.or_else(|| work(rows, &[Key::Text(name)], &note_and_test))
     })
 }
 
@@ -233,39 +231,31 @@ fn noted_slot(token: i64) -> Option<i32> {
     (noted >> 32 == u64::from(token as u32)).then_some(noted as u32 as i32)
 }
 
-/// Extends a term to its ttl from now on, or to the ttl given. `None` if the token has no term. The clock is read when the row
-/// is locked: a renewal that has waited for another one would move the end back.
-pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    ROWS.write(|rows| Some(extend(lock_term(rows, name, token, Wait::Block, |_| true)?, ttl_us, 0)))
-}
-
-/// Acquires a term once more. `None` if the token has no term.
-pub fn deepen(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
-    ROWS.write(|rows| Some(extend(lock_term(rows, name, token, Wait::Block, |_| true)?, ttl_us, 1)))
-}
-
-/// A term that is acquired once more never ends earlier than before.
-fn extend(locked: LockedRow<NoKey>, ttl_us: Option<i64>, times: i32) -> HeldTerm {
-    let row = locked.row();
-    let ttl_us = ttl_us.unwrap_or_else(|| row.value(TTL_US));
-    let mut ends_us = system_clock::boot_us().saturating_add(ttl_us);
-    if times > 0 && rows::is_by_this_clock(row) {
-        ends_us = ends_us.max(row.value(ENDS_US));
-    }
-    let depth = row.value::<i32>(DEPTH) + times;
-    let held = HeldTerm::of(row, ends_us, depth);
-    locked.update([
-        (DEPTH, depth.into_datum()),
-        (TTL_US, ttl_us.into_datum()),
-        (CLOCK, clock_datum()),
-        (ENDS_US, ends_us.into_datum()),
-    ]);
-    held
+/// Extends a term to its ttl from now on, or to the ttl given, and acquires it `times` more. `None` if the token has no term. A
+/// term that is acquired once more never ends earlier than before.
+pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option<HeldTerm> {
+    let extended = |row: &LeaseRow| {
+        let ttl_us = ttl_us.unwrap_or_else(|| row.value(TTL_US));
+        let mut ends_us = system_clock::boot_us().saturating_add(ttl_us);
+        if times > 0 && rows::is_by_this_clock(row) {
+            ends_us = ends_us.max(row.value(ENDS_US));
+        }
+        let depth = row.value::<i32>(DEPTH) + times;
+        let values = [
+            (DEPTH, depth.into_datum()),
+            (TTL_US, ttl_us.into_datum()),
+            (CLOCK, clock_datum()),
+            (ENDS_US, ends_us.into_datum()),
+        ];
+        (values, HeldTerm::of(row, ends_us, depth))
+    };
+    xact::require_durability(Durability::Crash);
+    with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))))
 }
 
 /// Renews the terms that exist, in the order of names and tokens, so that concurrent calls cannot deadlock.
 pub fn renew_many(terms: Vec<(&str, i64)>, ttl_us: Option<i64>) -> Vec<(&str, HeldTerm)> {
-    let renewed = in_order(terms).into_iter().filter_map(|(name, token)| Some((name, renew(name, token, ttl_us)?)));
+    let renewed = in_order(terms).into_iter().filter_map(|(name, token)| Some((name, extend(name, token, ttl_us, 0)?)));
     renewed.collect()
 }
 
@@ -278,11 +268,9 @@ pub fn in_order(mut terms: Vec<(&str, i64)>) -> Vec<(&str, i64)> {
 
 /// Releases a term from its session: it lasts its time.
 pub fn unbind(name: &str, token: i64) {
-    ROWS.write(|rows| {
-        let locked: LockedRow<NoKey> = lock_term(rows, name, token, Wait::Block, |_| true)?;
-        locked.update([(SESSION, None), (SESSION_KEY, None)]);
-        Some(())
-    });
+    let unbound = |_: &LeaseRow| ([(SESSION, None), (SESSION_KEY, None)], ());
+    xact::require_durability(Durability::Crash);
+    with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| unbound(row))));
 }
 
 /// A term that was released once.
@@ -297,49 +285,63 @@ pub struct Released {
 /// transactions that have fenced by it. The row of an undefined lease, and that of a shared term, is deleted unless a
 /// transaction has fenced, so that such rows do not accumulate.
 pub fn release(name: &str, token: i64, is_defined: bool) -> Option<Released> {
-    let is_removable =
-        |row: &LeaseRow| row.value::<i32>(DEPTH) == 1 && (!is_defined || row.value::<i32>(SLOT) >= FIRST_SHARED);
+    let stays = |row: &LeaseRow| is_defined && row.value::<i32>(SLOT) < FIRST_SHARED;
     let released =
         |row: &LeaseRow| Released { depth: row.value::<i32>(DEPTH) - 1, slot: row.value(SLOT), owner: row.text(OWNER) };
-    ROWS.write(|rows| {
-        if let Some(locked) = lock_term::<Exclusive>(rows, name, token, Wait::Skip, is_removable) {
-            let released = released(locked.row());
+    let update = |rows: &LeaseRows, key: &[Key], is_wanted: &dyn Fn(&LeaseRow) -> bool| {
+        rows.update(key, |row| {
+            let released = is_wanted(row).then(|| released(row))?;
+            let is_over = released.depth == 0;
+            let (kept, now_us) = (
+                |column| if is_over { None } else { row.optional::<i64>(column).into_datum() },
+                system_clock::boot_us(),
+            );
+            let ends_us = if is_over { now_us } else { row.value(ENDS_US) };
+            let clock =
+                if is_over { clock_datum() } else { row.text(CLOCK).map(Text::from).and_then(Text::into_datum) };
+            let values = [
+                (DEPTH, released.depth.into_datum()),
+                (ENDS_US, ends_us.into_datum()),
+                (CLOCK, clock),
+                (SESSION, kept(SESSION)),
+                (SESSION_KEY, kept(SESSION_KEY)),
+            ];
+            Some((values, released))
+        })
+    };
+    with_term(name, token, |rows, key, is_it| {
+        let removed = || {
+            let is_removable = |row: &LeaseRow| is_it(row) && row.value::<i32>(DEPTH) == 1 && !stays(row);
+            let locked = rows.lock(key, Wait::Skip, is_removable)?;
+            let released = released(&locked.row());
             locked.delete();
-            return Some(released);
-        }
-        let locked: LockedRow<NoKey> = lock_term(rows, name, token, Wait::Block, |_| true)?;
-        let released = released(locked.row());
-        let depth = (DEPTH, released.depth.into_datum());
-        match released.depth {
-            0 => locked.update_losably([
-                depth,
-                (ENDS_US, system_clock::boot_us().into_datum()),
-                (CLOCK, clock_datum()),
-                (SESSION, None),
-                (SESSION_KEY, None),
-            ]),
-            _ => locked.update_losably([depth]),
-        }
-        Some(released)
+            Some(released)
+        };
+        update(rows, key, &|row| is_it(row) && stays(row)).or_else(removed).or_else(|| update(rows, key, is_it))
     })
 }
 
-/// Locks the row against take-overs until the transaction ends, after waiting for one that is under way. Returns the slot;
-/// `None` if the token has no term.
+/// Shares the row's key until the transaction ends, so that nobody takes the lease over, after waiting for a take-over that is
+/// under way. Returns the slot; `None` if the token has no term.
 pub fn fence(name: &str, token: i64) -> Option<i32> {
-    ROWS.write(|rows| {
-        let locked: LockedRow<KeyShare> = lock_term(rows, name, token, Wait::Block, |_| true)?;
-        Some(locked.row().value(SLOT))
-    })
+    with_term(name, token, |rows, key, is_it| rows.share(key, |row| is_it(row).then(|| row.value(SLOT))))
 }
 
 /// The slot of a token, even if its term has ended.
-pub fn slot_of(name: &str, token: i64, versions: Versions) -> Option<i32> {
+pub fn slot_of(name: &str, token: i64) -> Option<i32> {
     let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
     ROWS.read(|rows| {
-        let noted = noted_slot(token).and_then(|noted| rows.find(&slot_key(name, noted), versions, slot));
-        noted.or_else(|| rows.find(&[Key::Text(name)], versions, slot))
+        rows.latest(|latest| {
+            let noted = noted_slot(token).and_then(|noted| latest.find(&slot_key(name, noted), slot));
+            noted.or_else(|| latest.find(&[Key::Text(name)], slot))
+        })
     })
+}
+
+/// True if the transaction's own snapshot shows the token in this slot.
+pub fn is_in_snapshot(name: &str, slot: i32, token: i64) -> bool {
+    let is_it = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then_some(());
+    ROWS.read(|rows| rows.find_in_snapshot(&slot_key(name, slot), is_it)).is_some()
 }
 
 /// The role of the holder, if the caller may not act as it.
@@ -348,17 +350,13 @@ pub fn foreign_role(name: &str, token: i64) -> Option<pg_sys::Oid> {
         let role = row.value(ROLE);
         (is_current(row, token) && !acts_as(role)).then_some(role)
     };
-    ROWS.read(|rows| rows.find(&[Key::Text(name)], Versions::Latest, foreign))
+    ROWS.read(|rows| rows.latest(|latest| latest.find(&[Key::Text(name)], foreign)))
 }
 
 /// Revokes the term in a slot, and begins the lock delay when the row is locked. Returns the token and the owner of the term.
 /// As for a renewal, it waits for no fence, and for no grant that has not committed.
 pub fn revoke(name: &str, slot: i32) -> Option<(i64, Option<String>)> {
-    ROWS.write(|rows| {
-        let has_term = |row: &LeaseRow| row.value::<i32>(DEPTH) > 0;
-        let locked: LockedRow<NoKey> = rows.lock(&slot_key(name, slot), Wait::Block, has_term)?;
-        let revoked = (locked.row().value(TOKEN), locked.row().text(OWNER));
-        rows::revoke(locked);
-        Some(revoked)
-    })
+    let has_term = |row: &LeaseRow| row.value::<i32>(DEPTH) > 0;
+    let revoked = |row: &LeaseRow| (rows::freed(true), (row.value(TOKEN), row.text(OWNER)));
+    ROWS.write(|rows| rows.update(&slot_key(name, slot), |row| has_term(row).then(|| revoked(row))))
 }

@@ -3,7 +3,7 @@
 
 use super::rows::column::{SLOT, TOKEN};
 use super::rows::{self, LeaseRow, ROWS};
-use crate::pg::row::{Key, Versions};
+use crate::pg::row::Key;
 use crate::pg::spi::{Query, value};
 use crate::pg::xact;
 use idgen_core::lease::FIRST_SHARED;
@@ -30,7 +30,7 @@ pub fn have_changed(name: &str, slots: Slots) -> bool {
     let is_missed = |xid| unsafe { pg_sys::XidInMVCCSnapshot(xid, own) && pg_sys::TransactionIdDidCommit(xid) };
     let has_changed =
         |row: &LeaseRow| [row.inserted_by(), row.replaced_by()].into_iter().flatten().any(is_missed).then_some(());
-    ROWS.read(|rows| rows.find(&[Key::Text(name), slot], Versions::All, has_changed)).is_some()
+    ROWS.read(|rows| rows.find_in_all(&[Key::Text(name), slot], has_changed)).is_some()
 }
 
 /// Waits for all other transactions that have begun a term of the lease. The wait is in the lock manager, which detects
@@ -75,5 +75,5 @@ fn find(name: &str, is_wanted: impl Fn(i32) -> bool) -> Option<Uncommitted> {
         let (slot, token) = (row.value(SLOT), row.value::<i64>(TOKEN));
         (is_of_another && is_wanted(slot) && !committed.contains(&token)).then_some(Uncommitted { slot, xid })
     };
-    ROWS.read(|rows| rows.find(&[Key::Text(name)], Versions::All, uncommitted))
+    ROWS.read(|rows| rows.find_in_all(&[Key::Text(name)], uncommitted))
 }

@@ -3,6 +3,7 @@
 //! A text is converted from the encoding of the database to UTF-8 on entry: an argument, or a row of a query. It is
 //! converted back on exit: a result, or an argument of a query. Everything in between is UTF-8.
 
+use parking_lot::Mutex;
 use pgrx::PgMemoryContexts;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Array, Datum, DatumWithOid, Interval, UnboxDatum, Uuid as Bytes};
@@ -12,6 +13,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::*;
 use pgrx::prelude::*;
 use pgrx::varlena::varlena_to_byte_slice;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::ops::Deref;
@@ -284,25 +286,26 @@ unsafe impl<const N: usize> BoxRet for Composite<N> {
     }
 }
 
+/// The type of the function's OUT parameters. The process keeps it: they are those of the function as long as it exists, and to
+/// find them costs as much as a scan of an index.
+///
 /// # Safety
 /// `fcinfo` is that of the running call of a function with OUT parameters.
 unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
-    // SAFETY: by the above; stores the type in a local. For a set, pgrx keeps its context in `fn_extra`, where the type
-    // stays for later rows.
+    static KNOWN: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+    // SAFETY: by the above; stores the type in a local, and in memory that lives as long as the process.
     unsafe {
+        let function = (*(*fcinfo).flinfo).fn_oid.to_u32();
+        let known = KNOWN.lock().get(&function).copied();
         let find = || {
             let mut row_type: pg_sys::TupleDesc = std::ptr::null_mut();
             pg_sys::get_call_result_type(fcinfo, std::ptr::null_mut(), &mut row_type);
-            pg_sys::BlessTupleDesc(row_type)
+            let kept = PgMemoryContexts::TopMemoryContext.switch_to(|_| pg_sys::CreateTupleDescCopy(row_type));
+            let kept = pg_sys::BlessTupleDesc(kept);
+            KNOWN.lock().insert(function, kept as usize);
+            kept
         };
-        if !(*(*fcinfo).flinfo).fn_retset {
-            return find();
-        }
-        let set = &mut *(*(*fcinfo).flinfo).fn_extra.cast::<pg_sys::FuncCallContext>();
-        if set.tuple_desc.is_null() {
-            set.tuple_desc = PgMemoryContexts::For(set.multi_call_memory_ctx).switch_to(|_| find());
-        }
-        set.tuple_desc
+        known.map_or_else(find, |known| known as pg_sys::TupleDesc)
     }
 }
 

@@ -2,17 +2,18 @@
 //! PostgreSQL does for its catalogs, and where logical replication applies a row: a statement would cost several times as much,
 //! and would lock the newest version of a row where the caller has decided on an older one.
 //!
-//! What such a write leaves out: triggers, so a table that has any is refused; and rules and row security, which the owner of
-//! the table does not need. Constraints, indexes, replica identity and logical decoding are as for any write.
+//! What such a write leaves out: triggers, constraints and generated columns, so a table with any is refused; and rules and
+//! row security, which the owner of the table does not need. Indexes, replica identity and logical decoding are as for any write.
 
+use super::advisory_lock::{Limit, within};
 use super::datum::Text;
 use super::ereport::errors;
 use super::spi::{ExtensionTable, as_role};
 use super::xact::{self, Durability};
 use parking_lot::Mutex;
+use pg_sys::LockTupleMode::*;
 use pgrx::prelude::*;
 use std::ffi::CStr;
-use std::marker::PhantomData;
 use std::ptr::null_mut;
 
 /// A table whose rows are reached by their primary key.
@@ -33,41 +34,6 @@ pub enum Key<'a> {
     IntFrom(i32),
 }
 
-/// Which versions of rows a scan finds.
-#[derive(Clone, Copy)]
-pub enum Versions {
-    /// What is committed now, and what this transaction has written, even if the transaction's snapshot is older.
-    Latest,
-    /// What the transaction's snapshot shows.
-    OfSnapshot,
-    /// All that are not vacuumed.
-    All,
-}
-
-/// The mode of a lock of a row.
-pub trait LockMode {
-    const MODE: pg_sys::LockTupleMode::Type;
-}
-
-/// Against everyone: of a row that is deleted, or of which fences, which share the key, must know.
-pub struct Exclusive;
-/// Against other writers.
-pub struct NoKey;
-/// Against those with the exclusive mode.
-pub struct KeyShare;
-
-impl LockMode for Exclusive {
-    const MODE: pg_sys::LockTupleMode::Type = pg_sys::LockTupleMode::LockTupleExclusive;
-}
-
-impl LockMode for NoKey {
-    const MODE: pg_sys::LockTupleMode::Type = pg_sys::LockTupleMode::LockTupleNoKeyExclusive;
-}
-
-impl LockMode for KeyShare {
-    const MODE: pg_sys::LockTupleMode::Type = pg_sys::LockTupleMode::LockTupleKeyShare;
-}
-
 /// What to do about a row that another transaction has locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
@@ -82,17 +48,41 @@ pub struct Rows<const N: usize> {
     numbers: [i16; N],
 }
 
-/// A version of a row, while the scan is at it or a [`Locked`] owns it.
-pub struct Row<'a, const N: usize> {
+/// An open table, as the latest snapshot shows it. That snapshot keeps versions from being vacuumed.
+pub struct LatestRows<'a, const N: usize> {
     rows: &'a Rows<N>,
-    tuple: pg_sys::HeapTuple,
+    snapshot: pg_sys::Snapshot,
 }
 
-/// A version of a row that this transaction has locked in the mode; no newer one is committed.
-pub struct Locked<'a, M: LockMode, const N: usize> {
-    row: Row<'a, N>,
-    mode: PhantomData<M>,
+/// The values of a tuple, by the columns of the table.
+struct Values {
+    values: Vec<pg_sys::Datum>,
+    is_null: Vec<bool>,
 }
+
+/// A version of a row, while the scan is at it or a [`Locked`] owns it.
+pub struct Row<'a, const N: usize> {
+    numbers: &'a [i16; N],
+    tuple: pg_sys::HeapTuple,
+    values: &'a Values,
+}
+
+/// The position of a version of a row.
+pub type Version = pg_sys::ItemPointerData;
+
+/// A version of a row that this transaction has locked against everyone, also against those that share its key. No newer one
+/// is committed.
+pub struct Locked<'a, const N: usize>(Copied<'a, N>);
+
+/// A copy of a version.
+struct Copied<'a, const N: usize> {
+    rows: &'a Rows<N>,
+    tuple: pg_sys::HeapTuple,
+    values: Values,
+}
+
+/// New values of columns; `None` is NULL.
+pub type NewValues<const C: usize> = [(usize, Option<pg_sys::Datum>); C];
 
 impl<const N: usize> RowTable<N> {
     pub const fn new(table: &'static ExtensionTable, columns: [&'static CStr; N]) -> Self {
@@ -114,18 +104,27 @@ impl<const N: usize> RowTable<N> {
     /// Works with the table open, and locked until the transaction ends if the work returns a value. Work that returns `None`
     /// must have written nothing.
     pub fn write<R>(&self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        xact::owning_locks(|| self.write_locked(self.table.lock(pg_sys::RowExclusiveLock), work))
+    }
+
+    /// The same for a caller whose time is limited. `None` too, or the error of `lock_timeout`, if the table is locked.
+    pub fn write_within<R>(&self, limit: Limit, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        let mode = pg_sys::RowExclusiveLock;
         xact::owning_locks(|| {
-            let mode = pg_sys::RowExclusiveLock;
-            let table = self.table.lock(mode);
-            let result = self.open(table, |rows| {
-                rows.require_plain();
-                work(rows)
-            });
-            if result.is_none() {
-                ExtensionTable::unlock(table, mode);
-            }
-            result
+            let table = self.table.try_lock(mode).or_else(|| within(limit, || self.table.lock(mode)))?;
+            self.write_locked(table, work)
         })
+    }
+
+    fn write_locked<R>(&self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        let result = self.open(table, |rows| {
+            rows.require_plain();
+            work(rows)
+        });
+        if result.is_none() {
+            ExtensionTable::unlock(table, pg_sys::RowExclusiveLock);
+        }
+        result
     }
 
     /// An error leaves it to the end of the (sub)transaction to close the table.
@@ -151,7 +150,11 @@ impl<const N: usize> RowTable<N> {
             let mut known = self.known.lock();
             if (known.0, known.1) != (table, count) {
                 let number = |name: &CStr| pg_sys::SPI_fnumber((*relation).rd_att, name.as_ptr()) as i16;
-                *known = (table, count, self.columns.map(number));
+                let numbers = self.columns.map(number);
+                if numbers.iter().any(|number| *number <= 0) {
+                    unreadable().raise();
+                }
+                *known = (table, count, numbers);
             }
             known.2
         }
@@ -174,17 +177,39 @@ impl<const N: usize> Rows<N> {
     /// A superuser can change a table of the extension.
     fn require_plain(&self) {
         // SAFETY: the relation is open.
-        let (form, has_triggers) = unsafe { (&*(*self.relation).rd_rel, !(*self.relation).trigdesc.is_null()) };
-        if has_triggers || form.relam != pg_sys::HEAP_TABLE_AM_OID || self.index == pg_sys::InvalidOid {
+        let (form, has_more) = unsafe {
+            let constraints = (*(*self.relation).rd_att).constr.as_ref();
+            let has_checks = constraints.is_some_and(|all| all.num_check > 0 || all.has_generated_stored);
+            (&*(*self.relation).rd_rel, has_checks || !(*self.relation).trigdesc.is_null())
+        };
+        if has_more || form.relam != pg_sys::HEAP_TABLE_AM_OID || self.index == pg_sys::InvalidOid {
             // SAFETY: the name of an open relation.
             let name = super::datum::name(unsafe { CStr::from_ptr(form.relname.data.as_ptr()) });
             changed_table(&name).raise();
         }
     }
 
-    /// Reads the versions of a key in its order, until `read` returns a value.
-    pub fn find<R>(&self, key: &[Key], versions: Versions, read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
-        with_snapshot(versions, |snapshot| self.scan(key, snapshot, read))
+    /// Works on what is committed now, and what this transaction has written, even if the transaction's snapshot is older.
+    pub fn latest<R>(&self, work: impl FnOnce(&LatestRows<N>) -> R) -> R {
+        // SAFETY: in a transaction. A snapshot that is registered is a copy, which nothing else frees. After an error, the end
+        // of the (sub)transaction frees it.
+        unsafe {
+            let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid));
+            let result = work(&LatestRows { rows: self, snapshot });
+            pg_sys::UnregisterSnapshot(snapshot);
+            result
+        }
+    }
+
+    /// As [`LatestRows::find`], of what the transaction's snapshot shows.
+    pub fn find_in_snapshot<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
+        // SAFETY: in a transaction, which keeps its snapshot while a statement runs.
+        self.scan(key, unsafe { pg_sys::GetTransactionSnapshot() }, read)
+    }
+
+    /// The same of all versions that are not vacuumed.
+    pub fn find_in_all<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
+        self.scan(key, &raw mut pg_sys::SnapshotAnyData, read)
     }
 
     fn scan<R>(
@@ -205,39 +230,72 @@ impl<const N: usize> Rows<N> {
             let has_index = self.index != pg_sys::InvalidOid;
             let (count, keys) = (keys.len() as i32, keys.as_mut_ptr());
             let scan = pg_sys::systable_beginscan(self.relation, self.index, has_index, snapshot, count, keys);
+            let mut values = Values::new(self.relation);
             let next = || Some(pg_sys::systable_getnext(scan)).filter(|tuple| !tuple.is_null());
-            let found = std::iter::from_fn(next).find_map(|tuple| read(&Row { rows: self, tuple }));
+            let found = std::iter::from_fn(next).find_map(|tuple| {
+                values.fill(self.relation, tuple);
+                read(&Row { numbers: &self.numbers, tuple, values: &values })
+            });
             pg_sys::systable_endscan(scan);
             found
         }
     }
 
-    /// What `read` makes of each version of a key.
-    pub fn all<R>(&self, key: &[Key], versions: Versions, read: impl Fn(&Row<N>) -> R) -> Vec<R> {
-        let mut found = Vec::new();
-        self.find(key, versions, |row| {
-            found.push(read(row));
-            None::<()>
-        });
-        found
+    /// Locks the newest version of the first row of a key that is wanted, against everyone. `None` if there is none, or if a
+    /// transaction that is not waited for has locked it. A version that is not wanted is never locked: its holder could not
+    /// write it.
+    pub fn lock(&self, key: &[Key], wait: Wait, is_wanted: impl Fn(&Row<N>) -> bool) -> Option<Locked<'_, N>> {
+        self.newest(
+            key,
+            |row| is_wanted(row).then(|| row.version()),
+            |version| self.lock_version(version, LockTupleExclusive, wait).map(Locked),
+        )
     }
 
-    /// Locks the newest version of the first row of a key that is wanted. `None` if there is none, or if a transaction that is
-    /// not waited for has locked it. A version that is not wanted is never locked: its holder could not write it.
-    pub fn lock<M: LockMode>(
+    /// The same with the key shared: others may write the row, but neither lock it against everyone nor delete it. Returns what
+    /// was read.
+    pub fn share<R>(&self, key: &[Key], read: impl Fn(&Row<N>) -> Option<R>) -> Option<R> {
+        let read = |row: &Row<N>| Some((row.version(), read(row)?));
+        self.newest(key, read, |(version, found)| {
+            self.lock_version(version, LockTupleKeyShare, Wait::Block).map(|_| found)
+        })
+    }
+
+    /// Updates the newest version of the first row of a key for which there is a change, beside those who share the key. A crash
+    /// may undo it. Waits for others who have locked it, and then asks for the change again.
+    pub fn update<const C: usize, R>(
         &self,
         key: &[Key],
-        wait: Wait,
-        is_wanted: impl Fn(&Row<N>) -> bool,
-    ) -> Option<Locked<'_, M, N>> {
+        change: impl Fn(&Row<N>) -> Option<(NewValues<C>, R)>,
+    ) -> Option<R> {
+        let found = |row: &Row<N>| {
+            let (values, changed) = change(row)?;
+            Some((row.version(), self.modified(row.tuple, values), changed))
+        };
+        self.newest(key, found, |(version, tuple, changed)| {
+            // SAFETY: the relation is open, and a snapshot shows the version.
+            let outcome = unsafe { self.write(version, tuple, false) };
+            if outcome != Err(IsLocked) {
+                return outcome.map(|()| changed);
+            }
+            let locked = self.lock_version(version, LockTupleNoKeyExclusive, Wait::Block)?;
+            // By the clock of now.
+            let (values, changed) = change(&locked.row()).ok_or(WasReplaced)?;
+            // SAFETY: as above. Only those who share the key can be waited for, and they are not.
+            unsafe { self.write(version, self.modified(locked.tuple, values), true) }.map(|()| changed)
+        })
+    }
+
+    /// Tries the newest version that `read` wants until it is not replaced meanwhile.
+    fn newest<V, R>(
+        &self,
+        key: &[Key],
+        read: impl Fn(&Row<N>) -> Option<V>,
+        attempt: impl Fn(V) -> Result<R, NotLocked>,
+    ) -> Option<R> {
         loop {
-            // The snapshot keeps the version from being vacuumed before it is locked.
-            let outcome = with_snapshot(Versions::Latest, |snapshot| {
-                let version = self.scan(key, snapshot, |row| is_wanted(row).then(|| row.version()))?;
-                Some(self.lock_version::<M>(version, wait))
-            })?;
-            match outcome {
-                Ok(locked) => return Some(locked),
+            match self.latest(|latest| latest.find(key, &read).map(&attempt))? {
+                Ok(result) => return Some(result),
                 Err(IsLocked) => return None,
                 Err(WasReplaced) => {}
             }
@@ -245,17 +303,19 @@ impl<const N: usize> Rows<N> {
         }
     }
 
-    fn lock_version<M: LockMode>(
+    /// The version is one that a snapshot still shows. Returns a copy.
+    fn lock_version(
         &self,
-        version: pg_sys::ItemPointerData,
+        version: Version,
+        mode: pg_sys::LockTupleMode::Type,
         wait: Wait,
-    ) -> Result<Locked<'_, M, N>, NotLocked> {
+    ) -> Result<Copied<'_, N>, NotLocked> {
         let policy = match wait {
             Wait::Skip => pg_sys::LockWaitPolicy::LockWaitSkip,
             Wait::Block => pg_sys::LockWaitPolicy::LockWaitBlock,
         };
-        // SAFETY: the relation is open and a heap, and a scan has found the version in this transaction. The tuple is copied
-        // before its page is released. With `follow`, a shared lock holds for a version that another transaction is writing.
+        // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above. The tuple is copied before its
+        // page is released. With `follow`, a shared lock holds for a version that another transaction is writing, too.
         unsafe {
             let mut tuple =
                 pg_sys::HeapTupleData { t_self: version, t_tableOid: (*self.relation).rd_id, ..Default::default() };
@@ -265,23 +325,130 @@ impl<const N: usize> Rows<N> {
                 self.relation,
                 &mut tuple,
                 command,
-                M::MODE,
+                mode,
                 policy,
                 follow,
                 &mut buffer,
                 &mut failure,
             );
-            let result = match outcome {
-                pg_sys::TM_Result::TM_Ok => Ok(pg_sys::heap_copytuple(&mut tuple)),
-                pg_sys::TM_Result::TM_WouldBlock => Err(IsLocked),
-                _ => Err(WasReplaced),
-            };
+            let locked = outcome_of(outcome).map(|()| Copied::new(self, pg_sys::heap_copytuple(&mut tuple)));
             pg_sys::ReleaseBuffer(buffer);
-            result.map(|tuple| Locked { row: Row { rows: self, tuple }, mode: PhantomData })
+            locked
+        }
+    }
+
+    fn modified<const C: usize>(&self, tuple: pg_sys::HeapTuple, values: NewValues<C>) -> pg_sys::HeapTuple {
+        let mut columns = values.map(|(column, _)| i32::from(self.numbers[column]));
+        let mut is_null = values.map(|(_, value)| value.is_none());
+        let mut values = values.map(|(_, value)| value.unwrap_or(pg_sys::Datum::null()));
+        let (columns, values, is_null) = (columns.as_mut_ptr(), values.as_mut_ptr(), is_null.as_mut_ptr());
+        // SAFETY: the relation is open, the tuple is one of its, and the values have the types of its columns.
+        unsafe {
+            let types = (*self.relation).rd_att;
+            pg_sys::heap_modify_tuple_by_cols(tuple, types, C as i32, columns, values, is_null)
+        }
+    }
+
+    /// Replaces a version by a tuple, which it frees. The next command of this transaction sees that.
+    ///
+    /// # Safety
+    /// A snapshot shows the version.
+    unsafe fn write(&self, version: Version, tuple: pg_sys::HeapTuple, wait: bool) -> Result<(), NotLocked> {
+        let (relation, mut version) = (self.relation, version);
+        // SAFETY: the relation is open and a heap, and the version is not vacuumed by the above.
+        unsafe {
+            pg_sys::CheckCmdReplicaIdentity(relation, pg_sys::CmdType::CMD_UPDATE);
+            let (outcome, indexes) = heap_update(relation, &mut version, tuple, wait);
+            outcome_of(outcome)?;
+            if indexes != 0 {
+                self.add_index_entries(tuple, indexes);
+            }
+            pg_sys::heap_freetuple(tuple);
+            pg_sys::CommandCounterIncrement();
+        }
+        Ok(())
+    }
+
+    /// Of a tuple that is no longer on the page of the version before, with the rights of the table's owner: a superuser can add
+    /// an index on an expression.
+    ///
+    /// # Safety
+    /// The tuple was written.
+    #[cold]
+    unsafe fn add_index_entries(&self, tuple: pg_sys::HeapTuple, which: u32) {
+        let relation = self.relation;
+        // SAFETY: the relation is open, and everything is freed with the state.
+        let add = || unsafe {
+            let state = pg_sys::CreateExecutorState();
+            let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
+            let mut target = pg_sys::ResultRelInfo::default();
+            pg_sys::InitResultRelInfo(&mut target, relation, 0, null_mut(), 0);
+            pg_sys::ExecOpenIndices(&mut target, false);
+            let slot = pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
+            pg_sys::ExecStoreHeapTuple(tuple, slot, false);
+            insert_index_tuples(&mut target, state, slot, which);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::ExecCloseIndices(&mut target);
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::FreeExecutorState(state);
+        };
+        // SAFETY: the relation is open.
+        as_role(unsafe { (*(*relation).rd_rel).relowner }, pg_sys::SECURITY_NOFORCE_RLS, add);
+    }
+}
+
+fn outcome_of(outcome: pg_sys::TM_Result::Type) -> Result<(), NotLocked> {
+    match outcome {
+        pg_sys::TM_Result::TM_Ok => Ok(()),
+        pg_sys::TM_Result::TM_WouldBlock | pg_sys::TM_Result::TM_BeingModified => Err(IsLocked),
+        _ => Err(WasReplaced),
+    }
+}
+
+impl<'a, const N: usize> LatestRows<'a, N> {
+    /// Reads the rows of a key in its order, until `read` returns a value.
+    pub fn find<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
+        self.rows.scan(key, self.snapshot, read)
+    }
+
+    /// What `read` makes of each row of a key.
+    pub fn all<R>(&self, key: &[Key], read: impl Fn(&Row<N>) -> R) -> Vec<R> {
+        let mut found = Vec::new();
+        self.find(key, |row| {
+            found.push(read(row));
+            None::<()>
+        });
+        found
+    }
+
+    /// Locks a version that was found here against everyone. `None` if it is not the newest any more, or another transaction
+    /// has locked it.
+    pub fn try_lock(&self, version: Version) -> Option<Locked<'a, N>> {
+        self.rows.lock_version(version, LockTupleExclusive, Wait::Skip).ok().map(Locked)
+    }
+}
+
+impl Values {
+    /// # Safety
+    /// The relation is open.
+    unsafe fn new(relation: pg_sys::Relation) -> Self {
+        // SAFETY: by the above.
+        let count = unsafe { (*(*relation).rd_att).natts } as usize;
+        Self { values: vec![pg_sys::Datum::null(); count], is_null: vec![true; count] }
+    }
+
+    /// # Safety
+    /// As for `new`, and the tuple is one of the relation.
+    unsafe fn fill(&mut self, relation: pg_sys::Relation, tuple: pg_sys::HeapTuple) {
+        // SAFETY: by the above; both arrays have an element for each column.
+        unsafe {
+            let columns = (*relation).rd_att;
+            pg_sys::heap_deform_tuple(tuple, columns, self.values.as_mut_ptr(), self.is_null.as_mut_ptr());
         }
     }
 }
 
+#[derive(PartialEq)]
 enum NotLocked {
     /// By a transaction that is not waited for.
     IsLocked,
@@ -289,22 +456,6 @@ enum NotLocked {
     WasReplaced,
 }
 use NotLocked::*;
-
-fn with_snapshot<R>(versions: Versions, work: impl FnOnce(pg_sys::Snapshot) -> R) -> R {
-    // SAFETY: in a transaction. A snapshot that is registered is a copy, which nothing else frees. After an error, the end of
-    // the (sub)transaction frees it.
-    unsafe {
-        let snapshot = match versions {
-            Versions::Latest => pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid),
-            Versions::OfSnapshot => pg_sys::GetTransactionSnapshot(),
-            Versions::All => return work(&raw mut pg_sys::SnapshotAnyData),
-        };
-        let snapshot = pg_sys::RegisterSnapshot(snapshot);
-        let result = work(snapshot);
-        pg_sys::UnregisterSnapshot(snapshot);
-        result
-    }
-}
 
 impl Key<'_> {
     /// # Safety
@@ -327,21 +478,11 @@ impl Key<'_> {
 }
 
 impl<const N: usize> Row<'_, N> {
-    fn datum(&self, column: usize) -> (pg_sys::Datum, bool) {
-        let mut is_null = false;
-        // SAFETY: a tuple of this relation, which is open.
-        let datum = unsafe {
-            let columns = (*self.rows.relation).rd_att;
-            pg_sys::SPI_getbinval(self.tuple, columns, self.rows.numbers[column].into(), &mut is_null)
-        };
-        (datum, is_null)
-    }
-
-    /// The value of a column; `None` for NULL.
+    /// The value of a column, of a type that is passed by value; `None` for NULL.
     pub fn optional<T: FromDatum>(&self, column: usize) -> Option<T> {
-        let (datum, is_null) = self.datum(column);
-        // SAFETY: callers name the type of the column. A value by reference is copied or detoasted.
-        unsafe { T::from_datum(datum, is_null) }
+        let index = self.numbers[column] as usize - 1;
+        // SAFETY: callers name the type of the column.
+        unsafe { T::from_datum(self.values.values[index], self.values.is_null[index]) }
     }
 
     /// A column that is never NULL.
@@ -353,7 +494,12 @@ impl<const N: usize> Row<'_, N> {
         self.optional::<Text>(column).map(String::from)
     }
 
-    fn version(&self) -> pg_sys::ItemPointerData {
+    /// True if the column has this text, of ASCII only.
+    pub fn has_text(&self, column: usize, text: &str) -> bool {
+        self.optional::<&[u8]>(column) == Some(text.as_bytes())
+    }
+
+    pub fn version(&self) -> Version {
         // SAFETY: a tuple of the scan.
         unsafe { (*self.tuple).t_self }
     }
@@ -388,104 +534,164 @@ fn has(header: &pg_sys::HeapTupleHeaderData, bits: u32) -> bool {
     u32::from(header.t_infomask) & bits == bits
 }
 
-impl<'a, M: LockMode, const N: usize> Locked<'a, M, N> {
-    pub fn row(&self) -> &Row<'a, N> {
-        &self.row
+impl<'a, const N: usize> Copied<'a, N> {
+    fn new(rows: &'a Rows<N>, tuple: pg_sys::HeapTuple) -> Self {
+        // SAFETY: the relation is open, and the tuple is a copy of one of its.
+        unsafe {
+            let mut values = Values::new(rows.relation);
+            values.fill(rows.relation, tuple);
+            Self { rows, tuple, values }
+        }
+    }
+
+    fn row(&self) -> Row<'_, N> {
+        Row { numbers: &self.rows.numbers, tuple: self.tuple, values: &self.values }
     }
 }
 
-impl<M: LockMode, const N: usize> Drop for Locked<'_, M, N> {
+impl<const N: usize> Drop for Copied<'_, N> {
     fn drop(&mut self) {
         // SAFETY: a copy of its own.
-        unsafe { pg_sys::heap_freetuple(self.row.tuple) };
+        unsafe { pg_sys::heap_freetuple(self.tuple) };
     }
 }
 
-/// A mode that allows writes.
-pub trait WriteMode: LockMode {}
-impl WriteMode for Exclusive {}
-impl WriteMode for NoKey {}
+impl<const N: usize> Locked<'_, N> {
+    pub fn row(&self) -> Row<'_, N> {
+        self.0.row()
+    }
 
-impl<M: WriteMode, const N: usize> Locked<'_, M, N> {
-    /// Changes these columns; `None` is NULL. A crash after the commit does not undo it.
-    pub fn update<const C: usize>(self, values: [(usize, Option<pg_sys::Datum>); C]) {
+    /// Who waits to share the key finds another row. A crash after the commit does not undo it.
+    pub fn update<const C: usize>(self, values: NewValues<C>) {
         xact::require_durability(Durability::Crash);
-        self.update_losably(values);
+        let tuple = self.0.rows.modified(self.0.tuple, values);
+        // SAFETY: the relation is open, and the lock keeps the version.
+        let outcome = unsafe { self.0.rows.write(self.row().version(), tuple, true) };
+        outcome.unwrap_or_else(|_| changed_under_lock().raise());
     }
 
-    /// The same for what a crash may undo.
-    pub fn update_losably<const C: usize>(self, values: [(usize, Option<pg_sys::Datum>); C]) {
-        let Rows { relation, numbers, .. } = *self.row.rows;
-        let mut columns = values.map(|(column, _)| i32::from(numbers[column]));
-        let mut is_null = values.map(|(_, value)| value.is_none());
-        let mut values = values.map(|(_, value)| value.unwrap_or(pg_sys::Datum::null()));
-        // SAFETY: the relation is open, and the values have the types of its columns.
-        unsafe {
-            let tuple = pg_sys::heap_modify_tuple_by_cols(
-                self.row.tuple,
-                (*relation).rd_att,
-                C as i32,
-                columns.as_mut_ptr(),
-                values.as_mut_ptr(),
-                is_null.as_mut_ptr(),
-            );
-            write(relation, self.row.version(), Some(tuple));
-            pg_sys::heap_freetuple(tuple);
-        }
-    }
-}
-
-impl<const N: usize> Locked<'_, Exclusive, N> {
     pub fn delete(self) {
-        // SAFETY: the relation is open.
-        unsafe { write(self.row.rows.relation, self.row.version(), None) };
+        let mut version = self.row().version();
+        // SAFETY: the relation is open, and the lock keeps the version.
+        let outcome = unsafe {
+            pg_sys::CheckCmdReplicaIdentity(self.0.rows.relation, pg_sys::CmdType::CMD_DELETE);
+            let outcome = heap_delete(self.0.rows.relation, &mut version);
+            pg_sys::CommandCounterIncrement();
+            outcome
+        };
+        outcome_of(outcome).unwrap_or_else(|_| changed_under_lock().raise());
     }
 }
 
-/// Replaces a version, or deletes it, with the rights of the table's owner. The next command of this transaction sees that.
+/// Returns which indexes need an entry for the new version: as PostgreSQL numbers it from 16 on, 0 for none.
 ///
 /// # Safety
-/// The relation is open, and this transaction has locked the version against writers.
-unsafe fn write(relation: pg_sys::Relation, version: pg_sys::ItemPointerData, tuple: Option<pg_sys::HeapTuple>) {
-    // SAFETY: by the above. The functions of logical replication find the version by its position only, because there is no
-    // trigger. They fail if another transaction has replaced it, which the lock excludes. Everything is freed with the state.
-    let write = || unsafe {
-        let state = pg_sys::CreateExecutorState();
-        let context = pg_sys::MemoryContextSwitchTo((*state).es_query_cxt);
-        let mut target = pg_sys::ResultRelInfo::default();
-        pg_sys::InitResultRelInfo(&mut target, relation, 0, null_mut(), 0);
-        pg_sys::ExecOpenIndices(&mut target, false);
-        let slot = || pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
-        let (old, mut recheck) = (slot(), pg_sys::EPQState::default());
-        (*old).tts_tid = version;
-        match tuple {
-            Some(tuple) => {
-                let new = pg_sys::ExecStoreHeapTuple(tuple, slot(), false);
-                pg_sys::ExecSimpleRelationUpdate(&mut target, state, &mut recheck, old, new);
-                pg_sys::ExecDropSingleTupleTableSlot(new);
-            }
-            None => pg_sys::ExecSimpleRelationDelete(&mut target, state, &mut recheck, old),
+/// The relation is an open heap, the version is not vacuumed, and the tuple is one of its.
+unsafe fn heap_update(
+    relation: pg_sys::Relation,
+    version: &mut Version,
+    tuple: pg_sys::HeapTuple,
+    wait: bool,
+) -> (pg_sys::TM_Result::Type, u32) {
+    let (mut failure, mut mode) = (pg_sys::TM_FailureData::default(), 0);
+    // SAFETY: by the above.
+    unsafe {
+        let command = pg_sys::GetCurrentCommandId(true);
+        #[cfg(feature = "pg15")]
+        {
+            let outcome =
+                pg_sys::heap_update(relation, version, tuple, command, null_mut(), wait, &mut failure, &mut mode);
+            let is_heap_only = u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
+            (outcome, u32::from(!is_heap_only))
         }
-        pg_sys::ExecDropSingleTupleTableSlot(old);
-        pg_sys::ExecCloseIndices(&mut target);
-        pg_sys::MemoryContextSwitchTo(context);
-        pg_sys::FreeExecutorState(state);
-        pg_sys::CommandCounterIncrement();
-    };
-    // SAFETY: the relation is open.
-    let owner = unsafe { (*(*relation).rd_rel).relowner };
-    as_role(owner, pg_sys::SECURITY_NOFORCE_RLS, write);
+        #[cfg(not(feature = "pg15"))]
+        {
+            let mut indexes = 0;
+            let outcome = pg_sys::heap_update(
+                relation,
+                version,
+                tuple,
+                command,
+                #[cfg(feature = "pg19")]
+                0,
+                null_mut(),
+                wait,
+                &mut failure,
+                &mut mode,
+                &mut indexes,
+            );
+            (outcome, indexes as u32)
+        }
+    }
+}
+
+/// # Safety
+/// The relation is an open heap, and the version is not vacuumed.
+unsafe fn heap_delete(relation: pg_sys::Relation, version: &mut Version) -> pg_sys::TM_Result::Type {
+    let mut failure = pg_sys::TM_FailureData::default();
+    // SAFETY: by the above.
+    unsafe {
+        pg_sys::heap_delete(
+            relation,
+            version,
+            pg_sys::GetCurrentCommandId(true),
+            #[cfg(feature = "pg19")]
+            0,
+            null_mut(),
+            true,
+            &mut failure,
+            #[cfg(not(feature = "pg19"))]
+            false,
+        )
+    }
+}
+
+/// # Safety
+/// The slot has a tuple that was written to the target, whose indexes are open.
+unsafe fn insert_index_tuples(
+    target: &mut pg_sys::ResultRelInfo,
+    state: *mut pg_sys::EState,
+    slot: *mut pg_sys::TupleTableSlot,
+    #[cfg_attr(feature = "pg15", expect(unused_variables, reason = "there are no others"))] which: u32,
+) {
+    #[cfg(not(feature = "pg15"))]
+    let only_summarizing = which == pg_sys::TU_UpdateIndexes::TU_Summarizing as u32;
+    // SAFETY: by the above. It is an update, and a conflict is an error.
+    unsafe {
+        #[cfg(feature = "pg19")]
+        {
+            let flags = pg_sys::EIIT_IS_UPDATE | if only_summarizing { pg_sys::EIIT_ONLY_SUMMARIZING } else { 0 };
+            pg_sys::ExecInsertIndexTuples(target, state, flags, slot, null_mut(), null_mut());
+        }
+        #[cfg(not(feature = "pg19"))]
+        pg_sys::ExecInsertIndexTuples(
+            target,
+            slot,
+            state,
+            true,
+            false,
+            null_mut(),
+            null_mut(),
+            #[cfg(not(feature = "pg15"))]
+            only_summarizing,
+        );
+    }
 }
 
 errors! {
     fn changed_table(table: &str) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "table \"{table}\" of extension idgen was changed";
-        detail: "It has a trigger, another access method, or no primary key. idgen writes its rows without SQL.";
+        detail: "It has a trigger, a check, a generated column, another access method, or no primary key. idgen writes its \
+            rows without SQL.";
         hint: "Undo that. To observe leases, define them with notify => true.";
     }
 
+    fn changed_under_lock() {
+        ERRCODE_T_R_SERIALIZATION_FAILURE: "could not serialize access: a row has changed although it is locked";
+    }
+
     fn unreadable() {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "a table of extension idgen lacks a value";
+        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "a table of extension idgen lacks a column or a value";
         hint: "The library and the SQL objects may be of different versions: run ALTER EXTENSION idgen UPDATE.";
     }
 }

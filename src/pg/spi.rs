@@ -47,6 +47,10 @@ impl ExtensionTable {
     /// The OID of the table that has the name now, if it is the extension's. After DROP EXTENSION, any role that may
     /// create schemas can create another table of that name.
     pub fn find(&self) -> Option<pg_sys::Oid> {
+        let known = pg_sys::Oid::from(self.verified.load(Relaxed));
+        if known != pg_sys::InvalidOid && self.still_is(known) {
+            return Some(known);
+        }
         // SAFETY: C strings; looks into the system's caches.
         let table = unsafe {
             let schema = pg_sys::get_namespace_oid(ereport::EXTENSION.as_ptr(), true);
@@ -56,6 +60,21 @@ impl ExtensionTable {
             pg_sys::get_relname_relid(self.name.as_ptr(), schema)
         };
         (table != pg_sys::InvalidOid && self.is_of_extension(table)).then_some(table)
+    }
+
+    /// True if the table that was found to be the extension's has not been dropped.
+    fn still_is(&self, table: pg_sys::Oid) -> bool {
+        // SAFETY: looks into the system's caches. A row of pg_class has this form, and is released after its use.
+        unsafe {
+            let row = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, table.into());
+            if row.is_null() {
+                return false;
+            }
+            let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_class>();
+            let is_named = CStr::from_ptr((*form).relname.data.as_ptr()) == self.name;
+            pg_sys::ReleaseSysCache(row);
+            is_named
+        }
     }
 
     /// False also without the table. The SQL of an earlier release may lack the column.

@@ -160,14 +160,16 @@ fn call_that_waits_for_a_table_obeys_its_timeout() {
     let cluster = builder().conf("lock_timeout", "30s").start_with_extension();
     let [mut blocker, mut client] = [cluster.client(), cluster.client()];
     execute(&mut client, "SELECT lease_define('defined')");
+    execute(&mut client, "SELECT lease_release('defined', token) FROM lease_acquire('defined')");
     let held = acquire(&mut client, "'held', '1 day'");
     for table in ["lease", "lease_definition"] {
         execute(&mut blocker, &format!("BEGIN; LOCK TABLE idgen.{table} IN ACCESS EXCLUSIVE MODE"));
         let again = format!("token => {}", held.token);
-        let mut arguments = vec![("defined", "shared => false"), ("new", "shared => true"), ("new", "shared => false")];
-        // Only the row of a term is needed to acquire it once more.
-        arguments.extend((table == "lease").then_some(("held", again.as_str())));
-        for (name, argument) in arguments {
+        // Neither a term that is acquired once more nor a definition that the session has read needs the definitions.
+        let of_both = [(table, "shared => true"), (table, "shared => false")];
+        let of_rows = [("defined", "shared => false"), ("held", again.as_str())];
+        let of_rows = if table == "lease" { &of_rows[..] } else { &[] };
+        for (name, argument) in of_both.iter().chain(of_rows) {
             for timeout in ["0", "50 ms"] {
                 let call = format!("'{name}', '{timeout}', {argument}");
                 assert_eq!(try_acquire(&mut client, &call), None, "{table}: {call}");
