@@ -5,3 +5,30 @@ COMMENT ON COLUMN idgen.stat_worker.datacenter_id IS 'idgen.datacenter_id; NULL 
 -- Rows of leases are reached by their primary key. Another index would make each grant write to both.
 ALTER TABLE idgen.lease DROP CONSTRAINT lease_token_name_key;
 DROP FUNCTION idgen.lease_lock_row(tid, boolean);
+
+CREATE FUNCTION lease_acquire_many(
+    names text[], ttl interval DEFAULT NULL, owner text DEFAULT NULL, data jsonb DEFAULT NULL,
+    bind_session boolean DEFAULT false, shared boolean DEFAULT false, OUT name text, OUT slot int, OUT token bigint,
+    OUT owner text, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT depth int) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_acquire_many_wrapper';
+COMMENT ON FUNCTION lease_acquire_many IS
+    'acquires a term of each of several leases, or none; waits up to lock_timeout; returns them in the order of the names';
+
+CREATE FUNCTION lease_try_acquire_many(
+    names text[], timeout interval DEFAULT '0', ttl interval DEFAULT NULL, owner text DEFAULT NULL,
+    data jsonb DEFAULT NULL, bind_session boolean DEFAULT false, shared boolean DEFAULT false, OUT name text,
+    OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, OUT expires_at timestamptz,
+    OUT depth int) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_try_acquire_many_wrapper';
+COMMENT ON FUNCTION lease_try_acquire_many IS
+    'acquires a term of each of several leases if all become free within the timeout; otherwise returns no row';
+
+CREATE FUNCTION lease_release_many(
+    names text[], tokens bigint[], OUT name text, OUT token bigint, OUT is_free boolean) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_release_many_wrapper';
+COMMENT ON FUNCTION lease_release_many IS
+    'releases those of several leases that are still held once, and returns them; is_free as the result of lease_release';
+
+CREATE FUNCTION lease_fence_many(names text[], tokens bigint[]) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_fence_many_wrapper';
+COMMENT ON FUNCTION lease_fence_many IS 'fences by several leases, as lease_fence by one';

@@ -86,6 +86,23 @@ ROWS 1 SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'leas
 COMMENT ON FUNCTION lease_try_acquire IS
     'acquires a lease if a slot becomes free within the timeout; otherwise returns no row';
 
+CREATE FUNCTION lease_acquire_many(
+    names text[], ttl interval DEFAULT NULL, owner text DEFAULT NULL, data jsonb DEFAULT NULL,
+    bind_session boolean DEFAULT false, shared boolean DEFAULT false, OUT name text, OUT slot int, OUT token bigint,
+    OUT owner text, OUT acquired_at timestamptz, OUT expires_at timestamptz, OUT depth int) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_acquire_many_wrapper';
+COMMENT ON FUNCTION lease_acquire_many IS
+    'acquires a term of each of several leases, or none; waits up to lock_timeout; returns them in the order of the names';
+
+CREATE FUNCTION lease_try_acquire_many(
+    names text[], timeout interval DEFAULT '0', ttl interval DEFAULT NULL, owner text DEFAULT NULL,
+    data jsonb DEFAULT NULL, bind_session boolean DEFAULT false, shared boolean DEFAULT false, OUT name text,
+    OUT slot int, OUT token bigint, OUT owner text, OUT acquired_at timestamptz, OUT expires_at timestamptz,
+    OUT depth int) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_try_acquire_many_wrapper';
+COMMENT ON FUNCTION lease_try_acquire_many IS
+    'acquires a term of each of several leases if all become free within the timeout; otherwise returns no row';
+
 CREATE FUNCTION lease_define(
     name text, slots int DEFAULT 1, ttl interval DEFAULT '30 seconds', lock_delay interval DEFAULT '0',
     notify boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
@@ -129,10 +146,20 @@ CREATE FUNCTION lease_release(name text, token bigint) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_release_wrapper';
 COMMENT ON FUNCTION lease_release IS 'releases a lease once; false if it was acquired more often than released';
 
+CREATE FUNCTION lease_release_many(
+    names text[], tokens bigint[], OUT name text, OUT token bigint, OUT is_free boolean) RETURNS SETOF record
+SUPPORT idgen.refuse_row_expansion LANGUAGE c AS 'MODULE_PATHNAME', 'lease_release_many_wrapper';
+COMMENT ON FUNCTION lease_release_many IS
+    'releases those of several leases that are still held once, and returns them; is_free as the result of lease_release';
+
 CREATE FUNCTION lease_fence(name text, token bigint) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_fence_wrapper';
 COMMENT ON FUNCTION lease_fence IS
     'lets the transaction commit only if the token is current; delays take-overs until it ends';
+
+CREATE FUNCTION lease_fence_many(names text[], tokens bigint[]) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'lease_fence_many_wrapper';
+COMMENT ON FUNCTION lease_fence_many IS 'fences by several leases, as lease_fence by one';
 
 CREATE FUNCTION idgen.lease_definition_changed() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'lease_definition_changed_wrapper';

@@ -26,34 +26,57 @@ pub struct AcquireRequest<'a> {
     pub shares_snapshot: bool,
 }
 
-/// What has become of an attempt. A term begins when the transaction commits.
-enum Outcome {
-    Granted(HeldTerm),
+/// What has become of an attempt. Terms begin when the transaction commits.
+enum Outcome<T> {
+    Granted(T),
     NotGranted(Obstacle),
     /// The limit of the request has passed.
     TimedOut,
+    /// The request of this index has to wait, in the queue of its lease.
+    Elsewhere(usize),
 }
 
-/// Acquires a slot. If the limit passes, `None` or an error, as the limit says.
-pub fn acquire(request: &AcquireRequest, limit: Limit) -> Option<HeldTerm> {
+impl<T> Outcome<T> {
+    fn map<R>(self, granted: impl FnOnce(T) -> R) -> Outcome<R> {
+        match self {
+            Outcome::Granted(term) => Outcome::Granted(granted(term)),
+            Outcome::NotGranted(obstacle) => Outcome::NotGranted(obstacle),
+            Outcome::TimedOut => Outcome::TimedOut,
+            Outcome::Elsewhere(index) => Outcome::Elsewhere(index),
+        }
+    }
+}
+
+/// Acquires a term for each request, or none. If the limit passes, `None` or an error, as the limit says.
+///
+/// A call waits in one queue only, and without a lock on a row: the others can acquire what it does not get yet, and no two
+/// calls wait for each other. It can be overtaken, because it keeps no place in a queue that it has left.
+pub fn acquire(requests: &[AcquireRequest], limit: Limit) -> Option<Vec<HeldTerm>> {
     // A call that can only fail does not wait in the queue.
-    if request.shared
-        && let Some(definition) = definitions::of_within(limit, request.name)?.definition
-    {
-        refuse_to_share_slots(request.name, &definition);
+    for request in requests.iter().filter(|request| request.shared) {
+        if let Some(definition) = definitions::of_within(limit, request.name)?.definition {
+            refuse_to_share_slots(request.name, &definition);
+        }
     }
-    let queue = if request.shared { Queue::of_shared(request.name) } else { Queue::of(request.name) };
     let began = Instant::now();
-    if !queue.enter(limit) {
-        return None;
-    }
-    let granted = wait_at_head(request, limit, &queue);
+    let mut at = 0;
+    let granted = loop {
+        let queue = Queue::of(requests[at].name, requests[at].shared);
+        if !queue.enter(limit) {
+            return None;
+        }
+        match wait_at_head(requests, at, limit, &queue) {
+            Outcome::Granted(granted) => break Some(granted),
+            Outcome::Elsewhere(other) => at = other,
+            Outcome::NotGranted(_) | Outcome::TimedOut => break None,
+        }
+        queue.leave();
+    };
     COUNTERS.add(began.elapsed().as_micros() as u64, |counters| &counters.wait_us);
-    if granted.is_some() {
-        return granted;
+    if granted.is_none() {
+        Queue::of(requests[at].name, requests[at].shared).leave();
     }
-    queue.leave();
-    limit.time_out()
+    granted.or_else(|| limit.time_out())
 }
 
 /// A lease with several slots has no shared terms.
@@ -63,15 +86,15 @@ fn refuse_to_share_slots(name: &str, definition: &LeaseDefinition) {
     }
 }
 
-/// Attempts a grant whenever a slot may have become free. `None` if the limit has passed.
-fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option<HeldTerm> {
+/// Attempts the grants whenever a slot of the lease may have become free at the head of whose queue the call is.
+fn wait_at_head(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<HeldTerm>> {
+    let request = &requests[at];
     let (mut waiting, mut precedence) = (Waiting::default(), Precedence::default());
-    let granted = loop {
+    let outcome = loop {
         let broadcasts = queue.broadcasts();
-        let obstacle = match attempt(request, limit, queue) {
-            Outcome::Granted(granted) => break Some(granted),
-            Outcome::TimedOut => break None,
+        let obstacle = match attempt_all(requests, at, limit, queue) {
             Outcome::NotGranted(obstacle) => obstacle,
+            outcome => break outcome,
         };
         let until_us = match waiting.after(obstacle, system_clock::boot_us()) {
             Step::Attempt => Some(0),
@@ -91,7 +114,7 @@ fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option
         };
         let left = limit.left();
         if left == Some(Duration::ZERO) {
-            break None;
+            break Outcome::TimedOut;
         }
         let until = until_us.map(|until_us| until_us.saturating_sub(system_clock::boot_us()).max(0) as u64);
         if until != Some(0) {
@@ -101,11 +124,45 @@ fn wait_at_head(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Option
         check_for_interrupts!();
     };
     precedence.keep_in(&[]);
-    granted
+    outcome
+}
+
+/// Attempts all grants, at the head of the queue of the request `at`.
+fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Queue) -> Outcome<Vec<HeldTerm>> {
+    if let [request] = requests {
+        return attempt(request, limit, queue).map(|granted| vec![granted]);
+    }
+    // Waits with nothing else locked, until this one could be granted.
+    let mut probed = Outcome::TimedOut;
+    xact::rolled_back(|| probed = attempt(&requests[at], limit, queue));
+    if !matches!(probed, Outcome::Granted(_)) {
+        return probed.map(|_| Vec::new());
+    }
+    let mut outcome = Outcome::NotGranted(Obstacle::Changed);
+    let work = || {
+        let mut granted = Vec::new();
+        for (index, request) in requests.iter().enumerate() {
+            let own = (index != at).then(|| Queue::of(request.name, request.shared));
+            let is_head = own.as_ref().is_none_or(|own| own.enter(Limit::now()));
+            match is_head.then(|| attempt(request, Limit::now(), own.as_ref().unwrap_or(queue))) {
+                Some(Outcome::Granted(term)) => granted.push(term),
+                _ if index == at => return None,
+                _ => {
+                    outcome = Outcome::Elsewhere(index);
+                    return None;
+                }
+            }
+        }
+        Some(granted)
+    };
+    match xact::in_subtransaction(work).unwrap_or_else(|cause| cause.rethrow()) {
+        Some(granted) => Outcome::Granted(granted),
+        None => outcome,
+    }
 }
 
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
-fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome {
+fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<HeldTerm> {
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
     let definition_lock = locks::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
@@ -153,7 +210,7 @@ impl<'a> Attempt<'a> {
         Self { request, rows, is_defined, lease: Lease { definition, terms, now }, versions, ttl_us }
     }
 
-    fn run(&self, queue: &Queue) -> Outcome {
+    fn run(&self, queue: &Queue) -> Outcome<HeldTerm> {
         if self.request.shared {
             refuse_to_share_slots(self.request.name, &self.lease.definition);
         }
@@ -260,7 +317,7 @@ impl<'a> Attempt<'a> {
 
     /// What these rows, of which one was locked, or not free any more, are to the head of the queue. One that is not locked now
     /// had its term renewed, or was released.
-    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome {
+    fn obstacle(&self, mut slots: Vec<i32>, has_other_terms: bool) -> Outcome<HeldTerm> {
         let is_locked = |slot: i32| {
             let key = slot_key(self.request.name, slot);
             xact::rolled_back(|| ROWS.write(|rows| rows.lock(&key, Wait::Skip, |_| true).map(drop)).is_none())
@@ -273,7 +330,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Records what the end of the transaction has to do for a new term.
-    fn begun(&self, granted: HeldTerm) -> Outcome {
+    fn begun(&self, granted: HeldTerm) -> Outcome<HeldTerm> {
         let name = self.request.name;
         pending::require_durability();
         pending::locked(granted.token);

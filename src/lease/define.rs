@@ -129,7 +129,7 @@ fn drop_lease(name: &str) {
     // Before the wait, so that no caller waits in vain, and again after it.
     require_unheld(name);
     // Until the transaction ends: before that, acquirers would see the rows that are dropped here.
-    Queue::of(name).enter(Limit::by_lock_timeout());
+    Queue::of(name, false).enter(Limit::by_lock_timeout());
     // A change of the definition holds this lock, but is not in the queue.
     lock_definition(name);
     let terms = lock_slots(name);

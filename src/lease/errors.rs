@@ -22,6 +22,11 @@ errors! {
         detail: "There are {names} names and {tokens} tokens.";
     }
 
+    fn named_twice(name: &str) {
+        ERRCODE_INVALID_PARAMETER_VALUE: "lease \"{name}\" is named twice";
+        detail: "A call acquires one term of each lease.";
+    }
+
     fn not_held_before_commit(name: &str) {
         ERRCODE_WARNING: "lease \"{name}\" is not held until this transaction commits";
         detail: "A rollback or a crash before the commit undoes the acquisition, and renewals in other sessions do \

@@ -13,9 +13,10 @@ use crate::pg::{spi, xact};
 use crate::place;
 use crate::settings;
 use idgen_core::lease::FIRST_SHARED;
-use pgrx::datum::{Array, Interval};
+use pgrx::datum::Interval;
 use pgrx::fcinfo::{pg_getarg, pg_getarg_datum};
 use pgrx::prelude::*;
+use std::borrow::Cow;
 use std::ffi::CStr;
 
 /// Acquires a lease, or with a token acquires its term once more. Waits for a slot, up to `lock_timeout`. NULL as `ttl`
@@ -53,60 +54,91 @@ unsafe fn acquire_by_args(
     limit: Limit,
 ) -> Option<Composite<7>> {
     // SAFETY: by the above.
-    let (name, ttl, owner, data, token, bind_session, shared) = unsafe {
-        (
-            text_arg(fcinfo, 0),
-            pg_getarg::<Interval>(fcinfo, first),
-            text_arg(fcinfo, first + 1),
-            pg_getarg_datum(fcinfo, first + 2),
-            pg_getarg::<i64>(fcinfo, first + 3),
-            pg_getarg::<bool>(fcinfo, first + 4),
-            pg_getarg::<bool>(fcinfo, first + 5),
-        )
+    let (name, token, wanted) = unsafe {
+        (text_arg(fcinfo, 0), pg_getarg::<i64>(fcinfo, first + 3), Wanted::by_args(fcinfo, first, first + 4))
     };
     let name = args::name(name.as_deref(), "name");
-    let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
-    let bind_session = args::required(bind_session, "bind_session");
-    let shared = args::required(shared, "shared");
-    xact::require_read_write(function);
-    // SAFETY: by the above.
-    let is_own_statement = unsafe { xact::is_own_statement(fcinfo) };
-    let granted = match token {
-        Some(token) => within(limit, || deepen(name, token, ttl_us, bind_session, shared))?,
-        None => {
-            if place::is_wal_lost() {
-                errors::holders_unknown().raise();
-            }
-            let request = AcquireRequest {
-                name,
-                ttl_us,
-                holder: NewHolder { owner: owner.as_deref(), data, bind_session },
-                shared,
-                shares_snapshot: !is_own_statement && !xact::is_read_committed(),
-            };
-            acquire(&request, limit)?
+    match token {
+        Some(token) => {
+            xact::require_read_write(function);
+            let deepened = within(limit, || deepen(name, token, &wanted))?;
+            wanted.end_statement(name, &[]);
+            Some(columns(name, deepened))
         }
-    };
-    if !is_own_statement {
-        errors::not_held_before_commit(name).warn();
-    } else if !xact::is_read_committed() {
-        // What comes next in this transaction would see what this statement saw before it waited.
-        xact::commit_with_statement();
-        if token.is_none() {
-            pending::began_after_snapshot(granted.token);
+        None => wanted.acquire(&[name], function, limit)?.pop().map(|term| columns(name, term)),
+    }
+}
+
+/// What a caller says of the terms that it wants.
+pub struct Wanted<'a> {
+    ttl_us: Option<i64>,
+    owner: Option<Cow<'a, str>>,
+    data: Option<pg_sys::Datum>,
+    bind_session: bool,
+    shared: bool,
+    is_own_statement: bool,
+}
+
+impl Wanted<'_> {
+    /// # Safety
+    /// `fcinfo` is that of the running call. Its arguments from `first` on are ttl, owner and data, and those from `modes` on
+    /// bind_session and shared.
+    pub unsafe fn by_args(fcinfo: pg_sys::FunctionCallInfo, first: usize, modes: usize) -> Self {
+        // SAFETY: by the above.
+        unsafe {
+            let ttl = pg_getarg::<Interval>(fcinfo, first);
+            Self {
+                ttl_us: ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us())),
+                owner: text_arg(fcinfo, first + 1),
+                data: pg_getarg_datum(fcinfo, first + 2),
+                bind_session: args::required(pg_getarg::<bool>(fcinfo, modes), "bind_session"),
+                shared: args::required(pg_getarg::<bool>(fcinfo, modes + 1), "shared"),
+                is_own_statement: xact::is_own_statement(fcinfo),
+            }
         }
     }
-    let expires_at = granted.expires_at();
-    let HeldTerm { slot, token, owner, acquired_at, depth, .. } = granted;
-    Some(Composite([
-        Text::from(name).into(),
+
+    /// Acquires a term of each lease, in their order, or none.
+    pub fn acquire<'n>(&'n self, names: &[&'n str], function: &CStr, limit: Limit) -> Option<Vec<HeldTerm>> {
+        xact::require_read_write(function);
+        if place::is_wal_lost() {
+            errors::holders_unknown().raise();
+        }
+        let requests = names.iter().map(|name| AcquireRequest {
+            name,
+            ttl_us: self.ttl_us,
+            holder: NewHolder { owner: self.owner.as_deref(), data: self.data, bind_session: self.bind_session },
+            shared: self.shared,
+            shares_snapshot: !self.is_own_statement && !xact::is_read_committed(),
+        });
+        let granted = acquire(&requests.collect::<Vec<AcquireRequest>>(), limit)?;
+        self.end_statement(names[0], &granted);
+        Some(granted)
+    }
+
+    fn end_statement(&self, name: &str, granted: &[HeldTerm]) {
+        if !self.is_own_statement {
+            errors::not_held_before_commit(name).warn();
+        } else if !xact::is_read_committed() {
+            // What comes next in this transaction would see what this statement saw before it waited.
+            xact::commit_with_statement();
+            granted.iter().for_each(|term| pending::began_after_snapshot(term.token));
+        }
+    }
+}
+
+pub fn columns(name: &str, term: HeldTerm) -> Composite<7> {
+    let expires_at = term.expires_at();
+    let HeldTerm { slot, token, owner, acquired_at, depth, .. } = term;
+    Composite([
+        Text::from(name.to_owned()).into(),
         slot.into(),
         token.into(),
         owner.map(Text::from).into(),
         acquired_at.into(),
         expires_at.into(),
         depth.into(),
-    ]))
+    ])
 }
 
 /// Extends a term to its ttl from now on, or to the ttl given. Returns its new end; NULL for a term that is bound to a
@@ -116,42 +148,16 @@ fn lease_renew(name: Option<Text>, token: Option<i64>, ttl: Option<Interval>) ->
     let (name, token) = checked(&name, token);
     let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"lease_renew()");
-    let renewed = terms::extend(name, token, ttl_us, 0).unwrap_or_else(|| raise_stale(name, token));
+    renew(name, token, ttl_us).unwrap_or_else(|| raise_stale(name, token)).expires_at()
+}
+
+/// `None` if the token has no term.
+pub fn renew(name: &str, token: i64, ttl_us: Option<i64>) -> Option<HeldTerm> {
+    let renewed = terms::extend(name, token, ttl_us, 0)?;
     let session_key = renewed_binding(name, token, renewed.session_key);
     pending::require_durability();
     COUNTERS.add(1, |counters| &counters.renewals);
-    HeldTerm { session_key, ..renewed }.expires_at()
-}
-
-/// Renews those of several terms that are still held, and returns them. Leaves out other tokens.
-#[pg_extern(sql = false)]
-fn lease_renew_many(
-    names: Option<Array<Text>>,
-    tokens: Option<Array<i64>>,
-    ttl: Option<Interval>,
-) -> SetOfIterator<'static, Composite<3>> {
-    let names = args::required(names, "names");
-    let tokens = args::required(tokens, "tokens");
-    if names.len() != tokens.len() {
-        errors::lengths_differ(names.len(), tokens.len()).raise();
-    }
-    let names: Vec<Option<Text>> = names.iter().collect();
-    let names: Vec<&str> = names.iter().map(|name| args::name(name.as_deref(), "name")).collect();
-    let tokens: Vec<i64> = tokens.iter().map(|token| args::required(token, "token")).collect();
-    let ttl_us = ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
-    xact::require_read_write(c"lease_renew_many()");
-    let renewed = terms::renew_many(names.into_iter().zip(tokens).collect(), ttl_us);
-    if !renewed.is_empty() {
-        pending::require_durability();
-    }
-    let row = |(name, renewed): (&str, HeldTerm)| {
-        let session_key = renewed_binding(name, renewed.token, renewed.session_key);
-        COUNTERS.add(1, |counters| &counters.renewals);
-        let held = HeldTerm { session_key, ..renewed };
-        Composite([Text::from(name.to_owned()).into(), held.token.into(), held.expires_at().into()])
-    };
-    let rows: Vec<_> = renewed.into_iter().map(row).collect();
-    SetOfIterator::new(rows)
+    Some(HeldTerm { session_key, ..renewed })
 }
 
 /// Releases a term once. True if the slot is free now, false if the term was acquired more often than released. Raises
@@ -160,12 +166,17 @@ fn lease_renew_many(
 fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_release()");
+    release(name, token).unwrap_or_else(|| raise_stale(name, token))
+}
+
+/// True if the slot is free now; `None` if the token has no term.
+pub fn release(name: &str, token: i64) -> Option<bool> {
     let is_first = xact::log_position() == 0;
     let is_defined = definitions::of(name).definition.is_some();
-    let released = terms::release(name, token, is_defined).unwrap_or_else(|| raise_stale(name, token));
+    let released = terms::release(name, token, is_defined)?;
     if released.depth > 0 {
         pending::locked(token);
-        return false;
+        return Some(false);
     }
     pending::released(token);
     stats::notify_event(name, released.slot, "released", released.owner.as_deref());
@@ -174,7 +185,7 @@ fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
         pending::need_not_be_durable();
     }
     COUNTERS.add(1, |counters| &counters.releases);
-    true
+    Some(true)
 }
 
 /// Lets the transaction commit only if the token is current, and delays take-overs until the transaction has ended.
@@ -184,6 +195,10 @@ fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
 fn lease_fence(name: Option<Text>, token: Option<i64>) {
     let (name, token) = checked(&name, token);
     xact::require_read_write(c"lease_fence()");
+    fence(name, token);
+}
+
+pub fn fence(name: &str, token: i64) {
     if !pending::has_locked(token) {
         let slot = terms::slot_of(name, token).unwrap_or_else(|| raise_stale(name, token));
         locks::yield_to_take_over(name, slot);
@@ -207,16 +222,16 @@ fn checked<'a>(name: &'a Option<Text>, token: Option<i64>) -> (&'a str, i64) {
 }
 
 /// Acquires the term of a token once more.
-fn deepen(name: &str, token: i64, ttl_us: Option<i64>, bind_session: bool, shared: bool) -> HeldTerm {
-    let granted = terms::extend(name, token, ttl_us, 1).unwrap_or_else(|| raise_stale(name, token));
+fn deepen(name: &str, token: i64, wanted: &Wanted) -> HeldTerm {
+    let granted = terms::extend(name, token, wanted.ttl_us, 1).unwrap_or_else(|| raise_stale(name, token));
     let is_shared = granted.slot >= FIRST_SHARED;
-    match (is_shared, shared) {
+    match (is_shared, wanted.shared) {
         (true, false) => errors::term_is_shared(name).raise(),
         (false, true) => errors::term_is_exclusive(name).raise(),
         _ => {}
     }
     let session_key = renewed_binding(name, token, granted.session_key);
-    if bind_session && !session_key.is_some_and(|key| locks::session_lock(key).is_held()) {
+    if wanted.bind_session && !session_key.is_some_and(|key| locks::session_lock(key).is_held()) {
         errors::bound_too_late(name).raise();
     }
     pending::require_durability();

@@ -62,6 +62,12 @@ fn hash(name: &str) -> NameHash {
     }
 }
 
+/// By which calls for several leases go through them.
+pub fn order(name: &str) -> (i64, u64) {
+    let hash = NameHash::of(name);
+    (hash.key, hash.check)
+}
+
 /// The condition variable of a lease, broadcast when a slot may have become free. `None` without preload.
 pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
     let index = hash(name).check as usize % CONDITION_COUNT;
@@ -69,21 +75,15 @@ pub fn condition(name: &str) -> Option<&'static ConditionVariable> {
 }
 
 impl Queue {
-    pub fn of(name: &str) -> Self {
+    pub fn of(name: &str, wants_shared: bool) -> Self {
         let key = hash(name).key;
+        let has_shared = wants_shared && AdvisoryLock::new(SHARED_GRANT, key, Mode::Shared).is_held();
         Self {
             key,
             lock: AdvisoryLock::new(QUEUE, key, Mode::Exclusive),
             condition: condition(name),
-            is_bypassed: definition_lock(name, Mode::Exclusive).is_held(),
+            is_bypassed: has_shared || definition_lock(name, Mode::Exclusive).is_held(),
         }
-    }
-
-    /// The queue of an acquirer that wants a shared term.
-    pub fn of_shared(name: &str) -> Self {
-        let queue = Self::of(name);
-        let is_bypassed = queue.is_bypassed || queue.shared_grant_lock(Mode::Shared).is_held();
-        Self { is_bypassed, ..queue }
     }
 
     fn shared_grant_lock(&self, mode: Mode) -> AdvisoryLock {

@@ -14,6 +14,7 @@ mod definitions;
 mod errors;
 mod holder;
 mod locks;
+mod many;
 mod pending;
 mod rows;
 pub mod stats;

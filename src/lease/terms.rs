@@ -253,19 +253,6 @@ pub fn extend(name: &str, token: i64, ttl_us: Option<i64>, times: i32) -> Option
     with_term(name, token, |rows, key, is_it| rows.update(key, |row| is_it(row).then(|| extended(row))))
 }
 
-/// Renews the terms that exist, in the order of names and tokens, so that concurrent calls cannot deadlock.
-pub fn renew_many(terms: Vec<(&str, i64)>, ttl_us: Option<i64>) -> Vec<(&str, HeldTerm)> {
-    let renewed = in_order(terms).into_iter().filter_map(|(name, token)| Some((name, extend(name, token, ttl_us, 0)?)));
-    renewed.collect()
-}
-
-/// Each once. Rows of several terms are locked in this order.
-pub fn in_order(mut terms: Vec<(&str, i64)>) -> Vec<(&str, i64)> {
-    terms.sort_unstable();
-    terms.dedup();
-    terms
-}
-
 /// Releases a term from its session: it lasts its time.
 pub fn unbind(name: &str, token: i64) {
     let unbound = |_: &LeaseRow| ([(SESSION, None), (SESSION_KEY, None)], ());

@@ -164,6 +164,11 @@ impl Limit {
         Limit::Answer(Instant::now() + Duration::from_millis(timeout.as_micros().div_ceil(1000) as u64))
     }
 
+    /// For what must not wait.
+    pub fn now() -> Self {
+        Limit::Answer(Instant::now())
+    }
+
     /// For functions that wait as long as `lock_timeout` allows, for all locks of the call together.
     pub fn by_lock_timeout() -> Self {
         // SAFETY: reads a variable of this process.

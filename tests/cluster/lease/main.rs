@@ -9,6 +9,7 @@ mod fairness;
 mod fence;
 mod guard;
 mod linear;
+mod many;
 mod notify;
 mod pooler;
 mod prepared;
