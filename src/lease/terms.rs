@@ -189,21 +189,19 @@ fn with_token_lock<R>(mode: Mode, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Works on the row of a token's term, which is found at once if its slot is noted. `None` if the token is not current, if the
-/// caller may not act as the holder's role, or if the work gives none.
+/// Works on the row of a token's term. `None` if the token is not current, if the caller may not act as the holder's role, or if
+/// the work gives none.
 fn with_term<R>(
     name: &str,
     token: i64,
     work: impl Fn(&LeaseRows, &[Key], &dyn Fn(&LeaseRow) -> bool) -> Option<R>,
 ) -> Option<R> {
     let is_it = |row: &LeaseRow| is_current(row, token) && acts_as(row.value(ROLE));
-    let note_and_test = |row: &LeaseRow| {
-        note_slot(row.value(TOKEN), row.value(SLOT));
-        is_it(row)
-    };
+    let likely = noted_slot(token).unwrap_or(0);
     ROWS.write(|rows| {
-        let noted = noted_slot(token).and_then(|slot| work(rows, &slot_key(name, slot), &is_it));
-        noted.or_else(|| work(rows, &[Key::Text(name)], &note_and_test))
+        let found = work(rows, &slot_key(name, likely), &is_it);
+        let other = || find_slot(rows, name, token).filter(|slot| *slot != likely);
+        found.or_else(|| work(rows, &slot_key(name, other()?), &is_it))
     })
 }
 
@@ -214,7 +212,7 @@ fn acts_as(role: pg_sys::Oid) -> bool {
 }
 
 /// Slots other than 0 of tokens that were drawn or seen last: a hint, by which a term among many is found at once. One
-/// without a hint is found by reading the rows of the lease, which notes all of them. The slot is in the low half, and the
+/// without a hint is found by reading all rows of the lease, which notes each of them. The slot is in the low half, and the
 /// low half of the token in the high one. Tokens that were drawn in turn have places of their own.
 pub static SLOTS: Part<&'static [AtomicU64]> =
     Part::new(c"idgen lease slots", |block| block.array(SLOT_COUNT, || AtomicU64::new(0)));
@@ -314,15 +312,27 @@ pub fn fence(name: &str, token: i64) -> Option<i32> {
     with_term(name, token, |rows, key, is_it| rows.share(key, |row| is_it(row).then(|| row.value(SLOT))))
 }
 
-/// The slot of a token, even if its term has ended.
-pub fn slot_of(name: &str, token: i64) -> Option<i32> {
-    let slot = |row: &LeaseRow| (row.value::<i64>(TOKEN) == token).then(|| row.value(SLOT));
-    ROWS.read(|rows| {
-        rows.latest(|latest| {
-            let noted = noted_slot(token).and_then(|noted| latest.find(&slot_key(name, noted), slot));
-            noted.or_else(|| latest.find(&[Key::Text(name)], slot))
+/// The slot of a token, even if its term has ended. Notes those of the other terms.
+fn find_slot(rows: &LeaseRows, name: &str, token: i64) -> Option<i32> {
+    let mut found = None;
+    rows.latest(|latest| {
+        latest.find(&[Key::Text(name)], |row| {
+            let (slot, other): (i32, i64) = (row.value(SLOT), row.value(TOKEN));
+            if other == token {
+                found = Some(slot);
+            }
+            if slot != 0 {
+                note_slot(other, slot);
+            }
+            None::<()>
         })
-    })
+    });
+    found
+}
+
+/// As [`find_slot`], for a caller that has not opened the table.
+pub fn slot_of(name: &str, token: i64) -> Option<i32> {
+    noted_slot(token).or_else(|| ROWS.read(|rows| find_slot(rows, name, token)))
 }
 
 /// True if the transaction's own snapshot shows the token in this slot.

@@ -15,6 +15,7 @@ mod pooler;
 mod prepared;
 mod process;
 mod recovery;
+mod rows;
 mod session;
 mod shared;
 mod slots;
