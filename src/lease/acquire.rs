@@ -161,8 +161,35 @@ fn attempt_all(requests: &[AcquireRequest], at: usize, limit: Limit, queue: &Que
     }
 }
 
+/// Attempts a grant of a lease that is one row, without the lock of its definition, and without a look at shared grants. `None`
+/// where that is not enough.
+///
+/// Whoever changes the definition shares the row's key, after it has excluded other grants and before it reads: so either this
+/// grant is committed by then, or it finds under its own lock that the definition has changed, because PostgreSQL tells of a
+/// change before it releases the locks of the transaction. And a shared term begins only when its transaction has deleted the
+/// row, which the lock excludes. The core's tests have a model of this.
+fn attempt_alone(request: &AcquireRequest, queue: &Queue) -> Option<Outcome<HeldTerm>> {
+    let known = definitions::known(request.name).filter(|known| known.definition.is_some_and(|now| now.slots == 1))?;
+    if request.shared || queue.is_bypassed() {
+        return None;
+    }
+    ROWS.try_write(|rows| {
+        rows.latest(|latest| {
+            let attempt = Attempt { is_alone: true, ..Attempt::new(request, latest, known) };
+            let is_whole = matches!(&attempt.lease.terms[..], [term] if term.slot == 0);
+            let takes = is_whole && matches!(attempt.lease.decide(false), Decision::Take { .. });
+            let granted = takes.then(|| attempt.after_ends(0, || attempt.take(0))).flatten()?;
+            queue.leave();
+            Some(attempt.begun(granted))
+        })
+    })
+}
+
 /// Attempts a grant at the head of the queue. Waits for a transaction that changes the definition.
 fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<HeldTerm> {
+    if let Some(granted) = attempt_alone(request, queue) {
+        return granted;
+    }
     // Not until the transaction ends: a change of the definition finds the row of a grant, and waits for its transaction.
     let definition_lock = locks::definition_lock(request.name, Mode::Shared);
     if !queue.is_bypassed() && !acquire_for_transaction(&definition_lock, limit) {
@@ -188,7 +215,9 @@ fn attempt(request: &AcquireRequest, limit: Limit, queue: &Queue) -> Outcome<Hel
 struct Attempt<'a> {
     request: &'a AcquireRequest<'a>,
     rows: &'a LatestRows<'a, COLUMNS>,
-    is_defined: bool,
+    known: KnownDefinition,
+    /// The definition is not locked.
+    is_alone: bool,
     lease: Lease,
     /// Of the terms of the lease, in their order.
     versions: Vec<Version>,
@@ -206,8 +235,7 @@ impl<'a> Attempt<'a> {
         let (terms, versions): (Vec<Term>, Vec<Version>) = rows.all(key, read).into_iter().unzip();
         let now = rows::now_for(&terms);
         let ttl_us = request.ttl_us.unwrap_or(definition.ttl_us);
-        let is_defined = known.definition.is_some();
-        Self { request, rows, is_defined, lease: Lease { definition, terms, now }, versions, ttl_us }
+        Self { request, rows, known, is_alone: false, lease: Lease { definition, terms, now }, versions, ttl_us }
     }
 
     fn run(&self, queue: &Queue) -> Outcome<HeldTerm> {
@@ -261,6 +289,9 @@ impl<'a> Attempt<'a> {
     fn lock(&self, slot: i32) -> Option<(&Term, LockedRow<'a>)> {
         let index = self.lease.terms.iter().position(|term| term.slot == slot)?;
         let locked = self.rows.try_lock(self.versions[index])?;
+        if self.is_alone && !definitions::is_current(&self.known) {
+            return None;
+        }
         stats::notify_expired(self.request.name, &locked.row());
         Some((&self.lease.terms[index], locked))
     }
@@ -291,7 +322,7 @@ impl<'a> Attempt<'a> {
         let granted = terms::insert(name, slot, holder, self.ttl_us)?;
         COUNTERS.add(1, |counters| &counters.grants);
         // No release deletes the row if the holder vanishes.
-        if shared || !self.is_defined {
+        if shared || self.known.definition.is_none() {
             sweep::sweep_if_due();
         }
         Some(granted)

@@ -23,6 +23,8 @@ pub struct RowTable<const N: usize> {
     columns: [&'static CStr; N],
     /// The numbers of the columns in the table of this OID, with this many columns.
     known: Mutex<(pg_sys::Oid, i16, [i16; N])>,
+    /// The version that this process has written last: the next call is often for the same row.
+    last: Mutex<(pg_sys::Oid, Version)>,
 }
 
 /// A condition on a column of the primary key. A key has one for each of its first columns.
@@ -44,6 +46,7 @@ pub enum Wait {
 /// An open table.
 pub struct Rows<const N: usize> {
     relation: pg_sys::Relation,
+    last: &'static Mutex<(pg_sys::Oid, Version)>,
     index: pg_sys::Oid,
     numbers: [i16; N],
 }
@@ -70,6 +73,9 @@ pub struct Row<'a, const N: usize> {
 /// The position of a version of a row.
 pub type Version = pg_sys::ItemPointerData;
 
+const NO_VERSION: (pg_sys::Oid, Version) =
+    (pg_sys::InvalidOid, Version { ip_blkid: pg_sys::BlockIdData { bi_hi: 0, bi_lo: 0 }, ip_posid: 0 });
+
 /// A version of a row that this transaction has locked against everyone, also against those that share its key. No newer one
 /// is committed.
 pub struct Locked<'a, const N: usize>(Copied<'a, N>);
@@ -86,12 +92,12 @@ pub type NewValues<const C: usize> = [(usize, Option<pg_sys::Datum>); C];
 
 impl<const N: usize> RowTable<N> {
     pub const fn new(table: &'static ExtensionTable, columns: [&'static CStr; N]) -> Self {
-        Self { table, columns, known: Mutex::new((pg_sys::InvalidOid, 0, [0; N])) }
+        Self { table, columns, known: Mutex::new((pg_sys::InvalidOid, 0, [0; N])), last: Mutex::new(NO_VERSION) }
     }
 
     /// Works with the table open, and locked no longer than that: a queued ALTER TABLE would block everyone behind a session
     /// that keeps the lock and sleeps.
-    pub fn read<R>(&self, work: impl FnOnce(&Rows<N>) -> R) -> R {
+    pub fn read<R>(&'static self, work: impl FnOnce(&Rows<N>) -> R) -> R {
         xact::owning_locks(|| {
             let mode = pg_sys::AccessShareLock;
             let table = self.table.lock(mode);
@@ -103,12 +109,12 @@ impl<const N: usize> RowTable<N> {
 
     /// Works with the table open, and locked until the transaction ends if the work returns a value. Work that returns `None`
     /// must have written nothing.
-    pub fn write<R>(&self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+    pub fn write<R>(&'static self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
         xact::owning_locks(|| self.write_locked(self.table.lock(pg_sys::RowExclusiveLock), work))
     }
 
     /// The same for a caller whose time is limited. `None` too, or the error of `lock_timeout`, if the table is locked.
-    pub fn write_within<R>(&self, limit: Limit, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+    pub fn write_within<R>(&'static self, limit: Limit, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
         let mode = pg_sys::RowExclusiveLock;
         xact::owning_locks(|| {
             let table = self.table.try_lock(mode).or_else(|| within(limit, || self.table.lock(mode)))?;
@@ -116,7 +122,12 @@ impl<const N: usize> RowTable<N> {
         })
     }
 
-    fn write_locked<R>(&self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+    /// The same if the table can be locked at once. Otherwise `None`.
+    pub fn try_write<R>(&'static self, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
+        xact::owning_locks(|| self.write_locked(self.table.try_lock(pg_sys::RowExclusiveLock)?, work))
+    }
+
+    fn write_locked<R>(&'static self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> Option<R>) -> Option<R> {
         let result = self.open(table, |rows| {
             rows.require_plain();
             work(rows)
@@ -128,11 +139,12 @@ impl<const N: usize> RowTable<N> {
     }
 
     /// An error leaves it to the end of the (sub)transaction to close the table.
-    fn open<R>(&self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> R) -> R {
+    fn open<R>(&'static self, table: pg_sys::Oid, work: impl FnOnce(&Rows<N>) -> R) -> R {
         // SAFETY: the table is locked by the caller, and closed after its last use.
         unsafe {
             let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            let rows = Rows { relation, index: primary_key(relation), numbers: self.numbers(relation) };
+            let (index, numbers) = (primary_key(relation), self.numbers(relation));
+            let rows = Rows { relation, last: &self.last, index, numbers };
             let result = work(&rows);
             pg_sys::table_close(relation, pg_sys::NoLock as i32);
             result
@@ -294,7 +306,9 @@ impl<const N: usize> Rows<N> {
         attempt: impl Fn(V) -> Result<R, NotLocked>,
     ) -> Option<R> {
         loop {
-            match self.latest(|latest| latest.find(key, &read).map(&attempt))? {
+            match self
+                .latest(|latest| latest.find_last(key, &read).or_else(|| latest.find(key, &read)).map(&attempt))?
+            {
                 Ok(result) => return Some(result),
                 Err(IsLocked) => return None,
                 Err(WasReplaced) => {}
@@ -363,6 +377,7 @@ impl<const N: usize> Rows<N> {
             if indexes != 0 {
                 self.add_index_entries(tuple, indexes);
             }
+            *self.last.lock() = ((*relation).rd_id, (*tuple).t_self);
             pg_sys::heap_freetuple(tuple);
             pg_sys::CommandCounterIncrement();
         }
@@ -409,6 +424,34 @@ impl<'a, const N: usize> LatestRows<'a, N> {
     /// Reads the rows of a key in its order, until `read` returns a value.
     pub fn find<R>(&self, key: &[Key], read: impl FnMut(&Row<N>) -> Option<R>) -> Option<R> {
         self.rows.scan(key, self.snapshot, read)
+    }
+
+    /// Reads the row that this process has written last, if it is one of the key and still as it was written.
+    fn find_last<R>(&self, key: &[Key], read: impl FnOnce(&Row<N>) -> Option<R>) -> Option<R> {
+        let (table, version) = *self.rows.last.lock();
+        let relation = self.rows.relation;
+        // SAFETY: the relation is open and a heap. A position that has another tuple by now, or none, is not read, or its key
+        // tells. The page stays pinned while it is read.
+        unsafe {
+            // VACUUM cuts empty pages off, but not while this transaction has the table locked.
+            let page = u32::from(version.ip_blkid.bi_hi) << 16 | u32::from(version.ip_blkid.bi_lo);
+            let pages = || pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
+            if (*relation).rd_id != table || page >= pages() {
+                return None;
+            }
+            let mut tuple = pg_sys::HeapTupleData { t_self: version, ..Default::default() };
+            let mut buffer = 0;
+            if !pg_sys::heap_fetch(relation, self.snapshot, &mut tuple, &mut buffer, false) {
+                return None;
+            }
+            let mut values = Values::new(relation);
+            values.fill(relation, &mut tuple);
+            let row = Row { numbers: &self.rows.numbers, tuple: &mut tuple, values: &values };
+            let is_it = key.iter().enumerate().all(|(column, key)| key.is_of(&row, column));
+            let found = if is_it { read(&row) } else { None };
+            pg_sys::ReleaseBuffer(buffer);
+            found
+        }
     }
 
     /// What `read` makes of each row of a key.
@@ -458,6 +501,15 @@ enum NotLocked {
 use NotLocked::*;
 
 impl Key<'_> {
+    fn is_of<const N: usize>(self, row: &Row<N>, column: usize) -> bool {
+        match self {
+            Self::Text(text) => row.text(column).as_deref() == Some(text),
+            Self::Int(int) => row.value::<i32>(column) == int,
+            Self::IntBelow(int) => row.value::<i32>(column) < int,
+            Self::IntFrom(int) => row.value::<i32>(column) >= int,
+        }
+    }
+
     /// # Safety
     /// The column has the type of the value.
     unsafe fn fill(self, key: &mut pg_sys::ScanKeyData, column: i16) {

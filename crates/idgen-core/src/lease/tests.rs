@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
+mod alone;
 mod effects;
 mod shared;
 mod world;
