@@ -1,7 +1,6 @@
 //! The errors of worker ids from a pool.
 
-use super::lease_file;
-use super::state::{ServerLease, WorkerState};
+use super::state::{LeaseFile, ServerLease, WorkerState};
 use crate::args::numbers_text;
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
@@ -139,14 +138,14 @@ errors! {
     }
 
     fn lease_file_unreadable(reason: &str) {
-        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", lease_file::PATH;
+        ERRCODE_DATA_CORRUPTED: "could not read file \"{}\": {reason}", LeaseFile::PATH;
         detail: "It records whether this server ever had a pool of worker ids. Until it can be read, worker id 0 is \
             not used by default.";
         hint: "Set idgen.worker_id, or idgen.worker_pool and idgen.coordinator. The next lease replaces the file.";
     }
 
     fn lease_file_not_written(error: &std::io::Error) {
-        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", lease_file::PATH;
+        ERRCODE_IO_ERROR: "could not write file \"{}\": {error}", LeaseFile::PATH;
         detail: "The file still names the last lease of this server.";
         hint: "Free disk space, or restore the permissions. Otherwise no id is issued after a restart with \
             idgen.worker_pool until a worker id is leased.";
@@ -281,7 +280,7 @@ fn last_pool_text(is_file_unreadable: bool) -> String {
     match is_file_unreadable {
         false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
         true => {
-            format!("The server may have had a pool: file \"{}\" could not be read when it started.", lease_file::PATH)
+            format!("The server may have had a pool: file \"{}\" could not be read when it started.", LeaseFile::PATH)
         }
     }
 }

@@ -16,8 +16,7 @@ use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
-use lease_file::LeaseFile;
-use state::{STATE, WorkerState};
+use state::{LeaseFile, STATE, WorkerState};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -26,9 +25,9 @@ mod attempt;
 mod errors;
 mod history;
 mod keeper;
-mod lease_file;
 mod pool;
 mod renew;
+mod requests;
 mod state;
 mod status;
 mod store;
@@ -54,20 +53,23 @@ pub fn init() {
 /// In the postmaster at the start. Beside a pool, a worker id that is set is valid until the first lease, if this place has
 /// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
 fn begin() {
-    let (state, file) = (STATE.require(), lease_file::read());
+    let (state, file) = (STATE.require(), LeaseFile::read());
     let has_issued_by_hand = match &file {
         LeaseFile::Valid(memory) if !settings::worker_undecided() => {
             place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker))
         }
         _ => false,
     };
+    if let LeaseFile::Unreadable(reason) = &file {
+        state.is_file_unreadable.store(true, Relaxed);
+        errors::lease_file_unreadable(reason).warn();
+    }
     let is_valid = match (settings::has_worker_pool(), settings::worker_undecided()) {
         (true, _) => has_issued_by_hand,
         (false, true) => file == LeaseFile::Missing,
         (false, false) => true,
     };
     state.has_issued_by_hand.store(has_issued_by_hand, Relaxed);
-    state.is_file_unreadable.store(matches!(file, LeaseFile::Unreadable(_)), Relaxed);
     if !is_valid {
         node::CURRENT.require().set_none();
         clock::restrict_to_nothing_at_start();
@@ -84,7 +86,7 @@ fn note_pool(is_set: bool) {
 
 /// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the
 /// keeper for that: sessions can draw before it.
-pub fn follow_settings() {
+fn follow_settings() {
     let (state, node) = (STATE.require(), node::CURRENT.require());
     let is_of_the_pool = || {
         let has_issued = !settings::worker_undecided() && state.has_issued_by_hand.load(Acquire);

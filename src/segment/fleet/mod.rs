@@ -51,7 +51,16 @@ pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
     if let Some(duty) = workers::begin(argument, true) {
         // A reload before the handler was installed would be missed.
         session::reload_configuration();
-        SupplyWorker::new(duty).run();
+        let worker = SupplyWorker {
+            duty,
+            name: name_of_this_server(),
+            stocks: HashMap::new(),
+            read_at: None,
+            link_changes: 0,
+            requests: Requests::new(),
+            has_served_demand: false,
+        };
+        worker.run();
     }
 }
 
@@ -81,18 +90,6 @@ struct Due {
 }
 
 impl SupplyWorker {
-    fn new(duty: Duty) -> Self {
-        Self {
-            duty,
-            name: name_of_this_server(),
-            stocks: HashMap::new(),
-            read_at: None,
-            link_changes: 0,
-            requests: Requests::new(),
-            has_served_demand: false,
-        }
-    }
-
     /// The main loop. Makes one request at a time, so that a session waits for one other request at most. A request and
     /// a transaction may reset the latch, so the rings are read again after each.
     fn run(mut self) {
@@ -114,12 +111,13 @@ impl SupplyWorker {
                 return;
             }
             self.observe(&rings);
-            match self.next(&rings) {
+            let needs = self.needs(&rings);
+            match self.next(&needs) {
                 Some(Due { need: Need::Report | Need::Leave, .. }) if !self.has_read_within(CURRENT) => {
                     self.read_at = None
                 }
                 Some(due) => self.serve(due),
-                None => self.sleep(&rings),
+                None => self.sleep(&needs, rings.is_empty()),
             }
         }
     }
@@ -149,10 +147,8 @@ impl SupplyWorker {
             }
         };
         let mut before = std::mem::take(&mut self.stocks);
-        self.stocks.extend(rows.into_iter().map(|row| match before.remove(&row.key.creation) {
-            Some(stock) => (row.key.creation, stock.with_row(row)),
-            None => (row.key.creation, Stock::new(row)),
-        }));
+        let stocks = rows.into_iter().map(|row| (row.key.creation, before.remove(&row.key.creation), row));
+        self.stocks = stocks.map(|(creation, before, row)| (creation, Stock::new(row, before))).collect();
         (self.read_at, self.link_changes) = (Some(Instant::now()), link_changes);
         for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
             refill::evict(ring.index, ring.tenant);
@@ -168,9 +164,7 @@ impl SupplyWorker {
             if let Some(stock) = self.stocks.get_mut(&ring.tenant.key.creation) {
                 stock.observe(ring);
             }
-        }
-        if let Some(reason) = &self.requests.failure {
-            for ring in rings {
+            if let Some(reason) = &self.requests.failure {
                 workers::keep_error(ring.index, ring.tenant, 0, reason);
             }
         }
@@ -189,21 +183,20 @@ impl SupplyWorker {
     }
 
     /// The request to make now: first for waiting sessions, in turn with others that are late.
-    fn next(&self, rings: &[RingSnapshot]) -> Option<Due> {
+    fn next(&self, needs: &[Due]) -> Option<Due> {
         let now = Instant::now();
-        let due: Vec<Due> = self.needs(rings).into_iter().filter(|due| due.at <= now).collect();
-        let is_late = |due: &&Due| due.need != Need::Demand && due.at + LATE <= now;
-        let late = due.iter().filter(|_| self.has_served_demand).filter(is_late).min_by_key(|due| due.at);
+        let due = needs.iter().filter(|due| due.at <= now);
+        let is_late = |due: &&Due| self.has_served_demand && due.need != Need::Demand && due.at + LATE <= now;
+        let late = due.clone().filter(is_late).min_by_key(|due| due.at);
         // Among tags that sessions wait for, the one that was asked for longest ago.
         let asked_at = |due: &&Due| self.stocks.get(&due.creation).and_then(|stock| stock.asked_at);
-        late.or_else(|| due.iter().min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
+        late.or_else(|| due.min_by_key(|due| (due.need, asked_at(due), due.at))).copied()
     }
 
-    fn sleep(&mut self, rings: &[RingSnapshot]) {
-        let now = Instant::now();
-        let next = self.needs(rings).into_iter().map(|due| due.at.saturating_duration_since(now)).min();
-        let longest = if rings.is_empty() { REPORT_EVERY } else { OBSERVE_EVERY };
-        let pause = next.map_or(longest, |next| next.min(longest));
+    fn sleep(&mut self, needs: &[Due], is_idle: bool) {
+        let longest = if is_idle { REPORT_EVERY } else { OBSERVE_EVERY };
+        let next = needs.iter().map(|due| due.at.saturating_duration_since(Instant::now())).min();
+        let pause = next.unwrap_or(longest).min(longest);
         self.requests.pause(pause);
         // Rounded up: the latch counts in milliseconds.
         latch::wait(Some(pause + Duration::from_millis(1)), &MAIN_WAIT);
@@ -231,45 +224,43 @@ impl SupplyWorker {
     }
 
     /// Notes the outcome of a request.
-    fn conclude(&mut self, due: Due, demand: u64, outcome: Result<(), Failure>) {
-        let Some(stock) = self.stocks.get_mut(&due.creation) else { return };
-        let failure = match outcome {
-            Ok(()) => {
-                let is_cleared = stock.succeed(due.need);
-                if let Some(ring) = due.ring.filter(|_| is_cleared) {
-                    ring_state(ring.index).set_coordinator(CoordinatorState::Answering);
-                    in_tenancy(ring.index, ring.tenant.handle, |segments| segments.errors[ring.index].clear());
-                }
+    fn conclude(&mut self, Due { creation, need, ring, .. }: Due, demand: u64, outcome: Result<(), Failure>) {
+        let Some(stock) = self.stocks.get_mut(&creation) else { return };
+        let is_first = outcome.is_err() && stock.fail();
+        let show = |state| ring.into_iter().for_each(|ring| ring_state(ring.index).set_coordinator(state));
+        let keep = |demand, reason: &str| ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, reason));
+        let (demand, reason) = match outcome {
+            Ok(()) if stock.succeed(need) => {
+                show(CoordinatorState::Answering);
+                let clear = |RingSnapshot { index, tenant, .. }: RingSnapshot| {
+                    in_tenancy(index, tenant.handle, |segments| segments.errors[index].clear())
+                };
+                ring.map(clear);
                 return;
             }
-            Err(failure) => failure,
-        };
-        let is_first = stock.fail();
-        if let Some(ring) = due.ring {
-            let is_silent = matches!(failure, Failure::Coordinator(_));
-            let state = if is_silent { CoordinatorState::Failing } else { CoordinatorState::Refusing };
-            ring_state(ring.index).set_coordinator(state);
-        }
-        let (demand, reason) = match failure {
-            Failure::Tag(reason) => (demand, reason),
-            Failure::Exhausted(reason) => {
-                if let Some(RingSnapshot { index, tenant, .. }) = due.ring {
-                    refill::exhaust(index, tenant.key, tenant.version);
-                }
+            Ok(()) => return,
+            Err(Failure::Coordinator(reason)) => {
+                show(CoordinatorState::Failing);
+                // `Requests` logs it.
+                keep(demand, &reason);
+                return;
+            }
+            Err(Failure::Gone) => {
+                show(CoordinatorState::Refusing);
+                self.read_at = None;
+                return;
+            }
+            Err(Failure::Exhausted(reason)) => {
+                ring.into_iter().for_each(|ring| refill::exhaust(ring.index, ring.tenant.key, ring.tenant.version));
                 // The sessions that wait find out, and so the demand ends.
                 (0, reason)
             }
-            Failure::Gone => return self.read_at = None,
-            Failure::Coordinator(reason) => {
-                // `Requests` logs it.
-                due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
-                return;
-            }
+            Err(Failure::Tag(reason)) => (demand, reason),
         };
         // The coordinator has refused the request because of the tag.
-        stock.refused = Some(due.need);
-        let kept = due.ring.map(|ring| workers::keep_error(ring.index, ring.tenant, demand, &reason));
-        if kept.unwrap_or(is_first) {
+        show(CoordinatorState::Refusing);
+        stock.refused = Some(need);
+        if keep(demand, &reason).unwrap_or(is_first) {
             log!("could not fetch values of segment \"{}\": {reason}", stock.row.tag);
         }
     }
