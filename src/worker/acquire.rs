@@ -1,7 +1,7 @@
 //! Acquiring a worker id of a pool, with the rectangle of id times that its holder may use.
 
-use super::store::{Pool, WORKER_ID, finite_us, require_own_transaction, share_pool};
-use super::{errors, history};
+use super::pool::{Pool, WORKER_ID, of_range, share_pool};
+use super::{errors, history, require_own_transaction};
 use crate::args;
 use crate::pg::datum::{self, Composite, Text};
 use crate::pg::spi::{Query, text, user, value};
@@ -36,7 +36,7 @@ fn worker_acquire(
     prefer: Option<i32>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Composite<5> {
-    let reached_us = reached.map(|reached| finite_us("reached", reached));
+    let reached_us = reached.map(|reached| args::finite_us(reached, "reached"));
     let request = Request { owner: owner.as_deref(), ttl, reached_us, prefer };
     let name = args::name(pool.as_deref(), "pool");
     // SAFETY: the call's own fcinfo.
@@ -53,7 +53,11 @@ fn worker_acquire(
         // Callers that pass `reached` call worker_confirm() after the commit. The commit of others waits for the standbys.
         xact::require_durability(Durability::Failover);
     }
-    announce_wait(name, free.worker_id, rectangle, reached_us);
+    // A caller that has to wait before its first id hears for how long.
+    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
+    if wait_us > 0 {
+        errors::not_yet(name, free.worker_id, Duration::from_micros(wait_us as u64)).notice();
+    }
     let [not_before, not_after] = [rectangle.not_before_us, rectangle.not_after_us].map(datum::from_us_or_infinity);
     Composite([free.worker_id.into(), token.into(), not_before.into(), not_after.into(), not_after.into()])
 }
@@ -64,9 +68,7 @@ fn checked_ttl(pool: &str, request: &Request, bounds: &PoolBounds) -> (i64, i64)
     let is_another = |ttl: &Interval| ttl.as_micros() != i128::from(bounds.ttl_us);
     let ttl_us =
         request.ttl.filter(is_another).map_or(bounds.ttl_us, |ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
-    let Some(reached_us) = request.reached_us else {
-        return bounds.split(ttl_us);
-    };
+    let Some(reached_us) = request.reached_us else { return bounds.split(ttl_us) };
     if ttl_us > bounds.ttl_us {
         errors::ttl_beyond_the_pools(pool, bounds.ttl_us).raise();
     }
@@ -167,21 +169,13 @@ fn pick(name: &str, pool: &Pool, request: &Request) -> (Free, Now) {
 }
 
 /// Of [`pick_text`].
-fn arguments<'a>(name: &'a str, pool: &Pool, request: &Request<'a>, now: &Now) -> [DatumWithOid<'a>; 9] {
-    let Now { bounds, epoch } = now;
-    let [now, earliest, latest] =
-        [bounds.now_us, bounds.earliest_start_us(), bounds.latest_start_us()].map(datum::from_us_or_infinity);
-    [
-        name.into(),
-        (*pool.range().start()).into(),
-        (*pool.range().end()).into(),
-        now.into(),
-        earliest.into(),
-        latest.into(),
-        request.prefer.into(),
-        request.owner.into(),
-        (*epoch).into(),
-    ]
+fn arguments<'a>(name: &'a str, pool: &Pool, request: &Request<'a>, now: &Now) -> Vec<DatumWithOid<'a>> {
+    let bounds = &now.bounds;
+    let times = [bounds.now_us, bounds.earliest_start_us(), bounds.latest_start_us()];
+    let mut arguments = Vec::from(of_range(name, &pool.range()));
+    arguments.extend(times.map(|us| datum::from_us_or_infinity(us).into()));
+    arguments.extend([request.prefer.into(), request.owner.into(), now.epoch.into()]);
+    arguments
 }
 
 static GRANT: Query = WORKER_ID.query(
@@ -204,14 +198,6 @@ fn grant(pool: &str, worker_id: i32, owner: Option<&str>, rectangle: Rectangle, 
     token
 }
 
-/// Tells a caller that has to wait before its first id for how long.
-fn announce_wait(pool: &str, worker_id: i32, rectangle: Rectangle, reached_us: i64) {
-    let wait_us = rectangle.not_before_us.saturating_sub(reached_us.max(system_clock::now_us()));
-    if wait_us > 0 {
-        errors::not_yet(pool, worker_id, Duration::from_micros(wait_us as u64)).notice();
-    }
-}
-
 static FIRST_RELEASED: Query = WORKER_ID.query(
     "SELECT worker_id, not_after FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND token IS NULL \
      AND worker_id OPERATOR(pg_catalog.>=) $2 AND worker_id OPERATOR(pg_catalog.<=) $3 ORDER BY not_after LIMIT 1",
@@ -228,7 +214,7 @@ static HOLDERS: Query = WORKER_ID.query(
 
 /// Raises 53400 if no worker id is free, and 55000 if the next one begins too far ahead.
 fn refuse_if_exhausted(name: &str, pool: &Pool, bounds: &PoolBounds) {
-    let args = [name.into(), (*pool.range().start()).into(), (*pool.range().end()).into()];
+    let args = of_range(name, &pool.range());
     let released = FIRST_RELEASED.read_latest(&args, |row| (value(row, 1), datum::to_us(value(row, 2)))).pop();
     if let Some((worker_id, not_after_us)) = released {
         if not_after_us > bounds.latest_start_us() {

@@ -1,6 +1,6 @@
 //! The errors of worker ids from a pool.
 
-use super::state::{LeaseFile, ServerLease, WorkerState};
+use super::state::{LeaseFile, STATE, ServerLease};
 use crate::args::numbers_text;
 use crate::pg::ereport::{Report, errors, quoted};
 use crate::pg::system_clock;
@@ -45,13 +45,6 @@ errors! {
             transaction";
         detail: "A worker id can be confirmed only after that transaction has committed.";
         hint: "Run worker_confirm() in a later transaction than worker_acquire() or worker_renew().";
-    }
-
-    fn token_before_interruption(pool: &str) {
-        ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "the token of worker pool \"{pool}\" was granted before the history \
-            of this coordinator was interrupted (failover or restore)";
-        detail: "Id times that this database does not know of may have been granted since.";
-        hint: "Stop generating ids under the worker id, and acquire one with worker_acquire().";
     }
 
     fn grants_are_lost() {
@@ -182,11 +175,7 @@ errors! {
         hint: "Run it as a statement of its own.";
     }
 
-    fn not_finite(name: &str) {
-        ERRCODE_DATETIME_FIELD_OVERFLOW: "{name} must be finite";
-    }
-
-    /// 22023, unlike [`not_finite`]: SQLSTATEs do not change between releases.
+    /// 22023, unlike other times that are infinite: SQLSTATEs do not change between releases.
     fn used_until_not_finite() {
         ERRCODE_INVALID_PARAMETER_VALUE: "used_until must be finite";
     }
@@ -213,8 +202,10 @@ errors! {
 
     fn no_worker_id(is_file_unreadable: bool) {
         ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE: "this server no longer has a worker id";
-        detail: "{} While idgen.worker_id is not set, worker id 0 may be another server's.",
-            last_pool_text(is_file_unreadable);
+        detail: "{} While idgen.worker_id is not set, worker id 0 may be another server's.", match is_file_unreadable {
+            false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
+            true => format!("The server may have had a pool: file \"{}\" could not be read when it started.", LeaseFile::PATH),
+        };
         hint: "Set idgen.worker_id and restart the server, or set idgen.worker_pool again.";
     }
 
@@ -240,7 +231,6 @@ fn rounded_up(wait: Duration) -> String {
 
 /// The DETAIL: why the lease is not renewed.
 fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> String {
-    let since = Duration::from_micros((now_us - lease.renewed_us).max(0) as u64);
     match (lease.failing_since_ms, keeper) {
         (Some(since_ms), _) => {
             let error = lease.last_error.text().unwrap_or_default();
@@ -257,7 +247,10 @@ fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> Stri
              idgen.worker_max_lead allows there.",
             time_text(system_clock::wall_ms())
         ),
-        (None, Some(pid)) => format!("The keeper, process {pid}, has not renewed it for {} s.", since.as_secs()),
+        (None, Some(pid)) => {
+            let seconds = (now_us - lease.renewed_us).max(0) / 1_000_000;
+            format!("The keeper, process {pid}, has not renewed it for {seconds} s.")
+        }
     }
 }
 
@@ -265,27 +258,14 @@ const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idge
                           run SELECT * FROM idgen.stat_worker.";
 
 /// This server has no worker id, or no lease for the time of the next id.
-pub fn not_leased(state: &WorkerState, lease: &ServerLease, now_us: i64) -> Report {
+pub fn not_leased(lease: &ServerLease) -> Report {
+    let state = STATE.require();
     let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
         return no_worker_id(state.is_file_unreadable.load(Relaxed));
     };
-    let reason = why_not_leased(lease, state.keeper.pid(), now_us);
+    let reason = why_not_leased(lease, state.keeper.pid(), system_clock::boot_us());
     let Some(current) = lease.current else { return no_worker_id_yet(&pool, &reason) };
     let end_ms = current.rectangle.end_ms();
     let has_ended = end_ms <= system_clock::wall_ms();
     (if has_ended { lease_ended } else { lease_ends })(current.worker_id, &pool, end_ms, &reason)
-}
-
-fn last_pool_text(is_file_unreadable: bool) -> String {
-    match is_file_unreadable {
-        false => "The server had a pool, and idgen.worker_pool is now empty.".to_owned(),
-        true => {
-            format!("The server may have had a pool: file \"{}\" could not be read when it started.", LeaseFile::PATH)
-        }
-    }
-}
-
-/// For [`excludes_holders`].
-pub fn hint_to_force() -> String {
-    "Stop them first, or use force => true: they are refused at their next renewal.".to_owned()
 }

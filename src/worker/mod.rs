@@ -10,13 +10,15 @@
 use crate::clock;
 use crate::pg::latch::{ConditionVariable, WaitEvent};
 use crate::pg::shared_objects::{self, OwnedRows};
-use crate::pg::system_clock;
+use crate::pg::{system_clock, xact};
 use crate::place;
 use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
-use state::{LeaseFile, STATE, WorkerState};
+use pgrx::pg_sys;
+use state::{LeaseFile, STATE};
+use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,6 @@ mod renew;
 mod requests;
 mod state;
 mod status;
-mod store;
 
 pub use state::{SERVER_LEASE, reset_counters};
 pub use status::{TABLES, checks, current_node, status};
@@ -43,7 +44,7 @@ pub fn init() {
     clock::on_lease_end_reached(wait_for_renewal);
     settings::on_worker_pool(note_pool);
     shared_objects::follow_owners_of(OwnedRows {
-        exist: || store::WORKER_POOL.find().is_some(),
+        exist: || pool::WORKER_POOL.find().is_some(),
         reassign: pool::reassign,
         drop: pool::drop_owned,
     });
@@ -82,6 +83,24 @@ fn note_pool(is_set: bool) {
         // Before any process is told of the change.
         state.has_pool.store(is_set, Release);
     }
+}
+
+/// For functions that grant id times. A rectangle must be committed before the caller learns of it: a rollback would
+/// give its id times to the next holder. So this raises 25006 where nothing can be written, and 25001 if the call is not of
+/// a statement that is the whole of its transaction.
+///
+/// In SERIALIZABLE, grants of different pools would fail because of each other: their rows share pages of indexes.
+///
+/// # Safety
+/// `fcinfo` is that of the running call.
+unsafe fn require_own_transaction(function: &CStr, fcinfo: pg_sys::FunctionCallInfo) {
+    xact::require_read_write(function);
+    // SAFETY: by the above.
+    if !unsafe { xact::is_own_statement(fcinfo) } {
+        errors::not_own_statement(function).raise();
+    }
+    xact::commit_with_statement();
+    xact::leave_serializable();
 }
 
 /// Once a pool is configured, ends a worker id that is not set, or under which no id was issued. No process relies on the
@@ -123,7 +142,7 @@ fn wait_for_node() -> Node {
             continue;
         }
         ConditionVariable::cancel_sleep();
-        return node.unwrap_or_else(|| raise_not_leased(state));
+        return node.unwrap_or_else(|| raise_not_leased());
     }
 }
 
@@ -151,13 +170,13 @@ fn wait_for_renewal(time_ms: i64) {
             if is_done {
                 return;
             }
-            raise_not_leased(state);
+            raise_not_leased();
         }
         state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
     }
 }
 
-fn raise_not_leased(state: &WorkerState) -> ! {
+fn raise_not_leased() -> ! {
     let lease = SERVER_LEASE.shared(|lease| *lease);
-    errors::not_leased(state, &lease, system_clock::boot_us()).raise()
+    errors::not_leased(&lease).raise()
 }

@@ -84,7 +84,7 @@ fn server_without_its_pool_and_without_a_setting_has_no_worker_id() {
     set_pool(&cluster, "", "");
     wait_for_state(&cluster, "waiting");
     let (is_well, message) = check(&mut client, "worker");
-    let removed = "draws fail, because idgen.worker_pool was removed, and idgen.worker_id is not set. ";
+    let removed = "this server no longer has a worker id: The server had a pool, and idgen.worker_pool is now empty. ";
     assert!(!is_well && message.starts_with(removed), "{message}");
     // The error comes at once: 4 s are less than the wait for a keeper's first attempt.
     execute(&mut client, "SET statement_timeout = '4s'");
