@@ -187,14 +187,10 @@ impl Coordinator {
 
 const READ_ONLY: &str = "25006";
 
-/// The columns of a row; `None` for NULL. Without columns: there is no row.
+/// The columns of a row; `None` for NULL, and for those of a row that does not exist.
 pub struct Row(Vec<Option<String>>);
 
 impl Row {
-    pub fn is_none(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub fn text(&self, column: usize) -> Option<String> {
         self.0.get(column).cloned().flatten()
     }

@@ -52,7 +52,8 @@ impl Keeper {
             coordinator.end(&last.pool, last.token)?;
         }
         // Another coordinator than the one that granted the lease does not know it.
-        let known = newest_lease().filter(|lease| lease.coordinator == coordinator.identity);
+        let newest = SERVER_LEASE.shared(|lease| lease.newest());
+        let known = newest.filter(|lease| lease.coordinator == coordinator.identity);
         let renewed = known.map_or(Ok(None), |lease| self.renew(coordinator, lease, reached_us))?;
         let mut lease = renewed.map_or_else(|| self.acquire(coordinator, reached_us), Ok)?;
         let confirmed_us = coordinator.confirm(self.pool_name(), lease.token)?;
@@ -133,7 +134,7 @@ impl Keeper {
         if node::CURRENT.require().is_setting() {
             return Some(by_setting);
         }
-        let leased = newest_lease().map(|lease| lease.worker_id);
+        let leased = SERVER_LEASE.shared(|lease| lease.newest()).map(|lease| lease.worker_id);
         let known = leased.or_else(|| LeaseFile::remembered().map(|last| last.worker_id));
         known.or((!settings::worker_undecided()).then_some(by_setting))
     }
@@ -204,21 +205,16 @@ impl Keeper {
         let mut release = || {
             let duration = until.saturating_duration_since(Instant::now()).min(LONGEST / 2);
             let timeout = Timeout { duration, event: &COORDINATOR_WAIT, is_interrupted };
-            self.client.once(&pool.coordinator, timeout, |coordinator| {
-                match lease.coordinator == coordinator.identity {
-                    true => coordinator.release(&pool.name, lease, last_us),
-                    false => Err(Error::new("another coordinator has granted it")),
-                }
+            self.client.once(&pool.coordinator, timeout, |coordinator| match last_us {
+                _ if lease.coordinator != coordinator.identity => Err(Error::new("another coordinator has granted it")),
+                Some(last_us) => coordinator.release(&pool.name, lease, last_us),
+                None => coordinator.end(&pool.name, lease.token),
             })
         };
         if let Err(Error { message, .. }) = release().or_else(|_| release()) {
             log!("could not release worker id {} of pool \"{}\": {message}", lease.worker_id, pool.name);
         }
     }
-}
-
-fn newest_lease() -> Option<WorkerLease> {
-    SERVER_LEASE.shared(|lease| lease.newest())
 }
 
 /// The longest time that a stop of the server waits for its worker id to be given back.

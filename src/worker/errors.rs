@@ -10,7 +10,6 @@ use idgen_core::worker::PoolBounds;
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 errors! {
     fn unknown_pool(pool: &str) {
@@ -19,8 +18,8 @@ errors! {
             worker_pool_define({});", quoted(pool);
     }
 
-    fn not_yet(pool: &str, worker_id: i32, wait: Duration) {
-        ERRCODE_SUCCESSFUL_COMPLETION: "worker id {worker_id} of pool \"{pool}\" can be used in {}", rounded_up(wait);
+    fn not_yet(pool: &str, worker_id: i32, wait_us: i64) {
+        ERRCODE_SUCCESSFUL_COMPLETION: "worker id {worker_id} of pool \"{pool}\" can be used in {}", micros_text(wait_us);
         detail: "Earlier holders may have used id times up to not_before.";
         hint: "Generate no id until your clock has passed not_before.";
     }
@@ -144,7 +143,7 @@ errors! {
             idgen.worker_pool until a worker id is leased.";
     }
 
-    fn exhausted(pool: &str, count: i32, holders: &str) {
+    fn exhausted(pool: &str, count: usize, holders: &str) {
         ERRCODE_CONFIGURATION_LIMIT_EXCEEDED: "all {count} worker ids of pool \"{pool}\" are taken";
         detail: "Least recently renewed: {holders}.";
         hint: "Release unused worker ids, or run SELECT worker_pool_alter({}, count => ...); up to the limit of the \
@@ -215,13 +214,9 @@ errors! {
     }
 }
 
-fn micros_text(us: i64) -> String {
-    rounded_up(Duration::from_micros(us.max(0) as u64))
-}
-
 /// Rounded up, so that a caller that waits for it waits long enough.
-fn rounded_up(wait: Duration) -> String {
-    let ms = wait.as_micros().div_ceil(1000);
+fn micros_text(us: i64) -> String {
+    let ms = us.max(0).unsigned_abs().div_ceil(1000);
     if ms < 120_000 {
         return format!("{}.{:03} s", ms / 1000, ms % 1000);
     }
@@ -229,9 +224,18 @@ fn rounded_up(wait: Duration) -> String {
     if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) }
 }
 
-/// The DETAIL: why the lease is not renewed.
-fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> String {
-    match (lease.failing_since_ms, keeper) {
+const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and \
+                          run SELECT * FROM idgen.stat_worker.";
+
+/// This server has no worker id, or no lease for the time of the next id.
+pub fn not_leased(lease: &ServerLease) -> Report {
+    let state = STATE.require();
+    let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
+        return no_worker_id(state.is_file_unreadable.load(Relaxed));
+    };
+    let now_us = system_clock::boot_us();
+    // Why the lease is not renewed.
+    let reason = match (lease.failing_since_ms, state.keeper.pid()) {
         (Some(since_ms), _) => {
             let error = lease.last_error.text().unwrap_or_default();
             format!("Requests to the coordinator have failed since {}: {error}", time_text(since_ms))
@@ -251,19 +255,7 @@ fn why_not_leased(lease: &ServerLease, keeper: Option<i32>, now_us: i64) -> Stri
             let seconds = (now_us - lease.renewed_us).max(0) / 1_000_000;
             format!("The keeper, process {pid}, has not renewed it for {seconds} s.")
         }
-    }
-}
-
-const IDS_RESUME: &str = "Ids resume as soon as the lease is renewed. Check idgen.worker_pool and idgen.coordinator, and \
-                          run SELECT * FROM idgen.stat_worker.";
-
-/// This server has no worker id, or no lease for the time of the next id.
-pub fn not_leased(lease: &ServerLease) -> Report {
-    let state = STATE.require();
-    let Some(pool) = settings::worker_pool().map(|pool| pool.name) else {
-        return no_worker_id(state.is_file_unreadable.load(Relaxed));
     };
-    let reason = why_not_leased(lease, state.keeper.pid(), system_clock::boot_us());
     let Some(current) = lease.current else { return no_worker_id_yet(&pool, &reason) };
     let end_ms = current.rectangle.end_ms();
     let has_ended = end_ms <= system_clock::wall_ms();

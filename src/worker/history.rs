@@ -60,17 +60,9 @@ pub fn for_grant(ttl_us: i64) -> History {
         Some(history) => interrupted(&history),
         None => begun(),
     };
-    let longest_us = longest_of(ttl_us);
-    // The row of a definition does not have the longest rectangle of a dropped database or extension.
-    let history = with_longest(history, longest_us.max(longest_of_label()));
+    let history = with_longest(history, longest_of(ttl_us));
     write_for_grants(&history);
     history
-}
-
-/// True if nothing has recorded an interruption of the history yet: no token is current. Raises 55000 if this database is a
-/// copy.
-pub fn is_interrupted(known: Option<&History>) -> bool {
-    known.is_some_and(|history| !is_own(history))
 }
 
 /// A holder says that it was told a later end than this database knows: the database was set back, and nothing else has shown
@@ -125,8 +117,9 @@ pub fn held_back_until_us() -> Option<i64> {
     (until_us > system_clock::now_us()).then_some(until_us)
 }
 
-/// False if the history is interrupted. Raises 55000 if this database is a copy.
-fn is_own(history: &History) -> bool {
+/// False if the history is interrupted, which nothing has recorded yet: no token is current. Raises 55000 if this database is a
+/// copy.
+pub fn is_own(history: &History) -> bool {
     match place::identity().state_of(&history.identity) {
         HistoryState::Own => true,
         HistoryState::Interrupted => false,
@@ -136,7 +129,7 @@ fn is_own(history: &History) -> bool {
 
 /// The history after an interruption.
 fn interrupted(history: &History) -> History {
-    with_longest(history.clone(), longest_of_label()).interrupted(place::identity(), system_clock::now_us())
+    with_longest(history.clone(), 0).interrupted(place::identity(), system_clock::now_us())
 }
 
 /// The history of a database that has no row.
@@ -154,11 +147,6 @@ fn begun() -> History {
 
 static ANY: Query = WORKER_ID.query("SELECT FROM idgen.worker_id LIMIT 1");
 
-/// The longest time from the clock to the end of a rectangle, in all databases of this server so far.
-fn longest_of_label() -> i64 {
-    read_label().map_or(0, |(_, longest_us)| longest_us)
-}
-
 /// Writes the row, and raises both values of the label to it at least.
 fn write_for_grants(history: &History) {
     let waits_until_us = history.since_us.map_or(i64::MIN, |since_us| since_us.saturating_add(history.longest_us));
@@ -169,8 +157,10 @@ fn write_for_grants(history: &History) {
     write(history, true);
 }
 
+/// With the longest rectangle so far: the row may lack that of a dropped database or extension, which the label has.
 fn with_longest(history: History, longest_us: i64) -> History {
-    History { longest_us: history.longest_us.max(longest_us), ..history }
+    let of_label_us = read_label().map_or(0, |(_, longest_us)| longest_us);
+    History { longest_us: history.longest_us.max(longest_us).max(of_label_us), ..history }
 }
 
 fn longest_of(ttl_us: i64) -> i64 {

@@ -4,8 +4,6 @@
 //!
 //! A keeper that starts again continues the lease in shared memory. A server that starts again, also after a crash of a
 //! backend, ends its last lease, which the file `idgen_worker` names, and acquires another one.
-//!
-//! This file has its main loop: signals, settings, requests of sessions, and when to renew.
 
 use super::errors;
 use super::state::{LeaseFile, NO_REQUEST, SERVER_LEASE, STATE, ServerLease};

@@ -16,8 +16,9 @@ use crate::settings;
 use crate::shmem;
 use crate::snowflake::node;
 use idgen_core::layout::Node;
+use idgen_core::worker::memory::Memory;
 use pgrx::pg_sys;
-use state::{LeaseFile, STATE};
+use state::{LeaseFile, STATE, WorkerState};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -42,7 +43,8 @@ pub fn init() {
     shmem::at_startup(begin);
     node::lease_from(node::NodeSource { follow_settings, wait: wait_for_node });
     clock::on_lease_end_reached(wait_for_renewal);
-    settings::on_worker_pool(note_pool);
+    // In the postmaster, when it has read the settings, before any process is told of the change.
+    settings::on_worker_pool(|is_set| STATE.get().into_iter().for_each(|state| state.has_pool.store(is_set, Release)));
     shared_objects::follow_owners_of(OwnedRows {
         exist: || pool::WORKER_POOL.find().is_some(),
         reassign: pool::reassign,
@@ -55,12 +57,10 @@ pub fn init() {
 /// issued ids under it. Otherwise the pool is in charge of it, and may have granted it to another server.
 fn begin() {
     let (state, file) = (STATE.require(), LeaseFile::read());
-    let has_issued_by_hand = match &file {
-        LeaseFile::Valid(memory) if !settings::worker_undecided() => {
-            place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker))
-        }
-        _ => false,
-    };
+    let is_by_hand =
+        |memory: &Memory| place::read().is_ok_and(|here| memory.allows_by_hand(&here, settings::node().worker));
+    let has_issued_by_hand =
+        matches!(&file, LeaseFile::Valid(memory) if !settings::worker_undecided() && is_by_hand(memory));
     if let LeaseFile::Unreadable(reason) = &file {
         state.is_file_unreadable.store(true, Relaxed);
         errors::lease_file_unreadable(reason).warn();
@@ -74,14 +74,6 @@ fn begin() {
     if !is_valid {
         node::CURRENT.require().set_none();
         clock::restrict_to_nothing_at_start();
-    }
-}
-
-/// In the postmaster, when it has read the settings.
-fn note_pool(is_set: bool) {
-    if let Some(state) = STATE.get() {
-        // Before any process is told of the change.
-        state.has_pool.store(is_set, Release);
     }
 }
 
@@ -127,23 +119,17 @@ static LEASE_WAIT: WaitEvent = WaitEvent::new(c"IdgenWorkerLease");
 
 /// This server's worker id. Waits for the keeper's first attempt to lease one; raises 55000 if that fails.
 fn wait_for_node() -> Node {
-    let state = STATE.require();
-    if node::CURRENT.require().is_setting() && !state.has_pool.load(Acquire) {
+    let (state, current) = (STATE.require(), node::CURRENT.require());
+    if current.is_setting() && !state.has_pool.load(Acquire) {
         state.has_issued_by_hand.store(true, Release);
     }
     let began = Instant::now();
-    loop {
-        state.changed.prepare_to_sleep();
-        let node = node::CURRENT.require().get();
+    wait_for_keeper(state, || {
+        let node = current.get();
         let is_failing = SERVER_LEASE.shared(|lease| lease.failing_since_ms.is_some());
         let is_pending = state.has_pool.load(Relaxed) && !is_failing && began.elapsed() < FIRST_ANSWER;
-        if node.is_none() && is_pending {
-            state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
-            continue;
-        }
-        ConditionVariable::cancel_sleep();
-        return node.unwrap_or_else(|| raise_not_leased());
-    }
+        (node.is_some() || !is_pending).then_some(node)
+    })
 }
 
 /// For a session whose next id has this time, at or past the end of the lease: requests a renewal, and waits for it.
@@ -156,8 +142,7 @@ fn wait_for_renewal(time_ms: i64) {
     }
     // After the request: the keeper reads the clock before it takes requests.
     let requested_us = system_clock::boot_us();
-    loop {
-        state.changed.prepare_to_sleep();
+    wait_for_keeper(state, || {
         let (lease, end_ms) = (SERVER_LEASE.shared(|lease| *lease), clock.lease_end_ms());
         let is_failing = lease.failing_since_ms.is_some() && system_clock::wall_ms() >= end_ms;
         let is_overdue = lease.is_overdue(system_clock::boot_us());
@@ -165,18 +150,18 @@ fn wait_for_renewal(time_ms: i64) {
         let is_refused = lease.falls_short || lease.renewed_us > requested_us || is_overdue || is_failing;
         // Without a worker id the lease was released: the session waits for the next one when it attaches again.
         let is_done = end_ms > time_ms || node::CURRENT.require().get().is_none();
-        if is_done || is_refused {
+        (is_done || is_refused).then_some(is_done.then_some(()))
+    })
+}
+
+/// Waits until there is an outcome. Raises 55000 if that is `None`.
+fn wait_for_keeper<R>(state: &WorkerState, outcome: impl Fn() -> Option<Option<R>>) -> R {
+    loop {
+        state.changed.prepare_to_sleep();
+        if let Some(outcome) = outcome() {
             ConditionVariable::cancel_sleep();
-            if is_done {
-                return;
-            }
-            raise_not_leased();
+            return outcome.unwrap_or_else(|| errors::not_leased(&SERVER_LEASE.shared(|lease| *lease)).raise());
         }
         state.changed.sleep(LONGEST_SLEEP, &LEASE_WAIT);
     }
-}
-
-fn raise_not_leased() -> ! {
-    let lease = SERVER_LEASE.shared(|lease| *lease);
-    errors::not_leased(&lease).raise()
 }

@@ -26,17 +26,10 @@ pub static WORKER_HISTORY: ExtensionTable = ExtensionTable::new(c"worker_history
 
 /// The definition of a pool.
 pub struct Pool {
-    pub first: i32,
-    pub count: i32,
+    pub range: RangeInclusive<i32>,
     pub ttl_us: i64,
     /// The current user may act as the role that has defined it.
     pub is_owned: bool,
-}
-
-impl Pool {
-    pub fn range(&self) -> RangeInclusive<i32> {
-        self.first..=self.first + self.count - 1
-    }
 }
 
 /// The arguments of a query on the worker ids of a pool in a range, or outside of it.
@@ -57,7 +50,8 @@ static SHARE_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR KEY SHARE"
 static LOCK_POOL: Query = Query::new(&WORKER_POOL, || pool_text("FOR UPDATE"));
 
 fn pool(row: &SpiHeapTupleData) -> Pool {
-    Pool { first: value(row, 1), count: value(row, 2), ttl_us: value(row, 3), is_owned: value(row, 4) }
+    let (first, count): (i32, i32) = (value(row, 1), value(row, 2));
+    Pool { range: first..=first + count - 1, ttl_us: value(row, 3), is_owned: value(row, 4) }
 }
 
 /// A pool that grants go on from until the transaction ends, and that nobody changes until then. Raises 42704 without it.
@@ -90,8 +84,8 @@ const MAX_COUNT: i32 = 65536;
 #[pg_extern(sql = false)]
 fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>, ttl: Option<Interval>) {
     let name = args::stored_name(name.as_deref(), "name");
-    let (first, count) = (args::required(first, "first"), args::required(count, "count"));
-    let ttl = args::required(ttl, "ttl");
+    let (first, count, ttl) =
+        (args::required(first, "first"), args::required(count, "count"), args::required(ttl, "ttl"));
     let range = checked_range(first, count);
     args::ttl_us(ttl, settings::lease_ttl_limits_us());
     xact::require_read_write(c"worker_pool_define()");
@@ -99,7 +93,7 @@ fn worker_pool_define(name: Option<Text>, first: Option<i32>, count: Option<i32>
     let args = [name.into(), first.into(), count.into(), ttl.into(), user().into()];
     if DEFINE.write_latest(&args, |_| ()).is_empty() {
         let defined = lock_pool(name);
-        if defined.range() != range || i128::from(defined.ttl_us) != ttl.as_micros() {
+        if defined.range != range || i128::from(defined.ttl_us) != ttl.as_micros() {
             errors::defined_otherwise(name).raise();
         }
         return;
@@ -148,11 +142,12 @@ fn worker_pool_alter(
     ttl.map(|ttl| args::ttl_us(ttl, settings::lease_ttl_limits_us()));
     xact::require_read_write(c"worker_pool_alter()");
     let pool = lock_pool(name);
-    let (first, count) = (first.unwrap_or(pool.first), count.unwrap_or(pool.count));
+    let count = count.unwrap_or_else(|| pool.range.clone().count() as i32);
+    let first = first.unwrap_or(*pool.range.start());
     let range = checked_range(first, count);
     let excluded = end_tokens(name, &range);
     if !excluded.is_empty() {
-        let report = errors::excludes_holders(name, &pool.range(), &range, &excluded);
+        let report = errors::excludes_holders(name, &pool.range, &range, &excluded);
         const HINT: &str = "Stop them first, or use force => true: they are refused at their next renewal.";
         if force { report.notice() } else { report.hint(HINT).raise() }
     }
@@ -234,8 +229,7 @@ pub fn reassign(owners: &[pg_sys::Oid], heir: pg_sys::Oid) -> bool {
 /// if both pools have granted a worker id.
 #[pg_extern(sql = false)]
 fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
-    let [from, to] = [(&from_pool, "from_pool"), (&to_pool, "to_pool")]
-        .map(|(pool, argument)| args::name(pool.as_deref(), argument));
+    let (from, to) = (args::name(from_pool.as_deref(), "from_pool"), args::name(to_pool.as_deref(), "to_pool"));
     if from == to {
         errors::same_pool(from).raise();
     }
@@ -248,7 +242,7 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
     }
     REPLACED.write_latest(&both, |_| ());
     let moved = MOVE.write_latest(&both, |_| ()).len();
-    let range = lock_pool(to).range();
+    let range = lock_pool(to).range;
     let excluded = end_tokens(to, &range);
     if !excluded.is_empty() {
         errors::moved_outside(to, &range, &excluded).notice();
@@ -260,18 +254,14 @@ fn worker_move(from_pool: Option<Text>, to_pool: Option<Text>) -> i32 {
 }
 
 static GRANTED_FROM_BOTH: Query = WORKER_ID.query(
-    "SELECT known.worker_id FROM idgen.worker_id AS known \
-     JOIN idgen.worker_id AS other ON other.worker_id OPERATOR(pg_catalog.=) known.worker_id \
-     WHERE known.pool OPERATOR(pg_catalog.=) $1 AND known.acquired_at IS NOT NULL \
-       AND other.pool OPERATOR(pg_catalog.=) $2 AND other.acquired_at IS NOT NULL \
-     ORDER BY known.worker_id LIMIT 1",
+    "SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) ANY (ARRAY[$1, $2]) AND acquired_at IS NOT NULL \
+     GROUP BY worker_id HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY worker_id LIMIT 1",
 );
 
 /// The rows of the other pool that those which move replace.
 static REPLACED: Query = WORKER_ID.query(
-    "DELETE FROM idgen.worker_id AS known USING idgen.worker_id AS moved \
-     WHERE known.pool OPERATOR(pg_catalog.=) $2 AND moved.pool OPERATOR(pg_catalog.=) $1 \
-       AND moved.worker_id OPERATOR(pg_catalog.=) known.worker_id AND moved.acquired_at IS NOT NULL",
+    "DELETE FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $2 AND worker_id OPERATOR(pg_catalog.=) ANY (ARRAY( \
+         SELECT worker_id FROM idgen.worker_id WHERE pool OPERATOR(pg_catalog.=) $1 AND acquired_at IS NOT NULL))",
 );
 
 static MOVE: Query = WORKER_ID.query(
@@ -281,8 +271,8 @@ static MOVE: Query = WORKER_ID.query(
 
 /// Records that no id at or after `used_until` was issued under a worker id, which is free then. NULL keeps the recorded time.
 /// Returns the time recorded before. A worker id with a holder is an error unless `force` ends its token. For the owner of the
-/// pool. Raises 22004 for NULL in another argument, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool or if the worker id was never granted,
-/// and 55006 for one with a holder.
+/// pool. Raises 22004 for NULL in another argument, 22023 for an infinite time, 42501 for another role, 42704 for an unknown pool
+/// or if the worker id was never granted, and 55006 for one with a holder.
 #[pg_extern(sql = false)]
 fn worker_correct_unless_held(
     pool: Option<Text>,

@@ -62,18 +62,12 @@ fn held(row: &SpiHeapTupleData) -> (Held, Option<String>) {
     (held, optional_text(row, 7))
 }
 
-/// The worker id of a token. Raises 42501 if it was acquired by another role, and 55000 if the token is not current.
-fn find_held(name: &str, token: i64) -> Held {
-    permitted(name, token, FIND_HELD.read_latest(&[name.into(), token.into(), user().into()], held).pop())
-}
-
-/// The same, locked until the transaction ends.
-fn lock_held(name: &str, token: i64) -> Held {
-    permitted(name, token, LOCK_HELD.write_losable(&[name.into(), token.into(), user().into()], held).pop())
-}
-
-fn permitted(name: &str, token: i64, found: Option<(Held, Option<String>)>) -> Held {
-    match found {
+/// The worker id of a token; locks it until the transaction ends if `is_locked`. Raises 42501 if it was acquired by another role,
+/// and 55000 if the token is not current.
+fn current(name: &str, token: i64, is_locked: bool) -> Held {
+    let args = [name.into(), token.into(), user().into()];
+    let found = if is_locked { LOCK_HELD.write_losable(&args, held) } else { FIND_HELD.read_latest(&args, held) };
+    match found.into_iter().next() {
         Some((held, None)) => held,
         Some((held, Some(role))) => errors::not_the_holders_role(name, held.worker_id, &role).raise(),
         None => errors::stale(name, token).raise(),
@@ -100,9 +94,9 @@ fn worker_renew_compared(
     // SAFETY: the call's own fcinfo.
     unsafe { require_own_transaction(c"worker_renew()", fcinfo) };
     let not_after_us = loop {
-        let held = find_held(pool, token);
+        let held = current(pool, token, false);
         let (history, knows_later_end) = (held.history.as_ref(), last_us > held.rectangle.not_after_us);
-        let is_interrupted = history::is_interrupted(history);
+        let is_interrupted = history.is_some_and(|history| !history::is_own(history));
         if is_interrupted {
             history::for_grant(0);
         }
@@ -131,7 +125,7 @@ fn extend(pool: &str, token: i64, held: Held, last_us: i64, reached_us: Option<i
     require_end(pool, worker_id, rectangle.not_after_us, last_us);
     let sufficient = history.filter(|history| history::is_sufficient(history, ttl_us));
     let history = sufficient.unwrap_or_else(|| {
-        lock_held(pool, token);
+        current(pool, token, true);
         history::for_grant(ttl_us)
     });
     let bounds = history::bounds(&history, ttl_us);
@@ -157,8 +151,8 @@ fn worker_confirm(pool: Option<Text>, token: Option<i64>) -> TimestampWithTimeZo
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::refuse_during_recovery(c"worker_confirm()");
     // Hold no table lock while waiting: a queued ALTER TABLE would block renewals.
-    let held = xact::rolled_back(|| find_held(pool, token));
-    if history::is_interrupted(held.history.as_ref()) {
+    let held = xact::rolled_back(|| current(pool, token, false));
+    if held.history.as_ref().is_some_and(|history| !history::is_own(history)) {
         errors::stale(pool, token).raise();
     }
     if held.is_uncommitted {
@@ -190,7 +184,7 @@ fn worker_release_compared(
     let (pool, token) = (args::name(pool.as_deref(), "pool"), args::required(token, "token"));
     xact::require_read_write(c"worker_release()");
     // Until the transaction ends, so no renewal is running.
-    let Held { worker_id, rectangle, .. } = lock_held(pool, token);
+    let Held { worker_id, rectangle, .. } = current(pool, token, true);
     if let Some(last_not_after) = last_not_after {
         require_end(pool, worker_id, rectangle.not_after_us, datum::to_us(last_not_after));
     }

@@ -93,7 +93,7 @@ impl Coordinator {
             time("$3")
         );
         let row = self.query(sql, &[pool, &lease.token.to_string(), &lease.last_not_after_us.to_string()])?;
-        Ok(row.is_none())
+        Ok(row.text(0).is_none())
     }
 
     /// Waits until the synchronous standbys have the rectangle, and returns its end.
@@ -102,18 +102,15 @@ impl Coordinator {
         self.query(format!("SELECT {confirmed}"), &[pool, &token.to_string()]).map_err(unconfirmed)?.number(0)
     }
 
-    /// Releases a worker id. `last_us` is the last microsecond since 1970 that was used, if it is known.
+    /// Releases a worker id. `last_us` is the last microsecond since 1970 that was used.
     ///
     /// It counts only if the end of the rectangle is the last known one. Otherwise a renewal got no answer, or another
     /// process with the token may have used later times. Then all id times of the rectangle count as used.
-    pub fn release(&mut self, pool: &str, lease: &WorkerLease, last_us: Option<i64>) -> Result<(), Error> {
-        if let Some(last_us) = last_us {
-            match self.release_at(pool, lease.token, &last_us.to_string(), &lease.last_not_after_us.to_string()) {
-                Err(error) if self.has_lost(pool, lease, &error)? => {}
-                outcome => return outcome,
-            }
+    pub fn release(&mut self, pool: &str, lease: &WorkerLease, last_us: i64) -> Result<(), Error> {
+        match self.release_at(pool, lease.token, &last_us.to_string(), &lease.last_not_after_us.to_string()) {
+            Err(error) if self.has_lost(pool, lease, &error)? => self.release_at(pool, lease.token, "", ""),
+            outcome => outcome,
         }
-        self.release_at(pool, lease.token, "", "")
     }
 
     /// Ends a worker id that is lost already, or never used again. All id times of its rectangle count as used. If the

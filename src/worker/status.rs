@@ -22,9 +22,8 @@ fn stat_get_worker() -> SetOfIterator<'static, Composite<14>> {
     let row = STATE.get().map(|worker| {
         let lease = SERVER_LEASE.shared(|lease| *lease);
         let current = node::CURRENT.require();
-        let node = current.get();
+        let (node, rectangle) = (current.get(), lease.rectangle());
         let pool = lease.pool.text().or_else(|| settings::worker_pool().map(|pool| pool.name));
-        let rectangle = lease.rectangle();
         // Without a pool the keeper sleeps.
         let pid = worker.keeper.pid().filter(|_| worker.has_pool.load(Relaxed));
         let count = |counter: &AtomicU64| DatumWithOid::from(counter.load(Relaxed) as i64);
@@ -218,18 +217,17 @@ fn ranges() -> Check {
 }
 
 /// The pools of this database whose worker ids are all held at the time $1.
-static FULL: Query = WORKER_ID.query(
-    "SELECT pool.name FROM idgen.worker_pool AS pool \
-     WHERE NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
-         AND known.token IS NULL AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
-         AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
-       AND NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
-         AND known.token IS NOT NULL AND (known.not_after OPERATOR(pg_catalog.<=) $1 \
-             OR known.epoch OPERATOR(pg_catalog.<>) COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0)) \
-         AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
-         AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)) \
-     ORDER BY pool.name",
-);
+static FULL: Query = Query::new(&WORKER_ID, || {
+    const KNOWN: &str = "NOT EXISTS (SELECT FROM idgen.worker_id AS known WHERE known.pool OPERATOR(pg_catalog.=) pool.name \
+        AND known.worker_id OPERATOR(pg_catalog.>=) pool.first \
+        AND known.worker_id OPERATOR(pg_catalog.<) (pool.first OPERATOR(pg_catalog.+) pool.count)";
+    format!(
+        "SELECT pool.name FROM idgen.worker_pool AS pool WHERE {KNOWN} AND known.token IS NULL) \
+         AND {KNOWN} AND known.token IS NOT NULL AND (known.not_after OPERATOR(pg_catalog.<=) $1 \
+             OR known.epoch OPERATOR(pg_catalog.<>) COALESCE((SELECT history.epoch FROM idgen.worker_history AS history), 0))) \
+         ORDER BY pool.name"
+    )
+});
 
 /// Fails if a pool has no free worker id.
 fn slots() -> Check {

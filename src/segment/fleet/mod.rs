@@ -1,16 +1,14 @@
 //! Segments of a fleet: a tag that is attached draws from the tag of the same name in the coordinator's database.
 //!
-//! At the coordinator, `servers` hands out ranges, and has what each attached server has received. On an attached
-//! server, the supply worker fetches ranges: `requests` makes them, and `stock` measures the
-//! rings, says which request is due, and records its result.
+//! At the coordinator, `servers` hands out ranges, and has what each attached server has received.
 //!
 //! This file has the supply worker: a background worker for each database with attached tags. It fetches values from
 //! the coordinator, and reports to it. A session starts the worker on demand, and it exits when no tag is attached any
 //! more. The supply launcher starts the worker of each database once, after the server has started or was promoted. So
 //! an attached server reports to its coordinator, although no session draws.
 
-use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, in_tenancy, ring_state, rings};
-use super::{refill, store, workers};
+use super::state::{CoordinatorState, RingSnapshot, SEGMENTS, evict, exhaust, in_tenancy, ring_state, rings};
+use super::{store, workers};
 use crate::coordinator::name_of_this_server;
 use crate::pg::bgworker::{self, Worker};
 use crate::pg::latch::{self, WaitEvent};
@@ -51,15 +49,11 @@ pub extern "C-unwind" fn idgen_supply(argument: pg_sys::Datum) {
     if let Some(duty) = workers::begin(argument, true) {
         // A reload before the handler was installed would be missed.
         session::reload_configuration();
-        let worker = SupplyWorker {
-            duty,
-            name: name_of_this_server(),
-            stocks: HashMap::new(),
-            read_at: None,
-            link_changes: 0,
-            requests: Requests::new(),
-            has_served_demand: false,
-        };
+        let mut requests = Requests::new();
+        requests.client.follow(settings::coordinator());
+        let (name, stocks) = (name_of_this_server(), HashMap::new());
+        let worker =
+            SupplyWorker { duty, name, stocks, read_at: None, link_changes: 0, requests, has_served_demand: false };
         worker.run();
     }
 }
@@ -97,7 +91,7 @@ impl SupplyWorker {
             check_for_interrupts!();
             if session::is_reload_pending() {
                 session::reload_configuration();
-                self.requests.follow_settings();
+                self.requests.client.follow(settings::coordinator());
             }
             let rings = rings(|_, index, tenant| workers::serves(self.duty, index, tenant));
             let is_current = self.has_read_within(REPORT_EVERY) && self.link_changes == workers::link_changes();
@@ -123,7 +117,7 @@ impl SupplyWorker {
     }
 
     fn is_attached(&self, ring: &RingSnapshot) -> bool {
-        self.stocks.get(&ring.tenant.key.creation).is_some_and(Stock::is_attached)
+        self.stocks.get(&ring.tenant.key.creation).is_some_and(|stock| stock.row.link.is_attached())
     }
 
     fn has_read_within(&self, time: Duration) -> bool {
@@ -151,7 +145,7 @@ impl SupplyWorker {
         self.stocks = stocks.map(|(creation, before, row)| (creation, Stock::new(row, before))).collect();
         (self.read_at, self.link_changes) = (Some(Instant::now()), link_changes);
         for ring in rings.iter().filter(|ring| !self.is_attached(ring)) {
-            refill::evict(ring.index, ring.tenant);
+            evict(ring.index, ring.tenant);
             ring_state(ring.index).refilled.broadcast();
         }
         true
@@ -177,7 +171,7 @@ impl SupplyWorker {
         let due = |(&creation, stock): (&i64, &Stock)| {
             let ring = by_creation.get(&creation).copied();
             let (at, need) = stock.next(ring);
-            Due { creation, need, at: at.max(self.requests.retry_at().unwrap_or(at)), ring: ring.copied() }
+            Due { creation, need, at: at.max(self.requests.client.link.retry_at.unwrap_or(at)), ring: ring.copied() }
         };
         self.stocks.iter().map(due).collect()
     }
@@ -251,7 +245,7 @@ impl SupplyWorker {
                 return;
             }
             Err(Failure::Exhausted(reason)) => {
-                ring.into_iter().for_each(|ring| refill::exhaust(ring.index, ring.tenant.key, ring.tenant.version));
+                ring.into_iter().for_each(|ring| exhaust(ring.index, ring.tenant.key, ring.tenant.version));
                 // The sessions that wait find out, and so the demand ends.
                 (0, reason)
             }
@@ -305,19 +299,14 @@ pub extern "C-unwind" fn idgen_supply_launcher(_argument: pg_sys::Datum) {
         return;
     }
     bgworker::connect(0, false);
-    if !shared_objects::databases_in_use().into_iter().all(start_worker) {
-        log!("could not start all supply workers: raise max_worker_processes");
-    }
-}
-
-/// False if no slot became free in time.
-fn start_worker(database: u32) -> bool {
-    let deadline = Instant::now() + PATIENCE;
-    while workers::summon_for(Duty { database, is_attached: true }).is_err() {
-        if Instant::now() >= deadline {
-            return false;
+    for database in shared_objects::databases_in_use() {
+        let began = Instant::now();
+        while workers::summon_for(Duty { database, is_attached: true }).is_err() {
+            if began.elapsed() >= PATIENCE {
+                log!("could not start all supply workers: raise max_worker_processes");
+                return;
+            }
+            latch::wait(Some(LAUNCHER_RETRY), &LAUNCHER_WAIT);
         }
-        latch::wait(Some(LAUNCHER_RETRY), &LAUNCHER_WAIT);
     }
-    true
 }

@@ -5,7 +5,6 @@ use crate::coordinator::{COORDINATOR_WAIT, Client, Coordinator, unconfirmed};
 use crate::pg::libpq::{Error, Timeout};
 use crate::pg::session;
 use crate::segment::store::Origin;
-use crate::settings;
 use idgen_core::coordinator::link::retry_pause;
 use idgen_core::segment::ValueRun;
 use idgen_core::segment::fleet::is_answer;
@@ -27,7 +26,7 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const LOADED: Duration = Duration::from_mins(1);
 
 pub struct Requests {
-    client: Client,
+    pub client: Client,
     granted_at: Option<Instant>,
     /// The last request for values was not confirmed.
     is_unconfirmed: bool,
@@ -49,19 +48,7 @@ pub struct Server<'a> {
 impl Requests {
     pub fn new() -> Self {
         let client = Client::new(c"idgen supply", FRESH);
-        let mut requests = Self { client, granted_at: None, is_unconfirmed: false, failure: None };
-        requests.follow_settings();
-        requests
-    }
-
-    /// Applies a changed `idgen.coordinator`.
-    pub fn follow_settings(&mut self) {
-        self.client.follow(settings::coordinator());
-    }
-
-    /// No request is due before this time.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.client.link.retry_at
+        Self { client, granted_at: None, is_unconfirmed: false, failure: None }
     }
 
     /// Closes the connection before a pause, unless it is in use and the coordinator has room.
@@ -101,7 +88,7 @@ impl Requests {
 
     /// Reports the highest value received.
     pub fn report(&mut self, server: Server) -> Result<Origin, Failure> {
-        self.call(|coordinator| Ok(request(coordinator, server, 0)?.origin))
+        self.call(|coordinator| Ok(request(coordinator, server, 0)?.0))
     }
 
     /// Ends the attachment of a tag. The last report counts.
@@ -127,10 +114,21 @@ impl Requests {
             if std::mem::replace(&mut is_unconfirmed, true) {
                 confirm(coordinator)?;
             }
-            let granted = granted(request(coordinator, server, count)?, server.received, count)?;
-            confirm(coordinator)?;
-            is_unconfirmed = false;
-            Ok(granted)
+            let (origin, range) = request(coordinator, server, count)?;
+            let refusal = match range {
+                Ok(range) if is_answer(&range, origin.residue, server.received, count) => {
+                    confirm(coordinator)?;
+                    is_unconfirmed = false;
+                    return Ok((range, origin));
+                }
+                Ok(ValueRun { first, count, stride }) => format!(
+                    "The coordinator has granted values that were not asked for: {count} from {first} on, by {stride}."
+                ),
+                Err(waits_for) => format!(
+                    "The coordinator grants nothing, because servers have not reported what they have received: {waits_for}."
+                ),
+            };
+            Err(Failure::Tag(refusal))
         });
         self.is_unconfirmed = is_unconfirmed;
         if outcome.is_ok() {
@@ -140,18 +138,14 @@ impl Requests {
     }
 }
 
-/// The coordinator's answer to a report or a request for values.
-struct Reply {
-    origin: Origin,
-    /// `None` if values are refused, or none were asked for.
-    range: Option<ValueRun>,
-    /// The servers whose reports are missing.
-    waits_for: String,
-}
-
-/// Reports the highest value received, and asks for values; 0 for none. The coordinator has granted them when this
-/// returns, and does so only once. They count once it has confirmed them.
-fn request(coordinator: &mut Coordinator, server: Server, count: u64) -> Result<Reply, Error> {
+/// Reports the highest value received, and asks for values; 0 for none. Without values, the text has the servers whose reports
+/// are missing. The coordinator has granted the values when this returns, and does so only once. They count once it has
+/// confirmed them.
+fn request(
+    coordinator: &mut Coordinator,
+    server: Server,
+    count: u64,
+) -> Result<(Origin, Result<ValueRun, String>), Error> {
     let sql = format!(
         "SELECT granted.first_id, granted.count, granted.stride, granted.residue, granted.source, granted.waits_for \
          FROM {}.segment_request($1, $2::pg_catalog.int8, $3, $4::pg_catalog.int8, $5::pg_catalog.int8) AS granted",
@@ -162,26 +156,10 @@ fn request(coordinator: &mut Coordinator, server: Server, count: u64) -> Result<
     let [source, waits_for] = [4, 5].map(|column| row.text(column).unwrap_or_default());
     let origin = Origin { source, stride: row.number(2)?, residue: row.number(3)? };
     let range = match row.text(0) {
-        Some(_) => Some(ValueRun { first: row.number(0)?, count: row.number(1)?, stride: origin.stride }),
-        None => None,
+        Some(_) => Ok(ValueRun { first: row.number(0)?, count: row.number(1)?, stride: origin.stride }),
+        None => Err(waits_for),
     };
-    Ok(Reply { origin, range, waits_for })
-}
-
-fn granted(
-    Reply { origin, range, waits_for }: Reply,
-    received: i64,
-    wanted: u64,
-) -> Result<(ValueRun, Origin), Failure> {
-    match range {
-        Some(range) if is_answer(&range, origin.residue, received, wanted) => Ok((range, origin)),
-        Some(ValueRun { first, count, stride }) => Err(Failure::Tag(format!(
-            "The coordinator has granted values that were not asked for: {count} from {first} on, by {stride}."
-        ))),
-        None => Err(Failure::Tag(format!(
-            "The coordinator grants nothing, because servers have not reported what they have received: {waits_for}."
-        ))),
-    }
+    Ok((origin, range))
 }
 
 /// Waits until the coordinator's synchronous standbys have all that it has committed for this server. A failure

@@ -42,7 +42,7 @@ fn segment_request(
         segment_errors::count_out_of_range(count, counts).raise();
     }
     let row = lock_shared(tag);
-    let (mut shared, ServerReport { max_id, history: reported_under, .. }) = reported(tag, &row, server, received);
+    let (mut shared, max_id) = reported(tag, &row, server, received);
     let (range, waits_for) = match shared.grant(count as u64, history()) {
         Reply::Granted(range) => (Some(range), None),
         Reply::Waits { unreported } => (None, Some(names(tag, unreported))),
@@ -55,19 +55,22 @@ fn segment_request(
         server.into(),
         name.into(),
         max_id.into(),
-        reported_under.as_str().into(),
+        history().into(),
         row.key.creation.into(),
         shared.allocation.max_id.into(),
         shared.history.as_deref().into(),
     ];
     store::as_allocation(|| SEGMENT_SERVER.write(&WRITE, &args));
     let (first, count) = range.map(|range| (range.first, range.count as i64)).unzip();
+    // Identifies the tag and its definition: after any change of it, servers discard what they hold.
+    let (system, database) = (recovery::system_identifier(), session::database());
+    let source = format!("{system}/{database}/{}/{}", row.key.creation, row.version);
     Composite([
         first.into(),
         count.into(),
         row.definition.stride.into(),
         row.definition.residue.into(),
-        Text::from(source(&row)).into(),
+        Text::from(source).into(),
         waits_for.map(Text::from).into(),
     ])
 }
@@ -188,9 +191,9 @@ fn refuse_attached(tag: &str, row: &TagRow) {
     }
 }
 
-/// The tag with a new report, and this report. While the history is the tag's, and has granted what the server has received,
-/// the reports of others do not matter.
-fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> (SharedTag, ServerReport) {
+/// The tag with a new report, and the highest value that the server has ever reported. While the history is the tag's, and has
+/// granted what the server has received, the reports of others do not matter.
+fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> (SharedTag, i64) {
     let TagRow { definition, link, .. } = row;
     let mut shared = shared_tag(tag, definition, link, (received <= definition.max_id).then_some(server));
     let was_current = shared.history.as_deref() == Some(history());
@@ -199,7 +202,7 @@ fn reported(tag: &str, row: &TagRow, server: i64, received: i64) -> (SharedTag, 
         errors::set_back(tag, received, definition.max_id).warn();
         SEGMENT_SERVER.write(&CLEAR, &[tag.into()]);
     }
-    (shared, report)
+    (shared, report.max_id)
 }
 
 /// While the history is the tag's, only the report of this server is read, if it is given.
@@ -224,12 +227,6 @@ fn refuse_beyond_bound(tag: &str, shared: &SharedTag) {
     if max_id > upper_bound {
         segment_errors::exhausted(tag, upper_bound).raise();
     }
-}
-
-/// Identifies a tag and its definition: after any change of it, servers discard what they hold.
-fn source(row: &TagRow) -> String {
-    let (creation, version) = (row.key.creation, row.version);
-    format!("{}/{}/{creation}/{version}", recovery::system_identifier(), session::database())
 }
 
 /// The text of what grants from this database. A failover, a restore and a copy begin another history.

@@ -8,8 +8,8 @@ use super::SupplyWorker;
 use super::requests::{Failure, LONGEST_PAUSE, Server};
 use crate::pg::xact::{self, Durability};
 use crate::pg::{session, system_clock};
-use crate::segment::refill::{self, NewRange};
-use crate::segment::state::{RingSnapshot, in_tenancy, ring_state};
+use crate::segment::refill;
+use crate::segment::state::{NewRange, RingSnapshot, in_tenancy, install, ring_state};
 use crate::segment::store::{self, NotLocked, Origin, StoredTag};
 use crate::segment::workers;
 use idgen_core::coordinator::link::retry_pause;
@@ -61,10 +61,6 @@ impl Stock {
         }
         let now = Instant::now();
         Self { row, supply: None, asked_at: None, report_at: now, retry_at: now, failures: 0, refused: None }
-    }
-
-    pub fn is_attached(&self) -> bool {
-        self.row.link.is_attached()
     }
 
     fn reserve(&self) -> Duration {
@@ -203,7 +199,7 @@ impl SupplyWorker {
         stock.row.definition.max_id = range.last();
         let low_water = stock.low_water();
         let turn = turn.map(|(number, _)| number);
-        refill::install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
+        install(ring.tenant.key, NewRange { range, version, is_attached: true, low_water, turn, began });
         Ok(())
     }
 }
